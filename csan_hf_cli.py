@@ -1,8 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The command `csan-hf`: its table of subcommands, and how every command reads its arguments and ends.
+"""The command `csan-hf`: its table of subcommands, and how every command reads its arguments and
+ends.
 
-It lies beside the package and imports csan_hf only where a command needs it, so that help and lists come at once.
-"""
+It lies beside the package and imports csan_hf only where a command needs it, so that help and lists
+come at once."""
 
 from __future__ import annotations
 
@@ -28,19 +29,27 @@ BROKEN_PIPE = 128 + 13  # SIGPIPE
 USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 
 --import, ahead of the command, takes files or modules that register locality methods or metrics of your own."""
-IMPORTS = "CSAN_HF_IMPORT"  # variable of the environment: what --import names, for the processes that a command starts
+# variable of the environment: what --import names, for the processes that a command starts
+IMPORTS = "CSAN_HF_IMPORT"
 
 COMMANDS = {
-    "train": ("train:main", "train what a recipe describes, score it and write its card; the same command resumes"),
+    "train": (
+        "train:main",
+        "train what a recipe describes, score it and write its card; the same command resumes",
+    ),
     "evaluate": ("evaluate:evaluate", "score a checkpoint on a test set"),
     "translate": ("translate:translate", "translate lines"),
     "align": ("align:align", "find the source words that each word of a translation comes from"),
     "report": ("compare:report", "compare systems in one page for the browser"),
     "compare": (
         "compare:compare",
-        "train and compare the systems of a suite over data sets and seeds; the same command resumes",
+        "train and compare the systems of a suite over data sets and seeds; the same command "
+        "resumes",
     ),
-    "convert": ("checkpoints:convert", "convert a Marian, M2M100, NLLB, BART or mBART checkpoint to a CSAN"),
+    "convert": (
+        "checkpoints:convert",
+        "convert a Marian, M2M100, NLLB, BART or mBART checkpoint to a CSAN",
+    ),
     "convert-attn2d": (
         "checkpoints:convert_attn2d",
         "convert a checkpoint of the Pervasive Attention authors' code",
@@ -48,7 +57,10 @@ COMMANDS = {
     "export-ct2": ("checkpoints:export_ctranslate2", "write a plain Transformer for CTranslate2"),
     "export-onnx": ("checkpoints:export_onnx", "write a checkpoint as ONNX graphs"),
     "push": ("checkpoints:push", "upload a checkpoint to the Hub"),
-    "recipes": ("csan_hf_cli:recipes", "list the recipes and suites that come with csan_hf, or copy one"),
+    "recipes": (
+        "csan_hf_cli:recipes",
+        "list the recipes and suites that come with csan_hf, or copy one",
+    ),
     "demo": ("demo:demo", "translate in the browser, compare two models, click for the alignment"),
 }
 """Subcommands: the function of each, in a module of csan_hf.commands, and what it does."""
@@ -71,14 +83,17 @@ OPTIONS = {
 """Help of the options that several commands share, for those that do not describe them."""
 
 
-def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Callable], Callable[..., int]]:
-    """Makes a function end as Unix tools do, with an exit status and one line on standard error at most.
+def script(
+    errors: Mapping[type[Exception], int] | None = None,
+) -> Callable[[Callable], Callable[..., int]]:
+    """Makes a function end as Unix tools do, with an exit status and one line on standard error at
+    most.
 
-    Input or output that cannot be read, written or understood (OSError, ValueError) and packages that are not
-    installed (ImportError) give one line and status 2, as do further `errors` with a status of theirs. If the reader
-    of standard output leaves (`| head`), the script ends silently. Ctrl-C gives one line, with the arguments of the
-    KeyboardInterrupt, and status 130. The function may return None for 0.
-    """
+    Input or output that cannot be read, written or understood (OSError, ValueError) and packages
+    that are not installed (ImportError) give one line and status 2, as do further `errors` with a
+    status of theirs. If the reader of standard output leaves (`| head`), the script ends silently.
+    Ctrl-C gives one line, with the arguments of the KeyboardInterrupt, and status 130. The function
+    may return None for 0."""
     statuses: dict[type[Exception], int] = {
         **(errors or {}),
         **dict.fromkeys((OSError, ValueError, ImportError), BAD_INPUT),
@@ -130,11 +145,11 @@ def _discard_output() -> None:
 
 
 def build_parser(function: Callable, prog: str | None = None) -> Any:
-    """Builds the `jsonargparse.ArgumentParser` of a function from its signature, with types, and its docstring.
+    """Builds the `jsonargparse.ArgumentParser` of a function from its signature, with types, and
+    its docstring.
 
-    Positional-only parameters are positional arguments, all others are options; a `bool` is a flag, and a list takes
-    one value or more. Help is the docstring's, or that of `OPTIONS`.
-    """
+    Positional-only parameters are positional arguments, all others are options; a `bool` is a flag,
+    and a list takes one value or more. Help is the docstring's, or that of `OPTIONS`."""
     import argparse
 
     import docstring_parser
@@ -148,14 +163,19 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
         exit_on_error=False,
         allow_abbrev=True,
     )
-    described = OPTIONS | {entry.arg_name: entry.description or "" for entry in docstring_parser.parse(text).params}
+    described = OPTIONS | {
+        entry.arg_name: entry.description or "" for entry in docstring_parser.parse(text).params
+    }
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
         kind, default = parameter.annotation, parameter.default
         if isinstance(kind, types.UnionType):
             [kind] = [each for each in typing.get_args(kind) if each is not type(None)]
-        is_positional, is_required = parameter.kind is parameter.POSITIONAL_ONLY, default is parameter.empty
+        is_positional, is_required = (
+            parameter.kind is parameter.POSITIONAL_ONLY,
+            default is parameter.empty,
+        )
         settings: dict[str, Any] = {"help": described[name].replace("%", "%%")}
         if kind is bool:
             settings["action"] = "store_true"
@@ -163,7 +183,10 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
             action = {} if is_positional else {"action": "extend"}
             settings |= {"type": typing.get_args(kind)[0], "nargs": "+", **action}
         else:
-            settings |= {"type": kind, **({"nargs": "?"} if is_positional and not is_required else {})}
+            settings |= {
+                "type": kind,
+                **({"nargs": "?"} if is_positional and not is_required else {}),
+            }
         if not is_required:
             settings["default"] = default
             if default not in (None, False, ""):
@@ -177,11 +200,15 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
 def _folded(text: str) -> str:
     """Folds paragraphs to the width of a terminal; indented ones are commands."""
     blocks = text.split("\n\n")
-    return "\n\n".join(block if block.startswith(" ") else textwrap.fill(block, 79) for block in blocks)
+    return "\n\n".join(
+        block if block.startswith(" ") else textwrap.fill(block, 79) for block in blocks
+    )
 
 
 def _listed(entries: Mapping[str, str]) -> list[str]:
-    """Lines of names and what they are, the latter folded in their own column, or below where a name is long."""
+    """Lines of names and what they are, the latter folded in their own column, or below where a
+    name is long.
+    """
     width, lines = min(max(map(len, entries)), 16), []
     for name, text in entries.items():
         lines += [f"  {name}"] * (len(name) > width)
@@ -192,11 +219,11 @@ def _listed(entries: Mapping[str, str]) -> list[str]:
 
 @script()
 def run(function: Callable, words: Sequence[str], prog: str | None = None) -> int | None:
-    """Runs a function with the arguments of a command line, which the help names `prog`: see `build_parser`.
+    """Runs a function with the arguments of a command line, which the help names `prog`: see
+    `build_parser`.
 
-    Where the function takes `**fields`, every unknown `--name value ...` is one of them, whose values are YAML. A
-    function of `arguments` alone gets the words as they are.
-    """
+    Where the function takes `**fields`, every unknown `--name value ...` is one of them, whose
+    values are YAML. A function of `arguments` alone gets the words as they are."""
     import argparse
 
     parameters = inspect.signature(function).parameters
@@ -212,12 +239,18 @@ def run(function: Callable, words: Sequence[str], prog: str | None = None) -> in
         raise ValueError(f"{error} ({parser.prog} --help lists the arguments)") from error
     except SystemExit:  # after the help
         return 0
-    names = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_ONLY]
+    names = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind is parameter.POSITIONAL_ONLY
+    ]
     return function(*[options.pop(name) for name in names], **options, **fields)
 
 
 def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Takes `--name value ...` and `--name=value` out of a command line; several values make a list, none is true."""
+    """Takes `--name value ...` and `--name=value` out of a command line; several values make a
+    list, none is true.
+    """
     import yaml
 
     others: list[str] = []
@@ -230,7 +263,9 @@ def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             values = others if value else fields[name]
         else:
             values.append(word if values is others else yaml.safe_load(word))
-    return others, {name: values if len(values) > 1 else (*values, True)[0] for name, values in fields.items()}
+    return others, {
+        name: values if len(values) > 1 else (*values, True)[0] for name, values in fields.items()
+    }
 
 
 # ---- csan-hf
@@ -242,14 +277,17 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         csan-hf recipes
         csan-hf recipes multi30k_csan_2d --output my_recipe.yaml
 
-    `csan-hf train NAME` runs a recipe by its name, `csan-hf compare NAME` a suite: several systems over one recipe.
+    `csan-hf train NAME` runs a recipe by its name, `csan-hf compare NAME` a suite: several systems
+    over one recipe.
 
     Args:
         name: recipe or suite to print or copy (default: list all)
         output: new file for the copy
     """
     package = Path(str(importlib.util.find_spec("csan_hf").origin)).parent  # type: ignore[union-attr]
-    recipes = runpy.run_path(str(package / "recipes" / "__init__.py"))  # alone: the package imports torch
+    recipes = runpy.run_path(
+        str(package / "recipes" / "__init__.py")
+    )  # alone: the package imports torch
     kinds = [recipes["RECIPES"], recipes["SUITES"]]
     if name is None:
         for title, files in zip(("Recipes:", "\nSuites:"), kinds, strict=True):
@@ -268,13 +306,20 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         copy.write(text)
     print(f"{output}: {files.title(name)}")
     if files.kind == "recipe":
-        print("With other data, change name, description, license, dataset_name and hub_dataset: the card says them.")
+        print(
+            "With other data, change name, description, license, dataset_name and hub_dataset: "
+            "the card says them."
+        )
 
 
 @script()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a subcommand, `arguments` being its name and its arguments (None = those of the process)."""
-    if "OMP_WAIT_POLICY" not in os.environ:  # a thread that waits long for a core which others use slows all down
+    """Runs a subcommand, `arguments` being its name and its arguments (None = those of the
+    process).
+    """
+    if (
+        "OMP_WAIT_POLICY" not in os.environ
+    ):  # a thread that waits long for a core which others use slows all down
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     words = list(sys.argv[1:] if arguments is None else arguments)
     modules = os.environ.get(IMPORTS, "").split(",")

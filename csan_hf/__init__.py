@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """csan_hf: sequence-to-sequence models with local attention for Hugging Face transformers.
 
-Importing the package registers its models with the Auto classes, so that `AutoModelForSeq2SeqLM.from_pretrained`
-finds them without `trust_remote_code`, and its translation pipeline as `pipeline("csan-translation", ...)`.
-"""
+Importing the package registers its models with the Auto classes, so that
+`AutoModelForSeq2SeqLM.from_pretrained` finds them without `trust_remote_code`, and its translation
+pipeline as `pipeline("csan-translation", ...)`."""
 
 from . import pipelines
 from .families import FAMILIES

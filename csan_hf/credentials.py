@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Finding tokens, passwords and keys before they are written anywhere; what is found is named, never shown."""
+"""Finding tokens, passwords and keys before they are written anywhere; what is found is named,
+never shown.
+"""
 
 import os
 import re
@@ -9,7 +11,9 @@ from urllib.parse import unquote
 
 from huggingface_hub import get_token
 
-WHERE_INSTEAD = "log in with `hf auth login`, or set HF_TOKEN, or the service's variable (WANDB_API_KEY, ...)"
+WHERE_INSTEAD = (
+    "log in with `hf auth login`, or set HF_TOKEN, or the service's variable (WANDB_API_KEY, ...)"
+)
 
 # The last words of a key that holds a credential; names of a tokenizer's special tokens end alike
 _KEY = re.compile(
@@ -18,10 +22,12 @@ _KEY = re.compile(
 )
 _SPECIAL = re.compile(r"(?:bos|eos|pad|unk|sep|cls|mask|special|start|end|stop|suppress)_tokens?$")
 _FORMS = re.compile(
-    # A known prefix and many characters; hf-internal-testing and sk-en-opensubtitles2018 have fewer in a row
+    # A known prefix and many characters; hf-internal-testing and sk-en-opensubtitles2018 have fewer
+    # in a row
     r"\b(?:hf|gh[opsru]|github_pat|sk|xox[a-z]|npm|wandb_v1)[_-][\w-]*[a-z0-9]{18}|\bglpat-[\w-]{16,}|\bAKIA[0-9A-Z]{16}\b"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
-    r"|\b[a-z][a-z0-9+.-]*://[^\s/@:]*:[^\s/@]+@|\bhttps?://[^\s/@:]+@"  # user:password@host, token@host
+    # user:password@host, token@host
+    r"|\b[a-z][a-z0-9+.-]*://[^\s/@:]*:[^\s/@]+@|\bhttps?://[^\s/@:]+@"
     r"|[?&](?:[\w-]*[-_])?(?:api)?(?:token|key|password|secret|signature|sig)=[^\s&]+"
     r"|\bAuthorization:\s*\S|\bBearer\s+[\w.~+/-]{16,}",
     re.IGNORECASE,
@@ -29,26 +35,42 @@ _FORMS = re.compile(
 
 
 def is_credential_key(key: Any) -> bool:
-    """Says whether the value of a key is a credential, by the key's name: hub_token, WANDB_API_KEY, smtpPassword..."""
+    """Says whether the value of a key is a credential, by the key's name: hub_token, WANDB_API_KEY,
+    smtpPassword...
+    """
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]", "_", str(key).rsplit(".", 1)[-1]).lower()
     return _KEY.search(words) is not None and _SPECIAL.search(words) is None
 
 
 def holds_credential(text: str, known: set[str] | None = None) -> bool:
-    """Says whether a text holds a credential: one of this machine (`known`), or one in the form of a known service."""
+    """Says whether a text holds a credential: one of this machine (`known`), or one in the form of
+    a known service.
+    """
     known = _known_here() if known is None else known
-    return any(_FORMS.search(form) or any(part in form for part in known) for form in {text, unquote(text)})
+    return any(
+        _FORMS.search(form) or any(part in form for part in known) for form in {text, unquote(text)}
+    )
 
 
 def _known_here() -> set[str]:
-    """The token of the Hub's login, and what environment variables such as WANDB_API_KEY hold that is no path."""
-    named = {value for key, value in os.environ.items() if is_credential_key(key) and key not in ("PWD", "OLDPWD")}
-    secrets = {value for value in named if len(value) >= 12 and not os.path.exists(value)}  # shorter may be a word
+    """The token of the Hub's login, and what environment variables such as WANDB_API_KEY hold that
+    is no path.
+    """
+    named = {
+        value
+        for key, value in os.environ.items()
+        if is_credential_key(key) and key not in ("PWD", "OLDPWD")
+    }
+    secrets = {
+        value for value in named if len(value) >= 12 and not os.path.exists(value)
+    }  # shorter may be a word
     return {*secrets, *filter(None, [get_token()])}
 
 
 def find_credentials(value: Any) -> Iterator[str]:
-    """Yields the paths of all credentials in what YAML or JSON gave, for example `training.hub_token`."""
+    """Yields the paths of all credentials in what YAML or JSON gave, for example
+    `training.hub_token`.
+    """
     yield from _find(value, "", set(), _known_here())
 
 
@@ -72,9 +94,14 @@ def _find(value: Any, where: str, seen: set[int], known: set[str]) -> Iterator[s
 
 
 def _is_set(key: Any, value: Any) -> bool:
-    """Says whether a credential is given: true and false say whether to look for one, and numbers count tokens."""
+    """Says whether a credential is given: true and false say whether to look for one, and numbers
+    count tokens.
+    """
     if isinstance(value, dict):
         return any(_is_set(key, entry) for entry in value.values())
     if isinstance(value, bool) or value in (None, "", []):
         return False
-    return not isinstance(value, int | float) or re.search(r"tokens?$", str(key), re.IGNORECASE) is None
+    return (
+        not isinstance(value, int | float)
+        or re.search(r"tokens?$", str(key), re.IGNORECASE) is None
+    )

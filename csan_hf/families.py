@@ -1,8 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The model families, one table: classes, what bounds a batch, how one is described, drawn and converted to.
+"""The model families, one table: classes, what bounds a batch, how one is described, drawn and
+converted to.
 
-A new family is one more entry; training, Auto classes, model cards, pictures and conversions read the table.
-"""
+A new family is one more entry; training, Auto classes, model cards, pictures and conversions read
+the table."""
 
 from __future__ import annotations
 
@@ -18,24 +19,28 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """What the rest of the package knows of a family. Classes and functions are names, imported when needed.
+    """What the rest of the package knows of a family. Classes and functions are names, imported
+    when needed.
 
     Args:
         module: Module of the classes.
         config: Name of the configuration class; its `model_type` is the family's name.
-        classes: Names of the model classes, by the Auto class that finds them; `AutoModelForSeq2SeqLM` is the one
-            for translation.
-        batch_cost: What bounds a training batch: its tokens, or the cells of its source × target grids.
+        classes: Names of the model classes, by the Auto class that finds them;
+            `AutoModelForSeq2SeqLM` is the one for translation.
+        batch_cost: What bounds a training batch: its tokens, or the cells of its source × target
+            grids.
         has_batch_norm: Whether statistics are taken over a batch in training. Such a model has
-            `synchronize_batch_norm(group)` and `refresh_batch_statistics(batches)`, counts only real target
-            tokens, and cannot be sharded.
+            `synchronize_batch_norm(group)` and `refresh_batch_statistics(batches)`, counts only
+            real target tokens, and cannot be sharded.
         tag: Tag of the family's models on the Hub.
         kind: What model cards call the network.
         papers: Its papers, keys of `hub/templates/papers.bib`.
-        describe: Function of the fields of a config and a task that returns what the model card says where this
-            depends on the config: `kind`, `papers`, and `grid` or `locality`.
-        draw: Function of a config, a length and parts that returns a figure of what each position sees.
-        converters: By `model_type` of other families, functions that convert their checkpoints to this one.
+        describe: Function of the fields of a config and a task that returns what the model card
+            says where this depends on the config: `kind`, `papers`, and `grid` or `locality`.
+        draw: Function of a config, a length and parts that returns a figure of what each position
+            sees.
+        converters: By `model_type` of other families, functions that convert their checkpoints to
+            this one.
     """
 
     module: str
@@ -61,7 +66,9 @@ class ModelFamily:
         return pkgutil.resolve_name(f"{self.module}:{self.classes['AutoModelForSeq2SeqLM']}")
 
     def register(self) -> None:
-        """Registers the classes with transformers' Auto classes, and their code to be saved with a model."""
+        """Registers the classes with transformers' Auto classes, and their code to be saved with a
+        model.
+        """
         config = self.config_class
         transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
         config.register_for_auto_class()
@@ -108,7 +115,10 @@ FAMILIES: dict[str, ModelFamily] = {
     "rnnsearch": ModelFamily(
         module="csan_hf.models",
         config="RnnSearchConfig",
-        classes={"AutoModel": "RnnSearchModel", "AutoModelForSeq2SeqLM": "RnnSearchForConditionalGeneration"},
+        classes={
+            "AutoModel": "RnnSearchModel",
+            "AutoModelForSeq2SeqLM": "RnnSearchForConditionalGeneration",
+        },
         tag="recurrent",
         kind="RNNsearch, a recurrent encoder-decoder with attention",
         papers=("bahdanau-etal-2015-neural", "luong-etal-2015-effective"),
@@ -116,7 +126,10 @@ FAMILIES: dict[str, ModelFamily] = {
     "conv_s2s": ModelFamily(
         module="csan_hf.models",
         config="ConvS2SConfig",
-        classes={"AutoModel": "ConvS2SModel", "AutoModelForSeq2SeqLM": "ConvS2SForConditionalGeneration"},
+        classes={
+            "AutoModel": "ConvS2SModel",
+            "AutoModelForSeq2SeqLM": "ConvS2SForConditionalGeneration",
+        },
         tag="convolutional",
         kind="ConvS2S, a convolutional encoder-decoder with attention in every decoder layer",
         papers=("gehring-etal-2017-convolutional",),
@@ -126,11 +139,15 @@ FAMILIES: dict[str, ModelFamily] = {
 
 
 COMPARED = ("bart", "led", "longt5", "marian", "mt5", "pegasus", "pegasus_x", "t5", "umt5")
-"""Types of transformers' own that recipes train from scratch: of text, and they shift labels as generation begins."""
+"""Types of transformers' own that recipes train from scratch: of text, and they shift labels as
+generation begins.
+"""
 
 
 def family_of(model_type: Any) -> ModelFamily:
-    """Returns the family of a `model_type`; of transformers' own an entry, with the classes of `COMPARED`."""
+    """Returns the family of a `model_type`; of transformers' own an entry, with the classes of
+    `COMPARED`.
+    """
     if model_type in FAMILIES:
         return FAMILIES[model_type]
     if model_type not in COMPARED:

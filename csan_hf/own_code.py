@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Code from outside the package: `csan-hf --import`, and locality methods whose files are saved with a checkpoint."""
+"""Code from outside the package: `csan-hf --import`, and locality methods whose files are saved
+with a checkpoint.
+"""
 
 import importlib.util
 import os
@@ -19,19 +21,24 @@ logger = logging.get_logger(__name__)
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Imports modules, see `import_module`, and notes them in `IMPORTS` for the processes that a command starts."""
+    """Imports modules, see `import_module`, and notes them in `IMPORTS` for the processes that a
+    command starts.
+    """
     os.environ[IMPORTS] = ",".join(dict.fromkeys(map(import_module, filter(None, names))))
 
 
 def import_module(name: str) -> str:
-    """Imports a module of one's own, so that what it registers is known, and returns its absolute path or name.
+    """Imports a module of one's own, so that what it registers is known, and returns its absolute
+    path or name.
 
     Args:
-        name: Name of a module, or path of a file, with or without `.py`. A file is imported as `csan_hf.models.NAME`:
-            one that was saved with a checkpoint, whose imports are relative, can be imported from there.
+        name: Name of a module, or path of a file, with or without `.py`. A file is imported as
+            `csan_hf.models.NAME`: one that was saved with a checkpoint, whose imports are relative,
+            can be imported from there.
 
     Raises:
-        ValueError: The name is none of Python's, or a file of csan_hf has it; or the file raises an error.
+        ValueError: The name is none of Python's, or a file of csan_hf has it; or the file raises an
+            error.
         ImportError: There is no such module.
     """
     file = Path(name if name.endswith(".py") else f"{name}.py").resolve()
@@ -41,7 +48,9 @@ def import_module(name: str) -> str:
     full_name = f"{models.__name__}.{file.stem}"
     known = importlib.util.find_spec(full_name)
     if not file.stem.isidentifier() or (known is not None and known.origin != str(file)):
-        raise ValueError(f"{file}: choose another name, of letters and digits, which no file of csan_hf has.")
+        raise ValueError(
+            f"{file}: choose another name, of letters and digits, which no file of csan_hf has."
+        )
     if known is None:
         spec: Any = importlib.util.spec_from_file_location(full_name, file)
         sys.modules[full_name] = importlib.util.module_from_spec(spec)
@@ -54,21 +63,31 @@ def import_module(name: str) -> str:
 
 
 def save_own_methods(config: Any, directory: Any) -> None:
-    """Saves the files of a config's locality methods from outside the package beside the code, which imports them.
+    """Saves the files of a config's locality methods from outside the package beside the code,
+    which imports them.
 
-    In them `from csan_hf.models.FILE import NAME` becomes `from .FILE import NAME`, which works without csan_hf.
-    """
+    In them `from csan_hf.models.FILE import NAME` becomes `from .FILE import NAME`, which works
+    without csan_hf."""
     code, of_package = Path(directory, "configuration_csan.py"), Path(models.__file__).parent
     methods = (type(method) for locality in config.localities() for method in locality.methods)
     for method in dict.fromkeys(methods):
         file = Path(getattr(sys.modules[method.__module__], "__file__", None) or "")
         if file.parent == of_package or not code.is_file():
             continue
-        if method.__module__ == "__main__" or not file.is_file() or (of_package / file.name).exists():
+        if (
+            method.__module__ == "__main__"
+            or not file.is_file()
+            or (of_package / file.name).exists()
+        ):
             what = "define it in a file, of a name that no file of csan_hf has, and import that"
             logger.warning_once(f"{method.__name__} is not saved with the model: {what}.")
             continue
-        text = re.sub(r"^(\s*from) csan_hf\.models\.", r"\1 .", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        text = re.sub(
+            r"^(\s*from) csan_hf\.models\.",
+            r"\1 .",
+            file.read_text(encoding="utf-8"),
+            flags=re.MULTILINE,
+        )
         code.with_name(file.name).write_text(text, encoding="utf-8")
         with open(code, "a", encoding="utf-8") as end:
             end.write(f"\nfrom .{file.stem} import {method.__name__}  # noqa: E402, F401\n")

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Reading text so that line n stays line n, writing files so that nothing is left half-written, and safe names."""
+"""Reading text so that line n stays line n, writing files so that nothing is left half-written, and
+safe names.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +24,35 @@ from pathlib import Path
 from typing import IO, Any
 
 STANDARD_STREAM = "-"
-"""Standard input where a file is read, standard output where one is written, as Unix tools have it."""
+"""Standard input where a file is read, standard output where one is written, as Unix tools have it.
+"""
 
 
 @contextmanager
-def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bool = False) -> Iterator[IO[Any]]:
-    """Opens a file of UTF-8 text or bytes that gets its name when the block ends; if it raises, the old one stays.
+def open_for_writing(
+    path: Path | str, *, binary: bool = False, keep_partial: bool = False
+) -> Iterator[IO[Any]]:
+    """Opens a file of UTF-8 text or bytes that gets its name when the block ends; if it raises, the
+    old one stays.
 
     Args:
-        path: The file; its folder is created if missing. "-" stands for standard output. Links are followed; devices
-            and pipes are written to as they are.
+        path: The file; its folder is created if missing. "-" stands for standard output. Links are
+            followed; devices and pipes are written to as they are.
         binary: Whether bytes are written.
         keep_partial: If the block raises, what it has written stays as `partial_name` of the path.
     """
-    kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
+    kind: dict[str, Any] = (
+        {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
+    )
     if str(path) in (STANDARD_STREAM, "/dev/stdout"):
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout.buffer if binary else sys.stdout
         sys.stdout.flush()
         return
-    if Path(path).exists() and not Path(path).is_file():  # a device or a pipe; `open` refuses a folder
+    if (
+        Path(path).exists() and not Path(path).is_file()
+    ):  # a device or a pipe; `open` refuses a folder
         with open(path, **kind) as file:
             yield file
         return
@@ -69,14 +79,17 @@ def check_new_directory(directory: Path) -> None:
 
 @contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
-    """Gives a directory to fill, which gets its name when the block ends; if it raises, nothing stays.
+    """Gives a directory to fill, which gets its name when the block ends; if it raises, nothing
+    stays.
 
     Raises:
         ValueError: See `check_new_directory`.
     """
     check_new_directory(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
+    with tempfile.TemporaryDirectory(
+        prefix=f".{directory.name}.", dir=directory.parent
+    ) as temporary:
         staging = Path(temporary, "new")
         staging.mkdir()
         yield staging
@@ -91,7 +104,9 @@ def partial_name(path: Path | str) -> Path:
 
 
 def check_writable(path: Path | str) -> None:
-    """Raises `OSError` if `open_for_writing` cannot make a file, before the work whose result is written to it."""
+    """Raises `OSError` if `open_for_writing` cannot make a file, before the work whose result is
+    written to it.
+    """
     target = Path(os.path.realpath(path))
     if path == STANDARD_STREAM or (target.exists() and not target.is_dir()):
         return
@@ -106,7 +121,10 @@ def check_not_read(output: Path | str | None, inputs: Iterable[Path | str | None
     """Raises a `ValueError` if the file of an output is one of the inputs, which would be lost."""
     if output is None or not os.path.exists(output):
         return
-    if any(given is not None and os.path.realpath(given) == os.path.realpath(output) for given in inputs):
+    if any(
+        given is not None and os.path.realpath(given) == os.path.realpath(output)
+        for given in inputs
+    ):
         raise ValueError(f"{output} is read, too, and would be overwritten: choose another file.")
 
 
@@ -160,22 +178,30 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-# Without what some system does not take, control characters, changes of direction and half surrogates
-_FILE_NAME = re.compile(r"(?![.~])[^/\\:*?\"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+(?<![ .])")
+# Without what some system does not take, control characters, changes of direction and half
+# surrogates
+_FILE_NAME = re.compile(
+    r"(?![.~])[^/\\:*?\"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+(?<![ .])"
+)
 
 
 def check_file_name(name: Any, what: str) -> str:
-    """Returns a name from a recipe or a checkpoint; `ValueError` if it can mean anything but a file in its folder.
+    """Returns a name from a recipe or a checkpoint; `ValueError` if it can mean anything but a file
+    in its folder.
 
     `what` is how the message names it, for example "the test set".
     """
     if not isinstance(name, str) or not _FILE_NAME.fullmatch(name) or len(name.encode()) > 200:
-        raise ValueError(f"{what} {str(name)[:80]!r} cannot be the name of a file: use letters, digits and _.-")
+        raise ValueError(
+            f"{what} {str(name)[:80]!r} cannot be the name of a file: use letters, digits and _.-"
+        )
     return name
 
 
 def path_inside(folder: Path | str, *names: str) -> Path:
-    """Returns the path of a file inside a folder; `ValueError` if a link in the folder leads out of it."""
+    """Returns the path of a file inside a folder; `ValueError` if a link in the folder leads out of
+    it.
+    """
     path = Path(folder, *(check_file_name(name, "the file") for name in names))
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise ValueError(f"{path} is a link that leads out of {folder}: remove it.")
@@ -183,15 +209,18 @@ def path_inside(folder: Path | str, *names: str) -> Path:
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
-    r"""Yields the lines of UTF-8 text as they are read, without a byte order mark; an empty line is a line.
+    r"""Yields the lines of UTF-8 text as they are read, without a byte order mark; an empty line is
+    a line.
 
-    Only "\n" and "\r\n" end a line: other line ends of Python (U+2028, a lone "\r", ...) are text, as NUL is.
+    Only "\n" and "\r\n" end a line: other line ends of Python (U+2028, a lone "\r", ...) are text,
+    as NUL is.
 
     Args:
         path: A file, gzipped if its name ends in ".gz"; the string "-" stands for standard input.
 
     Raises:
-        ValueError: Bytes that are not UTF-8, or a damaged gzip file; the message names file and line.
+        ValueError: Bytes that are not UTF-8, or a damaged gzip file; the message names file and
+            line.
     """
     standard = path == STANDARD_STREAM
     name, number = "standard input" if standard else str(path), 0
@@ -210,7 +239,9 @@ def read_lines(path: Path | str) -> Iterator[str]:
 
 
 class TextFile(Collection[str]):
-    """The lines of a file, read once at the start to find errors, and anew in every iteration; see `read_lines`."""
+    """The lines of a file, read once at the start to find errors, and anew in every iteration; see
+    `read_lines`.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
@@ -227,12 +258,20 @@ class TextFile(Collection[str]):
 
 
 def open_lines(path: Path | str) -> Collection[str]:
-    """Returns the lines of a file: a `TextFile`, or a list of what can be read only once (a pipe, standard input)."""
-    return list(read_lines(path)) if path == STANDARD_STREAM or not Path(path).is_file() else TextFile(path)
+    """Returns the lines of a file: a `TextFile`, or a list of what can be read only once (a pipe,
+    standard input).
+    """
+    return (
+        list(read_lines(path))
+        if path == STANDARD_STREAM or not Path(path).is_file()
+        else TextFile(path)
+    )
 
 
 def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
-    """Raises `FileNotFoundError` for what can be no name on the Hub, OWNER/NAME, and is no folder here."""
+    """Raises `FileNotFoundError` for what can be no name on the Hub, OWNER/NAME, and is no folder
+    here.
+    """
     path = Path(name).expanduser()
     is_path = path.is_absolute() or str(name).startswith((".", "~")) or len(path.parts) > 2
     if not path.exists() and (is_path or (len(path.parts) == 2 and path.parent.is_dir())):
@@ -241,14 +280,18 @@ def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
 
 @contextmanager
 def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]:
-    """Makes an `OSError` of damaged weights and of a pickle that would run code; see also `check_folder_or_name`."""
+    """Makes an `OSError` of damaged weights and of a pickle that would run code; see also
+    `check_folder_or_name`.
+    """
     from safetensors import SafetensorError  # loaded only where weights are
 
     check_folder_or_name(name, what)
     try:
         yield
     except (SafetensorError, pickle.UnpicklingError, OSError) as error:
-        fault = f"There is no folder {name} here, and that name cannot be read from the Hub: {error}"
+        fault = (
+            f"There is no folder {name} here, and that name cannot be read from the Hub: {error}"
+        )
         if not isinstance(error, OSError):
             reason = str(error).splitlines()[0]
             fault = f"The weights in {name} are damaged, incomplete or unsafe ({reason}); copy or download them again."

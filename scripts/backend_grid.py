@@ -1,11 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The backends of local attention beside each other: which one `None` chooses, and what each takes.
 
-A row is one call: a length, a window, an area of heads, terms, forward alone or with backward. Every backend that can
-run it runs once, and all must agree; those within three times the fastest run further rounds in turn. A backend that
-took more than three times the fastest at one length is not tried at a longer one, as its time grows no more slowly.
-Times are the processor's (on a GPU the clock's), the least of the rounds; compare them with one thread.
-"""
+A row is one call: a length, a window, an area of heads, terms, forward alone or with backward.
+Every backend that can run it runs once, and all must agree; those within three times the fastest
+run further rounds in turn. A backend that took more than three times the fastest at one length is
+not tried at a longer one, as its time grows no more slowly. Times are the processor's (on a GPU the
+clock's), the least of the rounds; compare them with one thread."""
 
 import itertools
 import time
@@ -41,12 +41,16 @@ class Row:
     def named(self) -> str:
         """The cells of the table that say what the row is."""
         direction = "forward and backward" if self.backward else "forward"
-        return f"{self.length:,} | {self.window or 'none'} | {self.area} | {self.terms} | {direction}"
+        return (
+            f"{self.length:,} | {self.window or 'none'} | {self.area} | {self.terms} | {direction}"
+        )
 
 
 def describe(device: str, dtype: str) -> str:
     """One line on what was measured where."""
-    return f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; {machine(device)}"
+    return (
+        f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; {machine(device)}"
+    )
 
 
 def rows(only: str | None) -> Iterator[Row]:
@@ -54,11 +58,15 @@ def rows(only: str | None) -> Iterator[Row]:
     for window, area, terms, backward in itertools.product(WINDOWS, AREAS, TERMS, (False, True)):
         for length in LENGTHS:
             row = Row(length, window, area, terms, backward)
-            if (window is not None or length <= _LONGEST_WITHOUT_WINDOW) and (only is None or only in row.named()):
+            if (window is not None or length <= _LONGEST_WITHOUT_WINDOW) and (
+                only is None or only in row.named()
+            ):
                 yield row
 
 
-def print_grid(device: str, dtype: str, rounds: int, only: str | None = None) -> list[dict[str, Any]]:
+def print_grid(
+    device: str, dtype: str, rounds: int, only: str | None = None
+) -> list[dict[str, Any]]:
     """Prints the table row by row, and the worst ratio; returns the rows, with all times."""
     print(f"{describe(device, dtype)}\n")
     print("| length | window | area | terms | pass | chosen | ms | chosen / best | others, ms |")
@@ -67,20 +75,35 @@ def print_grid(device: str, dtype: str, rounds: int, only: str | None = None) ->
     slow: dict[tuple, set[str]] = {}
     for row in rows(only):
         kind = (row.window, row.area, row.terms, row.backward)
-        chosen, times = measure(row, device, getattr(torch, dtype), rounds, slow.setdefault(kind, set()))
+        chosen, times = measure(
+            row, device, getattr(torch, dtype), rounds, slow.setdefault(kind, set())
+        )
         best = min(times.values())
-        slow[kind] |= {name for name, taken in times.items() if taken > _SLOW * best and name != chosen}
-        others = ", ".join(f"{name} {1e3 * taken:.2f}" for name, taken in times.items() if name != chosen)
+        slow[kind] |= {
+            name for name, taken in times.items() if taken > _SLOW * best and name != chosen
+        }
+        others = ", ".join(
+            f"{name} {1e3 * taken:.2f}" for name, taken in times.items() if name != chosen
+        )
         ratio = times[chosen] / best
-        print(f"| {row.named()} | {chosen} | {1e3 * times[chosen]:.2f} | {ratio:.2f} | {others or '-'} |", flush=True)
+        print(
+            f"| {row.named()} | {chosen} | {1e3 * times[chosen]:.2f} | {ratio:.2f} | "
+            f"{others or '-'} |",
+            flush=True,
+        )
         found.append({"row": row.named(), "chosen": chosen, "ratio": ratio, "seconds": times})
     worst = max(found, key=lambda entry: entry["ratio"])
     above = sum(entry["ratio"] > 1.1 for entry in found)
-    print(f"\n{len(found)} rows; {above} above 1.10; the worst is {worst['ratio']:.2f}: {worst['row']}")
+    print(
+        f"\n{len(found)} rows; {above} above 1.10; the worst is {worst['ratio']:.2f}: "
+        f"{worst['row']}"
+    )
     return found
 
 
-def measure(row: Row, device: str, dtype: torch.dtype, rounds: int, skipped: set[str]) -> tuple[str, dict[str, float]]:
+def measure(
+    row: Row, device: str, dtype: torch.dtype, rounds: int, skipped: set[str]
+) -> tuple[str, dict[str, float]]:
     """The backend chosen, and the seconds of it and of all others but the `skipped`."""
     call, leaves = make_row(row, device, dtype)
 
@@ -108,7 +131,9 @@ def make_row(row: Row, device: str, dtype: torch.dtype) -> tuple[AttentionCall, 
     generator = torch.Generator().manual_seed(0)
     batch = max(1, TOKENS // row.length)
 
-    def leaf(*shape: int, scale: float = 1.0, shift: float = 0.0, exact: bool = False) -> torch.Tensor:
+    def leaf(
+        *shape: int, scale: float = 1.0, shift: float = 0.0, exact: bool = False
+    ) -> torch.Tensor:
         tensor = torch.rand(shape, generator=generator) * scale + shift
         return tensor.to(device, torch.float32 if exact else dtype).requires_grad_(row.backward)
 
@@ -133,7 +158,9 @@ def make_row(row: Row, device: str, dtype: torch.dtype) -> tuple[AttentionCall, 
 
 
 def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
-    """Raise `ValueError` where two backends disagree: times of wrong results are worth nothing. Warms up, too."""
+    """Raise `ValueError` where two backends disagree: times of wrong results are worth nothing.
+    Warms up, too.
+    """
     with torch.no_grad():
         outputs = [run(call, name).float() for name in names]
     tolerance = 1e-4 if call.query.dtype == torch.float32 else 3e-2
@@ -143,6 +170,8 @@ def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
 
 
 def _step(call: AttentionCall, leaves: list[torch.Tensor], name: str, backward: bool) -> None:
-    output = run(call, name)  # the masks are shared with the call before, as with the layer before in a model
+    output = run(
+        call, name
+    )  # the masks are shared with the call before, as with the layer before in a model
     if backward:
         torch.autograd.grad(output, leaves, torch.ones_like(output))

@@ -2,11 +2,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Speed and memory of CSAN beside transformers' MarianMTModel of the same size, in one run.
 
-Every round times each model once, in turn, so that a noisy machine disturbs all alike; the table shows the median
-time of a step and the median over the rounds of Marian's time divided by the model's (above 1 = faster than Marian).
-Before anything is timed the models are checked: CSAN with locality off must give Marian's logits, and the local
-models' fast backends those of the eager one. Peak memory is that of a process of its own which makes one step, less
-what the process held before it (CPU), or the peak of the allocator (CUDA).
+Every round times each model once, in turn, so that a noisy machine disturbs all alike; the table
+shows the median time of a step and the median over the rounds of Marian's time divided by the
+model's (above 1 = faster than Marian). Before anything is timed the models are checked: CSAN with
+locality off must give Marian's logits, and the local models' fast backends those of the eager one.
+Peak memory is that of a process of its own which makes one step, less what the process held before
+it (CPU), or the peak of the allocator (CUDA).
 
     python scripts/benchmark.py                    # the table of the README
     python scripts/benchmark.py --size base --dtype bfloat16 --device cuda
@@ -53,18 +54,34 @@ WORKLOADS = {
 
 @script()
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="small", help="model size (default: small)")
-    parser.add_argument("--rounds", type=int, default=7, help="times that each model runs (default: 7)")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--size", choices=SIZES, default="small", help="model size (default: small)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="times that each model runs (default: 7)"
+    )
+    parser.add_argument(
+        "--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--only", help="run only the workloads whose name contains this")
-    parser.add_argument("--backends", action="store_true", help="compare the backends of local attention instead")
-    parser.add_argument("--engines", action="store_true", help="compare torch, ONNX Runtime and CTranslate2 instead")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of the engines (default: 1 2)")
+    parser.add_argument(
+        "--backends", action="store_true", help="compare the backends of local attention instead"
+    )
+    parser.add_argument(
+        "--engines", action="store_true", help="compare torch, ONNX Runtime and CTranslate2 instead"
+    )
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=[1, 2], help="of the engines (default: 1 2)"
+    )
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
     parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
-    parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "WORKLOAD"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--memory-of", nargs=2, metavar=("MODEL", "WORKLOAD"), help=argparse.SUPPRESS
+    )
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
     if args.memory_of:
@@ -76,7 +93,9 @@ def main(arguments: list[str]) -> None:
         rows = backend_grid.print_grid(args.device, args.dtype, args.rounds, args.only)
     elif args.engines:
         setting = describe(args)
-        rows = engines.print_engines(lambda name: build(name, args), args.rounds, args.threads, args.only)
+        rows = engines.print_engines(
+            lambda name: build(name, args), args.rounds, args.threads, args.only
+        )
     else:
         check_models(args)
         setting, rows = describe(args), print_workloads(args)
@@ -88,7 +107,10 @@ def print_workloads(args: argparse.Namespace) -> list[dict]:
     """Prints the table of the models row by row, and returns its rows."""
     rows = []
     print(f"\n{describe(args)}\n")
-    print("| workload | model | median s | speed × Marian | peak memory MiB |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| workload | model | median s | speed × Marian | peak memory MiB |\n| --- | --- | --- | "
+        "--- | --- |"
+    )
     for workload in WORKLOADS:
         if args.only and args.only not in workload:
             continue
@@ -96,7 +118,9 @@ def print_workloads(args: argparse.Namespace) -> list[dict]:
             rows.append(row)
             memory = "-" if row["memory_mib"] is None else f"{row['memory_mib']:,.0f}"
             print(
-                f"| {workload} | {row['model']} | {row['seconds']:.3f} | {row['speed']:.2f} | {memory} |", flush=True
+                f"| {workload} | {row['model']} | {row['seconds']:.3f} | {row['speed']:.2f} | "
+                f"{memory} |",
+                flush=True,
             )
     return rows
 
@@ -113,16 +137,31 @@ def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
     """The model of that name, all with the same weights."""
     size = SIZES[args.size]
     sides = {"layers": "layers", "attention_heads": "heads", "ffn_dim": "ffn"}
-    shared = {f"{side}_{field}": size[key] for side in ("encoder", "decoder") for field, key in sides.items()}
-    shared |= {"vocab_size": size["vocab"], "d_model": size["d_model"], "max_position_embeddings": 2048}
-    shared |= {"activation_function": "relu", "scale_embedding": True, "dropout": 0.1, "forced_eos_token_id": None}
+    shared = {
+        f"{side}_{field}": size[key]
+        for side in ("encoder", "decoder")
+        for field, key in sides.items()
+    }
+    shared |= {
+        "vocab_size": size["vocab"],
+        "d_model": size["d_model"],
+        "max_position_embeddings": 2048,
+    }
+    shared |= {
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "dropout": 0.1,
+        "forced_eos_token_id": None,
+    }
     shared |= {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     torch.manual_seed(0)
     marian = MarianMTModel(MarianConfig(**shared))
     if name == "MarianMTModel":
         return marian.to(args.device)
     model = CsanForConditionalGeneration(CsanConfig(**shared, **LOCALITIES[name]))
-    weights = {key: value for key, value in marian.state_dict().items() if "embed_positions" not in key}
+    weights = {
+        key: value for key, value in marian.state_dict().items() if "embed_positions" not in key
+    }
     model.load_state_dict(weights)
     return model.to(args.device)
 
@@ -135,14 +174,18 @@ def make_batch(pairs: int, length: int, args: argparse.Namespace) -> dict[str, t
     lengths[:, 0] = length + spread
     batch = {}
     for name, sizes in zip(("input_ids", "labels"), lengths, strict=True):
-        ids = torch.randint(2, SIZES[args.size]["vocab"], (pairs, length + spread), generator=generator)
+        ids = torch.randint(
+            2, SIZES[args.size]["vocab"], (pairs, length + spread), generator=generator
+        )
         padding = torch.arange(length + spread)[None, :] >= sizes[:, None]
         batch[name] = ids.masked_fill(padding, -100 if name == "labels" else 0).to(args.device)
     batch["attention_mask"] = (batch["input_ids"] != 0).long()
     return batch
 
 
-def make_step(model: torch.nn.Module, workload: str, args: argparse.Namespace) -> Callable[[], None]:
+def make_step(
+    model: torch.nn.Module, workload: str, args: argparse.Namespace
+) -> Callable[[], None]:
     """A function that makes one step of the workload."""
     pairs, length, kind = WORKLOADS[workload]
     batch = make_batch(pairs, length, args)
@@ -174,7 +217,12 @@ def make_step(model: torch.nn.Module, workload: str, args: argparse.Namespace) -
             # Exactly 25 tokens each: no model gains by stopping early.
             model.generate(**source, num_beams=5, min_new_tokens=25, max_new_tokens=25)
 
-    return {"train": train, "encoder": encode, "encoder-train": train_encoder, "generate": generate}[kind]
+    return {
+        "train": train,
+        "encoder": encode,
+        "encoder-train": train_encoder,
+        "generate": generate,
+    }[kind]
 
 
 def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
@@ -189,17 +237,35 @@ def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
             times[name].append(seconds_of(step, args.device))
     rows = []
     for name in names:
-        ratios = [marian / own for marian, own in zip(times["MarianMTModel"], times[name], strict=True)]
+        ratios = [
+            marian / own for marian, own in zip(times["MarianMTModel"], times[name], strict=True)
+        ]
         memory = None if args.no_memory else memory_of(name, workload, args)
         seconds, speed = statistics.median(times[name]), statistics.median(ratios)
-        row = {"workload": workload, "model": name, "seconds": seconds, "speed": speed, "memory_mib": memory}
+        row = {
+            "workload": workload,
+            "model": name,
+            "seconds": seconds,
+            "speed": speed,
+            "memory_mib": memory,
+        }
         rows.append(row)
     return rows
 
 
 def memory_of(name: str, workload: str, args: argparse.Namespace) -> float:
     """Peak memory of one step in a fresh process, in MiB."""
-    command = ["--size", args.size, "--dtype", args.dtype, "--device", args.device, "--memory-of", name, workload]
+    command = [
+        "--size",
+        args.size,
+        "--dtype",
+        args.dtype,
+        "--device",
+        args.device,
+        "--memory-of",
+        name,
+        workload,
+    ]
     return last_number_printed_by(__file__, command)
 
 
@@ -216,11 +282,16 @@ def check_models(args: argparse.Namespace) -> None:
             model = build(name, args).eval()
             fast = model(**batch).logits
             model.set_attn_implementation("eager")
-            differences[f"{name}, {length} tokens, against eager"] = (fast - model(**batch).logits).abs().max().item()
+            differences[f"{name}, {length} tokens, against eager"] = (
+                (fast - model(**batch).logits).abs().max().item()
+            )
     for name, difference in differences.items():
         print(f"check: {name}: largest difference of a logit {difference:.1e}")
         if not difference < 1e-4:
-            sys.exit(f"error: {name}: logits differ by {difference}; a benchmark of wrong results is worth nothing.")
+            sys.exit(
+                f"error: {name}: logits differ by {difference}; a benchmark of wrong results is "
+                "worth nothing."
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 #!/usr/bin/env python
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Encoders of long texts: CSAN's windows beside LED, LongT5 (local) and full attention of the same size, in one run.
+"""Encoders of long texts: CSAN's windows beside LED, LongT5 (local) and full attention of the same
+size, in one run.
 
-Every round runs each model once, in turn; the table shows the median over the rounds of LED's processor time divided
-by the model's (above 1 = faster than LED), forward and forward with backward. d 256, 3 layers, 4 heads, feed-forward
+Every round runs each model once, in turn; the table shows the median over the rounds of LED's
+processor time divided by the model's (above 1 = faster than LED), forward and forward with
+backward. d 256, 3 layers, 4 heads, feed-forward
 1024. Peak memory is that of a process of its own.
 
     OMP_NUM_THREADS=1 python scripts/benchmark_long.py              # the table, then memory
@@ -19,7 +21,13 @@ from collections.abc import Callable
 import torch
 from measuring import last_number_printed_by, machine, peak_memory_of
 from torch import nn
-from transformers import LEDConfig, LongT5Config, LongT5EncoderModel, MistralConfig, MistralForCausalLM
+from transformers import (
+    LEDConfig,
+    LongT5Config,
+    LongT5EncoderModel,
+    MistralConfig,
+    MistralForCausalLM,
+)
 from transformers.models.led.modeling_led import LEDEncoder
 from transformers.utils import logging as transformers_logging
 
@@ -42,22 +50,45 @@ def encoder(name: str, window: int, length: int) -> nn.Module:
     """The encoder of that name, without dropout."""
     torch.manual_seed(0)
     if name == "LED":
-        sizes = {"vocab_size": VOCABULARY, "d_model": D_MODEL, "encoder_layers": LAYERS, "encoder_ffn_dim": FFN}
-        places = {"max_encoder_position_embeddings": length, "attention_window": window - 1, "dropout": 0.0}
-        return LEDEncoder(LEDConfig(**sizes, **places, encoder_attention_heads=HEADS, attention_dropout=0.0))
+        sizes = {
+            "vocab_size": VOCABULARY,
+            "d_model": D_MODEL,
+            "encoder_layers": LAYERS,
+            "encoder_ffn_dim": FFN,
+        }
+        places = {
+            "max_encoder_position_embeddings": length,
+            "attention_window": window - 1,
+            "dropout": 0.0,
+        }
+        return LEDEncoder(
+            LEDConfig(**sizes, **places, encoder_attention_heads=HEADS, attention_dropout=0.0)
+        )
     if name == "LongT5 (local)":
-        sizes = {"vocab_size": VOCABULARY, "d_model": D_MODEL, "d_kv": D_MODEL // HEADS, "d_ff": FFN}
+        sizes = {
+            "vocab_size": VOCABULARY,
+            "d_model": D_MODEL,
+            "d_kv": D_MODEL // HEADS,
+            "d_ff": FFN,
+        }
         layers = {"num_layers": LAYERS, "num_heads": HEADS, "dropout_rate": 0.0}
         return LongT5EncoderModel(LongT5Config(**sizes, **layers, local_radius=(window - 1) // 2))
     is_full = name == "full attention"
-    locality = {"local_window": None if is_full else window, "head_area": 3 if name.startswith("2D") else 1}
-    return CsanForConditionalGeneration(config(dropout=0.0, max_position_embeddings=length, **locality)).get_encoder()
+    locality = {
+        "local_window": None if is_full else window,
+        "head_area": 3 if name.startswith("2D") else 1,
+    }
+    return CsanForConditionalGeneration(
+        config(dropout=0.0, max_position_embeddings=length, **locality)
+    ).get_encoder()
 
 
 def config(**fields: object) -> CsanConfig:
     """A CSAN of the size."""
     sides = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": FFN}
-    sizes = {f"{side}_{field}": size for side in ("encoder", "decoder") for field, size in sides.items()}
+    sizes = {
+        f"{side}_{field}": size for side in ("encoder", "decoder") for field, size in sides.items()
+    }
     return CsanConfig(**{"vocab_size": VOCABULARY, "d_model": D_MODEL, **sizes, **fields})  # type: ignore[arg-type]
 
 
@@ -89,9 +120,13 @@ def print_speeds(rounds: int, only: str) -> None:
             for name, step in steps.items():
                 start = time.process_time()
                 step()
-                seconds[name] += [time.process_time() - start] if turn else []  # the first is a warm-up
+                seconds[name] += (
+                    [time.process_time() - start] if turn else []
+                )  # the first is a warm-up
         ratios = {
-            name: statistics.median(led / own for led, own in zip(seconds["LED"], seconds[name], strict=True))
+            name: statistics.median(
+                led / own for led, own in zip(seconds["LED"], seconds[name], strict=True)
+            )
             for name in names
         }
         cells = " | ".join(f"{ratios[name]:.2f}" if name in ratios else "-" for name in MODELS[1:])
@@ -100,24 +135,42 @@ def print_speeds(rounds: int, only: str) -> None:
 
 def print_memory() -> None:
     """Prints the peak memory of one forward pass, each in a process of its own."""
-    print(f"\n| forward, window 513, peak MiB | {' | '.join(f'{length:,} tokens' for length in MEMORY_LENGTHS)} |")
+    print(
+        "\n| forward, window 513, peak MiB | "
+        f"{' | '.join(f'{length:,} tokens' for length in MEMORY_LENGTHS)} |"
+    )
     print(f"| --- |{' ---: |' * len(MEMORY_LENGTHS)}")
     for name in MODELS:
         if name != "full attention":
             lengths = MEMORY_LENGTHS[: 2 if name == "LED" else None]
-            peaks = [last_number_printed_by(__file__, ["--memory-of", name, str(length)]) for length in lengths]
-            cells = [f"{peak:,.0f}" for peak in peaks] + ["more than 24 GB"] * (len(MEMORY_LENGTHS) - len(peaks))
+            peaks = [
+                last_number_printed_by(__file__, ["--memory-of", name, str(length)])
+                for length in lengths
+            ]
+            cells = [f"{peak:,.0f}" for peak in peaks] + ["more than 24 GB"] * (
+                len(MEMORY_LENGTHS) - len(peaks)
+            )
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 @torch.no_grad()
 def print_decoding(tokens: int = 4096, window: int = 129) -> None:
-    """Prints the time of a token early and late in a long text, and what the cache holds at the end."""
-    locality = {"decoder_locality": [{"window": window}] * LAYERS, "local_window": None, "head_area": 1}
+    """Prints the time of a token early and late in a long text, and what the cache holds at the
+    end.
+    """
+    locality = {
+        "decoder_locality": [{"window": window}] * LAYERS,
+        "local_window": None,
+        "head_area": 1,
+    }
     full = {"local_window": None, "head_area": 1}
     source = torch.randint(4, VOCABULARY, (1, 128), generator=torch.Generator().manual_seed(1))
     mistral: dict = {"hidden_size": D_MODEL, "intermediate_size": FFN, "num_hidden_layers": LAYERS}
-    mistral |= {"num_attention_heads": HEADS, "num_key_value_heads": HEADS, "vocab_size": VOCABULARY}
+    mistral |= {
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "vocab_size": VOCABULARY,
+    }
     models = {
         f"CSAN, decoder windows of {window}": CsanForConditionalGeneration(config(**locality)),
         "CSAN, full decoder": CsanForConditionalGeneration(config(**full)),
@@ -125,7 +178,10 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
             MistralConfig(**mistral, sliding_window=window // 2 + 1)
         ),
     }
-    print("\n| decoder | ms a token, 200 to 456 | ms a token, the last 256 | keys and values at the end, KiB |")
+    print(
+        "\n| decoder | ms a token, 200 to 456 | ms a token, the last 256 | keys and values at the "
+        "end, KiB |"
+    )
     print("| --- | ---: | ---: | ---: |")
     for name, model in models.items():
         model.eval()
@@ -140,16 +196,27 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
             cache, token = output.cache, output.logits[:, -1:].argmax(dim=-1)
             seconds.append(time.process_time() - start)
         layers = getattr(cache, "self_attention_cache", cache).layers
-        held = sum(states.nbytes for layer in layers for states in (layer.keys, layer.values)) / 1024
-        early, late = statistics.mean(seconds[200:456]) * 1000, statistics.mean(seconds[-256:]) * 1000
+        held = (
+            sum(states.nbytes for layer in layers for states in (layer.keys, layer.values)) / 1024
+        )
+        early, late = (
+            statistics.mean(seconds[200:456]) * 1000,
+            statistics.mean(seconds[-256:]) * 1000,
+        )
         print(f"| {name} | {early:.2f} | {late:.2f} | {held:,.0f} |", flush=True)
 
 
 @script()
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="times that each model runs (default: 7)")
-    parser.add_argument("--only", default="", help="only the cases whose name contains this, without memory")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="times that each model runs (default: 7)"
+    )
+    parser.add_argument(
+        "--only", default="", help="only the cases whose name contains this, without memory"
+    )
     parser.add_argument("--decode", action="store_true", help="decode 4,096 tokens instead")
     parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "TOKENS"), help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
@@ -158,7 +225,11 @@ def main(arguments: list[str]) -> None:
         name, length = args.memory_of[0], int(args.memory_of[1])
         print(peak_memory_of(make_step(encoder(name, 513, length), length, False), "cpu"))
         return
-    print(f"d {D_MODEL}, {LAYERS} layers, {HEADS} heads, feed-forward {FFN}; float32; {machine('cpu')}\n", flush=True)
+    print(
+        f"d {D_MODEL}, {LAYERS} layers, {HEADS} heads, feed-forward {FFN}; float32; "
+        f"{machine('cpu')}\n",
+        flush=True,
+    )
     if args.decode:
         print_decoding()
         return

@@ -1,13 +1,15 @@
 #!/usr/bin/env python
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Speed and memory of Pervasive Attention beside a straightforward implementation of it, in one run.
+"""Speed and memory of Pervasive Attention beside a straightforward implementation of it, in one
+run.
 
-The straightforward one computes full k×k convolutions times a mask, concatenates features at every layer, and builds
-the whole grid again at every decoding step. Both have the same weights; before anything is timed their logits,
-gradients and translations are compared. Every round times each variant once, in turn, so that a noisy machine
-disturbs all alike; the tables show the median time and the median over the rounds of the ratio to the first line
-(above 1 = faster). Peak memory is that of a process of its own which makes one step, less what it held before (CPU),
-or the peak of the allocator (CUDA); the median of three processes.
+The straightforward one computes full k×k convolutions times a mask, concatenates features at every
+layer, and builds the whole grid again at every decoding step. Both have the same weights; before
+anything is timed their logits, gradients and translations are compared. Every round times each
+variant once, in turn, so that a noisy machine disturbs all alike; the tables show the median time
+and the median over the rounds of the ratio to the first line (above 1 = faster). Peak memory is
+that of a process of its own which makes one step, less what it held before (CPU), or the peak of
+the allocator (CUDA); the median of three processes.
 
     python scripts/benchmark_pervasive_attention.py      # the table of the README
 """
@@ -45,7 +47,9 @@ Steps = dict[str, Callable[[], Any]]
 
 
 class StraightforwardNetwork(nn.Module):
-    """A dense block with its transition and last normalisation as plain 2D modules, with the weights of ours."""
+    """A dense block with its transition and last normalisation as plain 2D modules, with the
+    weights of ours.
+    """
 
     def __init__(self, decoder: nn.Module, channels_last: bool) -> None:
         super().__init__()
@@ -76,7 +80,9 @@ class StraightforwardNetwork(nn.Module):
         columns = source.unsqueeze(1).expand(-1, target.shape[1], -1, -1)
         grid = torch.cat([rows, columns], dim=-1).permute(0, 3, 1, 2)
         features = self.halve(grid.contiguous(memory_format=self.memory_format))
-        for norm1, conv1, norm2, conv2 in zip(self.norms1, self.convs1, self.norms2, self.convs2, strict=True):
+        for norm1, conv1, norm2, conv2 in zip(
+            self.norms1, self.convs1, self.norms2, self.convs2, strict=True
+        ):
             inner = conv1(F.relu(norm1(features)))
             kernel, padding = conv2.weight * self.mask, self.config.kernel_size // 2
             new = F.conv2d(F.relu(norm2(inner)), kernel, padding=padding)
@@ -123,8 +129,12 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
 
 @script()
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="times that each variant runs (default: 5)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="times that each variant runs (default: 5)"
+    )
     parser.add_argument("--num-layers", type=int, default=24, help="dense layers L (default: 24)")
     parser.add_argument("--growth-rate", type=int, default=32, help="growth rate g (default: 32)")
     parser.add_argument("--kernel-size", type=int, default=5, help="kernel k (default: 5)")
@@ -137,15 +147,24 @@ def main(arguments: list[str]) -> None:
         print(peak_memory_of(training_step(args.memory_of, args), args.device))
         return
     check(args)
-    where = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    print(f"\nL {args.num_layers}, g {args.growth_rate}, k {args.kernel_size}; {where}; torch {torch.__version__}\n")
+    where = (
+        torch.cuda.get_device_name()
+        if args.device == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
+    print(
+        f"\nL {args.num_layers}, g {args.growth_rate}, k {args.kernel_size}; {where}; torch "
+        f"{torch.__version__}\n"
+    )
     for part, (workload, make_steps) in PARTS.items():
         if args.only in (None, part):
             time_together(workload, make_steps(args), args, memory=part == "training")
 
 
 def build(args: argparse.Namespace, **options: float) -> nn.Module:
-    """Our model with random weights, normalisations and running statistics: none of them is the identity."""
+    """Our model with random weights, normalisations and running statistics: none of them is the
+    identity.
+    """
     torch.manual_seed(0)
     sizes = {name: getattr(args, name) for name in SIZES}
     model = PervasiveAttentionForConditionalGeneration(
@@ -164,7 +183,9 @@ def build(args: argparse.Namespace, **options: float) -> nn.Module:
 
 def make_batch(pairs: int, args: argparse.Namespace) -> dict[str, torch.Tensor]:
     """Random pairs of 24 × 24 tokens, without padding."""
-    ids = torch.randint(2, VOCABULARY, (2, pairs, 24), generator=torch.Generator().manual_seed(1)).to(args.device)
+    ids = torch.randint(
+        2, VOCABULARY, (2, pairs, 24), generator=torch.Generator().manual_seed(1)
+    ).to(args.device)
     return {"input_ids": ids[0], "labels": ids[1]}
 
 
@@ -198,7 +219,9 @@ def evaluation_steps(args: argparse.Namespace) -> Steps:
     model = build(args).eval()
     lengths = torch.tensor([3 + 45 * number**2 // 225 for number in range(16)])
     mask = (torch.arange(48) < lengths[:, None]).long().to(args.device)
-    ids = torch.randint(2, VOCABULARY, mask.shape, generator=torch.Generator().manual_seed(2)).to(args.device)
+    ids = torch.randint(2, VOCABULARY, mask.shape, generator=torch.Generator().manual_seed(2)).to(
+        args.device
+    )
 
     def forward(enabled: bool) -> None:
         with torch.set_grad_enabled(enabled):
@@ -214,12 +237,21 @@ def beam_steps(args: argparse.Namespace) -> Steps:
     source = make_batch(4, args)["input_ids"]
 
     def search(name: str, bf16: bool) -> None:
-        options = {"num_beams": 5, "min_new_tokens": 24, "max_new_tokens": 24, "use_cache": name == "csan_hf"}
+        options = {
+            "num_beams": 5,
+            "min_new_tokens": 24,
+            "max_new_tokens": 24,
+            "use_cache": name == "csan_hf",
+        }
         with torch.autocast(args.device, dtype=torch.bfloat16, enabled=bf16):
             models[name].generate(source, **options)
 
     types = {"float32": False, "bf16": True}
-    return {f"{name}, {kind}": partial(search, name, bf16) for name in models for kind, bf16 in types.items()}
+    return {
+        f"{name}, {kind}": partial(search, name, bf16)
+        for name in models
+        for kind, bf16 in types.items()
+    }
 
 
 def greedy_steps(args: argparse.Namespace) -> Steps:
@@ -239,8 +271,12 @@ PARTS = {
 }
 
 
-def time_together(workload: str, steps: Steps, args: argparse.Namespace, memory: bool = False) -> None:
-    """Time steps in turn, and print a table whose first line is the one that the others are compared with."""
+def time_together(
+    workload: str, steps: Steps, args: argparse.Namespace, memory: bool = False
+) -> None:
+    """Time steps in turn, and print a table whose first line is the one that the others are
+    compared with.
+    """
     for step in steps.values():
         step()  # warm-up
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -248,7 +284,10 @@ def time_together(workload: str, steps: Steps, args: argparse.Namespace, memory:
         for name, step in steps.items():
             times[name].append(seconds_of(step, args.device))
     first = times[next(iter(steps))]
-    print(f"| {workload} | median s | speed × the first line | peak memory MiB |\n| --- | ---: | ---: | ---: |")
+    print(
+        f"| {workload} | median s | speed × the first line | peak memory MiB |\n| --- | ---: | "
+        "---: | ---: |"
+    )
     for name, seconds in times.items():
         speed = statistics.median(base / own for base, own in zip(first, seconds, strict=True))
         peak = f"{memory_of(name, args):,.0f}" if memory else "-"
@@ -265,7 +304,9 @@ def memory_of(name: str, args: argparse.Namespace) -> float:
 
 def check(args: argparse.Namespace) -> None:
     """Exit with an error unless both implementations agree in logits, gradients and translations."""
-    ours = build(args, dropout=0.0).double()  # in float32, rounding moves ReLUs and maxima of a deep network
+    ours = build(
+        args, dropout=0.0
+    ).double()  # in float32, rounding moves ReLUs and maxima of a deep network
     models = ours, make_straightforward(ours, False)
     batch = make_batch(2, args)
     found = {}
@@ -278,12 +319,18 @@ def check(args: argparse.Namespace) -> None:
     own, plain = (model.model.encoder.embed_tokens.weight.grad for model in models)
     found["gradients"] = ((own - plain).norm() / plain.norm()).item()
     options = {"num_beams": 5, "max_new_tokens": 12, "min_new_tokens": 12}
-    texts = [model.eval().generate(batch["input_ids"], **options, use_cache=model is ours) for model in models]
+    texts = [
+        model.eval().generate(batch["input_ids"], **options, use_cache=model is ours)
+        for model in models
+    ]
     found["translations"] = float(not torch.equal(*texts))
     for name, difference in found.items():
         print(f"check: {name}: relative difference {difference:.1e}")
         if not difference < 1e-6:
-            sys.exit(f"error: {name} differ by {difference}; a benchmark of wrong results is worth nothing.")
+            sys.exit(
+                f"error: {name} differ by {difference}; a benchmark of wrong results is worth "
+                "nothing."
+            )
 
 
 if __name__ == "__main__":

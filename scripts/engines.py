@@ -1,11 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Engines that translate with one plain Transformer beside each other, and with a 2D-CSAN where they can.
+"""Engines that translate with one plain Transformer beside each other, and with a 2D-CSAN where
+they can.
 
-Every sentence has 25 tokens and every translation 24, with random weights. Each round runs every engine once, in turn;
-the table has the median over the rounds of the time of transformers' Marian divided by the engine's. Ahead of that all
-engines in float32 must find the same tokens greedily. The profile says which operations a translation spends its time
-on, at one thread.
-"""
+Every sentence has 25 tokens and every translation 24, with random weights. Each round runs every
+engine once, in turn; the table has the median over the rounds of the time of transformers' Marian
+divided by the engine's. Ahead of that all engines in float32 must find the same tokens greedily.
+The profile says which operations a translation spends its time on, at one thread."""
 
 import json
 import statistics
@@ -46,8 +46,13 @@ class Engines:
         torch.set_num_threads(threads)
         self.directory, self.threads = directory, threads
         self.marian = build("MarianMTModel").eval()
-        self.models = {"CSAN": build("CSAN, locality off").eval(), "2D-CSAN": build("2D-CSAN (3×11)").eval()}
-        for weight in (each for model in (self.marian, *self.models.values()) for each in model.parameters()):
+        self.models = {
+            "CSAN": build("CSAN, locality off").eval(),
+            "2D-CSAN": build("2D-CSAN (3×11)").eval(),
+        }
+        for weight in (
+            each for model in (self.marian, *self.models.values()) for each in model.parameters()
+        ):
             weight.data.mul_(4.0 if weight.dim() > 1 else 1.0)  # so that translations differ
         for model in (self.marian, *self.models.values()):
             model.final_logits_bias[:, model.config.eos_token_id] = -1e9  # and none ends early
@@ -69,7 +74,11 @@ class Engines:
     def onnx(self, name: str, precision: str) -> Path:
         """The graphs of a model."""
         directory = self.directory / f"{name} {precision}"
-        return directory if directory.exists() else export_onnx(self.models[name], directory, precision=precision)
+        return (
+            directory
+            if directory.exists()
+            else export_onnx(self.models[name], directory, precision=precision)
+        )
 
     @staticmethod
     def _generate(model: Any, loop: Any) -> Callable[[torch.Tensor, int], Any]:
@@ -83,38 +92,57 @@ class Engines:
 
         directory = self.directory / f"ctranslate2 {precision}"
         if not directory.exists():
-            words = Tokenizer(WordLevel({word: number for number, word in enumerate(self.vocabulary)}))
+            words = Tokenizer(
+                WordLevel({word: number for number, word in enumerate(self.vocabulary)})
+            )
             pair = TokenizerPair(*[PreTrainedTokenizerFast(tokenizer_object=words)] * 2)
-            export_ctranslate2(self.models["CSAN"], directory, tokenizers=pair, quantization=precision)
-        translator = ctranslate2.Translator(str(directory), intra_threads=self.threads, inter_threads=1)
+            export_ctranslate2(
+                self.models["CSAN"], directory, tokenizers=pair, quantization=precision
+            )
+        translator = ctranslate2.Translator(
+            str(directory), intra_threads=self.threads, inter_threads=1
+        )
         given: Any = {"max_decoding_length": TARGET, "min_decoding_length": 0}
 
         def run(ids: torch.Tensor, beams: int) -> list[list[int]]:
             tokens = [[self.vocabulary[number] for number in row] for row in ids.tolist()]
-            found = translator.translate_batch(tokens, beam_size=beams, max_batch_size=len(tokens), **given)
+            found = translator.translate_batch(
+                tokens, beam_size=beams, max_batch_size=len(tokens), **given
+            )
             return [[0, *map(int, each.hypotheses[0])] for each in found]
 
         return run
 
 
-def print_engines(build: Callable[[str], Any], rounds: int, threads: tuple[int, ...], only: str | None) -> list[dict]:
+def print_engines(
+    build: Callable[[str], Any], rounds: int, threads: tuple[int, ...], only: str | None
+) -> list[dict]:
     """Prints the tables of all engines and a profile, and returns the rows."""
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         for count in threads:
             engines = Engines(build, count, Path(directory))
-            runs = {name: run for name, run in engines.runs() if not only or only in name or name.startswith("Marian")}
+            runs = {
+                name: run
+                for name, run in engines.runs()
+                if not only or only in name or name.startswith("Marian")
+            }
             check(runs, sources(4))
             print(f"\n{machine('cpu')}; times Marian's speed (sentences a second)\n")
             columns = [(beams, batch) for beams in BEAMS for batch in BATCHES]
-            heads = [f"{'greedy' if beams == 1 else f'beam {beams}'}, {batch}" for beams, batch in columns]
+            heads = [
+                f"{'greedy' if beams == 1 else f'beam {beams}'}, {batch}"
+                for beams, batch in columns
+            ]
             print("| engine | " + " | ".join(heads) + " |\n| --- |" + " ---: |" * len(heads))
             found = [speeds(runs, sources(batch), beams, rounds) for beams, batch in columns]
             for name in runs:
                 cells = [f"{column[name][0]:.2f} ({column[name][1]:,.0f})" for column in found]
                 print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
                 figures = {head: column[name] for head, column in zip(heads, found, strict=True)}
-                rows.append({"engine": name, "threads": count, "speed and sentences a second": figures})
+                rows.append(
+                    {"engine": name, "threads": count, "speed and sentences a second": figures}
+                )
         torch.set_num_threads(1)
         print_profile(Engines(build, 1, Path(directory)))
     return rows
@@ -130,18 +158,29 @@ def check(runs: dict[str, Callable[[torch.Tensor, int], Any]], ids: torch.Tensor
     for name, run in runs.items():
         exact = runs.get(f"{name.split(',')[0]}, transformers")
         if "int8" not in name and "bfloat16" not in name and exact and run(ids, 1) != exact(ids, 1):
-            raise ValueError(f"{name} gives other tokens than transformers: {run(ids, 1)}, {exact(ids, 1)}")
+            raise ValueError(
+                f"{name} gives other tokens than transformers: {run(ids, 1)}, {exact(ids, 1)}"
+            )
 
 
-def speeds(runs: dict, ids: torch.Tensor, beams: int, rounds: int) -> dict[str, tuple[float, float]]:
+def speeds(
+    runs: dict, ids: torch.Tensor, beams: int, rounds: int
+) -> dict[str, tuple[float, float]]:
     """Of each engine the median speed, Marian's = 1, and sentences a second."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     repeats = max(
-        1, int(LEAST_SECONDS / max(seconds_of(lambda: runs["Marian, transformers"](ids, beams), "cpu"), 1e-3))
+        1,
+        int(
+            LEAST_SECONDS
+            / max(seconds_of(lambda: runs["Marian, transformers"](ids, beams), "cpu"), 1e-3)
+        ),
     )
     for number in range(rounds + 1):
         for name, run in runs.items():
-            seconds = seconds_of(lambda run=run: [run(ids, beams) for _ in range(repeats)], "cpu") / repeats
+            seconds = (
+                seconds_of(lambda run=run: [run(ids, beams) for _ in range(repeats)], "cpu")
+                / repeats
+            )
             if number:  # the first warms up
                 times[name].append(seconds)
     baseline = times["Marian, transformers"]
@@ -155,24 +194,38 @@ def speeds(runs: dict, ids: torch.Tensor, beams: int, rounds: int) -> dict[str, 
 
 
 def print_profile(engines: Engines) -> None:
-    """Prints which operations take the time of 16 sentences, under torch's two loops and ONNX Runtime."""
+    """Prints which operations take the time of 16 sentences, under torch's two loops and ONNX
+    Runtime.
+    """
     ids, model = sources(16), engines.models["CSAN"]
-    print("\nShare of operations, one thread, 16 sentences; the rest is Python and what is not listed\n")
+    print(
+        "\nShare of operations, one thread, 16 sentences; the rest is Python and what is not "
+        "listed\n"
+    )
     for beams in BEAMS:
         for name, loop in (("transformers", None), ("csan_hf", search)):
             run = engines._generate(model, loop)
             run(ids, beams)
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            with torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CPU]
+            ) as profile:
                 seconds = seconds_of(lambda run=run, beams=beams: run(ids, beams), "cpu")
             spent = Counter(
-                {each.key.removeprefix("aten::"): each.self_cpu_time_total for each in profile.key_averages()}
+                {
+                    each.key.removeprefix("aten::"): each.self_cpu_time_total
+                    for each in profile.key_averages()
+                }
             )
             _print_shares(f"torch, loop of {name}, beams {beams}", spent, seconds * 1e6)
         options = SessionOptions()
         options.enable_profiling, options.intra_op_num_threads = True, 1
         options.profile_file_prefix = str(engines.directory / "profile")
-        graph = OnnxTranslationModel.from_directory(engines.onnx("CSAN", "float32"), sess_options=options)
-        seconds = seconds_of(lambda graph=graph, beams=beams: engines._generate(graph, search)(ids, beams), "cpu")
+        graph = OnnxTranslationModel.from_directory(
+            engines.onnx("CSAN", "float32"), sess_options=options
+        )
+        seconds = seconds_of(
+            lambda graph=graph, beams=beams: engines._generate(graph, search)(ids, beams), "cpu"
+        )
         spent = Counter()
         for session in (graph.encoder.session, graph._decoder):
             for event in json.loads(Path(session.end_profiling()).read_text()):
@@ -182,5 +235,7 @@ def print_profile(engines: Engines) -> None:
 
 
 def _print_shares(name: str, spent: Counter, total: float) -> None:
-    listed = ", ".join(f"{operation} {time / total:.0%}" for operation, time in spent.most_common(7))
+    listed = ", ".join(
+        f"{operation} {time / total:.0%}" for operation, time in spent.most_common(7)
+    )
     print(f"{name} ({total / 1000:.0f} ms): {listed}")

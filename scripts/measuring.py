@@ -12,7 +12,11 @@ import torch
 
 def machine(device: str) -> str:
     """The device, its threads and torch's version, for the line that says what was measured where."""
-    where = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    where = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
     return f"{where}; torch {torch.__version__}"
 
 
@@ -30,8 +34,8 @@ def seconds_of(step: Callable[[], None], device: str) -> float:
 def peak_memory_of(step: Callable[[], None], device: str) -> float:
     """MiB that one step needs at its peak, beside what was held before it.
 
-    On a CPU it is the growth of the largest resident memory so far, hence for the first step of a fresh process only.
-    """
+    On a CPU it is the growth of the largest resident memory so far, hence for the first step of a
+    fresh process only."""
     if device == "cuda":
         step()
         torch.cuda.reset_peak_memory_stats()
@@ -44,12 +48,16 @@ def peak_memory_of(step: Callable[[], None], device: str) -> float:
 
 
 def _peak_resident_mib() -> float:
-    """Largest resident memory of this process so far (Linux; getrusage would count the parent's peak)."""
+    """Largest resident memory of this process so far (Linux; getrusage would count the parent's
+    peak).
+    """
     status = Path("/proc/self/status").read_text()
     return float(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def last_number_printed_by(script: str, arguments: Sequence[str]) -> float:
     """The number that a script prints last, run in a fresh process."""
-    result = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=True
+    )
     return float(result.stdout.strip().splitlines()[-1])

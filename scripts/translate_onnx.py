@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Letters to phones by onnxruntime and numpy alone: `translate_onnx.py DIRECTORY_OF_export-onnx < words.txt`."""
+"""Letters to phones by onnxruntime and numpy alone: `translate_onnx.py DIRECTORY_OF_export-onnx <
+words.txt`.
+"""
 
 import json
 import sys
@@ -9,19 +11,41 @@ from pathlib import Path
 import numpy as np
 from onnxruntime import InferenceSession, SessionOptions
 
-directory, lines, options = Path(sys.argv[1]), [line.strip() for line in sys.stdin], SessionOptions()
+directory, lines, options = (
+    Path(sys.argv[1]),
+    [line.strip() for line in sys.stdin],
+    SessionOptions(),
+)
 options.intra_op_num_threads = 1  # small graphs gain nothing from more
 encoder = InferenceSession(directory / "encoder_model.onnx", options)
 decoder = InferenceSession(directory / "decoder_model_merged.onnx", options)
-files = {path.relative_to(directory).as_posix(): json.loads(path.read_bytes()) for path in directory.rglob("*.json")}
+files = {
+    path.relative_to(directory).as_posix(): json.loads(path.read_bytes())
+    for path in directory.rglob("*.json")
+}
 source, config = files["tokenizer.json"], files["generation_config.json"]
-target, end, limit = files.get("target_tokenizer/tokenizer.json", source), config["eos_token_id"], config["max_length"]
-ids, form, separator = source["model"]["vocab"], source["normalizer"]["type"], "" if target["decoder"] else " "
-phones = {number: phone for phone, number in target["model"]["vocab"].items() if number > 2}  # no special ones
-words = [[*(ids.get(each, ids["<unk>"]) for each in unicodedata.normalize(form, line)), ids["</s>"]] for line in lines]
+target, end, limit = (
+    files.get("target_tokenizer/tokenizer.json", source),
+    config["eos_token_id"],
+    config["max_length"],
+)
+ids, form, separator = (
+    source["model"]["vocab"],
+    source["normalizer"]["type"],
+    "" if target["decoder"] else " ",
+)
+phones = {
+    number: phone for phone, number in target["model"]["vocab"].items() if number > 2
+}  # no special ones
+words = [
+    [*(ids.get(each, ids["<unk>"]) for each in unicodedata.normalize(form, line)), ids["</s>"]]
+    for line in lines
+]
 found = np.full((len(lines), limit), end)
 order = np.argsort([*map(len, words)])
-for rows in (order[start : start + 32] for start in range(0, len(lines), 32)):  # batches of similar lengths
+for rows in (
+    order[start : start + 32] for start in range(0, len(lines), 32)
+):  # batches of similar lengths
     batch = [words[row] + [ids["<pad>"]] * (len(words[rows[-1]]) - len(words[row])) for row in rows]
     mask = np.not_equal(batch, ids["<pad>"]).astype(np.int64)
     (states,) = encoder.run(None, {"input_ids": np.array(batch), "attention_mask": mask})

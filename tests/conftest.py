@@ -14,11 +14,15 @@ import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "ci",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("ci")
 
-# Here, because under pytest-xdist the process that reports does not see the conftest files of sub-folders
+# Here, because under pytest-xdist the process that reports does not see the conftest files of
+# sub-folders
 pytest_plugins = ["conformance.report"]
 
 
@@ -32,7 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Takes what the imports made out of garbage collection, which would go through it again with every training."""
+    """Takes what the imports made out of garbage collection, which would go through it again with
+    every training.
+    """
     gc.collect()
     gc.freeze()
 
@@ -48,16 +54,22 @@ def chromium(tmp_path_factory):
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if binary is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed (Debian: chromium, chromium-driver)")
+        pytest.skip(
+            "chromium and chromedriver are not installed (Debian: chromium, chromium-driver)"
+        )
     options = webdriver.ChromeOptions()
     options.binary_location = binary
-    switches = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+    switches = (
+        "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+    )
     switches += " disable-component-update disable-sync disable-dev-shm-usage"
     for argument in (*switches.split(), f"user-data-dir={tmp_path_factory.mktemp('chromium')}"):
         options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     browser.set_page_load_timeout(120)
-    browser.get("about:blank")  # the browser's start page, still loading, is no request of the page that a test opens
+    browser.get(
+        "about:blank"
+    )  # the browser's start page, still loading, is no request of the page that a test opens
     yield browser
     browser.quit()

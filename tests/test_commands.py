@@ -42,22 +42,37 @@ FROZEN = json.loads((Path(__file__).parent / "fixtures" / "options.json").read_t
 
 def type_of(function, name):
     annotation = inspect.signature(function, eval_str=True).parameters[name].annotation
-    name = re.sub(r"[\w.]+\.", "", inspect.formatannotation(annotation))  # without modules, which differ by Python
-    return name.replace("PositiveInt", "int").replace("NotEmptyStr", "str")  # bounds, which it may have
+    name = re.sub(
+        r"[\w.]+\.", "", inspect.formatannotation(annotation)
+    )  # without modules, which differ by Python
+    return name.replace("PositiveInt", "int").replace(
+        "NotEmptyStr", "str"
+    )  # bounds, which it may have
 
 
 @pytest.mark.parametrize("name", [name for name in FROZEN if not name.startswith("train ")])
 def test_every_option_that_existed_is_still_there(name):
-    """With its type, default and choices; fixtures/options.json is what every command had when it was frozen."""
+    """With its type, default and choices; fixtures/options.json is what every command had when it
+    was frozen.
+    """
     parser = build_parser(function_of(name))
-    here = {action.option_strings[0] if action.option_strings else action.dest: action for action in parser._actions}
+    here = {
+        action.option_strings[0] if action.option_strings else action.dest: action
+        for action in parser._actions
+    }
     for option, frozen in FROZEN[name].items():
         action = here[option]
         assert type_of(function_of(name), option.lstrip("-")) == frozen["type"], option
         assert (action.nargs == 0) == (frozen.get("nargs") == 0), option
-        assert action.required == (frozen.get("required", False)) or not action.option_strings, option
+        assert action.required == (frozen.get("required", False)) or not action.option_strings, (
+            option
+        )
         if name != "report" or option != "--metrics":  # there None means the default metrics
-            default = action.default if isinstance(action.default, int | float | None) else str(action.default)
+            default = (
+                action.default
+                if isinstance(action.default, int | float | None)
+                else str(action.default)
+            )
             assert default == frozen["default"], option
         if "choices" in frozen:
             assert list(action.choices or action._typehint.__args__) == frozen["choices"], option
@@ -82,12 +97,18 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ("compare g2p --output runs --jobs 0", '"jobs": Not of type PositiveInt'),
         ("compare g2p --output runs --only all --publish ''", '"publish": Not of type NotEmptyStr'),
         ("translate", "required: model (csan-hf translate --help lists the arguments)"),
-        ("translate --model x --num_beams few", '"num_beams": Not of type PositiveInt: invalid literal'),
+        (
+            "translate --model x --num_beams few",
+            '"num_beams": Not of type PositiveInt: invalid literal',
+        ),
         ("translate --model x --dtype int8", "Got value: int8"),
         ("translate --model x --top_k 5", "--temperature, --top_k and --top_p need --sample."),
         ("translate --model x --beams 5", "unrecognized arguments: --beams 5"),
         ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
-        ("evaluate --model x --source y", "give --model, or --hypotheses; and --source with --reference"),
+        (
+            "evaluate --model x --source y",
+            "give --model, or --hypotheses; and --source with --reference",
+        ),
         ("demo x --port 70000", "nothing can be served at 127.0.0.1, port 70000 ("),
     ],
 )
@@ -114,8 +135,14 @@ def test_a_damaged_checkpoint_is_one_line(command, file, fields, told, tmp_path,
     config = json.loads((tmp_path / "model" / file).read_text())
     (tmp_path / "model" / file).write_text(json.dumps({**config, **fields}))
     (tmp_path / "text").write_text("one\n")
-    model = ["--model", str(tmp_path / "model"), "--input"] if command == "translate" else [str(tmp_path / "model")]
-    source = [str(tmp_path / "text")] if command == "translate" else ["--source", str(tmp_path / "text")]
+    model = (
+        ["--model", str(tmp_path / "model"), "--input"]
+        if command == "translate"
+        else [str(tmp_path / "model")]
+    )
+    source = (
+        [str(tmp_path / "text")] if command == "translate" else ["--source", str(tmp_path / "text")]
+    )
     assert main([command, *model, *source, "--quiet", "--device", "cpu"]) == 2
     assert told in capsys.readouterr().err
 
@@ -128,7 +155,11 @@ def test_translate_and_evaluate_take_languages_and_lengths(tmp_path, capsys):
     text.write_text("zwei drei German:\ntranslate\n")
     shared = ["--model", str(model), "--max_new_tokens", "7", "--device", "cpu", "--quiet"]
     files = ["--source", str(text), "--reference", str(text), "--output_dir", str(tmp_path)]
-    for source, target in (("eng_Latn", "deu_Latn"), ("eng_Latn", "fra_Latn"), ("deu_Latn", "deu_Latn")):
+    for source, target in (
+        ("eng_Latn", "deu_Latn"),
+        ("eng_Latn", "fra_Latn"),
+        ("deu_Latn", "deu_Latn"),
+    ):
         options = [*shared, "--source_lang", source, "--target_lang", target]
         assert main(["translate", *options, "--truncation", "--input", str(text)]) == 0
         told = capsys.readouterr().out
@@ -144,11 +175,18 @@ def test_translate_and_evaluate_take_languages_and_lengths(tmp_path, capsys):
 
 def test_no_tokenizer_is_made_up(tmp_path, capsys):
     sizes = {
-        f"{part}_{size}": 1 for part in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")
+        f"{part}_{size}": 1
+        for part in ("encoder", "decoder")
+        for size in ("layers", "attention_heads", "ffn_dim")
     }
-    BartForConditionalGeneration(BartConfig(vocab_size=9, d_model=4, **sizes)).save_pretrained(tmp_path / "bart")
+    BartForConditionalGeneration(BartConfig(vocab_size=9, d_model=4, **sizes)).save_pretrained(
+        tmp_path / "bart"
+    )
     assert main(["convert", str(tmp_path / "bart"), str(tmp_path / "csan")]) == 0
-    assert "bart has no tokenizer, so none is saved (There is no tokenizer in " in capsys.readouterr().err
+    assert (
+        "bart has no tokenizer, so none is saved (There is no tokenizer in "
+        in capsys.readouterr().err
+    )
     assert not [*(tmp_path / "csan").glob("tokenizer*")]
 
 
@@ -166,7 +204,15 @@ def test_a_conversion_overwrites_nothing(command, tmp_path, capsys):
 def test_a_function_is_a_command(capsys):
     """Positional-only parameters, options, flags, lists, and fields that nobody names."""
 
-    def command(first: str, more: list[str], /, *, flag: bool = False, names: list[str] | None = None, **fields: int):
+    def command(
+        first: str,
+        more: list[str],
+        /,
+        *,
+        flag: bool = False,
+        names: list[str] | None = None,
+        **fields: int,
+    ):
         """Do it, 100 %.
 
         Args:
@@ -178,7 +224,10 @@ def test_a_function_is_a_command(capsys):
         print(first, more, flag, names, fields)
 
     assert run(command, ["a", "b", "c", "--size=5", "--layers", "0", "1", "--wrapped"]) == 0
-    assert capsys.readouterr().out == "a ['b', 'c'] False None {'size': 5, 'layers': [0, 1], 'wrapped': True}\n"
+    assert (
+        capsys.readouterr().out
+        == "a ['b', 'c'] False None {'size': 5, 'layers': [0, 1], 'wrapped': True}\n"
+    )
 
     def command(*, names: list[str]):
         """Do it.
@@ -199,10 +248,14 @@ def test_recipes_and_suites_are_listed(capsys):
     recipes, suites = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
     assert (recipes[0], suites[0]) == ("Recipes:", "Suites:")
     assert max(map(len, recipes + suites)) < 80
-    recipes, suites = ("\n".join(lines).replace("\n   ", "").splitlines() for lines in (recipes, suites))
+    recipes, suites = (
+        "\n".join(lines).replace("\n   ", "").splitlines() for lines in (recipes, suites)
+    )
     assert [line.split()[0] for line in recipes[1:]] == RECIPES.names()
     assert [line.split()[0] for line in suites[1:]] == SUITES.names()
-    assert all(len(line.split()) > 3 for line in recipes[1:] + suites[1:]), "every one says what it is"
+    assert all(len(line.split()) > 3 for line in recipes[1:] + suites[1:]), (
+        "every one says what it is"
+    )
     assert not set(RECIPES.names()) & set(SUITES.names())
 
 
@@ -214,7 +267,9 @@ def test_recipes_and_suites_are_copied_into_new_files_only(files, name, tmp_path
         assert capsys.readouterr().out == expected
     copy = tmp_path / "new" / "mine.yaml"
     assert main(["recipes", name, "--output", str(copy)]) == 0
-    assert ("dataset_name" in capsys.readouterr().out) == (files is RECIPES), "what a card would go on saying"
+    assert ("dataset_name" in capsys.readouterr().out) == (files is RECIPES), (
+        "what a card would go on saying"
+    )
     assert yaml.safe_load(copy.read_text()) == yaml.safe_load(expected)
     (tmp_path / "link.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     for taken in (copy, tmp_path / "link.yaml"):
@@ -231,14 +286,30 @@ class TroubleError(Exception):
 
 
 ENDINGS = {
-    "file that is not there": (FileNotFoundError(errno.ENOENT, "No such file or directory", "x.txt"), 2, "x.txt: No"),
-    "folder": (IsADirectoryError(errno.EISDIR, "Is a directory", b"x"), 2, "error: x: Is a directory"),
+    "file that is not there": (
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "x.txt"),
+        2,
+        "x.txt: No",
+    ),
+    "folder": (
+        IsADirectoryError(errno.EISDIR, "Is a directory", b"x"),
+        2,
+        "error: x: Is a directory",
+    ),
     "bad value": (ValueError("num_beams must be,\n  got 0"), 2, "error: num_beams must be, got 0"),
     "package": (ImportError("pip install it"), 2, "error: pip install it"),
-    "codes for the terminal": (ValueError("no \x1b]0;x\x07 \u202ey"), 2, r"error: no \x1b]0;x\x07 \u202ey"),
+    "codes for the terminal": (
+        ValueError("no \x1b]0;x\x07 \u202ey"),
+        2,
+        r"error: no \x1b]0;x\x07 \u202ey",
+    ),
     "named error": (TroubleError("no"), 7, "error: no"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "Interrupted."),
-    "Ctrl-C with a word": (KeyboardInterrupt("3 lines are written."), 130, "Interrupted. 3 lines are written."),
+    "Ctrl-C with a word": (
+        KeyboardInterrupt("3 lines are written."),
+        130,
+        "Interrupted. 3 lines are written.",
+    ),
 }
 
 
@@ -273,7 +344,9 @@ def test_a_reader_that_leaves_and_a_full_device():
     """In a process of its own, whose streams Python flushes once more when it exits."""
     python = f'"{sys.executable}" -c "import csan_hf_cli, sys; sys.exit(csan_hf_cli.main([\'recipes\']))"'
     shell = f"{python} | true; echo ${{PIPESTATUS[0]}}; {python} >/dev/full; echo $?"
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     pipe, full = done.stdout.split()
     assert pipe in ("0", "141")  # 0: it had written before the reader left
     assert full == "2"
@@ -284,7 +357,18 @@ def test_a_reader_that_leaves_and_a_full_device():
 
 HEAVY = ("datasets", "evaluate", "gradio", "jsonargparse", "matplotlib", "num2words", "onnx")
 HEAVY += ("pandas", "pyarrow", "rapidfuzz", "sacrebleu", "selenium", "sentencex", "tensorboard")
-AREAS = ("training", "data", "evaluation", "analysis", "comparison", "report", "hub", "recipes", "suites", "commands")
+AREAS = (
+    "training",
+    "data",
+    "evaluation",
+    "analysis",
+    "comparison",
+    "report",
+    "hub",
+    "recipes",
+    "suites",
+    "commands",
+)
 
 
 def test_importing_the_package_loads_neither_plotting_nor_training_nor_corpora():
@@ -295,18 +379,24 @@ def test_importing_the_package_loads_neither_plotting_nor_training_nor_corpora()
         "import csan_hf\n"
         "print(*(set(sys.modules) - before))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     loaded = done.stdout.split()
     assert "csan_hf.models.modeling_csan" in loaded
     assert not {name for name in loaded if name.partition(".")[0] in HEAVY}
-    assert not {name for name in loaded if name.startswith("csan_hf.") and name.split(".")[1] in AREAS}
+    assert not {
+        name for name in loaded if name.startswith("csan_hf.") and name.split(".")[1] in AREAS
+    }
 
 
 @pytest.mark.parametrize("word", ["--help", "recipes", "--version"])
 def test_what_needs_no_model_answers_at_once(word):
     code = "import csan_hf_cli, sys; print(csan_hf_cli.main(sys.argv[1:]), 'torch' in sys.modules, file=sys.stderr)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", code, word], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code, word], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stderr == "0 False\n"
     assert done.stdout

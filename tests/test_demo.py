@@ -22,13 +22,22 @@ TEXT = "The number is two."
 
 
 def test_a_clicked_word_is_marked_and_the_words_of_its_sentence_by_their_share():
-    rows = [(0, np.array([9.0])), (0, np.zeros(0)), (1, np.array([0.2, 0.8])), (1, np.array([-1, 0]))]
+    rows = [
+        (0, np.array([9.0])),
+        (0, np.zeros(0)),
+        (1, np.array([0.2, 0.8])),
+        (1, np.array([-1, 0])),
+    ]
     translated = TranslatedText(["Oh!", "the", "house"], ["Ach!", "\n", "das", "Haus"], rows)
     words = [("Ach!", "word"), ("\n", None), ("das", "word"), ("Haus", "word")]
     assert translated.marked() == (words, [("Oh!", 0), ("the", 0), ("house", 0)])
     target, source = translated.marked(2)
     assert target == [*words[:2], ("das", "clicked"), words[3]]
-    assert source == [("Oh!", 0), ("the", pytest.approx(source[2][1] / 4)), ("house", pytest.approx(0.7))]
+    assert source == [
+        ("Oh!", 0),
+        ("the", pytest.approx(source[2][1] / 4)),
+        ("house", pytest.approx(0.7)),
+    ]
     assert translated.marked(3)[1] == translated.marked()[1], "nothing positive: nothing is marked"
 
 
@@ -38,7 +47,9 @@ def test_without_gradio_one_line_says_what_to_install(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: the demo needs gradio: pip install csan_hf[demo]\n"
 
 
-@pytest.mark.parametrize(("host", "is_said"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
+@pytest.mark.parametrize(
+    ("host", "is_said"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)]
+)
 def test_a_demo_that_others_can_reach_says_so(host, is_said, monkeypatch, capsys):
     for name in ("import_gradio", "DemoModel", "build_demo"):
         monkeypatch.setattr(demo, name, Mock())
@@ -57,7 +68,12 @@ def test_a_demo_that_others_can_reach_says_so(host, is_said, monkeypatch, capsys
 )
 def test_addresses_that_cannot_be_served_are_one_line(options, message, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert main(["demo", "x", *(option.format(taken=server.getsockname()[1]) for option in options)]) == 2
+        assert (
+            main(
+                ["demo", "x", *(option.format(taken=server.getsockname()[1]) for option in options)]
+            )
+            == 2
+        )
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -70,31 +86,48 @@ def test_models_have_names_and_translate_every_sentence():
     sentence = first.translate(TEXT, 1)
     text = first.translate(f" {TEXT} {TEXT}\n\n{TEXT} ", 1)
     assert text.source == TEXT.split() * 3
-    assert text.target == [*sentence.target * 2, "\n\n", *sentence.target], "not the first of a line alone"
+    assert text.target == [*sentence.target * 2, "\n\n", *sentence.target], (
+        "not the first of a line alone"
+    )
     width, last = len(sentence.target), text.rows[-1]
     assert [start for start, _ in text.rows[::width][:2]] == [0, 4]
-    assert (last[0], last[1].tolist()) == (8, pytest.approx(sentence.rows[-1][1].tolist(), abs=1e-5))
+    assert (last[0], last[1].tolist()) == (
+        8,
+        pytest.approx(sentence.rows[-1][1].tolist(), abs=1e-5),
+    )
 
 
 def test_models_of_others_know_their_languages_and_need_no_alignment(tmp_path, caplog):
     for make in (multilingual.marian, multilingual.nllb):
         for part in make(tmp_path / make.__name__):
             part.save_pretrained(tmp_path / make.__name__)
-    (tmp_path / "marian/README.md").write_text('---\nlanguage: [de, en]\n---\ntranslator("Eins, \\"zwei\\".")[0]["t"]')
+    (tmp_path / "marian/README.md").write_text(
+        '---\nlanguage: [de, en]\n---\ntranslator("Eins, \\"zwei\\".")[0]["t"]'
+    )
     with pytest.raises(ValueError, match="pass tgt_lang="):
         DemoModel(str(tmp_path / "nllb"), device="cpu")
     languages = {"src_lang": "deu_Latn", "tgt_lang": "fra_Latn"}
-    marian, nllb = (DemoModel(str(tmp_path / name), device="cpu", **languages) for name in ("marian", "nllb"))
+    marian, nllb = (
+        DemoModel(str(tmp_path / name), device="cpu", **languages) for name in ("marian", "nllb")
+    )
     assert (marian.languages, marian.example) == (["de", "en"], 'Eins, "zwei".')
-    assert (nllb.languages, nllb.example) == (["deu_Latn", "fra_Latn"], "Ein Hund läuft durch den Schnee.")
+    assert (nllb.languages, nllb.example) == (
+        ["deu_Latn", "fra_Latn"],
+        "Ein Hund läuft durch den Schnee.",
+    )
     assert nllb.tokenizers.target.tgt_lang == "fra_Latn", "which the alignment needs"
-    assert [model.translate("one two", 1).marked(0)[1][0][1] > 0 for model in (marian, nllb)] == [False, True]
+    assert [model.translate("one two", 1).marked(0)[1][0][1] > 0 for model in (marian, nllb)] == [
+        False,
+        True,
+    ]
     assert "Words are not aligned: MarianTokenizer" in caplog.text
     assert "no effect" not in caplog.text, "languages that are meant for the other model"
 
 
 def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
-    models = [DemoModel(str(FIXTURES / name), device="cpu") for name in ("csan", "pervasive_attention")]
+    models = [
+        DemoModel(str(FIXTURES / name), device="cpu") for name in ("csan", "pervasive_attention")
+    ]
     pytest.importorskip("gradio", reason="gradio is not installed")
     from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.common.by import By
@@ -102,7 +135,9 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
     from selenium.webdriver.support.wait import WebDriverWait
 
     page = build_demo(models, example=TEXT)
-    _, address, _ = page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **demo.SERVED)
+    _, address, _ = page.launch(
+        server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **demo.SERVED
+    )
     try:
         chromium.get(address)
         # Gradio may draw the page anew while it is read.
@@ -116,21 +151,38 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
         for number, translated in enumerate(expected):
             path, last = f"#translation-{number} .token", len(translated.target) - 1
             assert wait.until(lambda _, path=path: texts(path)) == translated.target
-            wait.until(lambda browser, path=path: browser.find_elements(By.CSS_SELECTOR, path)[-1].click() or True)
+            wait.until(
+                lambda browser, path=path: (
+                    browser.find_elements(By.CSS_SELECTOR, path)[-1].click() or True
+                )
+            )
             source = f"#aligned-{number} .token"
-            shown = wait.until(lambda browser, source=source: colours(browser.find_elements(By.CSS_SELECTOR, source)))
+            shown = wait.until(
+                lambda browser, source=source: colours(
+                    browser.find_elements(By.CSS_SELECTOR, source)
+                )
+            )
             assert np.argmax(shown) == np.argmax([mark for _, mark in translated.marked(last)[1]])
-            colour = [each.get_attribute("style") for each in chromium.find_elements(By.CSS_SELECTOR, path)]
+            colour = [
+                each.get_attribute("style")
+                for each in chromium.find_elements(By.CSS_SELECTOR, path)
+            ]
             assert colour.index(colour[-1]) == last, "the clicked word alone has its colour"
         for text, message in (
             ("\b", "the text has 0"),
             ("two " * 60, "csan: A sentence is longer than the 32 tokens"),
         ):
-            chromium.find_element(By.CSS_SELECTOR, "#source textarea").send_keys(Keys.CONTROL, "a", Keys.NULL, text)
+            chromium.find_element(By.CSS_SELECTOR, "#source textarea").send_keys(
+                Keys.CONTROL, "a", Keys.NULL, text
+            )
             chromium.find_element(By.ID, "translate").click()
-            wait.until(lambda _, message=message: any(message in each for each in texts(".toast-body")))
+            wait.until(
+                lambda _, message=message: any(message in each for each in texts(".toast-body"))
+            )
         body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\na\r\n--x--\r\n'
-        upload = Request(f"{address}gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=x"})
+        upload = Request(
+            f"{address}gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=x"}
+        )
         with pytest.raises(HTTPError, match="413"):
             urlopen(upload)
     finally:
@@ -139,6 +191,8 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
 
 def colours(words):
     """How strongly each word is marked: the opacity of its background; nothing while nothing is."""
-    found = [re.findall(r"[\d.]+", word.value_of_css_property("background-color")) for word in words]
+    found = [
+        re.findall(r"[\d.]+", word.value_of_css_property("background-color")) for word in words
+    ]
     opacities = [float(numbers[3]) if len(numbers) > 3 else 1.0 for numbers in found]
     return opacities if any(opacities) else []

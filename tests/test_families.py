@@ -55,7 +55,9 @@ class EchoEncoder(EchoPreTrained):
         self.post_init()
 
     def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, **kwargs):
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
+        embeddings = embed(
+            self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds")
+        )
         real = embeddings if attention_mask is None else embeddings * attention_mask[..., None]
         return BaseModelOutput(last_hidden_state=real.cumsum(dim=1))
 
@@ -71,7 +73,12 @@ class EchoDecoder(EchoPreTrained):
         self, input_ids=None, attention_mask=None, encoder_hidden_states=None, encoder_attention_mask=None,
         cache=None, inputs_embeds=None, use_cache=None, **kwargs,
     ):  # fmt: skip
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
+        embeddings = embed(
+            self.embed_tokens,
+            input_ids,
+            inputs_embeds,
+            ("decoder_input_ids", "decoder_inputs_embeds"),
+        )
         state = encoder_hidden_states[:, -1]
         if cache is not None and cache.get_seq_length():
             state = cache.self_attention_cache.layers[0].keys[:, 0, -1]
@@ -114,11 +121,16 @@ def draw(config, length, parts):
 
 
 def test_a_new_family_is_one_entry(tmp_path, monkeypatch):
-    for mapping in (configuration_auto.CONFIG_MAPPING, modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING):
+    for mapping in (
+        configuration_auto.CONFIG_MAPPING,
+        modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    ):
         monkeypatch.setattr(mapping, "_extra_content", dict(mapping._extra_content))
     classes = {"AutoModelForSeq2SeqLM": "EchoModel"}
     pictures = {"describe": f"{__name__}:describe", "draw": f"{__name__}:draw"}
-    family = ModelFamily(__name__, "EchoConfig", classes, batch_cost="cells", tag="echoing", **pictures)
+    family = ModelFamily(
+        __name__, "EchoConfig", classes, batch_cost="cells", tag="echoing", **pictures
+    )
     monkeypatch.setitem(FAMILIES, "echo", family)
     family.register()
     (tmp_path / "recipe.yaml").write_text(RECIPE)
@@ -133,7 +145,8 @@ def test_a_new_family_is_one_entry(tmp_path, monkeypatch):
     assert "echoing" in card
     assert (tmp_path / "run" / "locality.png").is_file()
     with pytest.raises(
-        RecipeError, match=r"one of conv_s2s, csan, echo, pervasive_attention, rnnsearch, or .*, got 'eco'"
+        RecipeError,
+        match=r"one of conv_s2s, csan, echo, pervasive_attention, rnnsearch, or .*, got 'eco'",
     ):
         load_recipe(None, [("model", "eco")])
     with pytest.raises(RecipeError, match=r"Did you mean config\.echoes\?"):
@@ -144,11 +157,17 @@ def test_a_new_family_is_one_entry(tmp_path, monkeypatch):
 @torch.no_grad()
 def test_what_the_shared_base_gives_a_family(shared, tmp_path):
     """Loss, a cache for beam search, tied weights, resizing, saving and loading."""
-    sizes = {"vocab_size": 30, "decoder_vocab_size": 30 if shared else 20, "share_encoder_decoder_embeddings": shared}
+    sizes = {
+        "vocab_size": 30,
+        "decoder_vocab_size": 30 if shared else 20,
+        "share_encoder_decoder_embeddings": shared,
+    }
     model = EchoModel(EchoConfig(width=16, **sizes)).eval()
     sources, labels = padded_sources((7, 4, 6)), torch.randint(2, 9, (3, 5))
     output = model(**sources, labels=labels)
-    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), labels.flatten()))
+    torch.testing.assert_close(
+        output.loss, F.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    )
     search = {"num_beams": 3, "max_new_tokens": 8, "min_new_tokens": 8, "no_repeat_ngram_size": 1}
     translations = model.generate(**sources, **search)
     assert torch.equal(model.generate(**sources, **search, use_cache=False), translations)
@@ -157,5 +176,9 @@ def test_what_the_shared_base_gives_a_family(shared, tmp_path):
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (33 if shared else 30, 33)
     model.save_pretrained(tmp_path)
     loaded = EchoModel.from_pretrained(tmp_path)
-    assert torch.equal(loaded(**sources, labels=labels).logits, model(**sources, labels=labels).logits)
-    torch.testing.assert_close(loaded(**sources, labels=labels).logits[..., : output.logits.shape[-1]], output.logits)
+    assert torch.equal(
+        loaded(**sources, labels=labels).logits, model(**sources, labels=labels).logits
+    )
+    torch.testing.assert_close(
+        loaded(**sources, labels=labels).logits[..., : output.logits.shape[-1]], output.logits
+    )

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checkpoints made by an earlier version still load, and still answer what they answered: see fixtures/README.md."""
+"""Checkpoints made by an earlier version still load, and still answer what they answered: see
+fixtures/README.md.
+"""
 
 import json
 from pathlib import Path
@@ -7,7 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 from csan_hf.families import FAMILIES
 from csan_hf.pipelines import TASK
@@ -19,14 +27,20 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def load(family):
-    model, report = AutoModelForSeq2SeqLM.from_pretrained(FIXTURES / family, output_loading_info=True)
-    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    model, report = AutoModelForSeq2SeqLM.from_pretrained(
+        FIXTURES / family, output_loading_info=True
+    )
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), (
+        report
+    )
     return model
 
 
 def recorded(family):
     expected = json.loads((FIXTURES / family / "expected.json").read_text(encoding="utf-8"))
-    batch = {name: torch.tensor(expected[name]) for name in ("input_ids", "attention_mask", "labels")}
+    batch = {
+        name: torch.tensor(expected[name]) for name in ("input_ids", "attention_mask", "labels")
+    }
     return batch, torch.tensor(expected["logits"]), expected["sentences"], expected["translations"]
 
 
@@ -58,7 +72,9 @@ def test_translations_are_those_of_old(family):
     assert translate.model.generation_config.num_beams == 3, "what the checkpoint says"
     assert len(set(translations)) == len(sentences) == 4
     for options in ({}, {"batch_size": 4}, {"use_cache": False}, {"num_beams": 1}):
-        assert [result["translation_text"] for result in translate(sentences, **options)] == translations, options
+        assert [
+            result["translation_text"] for result in translate(sentences, **options)
+        ] == translations, options
 
 
 @every_family
@@ -69,9 +85,9 @@ def test_every_field_of_the_config_is_kept(family, tmp_path):
     kept = {name: value for name, value in written.items() if name not in OF_THE_LIBRARY}
     assert len(kept) > 20
     assert {name: read.get(name, "is missing") for name in kept} == kept
-    assert {name: getattr(config, name) for name in kept if name not in ("dtype", "model_type")} == {
-        name: value for name, value in kept.items() if name not in ("dtype", "model_type")
-    }
+    assert {
+        name: getattr(config, name) for name in kept if name not in ("dtype", "model_type")
+    } == {name: value for name, value in kept.items() if name not in ("dtype", "model_type")}
     config.save_pretrained(tmp_path)
     again = json.loads((tmp_path / "config.json").read_text())
     assert {name: again.get(name, "is missing") for name in kept} == kept
@@ -89,7 +105,9 @@ def test_every_weight_of_the_checkpoint_is_kept(family, tmp_path):
 
 @torch.no_grad()
 def test_the_encoder_of_old_serves_a_classification_head():
-    model, report = AutoModelForTokenClassification.from_pretrained(FIXTURES / "csan", output_loading_info=True)
+    model, report = AutoModelForTokenClassification.from_pretrained(
+        FIXTURES / "csan", output_loading_info=True
+    )
     assert report["missing_keys"] == {"score.weight", "score.bias"}
     assert not report["unexpected_keys"]
     batch, _, _, _ = recorded("csan")

@@ -17,7 +17,11 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(plt, "show", lambda: None)
     # Only the last picture of a run is looked at, which its end draws once more
     monkeypatch.setattr("csan_hf.training.callbacks.draw_training", lambda *drawn: None)
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     shown = json.dumps([cell["outputs"] for cell in cells])
     assert shown.count("BLEU on the test set:") == 2
     assert shown.count("image/png") == 3

@@ -6,7 +6,12 @@ import inspect
 import pytest
 
 import csan_hf
-from csan_hf import CsanConfig, CsanForSequenceClassification, CsanForTokenClassification, TranslationPipeline
+from csan_hf import (
+    CsanConfig,
+    CsanForSequenceClassification,
+    CsanForTokenClassification,
+    TranslationPipeline,
+)
 
 SOURCE = "input_ids attention_mask"
 TARGET = "decoder_input_ids decoder_attention_mask encoder_outputs cache inputs_embeds decoder_inputs_embeds"

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Every code block in a README runs, on a tiny checkpoint and a tiny corpus; trainings are dry runs."""
+"""Every code block in a README runs, on a tiny checkpoint and a tiny corpus; trainings are dry
+runs.
+"""
 
 import gzip
 import io
@@ -21,17 +23,33 @@ from csan_hf_cli import COMMANDS, IMPORTS, main
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = sorted(
-    [ROOT / "README.md", ROOT / "scripts/README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("csan_hf/*/README.md")]
+    [
+        ROOT / "README.md",
+        ROOT / "scripts/README.md",
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("csan_hf/*/README.md"),
+    ]
 )
 HUB_NAME = "Helsinki-NLP/opus-mt-de-en"
 NLLB_NAME = "facebook/nllb-200-distilled-600M"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
-# What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs this
-ELSEWHERE = ("push", "cat", "pip", "accelerate", "nvidia-smi", "scripts/quickstart.sh", "scripts/test.sh")
+# What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs
+# this
+ELSEWHERE = (
+    "push",
+    "cat",
+    "pip",
+    "accelerate",
+    "nvidia-smi",
+    "scripts/quickstart.sh",
+    "scripts/test.sh",
+)
 
 
 def blocks(readme, language):
-    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", readme.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(
+        rf"^( *)```{language}\n(.*?)^\1```", readme.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
     return [textwrap.dedent(text) for _, text in found]
 
 
@@ -45,7 +63,9 @@ def workplace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
     for name in ("scripts", "csan_hf"):
         (folder / name).symlink_to(ROOT / name)
-    tokenizer = tiny.tokenizer(sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."}))
+    tokenizer = tiny.tokenizer(
+        sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."})
+    )
     for name in ("numbers", "2d", "en-de", "mine", "tuned", "seed_1", "seed_2", "seed_3"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
     (folder / "test.de").write_text(f"{GERMAN}\n")
@@ -56,14 +76,31 @@ def workplace(tmp_path_factory):
     corpus.mkdir(parents=True)
     (corpus / "mono.en").write_text(f"{ENGLISH}\n")
     (folder / "data").mkdir()
-    for split, (language, text) in itertools.product(("train", "dev", "test"), (("de", GERMAN), ("en", ENGLISH))):
+    for split, (language, text) in itertools.product(
+        ("train", "dev", "test"), (("de", GERMAN), ("en", ENGLISH))
+    ):
         (folder / "data" / f"{split}.{language}").write_text(f"{text}\n" * 20)
     for split in ("train", "both", "val", "test_2016_flickr", "test_2017_flickr"):
-        for language, sentence in (("de", GERMAN), ("en", ENGLISH), ("deu_Latn", GERMAN), ("eng_Latn", ENGLISH)):
-            (corpus / f"{split}.{language}.gz").write_bytes(gzip.compress(f"{sentence}\n".encode() * 20))
-    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 3, "decoder_layers": 1}
+        for language, sentence in (
+            ("de", GERMAN),
+            ("en", ENGLISH),
+            ("deu_Latn", GERMAN),
+            ("eng_Latn", ENGLISH),
+        ):
+            (corpus / f"{split}.{language}.gz").write_bytes(
+                gzip.compress(f"{sentence}\n".encode() * 20)
+            )
+    sizes = {
+        "d_model": 16,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+        "encoder_layers": 3,
+        "decoder_layers": 1,
+    }
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    config = MarianConfig(vocab_size=20, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, **sizes, **heads)
+    config = MarianConfig(
+        vocab_size=20, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, **sizes, **heads
+    )
     MarianMTModel(config).save_pretrained(folder / "marian")
     tokenizer.save_pretrained(folder / "marian")
     for name in ("nllb", "runs/nllb-de-en"):  # the second: trainings are dry
@@ -89,12 +126,16 @@ def test_python_blocks_run(readme, workplace, monkeypatch):
     names = {"model": model, "tokenizers": tokenizers, "__name__": "readme"}
     names |= {"hypotheses": [ENGLISH], "baseline": [GERMAN], "references": [ENGLISH]}
     for block in blocks(readme, "python"):
-        block = block.replace(HUB_NAME, str(workplace / "marian")).replace("from .", "from csan_hf.models.")
+        block = block.replace(HUB_NAME, str(workplace / "marian")).replace(
+            "from .", "from csan_hf.models."
+        )
         exec(compile(block, str(readme), "exec"), names)
 
 
 def commands(readme):
-    """The commands of a README: a subcommand or a script, its arguments, what is piped into it, what is imported."""
+    """The commands of a README: a subcommand or a script, its arguments, what is piped into it,
+    what is imported.
+    """
     for block in blocks(readme, "bash"):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
@@ -143,12 +184,16 @@ def test_the_blocks_are_found():
     assert {name for readme in READMES for name, *_ in commands(readme)} >= {"train", "align"}
 
 
-@pytest.mark.parametrize("readme", [*READMES, ROOT / "model_cards/README.md", ROOT / "CONTRIBUTING.md"], ids=is_about)
+@pytest.mark.parametrize(
+    "readme", [*READMES, ROOT / "model_cards/README.md", ROOT / "CONTRIBUTING.md"], ids=is_about
+)
 def test_links_lead_somewhere(readme):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"", readme.read_text()):
         path = readme.parent / (target[0] or target[1])
         assert path.exists(), path
-        assert path.resolve() == Path(os.path.normpath(path)), "GitHub follows no link through a symbolic link"
+        assert path.resolve() == Path(os.path.normpath(path)), (
+            "GitHub follows no link through a symbolic link"
+        )
 
 
 def test_every_path_in_a_guide_or_a_recipe_is_there():
@@ -162,7 +207,9 @@ def test_every_path_in_a_guide_or_a_recipe_is_there():
         path.rstrip(".")
         for text in texts
         if text.name != "CHANGELOG.md"
-        for path in re.findall(r"(?<![\w/.])(?:csan_hf|scripts|tests)/[\w./-]+", text.read_text(encoding="utf-8"))
+        for path in re.findall(
+            r"(?<![\w/.])(?:csan_hf|scripts|tests)/[\w./-]+", text.read_text(encoding="utf-8")
+        )
     }
     assert len(named) > 20
     assert not [path for path in named if not (ROOT / path).exists()]

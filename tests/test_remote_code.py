@@ -78,4 +78,6 @@ def test_trusted_code_runs_and_every_line_is_translated(checkpoint, tmp_path):
 def start(*arguments, modules):
     environment = {**os.environ, "HF_MODULES_CACHE": str(modules / "modules")}
     command = [sys.executable, "-m", "csan_hf", *map(str, arguments)]
-    return subprocess.run(command, input="y\none\ntwo\n", env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, input="y\none\ntwo\n", env=environment, capture_output=True, text=True, timeout=120
+    )

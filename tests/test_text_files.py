@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Nothing is left half-written, nothing is replaced but regular files, and line n of a text is read as line n."""
+"""Nothing is left half-written, nothing is replaced but regular files, and line n of a text is read
+as line n.
+"""
 
 import gzip
 import hashlib
@@ -27,13 +29,24 @@ from csan_hf.text_files import (
 
 def test_what_cannot_be_written_is_known_before_anything_is_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file", tmp_path / "new" / "folder" / "file", "/dev/null", "/dev/stdout", "-"):
+    for place in (
+        tmp_path / "file",
+        tmp_path / "new" / "folder" / "file",
+        "/dev/null",
+        "/dev/stdout",
+        "-",
+    ):
         check_writable(place)
-    for place, error in ((tmp_path, IsADirectoryError), (tmp_path / "file" / "x", NotADirectoryError)):
+    for place, error in (
+        (tmp_path, IsADirectoryError),
+        (tmp_path / "file" / "x", NotADirectoryError),
+    ):
         with pytest.raises(error) as caught:
             check_writable(place)
         assert caught.value.filename == str(place)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # may be read, by whoever runs the tests
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: False
+    )  # may be read, by whoever runs the tests
     with pytest.raises(PermissionError):
         check_writable(tmp_path / "new" / "file")
     assert os.listdir(tmp_path) == ["file"]
@@ -62,7 +75,11 @@ def test_links_are_followed_and_permissions_are_those_of_the_umask_or_of_the_fil
         link.symlink_to(target)
         write_text(link, "new")
         assert link.is_symlink()
-        assert stat.S_ISCHR(link.stat().st_mode) if target == "/dev/null" else link.read_text() == "new"
+        assert (
+            stat.S_ISCHR(link.stat().st_mode)
+            if target == "/dev/null"
+            else link.read_text() == "new"
+        )
     assert stat.S_IMODE((tmp_path / "there.txt").stat().st_mode) == 0o604
 
 
@@ -79,7 +96,10 @@ def test_neither_a_link_nor_a_name_leads_out_of_a_folder(tmp_path):
             path_inside(model, name)
     assert check_file_name("سرب\u200cی 日本語", "the system")
     (tmp_path / "link").symlink_to(model)
-    assert path_inside(tmp_path / "link", "hypotheses", "test.txt") == tmp_path / "link" / "hypotheses" / "test.txt"
+    assert (
+        path_inside(tmp_path / "link", "hypotheses", "test.txt")
+        == tmp_path / "link" / "hypotheses" / "test.txt"
+    )
 
 
 def test_a_failed_write_leaves_the_old_file_and_half_a_file_has_another_name(tmp_path):
@@ -91,7 +111,10 @@ def test_a_failed_write_leaves_the_old_file_and_half_a_file_has_another_name(tmp
             file.write(text)
             raise KeyboardInterrupt
 
-    for lines, error in ((iter(lambda: 1 / 0, None), ZeroDivisionError), (["new", "\ud800"], UnicodeEncodeError)):
+    for lines, error in (
+        (iter(lambda: 1 / 0, None), ZeroDivisionError),
+        (["new", "\ud800"], UnicodeEncodeError),
+    ):
         with pytest.raises(error):
             write_lines(path, lines)
     assert ([entry.name for entry in tmp_path.iterdir()], path.read_text()) == (["out"], "old")
@@ -101,7 +124,9 @@ def test_a_failed_write_leaves_the_old_file_and_half_a_file_has_another_name(tmp
     partial_name(path).unlink()
     with pytest.raises(KeyboardInterrupt):
         write("")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"], "nothing was written, nothing is kept"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"], (
+        "nothing was written, nothing is kept"
+    )
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout"])

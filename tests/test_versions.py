@@ -27,26 +27,36 @@ def listed(name):
 
 EXTRAS = ("text", "onnx", "dev")
 LISTED = [requirement for name in ("dependencies", *EXTRAS) for requirement in listed(name)]
-REQUIREMENTS = [requirement for requirement in LISTED if requirement.name != "csan_hf"]  # of dev: the other extras
+REQUIREMENTS = [
+    requirement for requirement in LISTED if requirement.name != "csan_hf"
+]  # of dev: the other extras
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_constraints_hold_one_version_of_everything_for_every_python(python):
-    lines = [Requirement(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        Requirement(line)
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    ]
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     chosen = [line for line in lines if line.marker is None or line.marker.evaluate(environment)]
     versions = {line.name.lower(): str(line.specifier).removeprefix("==") for line in chosen}
     assert len(versions) == len(chosen)
     for requirement in REQUIREMENTS:
         assert requirement.specifier.contains(versions[requirement.name.lower()]), requirement
-    assert {"numpy", "pandas", "pyarrow"} <= versions.keys(), "what others depend on and often breaks"
+    assert {"numpy", "pandas", "pyarrow"} <= versions.keys(), (
+        "what others depend on and often breaks"
+    )
 
 
 def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested():
     lowest = {}
     for requirement in (*REQUIREMENTS, *listed("demo"), *listed("docs")):
         bounds = [bound.version for bound in requirement.specifier if bound.operator == ">="]
-        if requirement.name not in ("types-PyYAML", "csan_hf"):  # mypy needs any; an extra of this package
+        if requirement.name not in (
+            "types-PyYAML",
+            "csan_hf",
+        ):  # mypy needs any; an extra of this package
             [lowest[requirement.name]] = bounds
     function = 'source <(sed -n "/^constraints() {/,/^}/p" scripts/setup_environment.sh)'
     run = ["bash", "-c", f"{function}\nVERSIONS=lowest constraints"]
@@ -55,12 +65,16 @@ def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested()
 
 
 def test_the_package_and_its_checkpoints_ask_for_the_same_transformers():
-    [specifier] = [requirement.specifier for requirement in REQUIREMENTS if requirement.name == "transformers"]
+    [specifier] = [
+        requirement.specifier for requirement in REQUIREMENTS if requirement.name == "transformers"
+    ]
     assert specifier == SpecifierSet(f">={MINIMUM_TRANSFORMERS},<{UNTESTED_TRANSFORMERS}")
 
 
 def test_a_newer_transformers_gives_one_warning_with_both_versions():
-    code = "import transformers; transformers.__version__ = '5.99.1'; import csan_hf, csan_hf.models"
+    code = (
+        "import transformers; transformers.__version__ = '5.99.1'; import csan_hf, csan_hf.models"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     [warning] = [line for line in run.stderr.splitlines() if "5.99.1" in line]
     assert f"to below {UNTESTED_TRANSFORMERS}" in warning
@@ -70,5 +84,7 @@ def test_a_wheel_has_every_file_that_is_not_python():
     package = ROOT / "csan_hf"
     patterns = tomllib.loads(PROJECT)["tool"]["setuptools"]["package-data"]["csan_hf"]
     packed = {path for pattern in patterns for path in package.glob(pattern)}
-    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    files = {
+        path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    }
     assert {path for path in files - packed if path.suffix not in (".py", ".md")} == set()

@@ -34,20 +34,39 @@ PLAIN = {"local_window": None, "head_area": 1, "localness_window": None, "localn
 ENCODER = {**PLAIN, "localness_layers": ALL}
 DECODER = {**PLAIN, "decoder_localness_layers": ALL}
 CROSS = {**PLAIN, "cross_localness_layers": ALL}
-EVERYWHERE = {**PLAIN, "localness_layers": ALL, "decoder_localness_layers": ALL, "cross_localness_layers": ALL}
+EVERYWHERE = {
+    **PLAIN,
+    "localness_layers": ALL,
+    "decoder_localness_layers": ALL,
+    "cross_localness_layers": ALL,
+}
 
 
 LOCALITIES = {
     "plain": PLAIN,
     "encoder window": {**ENCODER, "local_window": 5},
     "encoder area": {**ENCODER, "local_window": 5, "head_area": 3},
-    "encoder circular area": {**ENCODER, "local_window": 3, "head_area": 3, "head_boundary": "circular"},
+    "encoder circular area": {
+        **ENCODER,
+        "local_window": 3,
+        "head_area": 3,
+        "head_boundary": "circular",
+    },
     "decoder window": {**DECODER, "local_window": 5},
     "decoder window of one": {**DECODER, "local_window": 1},
-    "decoder window in the upper layer": {**DECODER, "local_window": 5, "decoder_localness_layers": [LAYERS - 1]},
+    "decoder window in the upper layer": {
+        **DECODER,
+        "local_window": 5,
+        "decoder_localness_layers": [LAYERS - 1],
+    },
     "decoder heads": {**DECODER, "head_area": 7},
     "decoder area": {**DECODER, "local_window": 7, "head_area": 3},
-    "decoder circular area": {**DECODER, "local_window": 5, "head_area": 3, "head_boundary": "circular"},
+    "decoder circular area": {
+        **DECODER,
+        "local_window": 5,
+        "head_area": 3,
+        "head_boundary": "circular",
+    },
 }
 RELATIVE = [{"window": 5, "relative_positions": 2}] * LAYERS
 LOCALITIES["no positions"] = {**PLAIN, "sinusoids": None}
@@ -63,7 +82,12 @@ for strategy in STRATEGIES:
     LOCALITIES[f"decoder {strategy}"] = {**DECODER, **gaussian}
     LOCALITIES[f"decoder window and {strategy}"] = {**DECODER, **gaussian, "local_window": 5}
     LOCALITIES[f"cross {strategy}"] = {**CROSS, **gaussian}
-    LOCALITIES[f"everything, {strategy}"] = {**EVERYWHERE, **gaussian, "local_window": 5, "head_area": 3}
+    LOCALITIES[f"everything, {strategy}"] = {
+        **EVERYWHERE,
+        **gaussian,
+        "local_window": 5,
+        "head_area": 3,
+    }
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
 AGGREGATIONS = ("max", "average", "attention", "max_attention", "gated_max")
@@ -123,7 +147,9 @@ CONVOLUTIONAL_SIZES = {
 }
 
 
-def csan(seed: int = 0, attn_implementation: str | None = None, **options) -> CsanForConditionalGeneration:
+def csan(
+    seed: int = 0, attn_implementation: str | None = None, **options
+) -> CsanForConditionalGeneration:
     """A model in eval mode whose weights are large enough for outputs that differ."""
     config = CsanConfig(**{**CSAN_SIZES, **options})
     if attn_implementation is not None:
@@ -134,7 +160,11 @@ def csan(seed: int = 0, attn_implementation: str | None = None, **options) -> Cs
         for name, parameter in model.named_parameters():
             if "embed_positions" in name or "norm" in name:
                 continue
-            gain = 1.0 if any(part in name for part in ("query_proj", "center_proj", "window_proj")) else 1.3
+            gain = (
+                1.0
+                if any(part in name for part in ("query_proj", "center_proj", "window_proj"))
+                else 1.3
+            )
             std = gain / parameter.shape[-1] ** 0.5 if parameter.ndim > 1 else 0.1
             if name.endswith("head_window"):
                 std = 2.0  # windows of 6 to 44 tokens
@@ -144,7 +174,9 @@ def csan(seed: int = 0, attn_implementation: str | None = None, **options) -> Cs
 
 def grid(seed: int = 0, **options) -> PervasiveAttentionForConditionalGeneration:
     """A model in eval mode; no norm is the identity, and no running statistic is its initial value."""
-    model = PervasiveAttentionForConditionalGeneration(PervasiveAttentionConfig(**{**SIZES, **options}))
+    model = PervasiveAttentionForConditionalGeneration(
+        PervasiveAttentionConfig(**{**SIZES, **options})
+    )
     generator = torch.Generator().manual_seed(seed)
 
     def normal(tensor: Tensor) -> Tensor:
@@ -204,8 +236,12 @@ def mask_of(lengths: tuple[int, ...], width: int | None = None) -> Tensor:
     return (torch.arange(width or max(lengths)) < torch.tensor(lengths)[:, None]).long()
 
 
-def padded_sources(lengths: tuple[int, ...], width: int | None = None, seed: int = 0, words: int = 10) -> dict:
-    """Random source sentences of given lengths (their </s> included), padded on the right to `width`."""
+def padded_sources(
+    lengths: tuple[int, ...], width: int | None = None, seed: int = 0, words: int = 10
+) -> dict:
+    """Random source sentences of given lengths (their </s> included), padded on the right to
+    `width`.
+    """
     generator = torch.Generator().manual_seed(seed)
     mask = mask_of(lengths, width)
     input_ids = torch.full(mask.shape, PAD)
@@ -216,7 +252,9 @@ def padded_sources(lengths: tuple[int, ...], width: int | None = None, seed: int
 
 
 def padded_targets(lengths: tuple[int, ...], width: int | None = None, seed: int = 1) -> dict:
-    """Random decoder inputs of given lengths, the start token first, padded on the right to `width`."""
+    """Random decoder inputs of given lengths, the start token first, padded on the right to
+    `width`.
+    """
     generator = torch.Generator().manual_seed(seed)
     mask = mask_of(lengths, width)
     ids = torch.full(mask.shape, PAD)
@@ -226,8 +264,12 @@ def padded_targets(lengths: tuple[int, ...], width: int | None = None, seed: int
     return {"decoder_input_ids": ids, "decoder_attention_mask": mask}
 
 
-def padded_batch(sources: tuple[int, ...], targets: tuple[int, ...], **widths: int | None) -> dict[str, Tensor]:
-    """A whole batch; source_width and target_width ask for more padding than the longest sentence needs."""
+def padded_batch(
+    sources: tuple[int, ...], targets: tuple[int, ...], **widths: int | None
+) -> dict[str, Tensor]:
+    """A whole batch; source_width and target_width ask for more padding than the longest sentence
+    needs.
+    """
     return {
         **padded_sources(sources, widths.get("source_width")),
         **padded_targets(targets, widths.get("target_width")),

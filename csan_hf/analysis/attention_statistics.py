@@ -1,8 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the encoder's attention does over many sentences: how far it looks, how spread it is, what it has learned.
+"""What the encoder's attention does over many sentences: how far it looks, how spread it is, what
+it has learned.
 
-Everything is read from the model's own forward pass, so all terms of a layer's energies are included.
-"""
+Everything is read from the model's own forward pass, so all terms of a layer's energies are
+included."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ _LAYER = re.compile(r"(?:.*\.)?encoder\.layers\.(\d+)\.self_attn")
 
 @dataclass(frozen=True)
 class AttentionStatistics:
-    """The encoder's self-attention, averaged over all real queries of all sentences, `queries` in number.
+    """The encoder's self-attention, averaged over all real queries of all sentences, `queries` in
+    number.
 
-    `mass`, float64 [layers, H, R + 2], is the share of the attention that lies 0, 1, … R tokens from the query, and
-    further away; each row sums to 1. `entropy`, float64 [layers, H], is in nats: exp of it is about how many tokens
-    share the attention.
-    """
+    `mass`, float64 [layers, H, R + 2], is the share of the attention that lies 0, 1, … R tokens
+    from the query, and further away; each row sums to 1. `entropy`, float64 [layers, H], is in
+    nats: exp of it is about how many tokens share the attention."""
 
     mass: np.ndarray
     entropy: np.ndarray
@@ -45,11 +46,12 @@ class AttentionStatistics:
 
 @dataclass(frozen=True)
 class LearnedWindows:
-    """Where the locality methods of a model make its queries look, in the encoder layers that have such a method.
+    """Where the locality methods of a model make its queries look, in the encoder layers that have
+    such a method.
 
-    For each of these `layers`, float32 [H, queries]: `widths` of the window in tokens; `shares`, the width over the
-    length of the sentence; `offsets`, the window's middle minus the query's position, in tokens, negative to the left.
-    """
+    For each of these `layers`, float32 [H, queries]: `widths` of the window in tokens; `shares`,
+    the width over the length of the sentence; `offsets`, the window's middle minus the query's
+    position, in tokens, negative to the left."""
 
     layers: list[int]
     widths: list[np.ndarray]
@@ -80,14 +82,16 @@ def attention_statistics(
         progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: If one has more tokens than the model has positions, or the model gives no attention weights of an
-            encoder.
+        ValueError: If one has more tokens than the model has positions, or the model gives no
+            attention weights of an encoder.
     """
     mass: Any = 0.0
     entropy: Any = 0.0
     queries = 0
     model = evaluation_view(model)
-    model.set_attn_implementation("eager")  # the faster implementations never have the attention weights
+    model.set_attn_implementation(
+        "eager"
+    )  # the faster implementations never have the attention weights
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
         layers = model(**batch, **_start(model, batch), output_attentions=True).encoder_attentions
         if not layers or layers[0] is None:
@@ -101,7 +105,9 @@ def attention_statistics(
     return AttentionStatistics(mass / queries, entropy / queries, queries)
 
 
-def _layer_statistics(weights: torch.Tensor, seen: torch.Tensor, distance: int) -> tuple[np.ndarray, np.ndarray]:
+def _layer_statistics(
+    weights: torch.Tensor, seen: torch.Tensor, distance: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Sums a layer's weights [B, H, I, J] by |j - i|, [H, R + 2], and their entropies, [H]."""
     weights = weights.double() * seen
     positions = torch.arange(weights.shape[-1], device=weights.device)
@@ -120,10 +126,12 @@ def learned_windows(
     batch_size: int = 32,
     progress: bool = False,
 ) -> LearnedWindows | None:
-    """Reads windows and their middles off the encoder's terms (Yang et al., EMNLP 2018, Figures 2 and 3).
+    """Reads windows and their middles off the encoder's terms (Yang et al., EMNLP 2018, Figures 2
+    and 3).
 
-    The model is a Transformer, such as a CSAN with a locality method that says where a query looks: its term has a
-    `center` and a `width` in tokens. The other arguments are those of `attention_statistics`.
+    The model is a Transformer, such as a CSAN with a locality method that says where a query looks:
+    its term has a `center` and a `width` in tokens. The other arguments are those of
+    `attention_statistics`.
 
     Returns:
         The windows, or None where no layer has any.
@@ -137,7 +145,9 @@ def learned_windows(
             for term in terms:
                 if hasattr(term, "center") and hasattr(term, "width"):
                     found.setdefault(layer, []).append(
-                        _focus_of_real_queries(term.center, term.width, current["mask"], _heads(model))
+                        _focus_of_real_queries(
+                            term.center, term.width, current["mask"], _heads(model)
+                        )
                     )
 
         return observe
@@ -151,7 +161,10 @@ def learned_windows(
         model.get_encoder()(**batch)
         if not found:
             return None
-    columns = [[np.concatenate(parts, axis=1) for parts in zip(*found[layer], strict=True)] for layer in found]
+    columns = [
+        [np.concatenate(parts, axis=1) for parts in zip(*found[layer], strict=True)]
+        for layer in found
+    ]
     widths, shares, offsets = (list(column) for column in zip(*columns, strict=True))
     return LearnedWindows(list(found), widths, shares, offsets)
 
@@ -159,7 +172,9 @@ def learned_windows(
 def _focus_of_real_queries(
     center: torch.Tensor, width: torch.Tensor, mask: torch.Tensor, heads: int
 ) -> tuple[np.ndarray, ...]:
-    """Returns width, width over length, and middle minus position of the real queries, [H, queries] each."""
+    """Returns width, width over length, and middle minus position of the real queries, [H, queries]
+    each.
+    """
     batch, length = mask.shape
     width = width.expand(batch, heads, length).float()
     share = width / mask.sum(dim=1).view(-1, 1, 1)
@@ -178,15 +193,19 @@ def area_usage(
 ) -> dict[int, np.ndarray]:
     """Measures what each head of a 2D area takes from itself and from its neighbours.
 
-    A layer's weights do not depend on its values. So the values of head s are made 1 in dimension s and 0 elsewhere,
-    and what arrives at head h in dimension s is the share of its attention on head s. What is added to values on the
-    way, such as relative positions, is measured with values of 0 and subtracted.
+    A layer's weights do not depend on its values. So the values of head s are made 1 in dimension s
+    and 0 elsewhere, and what arrives at head h in dimension s is the share of its attention on head
+    s. What is added to values on the way, such as relative positions, is measured with values of 0
+    and subtracted.
 
-    The model is a CSAN with `head_area` above 1; the other arguments are those of `attention_statistics`.
+    The model is a CSAN with `head_area` above 1; the other arguments are those of
+    `attention_statistics`.
 
     Returns:
-        For each encoder layer that attends by heads float64 [H, H]: row h is the share of head h's attention on each
-        head s, the mean over all real queries; a row sums to 1. A head needs as many dimensions as there are heads.
+        For each encoder layer that attends by heads float64 [H, H]: row h is the share of head h's
+            attention on each
+        head s, the mean over all real queries; a row sums to 1. A head needs as many dimensions as
+        there are heads.
     """
     model, heads = evaluation_view(model), _heads(model)
     modules: dict[int, Any] = {
@@ -199,7 +218,10 @@ def area_usage(
     def keep_call(layer: int) -> Callable[..., None]:
         return lambda module, arguments, options: calls.update({layer: (arguments, options)})
 
-    kept = [module.register_forward_pre_hook(keep_call(layer), with_kwargs=True) for layer, module in modules.items()]
+    kept = [
+        module.register_forward_pre_hook(keep_call(layer), with_kwargs=True)
+        for layer, module in modules.items()
+    ]
     usage = {layer: np.zeros((heads, heads)) for layer in modules}
     queries = 0
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
@@ -207,15 +229,21 @@ def area_usage(
         queries += int(mask.sum())
         model.get_encoder()(**batch)
         for layer, (arguments, options) in [*calls.items()]:
-            seen = [_heads_seen(modules[layer], heads, mark, arguments, options) for mark in (1.0, 0.0)]
+            seen = [
+                _heads_seen(modules[layer], heads, mark, arguments, options) for mark in (1.0, 0.0)
+            ]
             usage[layer] += (seen[0] - seen[1])[mask].sum(dim=0).double().cpu().numpy()
     for handle in kept:
         handle.remove()
     return {layer: sums / queries for layer, sums in usage.items()}
 
 
-def _heads_seen(attention: Any, heads: int, mark: float, arguments: Any, options: Any) -> torch.Tensor:
-    """Returns [B, I, H, H]: what arrives at each head where the values of head s are `mark` in dimension s."""
+def _heads_seen(
+    attention: Any, heads: int, mark: float, arguments: Any, options: Any
+) -> torch.Tensor:
+    """Returns [B, I, H, H]: what arrives at each head where the values of head s are `mark` in
+    dimension s.
+    """
     seen = []
 
     def mark_values(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
@@ -227,7 +255,10 @@ def _heads_seen(attention: Any, heads: int, mark: float, arguments: Any, options
     def read(module: nn.Module, arguments: Any) -> None:
         seen.append(arguments[0].unflatten(-1, (heads, -1))[..., :heads])
 
-    handles = [attention.v_proj.register_forward_hook(mark_values), attention.out_proj.register_forward_pre_hook(read)]
+    handles = [
+        attention.v_proj.register_forward_hook(mark_values),
+        attention.out_proj.register_forward_pre_hook(read),
+    ]
     attention(*arguments, **options)
     for handle in handles:
         handle.remove()
@@ -241,21 +272,38 @@ def _heads(model: PreTrainedModel) -> int:
 def _start(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns the shortest decoder input, as only the encoder is measured."""
     start = model.config.decoder_start_token_id
-    return {"decoder_input_ids": torch.full_like(batch["input_ids"][:, :1], 0 if start is None else start)}
+    return {
+        "decoder_input_ids": torch.full_like(
+            batch["input_ids"][:, :1], 0 if start is None else start
+        )
+    }
 
 
 def _batches(
-    model: PreTrainedModel, tokenizers: TokenizerPair, sentences: Sequence[str], batch_size: int, progress: bool
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sentences: Sequence[str],
+    batch_size: int,
+    progress: bool,
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yields batches of sentences of about the same length, padded on the right; of long ones fewer at a time."""
+    """Yields batches of sentences of about the same length, padded on the right; of long ones fewer
+    at a time.
+    """
     texts = sorted((text for text in sentences if text.strip()), key=len)
-    with tqdm(total=len(texts), desc="attention", unit=" sentences", disable=not progress, delay=1) as bar:
+    with tqdm(
+        total=len(texts), desc="attention", unit=" sentences", disable=not progress, delay=1
+    ) as bar:
         while texts:
             fitting = 1  # there are seldom more tokens than characters
-            while fitting < min(batch_size, len(texts)) and (fitting + 1) * len(texts[fitting]) ** 2 <= BATCH_CELLS:
+            while (
+                fitting < min(batch_size, len(texts))
+                and (fitting + 1) * len(texts[fitting]) ** 2 <= BATCH_CELLS
+            ):
                 fitting += 1
             part, texts = texts[:fitting], texts[fitting:]
-            encoded = tokenizers.source(part, padding=True, padding_side="right", return_tensors="pt")
+            encoded = tokenizers.source(
+                part, padding=True, padding_side="right", return_tensors="pt"
+            )
             check_positions(model, [encoded["input_ids"].shape[1]])
             yield {key: encoded[key].to(model.device) for key in ("input_ids", "attention_mask")}
             bar.update(len(part))

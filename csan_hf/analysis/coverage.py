@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Which sentences of a source its translation seems to leave out: those that cross-attention hardly covers."""
+"""Which sentences of a source its translation seems to leave out: those that cross-attention hardly
+covers.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from .aligned_pairs import Alignment
 
 
 def uncovered_sentences(alignment: Alignment, sentences: Sequence[str]) -> list[int]:
-    """Finds the sentences of a source that its translation hardly attends to (coverage: Tu et al., ACL 2016).
+    """Finds the sentences of a source that its translation hardly attends to (coverage: Tu et al.,
+    ACL 2016).
 
-    A target token belongs to the source sentence that gets most of its attention. A sentence is covered if there is
-    a target token for every five of its own.
+    A target token belongs to the source sentence that gets most of its attention. A sentence is
+    covered if there is a target token for every five of its own.
 
     Args:
         alignment: Of the source and its translation.
@@ -32,5 +35,7 @@ def uncovered_sentences(alignment: Alignment, sentences: Sequence[str]) -> list[
     of_token = np.searchsorted(ends, np.array(alignment.source.starts)[source], side="right")
     own = of_token[:, None] == np.arange(len(sentences))  # [tokens, sentences]
     attention = alignment.matrix[np.ix_(target, source)] @ own
-    covering = np.bincount(attention.argmax(axis=1), minlength=len(sentences)) if source.any() else 0
+    covering = (
+        np.bincount(attention.argmax(axis=1), minlength=len(sentences)) if source.any() else 0
+    )
     return np.flatnonzero(5 * covering < own.sum(axis=0)).tolist()

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Figures: made, saved as PNG and SVG or put into a page, and the charts of scores and of attention."""
+"""Figures: made, saved as PNG and SVG or put into a page, and the charts of scores and of
+attention.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,29 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 SYSTEMS = (
-    *("Transformer", "1D-CSAN", "2D-CSAN", "BI_DIRECT", "LOCAL_SOFT", "REL_POS", "NEIGHBOR", "LOCAL_HARD", "BLOCK"),
-    *("CNN", "RNNsearch", "ConvS2S", "Pervasive Attention", "Pervasive Attention (residual)", "windows", "long"),
+    *(
+        "Transformer",
+        "1D-CSAN",
+        "2D-CSAN",
+        "BI_DIRECT",
+        "LOCAL_SOFT",
+        "REL_POS",
+        "NEIGHBOR",
+        "LOCAL_HARD",
+        "BLOCK",
+    ),
+    *(
+        "CNN",
+        "RNNsearch",
+        "ConvS2S",
+        "Pervasive Attention",
+        "Pervasive Attention (residual)",
+        "windows",
+        "long",
+    ),
 )
-"""Systems that have the same colour and marker in every picture; others get those that come after."""
+"""Systems that have the same colour and marker in every picture; others get those that come after.
+"""
 _LONGEST_LABEL = 32  # letters
 _LETTERS, _KEY = 44, 9  # width of a figure, and of a line with its marker, in small letters
 _WIDTH, _HEIGHT = 3.4, 2.4  # inches of a chart: as wide as a phone shows at full size
@@ -51,7 +72,10 @@ _STYLE: Any = {
 def style_of(number: int) -> dict[str, Any]:
     """Returns colour and marker of a series; the first 36 all differ, neighbours in both."""
     turn = number // len(COLOURS)
-    return {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[(number + turn) % len(_MARKERS)]}
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": _MARKERS[(number + turn) % len(_MARKERS)],
+    }
 
 
 def styles_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -61,7 +85,9 @@ def styles_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def new_figure(
-    width: float = _WIDTH, height: float = _HEIGHT, layout: Literal["constrained"] | None = "constrained"
+    width: float = _WIDTH,
+    height: float = _HEIGHT,
+    layout: Literal["constrained"] | None = "constrained",
 ) -> Figure:
     """Makes a figure that needs no display, its size in inches; plot in it within `figure_style`."""
     figure = Figure(figsize=(width, height), layout=layout)
@@ -75,7 +101,8 @@ def figure_style() -> AbstractContextManager[None]:
 
 
 def plain_label(text: str) -> str:
-    """Returns a label that matplotlib draws as it stands: "$" begins no formula, and "_" hides nothing in a legend.
+    """Returns a label that matplotlib draws as it stands: "$" begins no formula, and "_" hides
+    nothing in a legend.
 
     The middle of a long one is left out: names of runs tend to differ at their ends.
     """
@@ -87,18 +114,24 @@ def plain_label(text: str) -> str:
 
 
 def save_figure(figure: Figure, path: Path | str, *, dpi: int = 150, margin: float = 0.1) -> None:
-    """Writes a figure whole, as SVG if the path ends so, else as PNG; the margin around it is in inches."""
+    """Writes a figure whole, as SVG if the path ends so, else as PNG; the margin around it is in
+    inches.
+    """
     path = Path(path)
     if path.suffix == ".svg":
         write_text(path, _svg(figure, path.stem))
         return
     with warnings.catch_warnings(), open_for_writing(path, binary=True) as file:
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # `plot_heat_map` names them, once for all
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from"
+        )  # `plot_heat_map` names them, once for all
         figure.savefig(file, format="png", dpi=dpi, bbox_inches="tight", pad_inches=margin)
 
 
 def page_svg(figure: Figure, name: str) -> str:
-    """Returns a figure as an `<svg>` element in the colour of the page's text; no other figure there has its name."""
+    """Returns a figure as an `<svg>` element in the colour of the page's text; no other figure
+    there has its name.
+    """
     svg = _svg(figure, name, transparent=True)
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -107,14 +140,22 @@ def page_svg(figure: Figure, name: str) -> str:
 def _svg(figure: Figure, name: str, transparent: bool = False) -> str:
     file = io.StringIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure.savefig(file, format="svg", transparent=transparent, metadata={"Date": None}, bbox_inches="tight")
+        figure.savefig(
+            file,
+            format="svg",
+            transparent=transparent,
+            metadata={"Date": None},
+            bbox_inches="tight",
+        )
     # Two figures of a page have no identifier in common
     return re.sub(r'(\bid="|url\(#|href="#)([\w.-]+)(?=["\)])', rf"\1{name}-\2", file.getvalue())
 
 
 @contextmanager
 def _chart(width: float = _WIDTH, height: float = _HEIGHT) -> Iterator[tuple[Figure, Any]]:
-    """A figure with one pair of axes, in inches; its grid and, of several series, its legend are added at the end."""
+    """A figure with one pair of axes, in inches; its grid and, of several series, its legend are
+    added at the end.
+    """
     with figure_style():
         figure = new_figure(width, height)
         axes = figure.add_subplot()
@@ -136,7 +177,9 @@ def share_heights(figures: Sequence[Figure]) -> None:
 
 
 def _add_legend(axes: Any, columns: int = 3) -> None:
-    axes.legend(frameon=False, fontsize="small", ncols=columns, loc="lower left", bbox_to_anchor=(0, 1))
+    axes.legend(
+        frameon=False, fontsize="small", ncols=columns, loc="lower left", bbox_to_anchor=(0, 1)
+    )
 
 
 # ---- scores
@@ -145,30 +188,41 @@ def _add_legend(axes: Any, columns: int = 3) -> None:
 def plot_scores_by_length(
     groups: Mapping[str, Sequence[Mapping[str, Any]]], metric: CorpusMetric | type[CorpusMetric]
 ) -> Figure:
-    """Draws scores by the length of the source (Yang et al., 2018, and Elbayad et al., 2018, Figure 5).
+    """Draws scores by the length of the source (Yang et al., 2018, and Elbayad et al., 2018, Figure
+    5).
 
-    The groups are what `csan_hf.evaluation.score_by_length` returns for each system; bars show intervals, if any.
-    """
+    The groups are what `csan_hf.evaluation.score_by_length` returns for each system; bars show
+    intervals, if any."""
     with _chart() as (figure, axes):
         styles = styles_of(groups)
         for number, (name, entries) in enumerate(groups.items()):
-            # Systems stand side by side, so that their bars can be told apart; groups are no series, and no line joins
-            places = [place + (number - (len(groups) - 1) / 2) * 0.7 / len(groups) for place in range(len(entries))]
+            # Systems stand side by side, so that their bars can be told apart; groups are no
+            # series, and no line joins
+            places = [
+                place + (number - (len(groups) - 1) / 2) * 0.7 / len(groups)
+                for place in range(len(entries))
+            ]
             scores = [entry[metric.name] for entry in entries]
             style = {**styles[name], "linestyle": "none"}
             axes.plot(places, scores, label=plain_label(name), markersize=5, **style)
             if entries and (key := f"{metric.name}_interval") in entries[0]:
                 lows, highs = zip(*(entry[key] for entry in entries), strict=True)
                 axes.vlines(places, lows, highs, color=style["color"], linewidth=2, alpha=0.5)
-        bounds = [dict.fromkeys((entry["shortest"], entry["longest"])) for entry in next(iter(groups.values()))]
+        bounds = [
+            dict.fromkeys((entry["shortest"], entry["longest"]))
+            for entry in next(iter(groups.values()))
+        ]
         axes.set_xticks(range(len(bounds)), ["–".join(map(str, of_group)) for of_group in bounds])
         axes.set(xlabel="words in the source", ylabel=plain_label(metric.label))
         _add_legend_of_systems(axes, len(groups))
     return figure
 
 
-def plot_scores_by_joined(scores: Mapping[str, Mapping[int, Sequence[float]]], label: str, trained: int) -> Figure:
-    """Draws scores over how many sentences a text joins: a line for each system, its seeds' range as a band.
+def plot_scores_by_joined(
+    scores: Mapping[str, Mapping[int, Sequence[float]]], label: str, trained: int
+) -> Figure:
+    """Draws scores over how many sentences a text joins: a line for each system, its seeds' range
+    as a band.
 
     Args:
         scores: System -> sentences joined -> the scores of its seeds.
@@ -178,13 +232,30 @@ def plot_scores_by_joined(scores: Mapping[str, Mapping[int, Sequence[float]]], l
     with _chart(7.2, 4.2) as (figure, axes):
         styles = styles_of(scores)
         axes.axvspan(0.8, trained + 0.2, color="0.5", alpha=0.15, linewidth=0)
-        axes.text(trained, 1.01, "trained on", transform=axes.get_xaxis_transform(), ha="right", fontsize="small")
+        axes.text(
+            trained,
+            1.01,
+            "trained on",
+            transform=axes.get_xaxis_transform(),
+            ha="right",
+            fontsize="small",
+        )
         for name, of_system in scores.items():
             lengths, style = sorted(of_system), styles[name]
             seeds = [of_system[length] for length in lengths]
-            axes.plot(lengths, [np.mean(row) for row in seeds], label=plain_label(name), markersize=5, **style)
+            axes.plot(
+                lengths,
+                [np.mean(row) for row in seeds],
+                label=plain_label(name),
+                markersize=5,
+                **style,
+            )
             axes.fill_between(
-                lengths, [min(row) for row in seeds], [max(row) for row in seeds], color=style["color"], alpha=0.2
+                lengths,
+                [min(row) for row in seeds],
+                [max(row) for row in seeds],
+                color=style["color"],
+                alpha=0.2,
             )
         axes.set_xscale("log")
         axes.minorticks_off()
@@ -196,17 +267,24 @@ def plot_scores_by_joined(scores: Mapping[str, Mapping[int, Sequence[float]]], l
 
 
 def plot_ngram_gap(scores: Mapping[str, Sequence[float]], baseline: str) -> Figure:
-    """Draws how much higher the BLEU of each system is than that of the baseline, for n-grams up to each length.
+    """Draws how much higher the BLEU of each system is than that of the baseline, for n-grams up to
+    each length.
 
-    That is Figure 4 of Yang et al. (EMNLP 2018) and Figure 3 of Yang et al. (NAACL 2019); the scores are systems'
-    `csan_hf.evaluation.scores.bleu_by_order`.
-    """
+    That is Figure 4 of Yang et al. (EMNLP 2018) and Figure 3 of Yang et al. (NAACL 2019); the
+    scores are systems' `csan_hf.evaluation.scores.bleu_by_order`."""
     with _chart() as (figure, axes):
         axes.axhline(0, color="0.5", linewidth=1)
         for name, style in styles_of(scores).items():
             gaps = np.subtract(scores[name], scores[baseline])
             if name != baseline:
-                axes.plot(range(1, len(gaps) + 1), gaps, label=plain_label(name), markersize=5, linewidth=1.2, **style)
+                axes.plot(
+                    range(1, len(gaps) + 1),
+                    gaps,
+                    label=plain_label(name),
+                    markersize=5,
+                    linewidth=1.2,
+                    **style,
+                )
         axes.set_xticks(range(1, 1 + len(scores[baseline])))
         axes.set(xlabel="n-grams up to this length", ylabel=plain_label(f"BLEU − {baseline}"))
         _add_legend_of_systems(axes, len(scores))
@@ -222,27 +300,40 @@ def _add_legend_of_systems(axes: Any, systems: int) -> None:
 
 
 def plot_differences(
-    rows: Mapping[str, Mapping[str, PairedTest | None]], metric: type[CorpusMetric], baseline: str, search: str
+    rows: Mapping[str, Mapping[str, PairedTest | None]],
+    metric: type[CorpusMetric],
+    baseline: str,
+    search: str,
 ) -> Figure:
-    """Draws systems' differences to a baseline with their 95% intervals, for each column beside the others.
+    """Draws systems' differences to a baseline with their 95% intervals, for each column beside the
+    others.
 
     Args:
-        rows: System -> name of a column -> its test; None = there is none. All systems have the same columns.
+        rows: System -> name of a column -> its test; None = there is none. All systems have the
+            same columns.
         metric: The metric of the scores.
         baseline: The system at 0.
         search: How was translated: greedy, beam 5.
     """
-    columns = [column for column in next(iter(rows.values()), {}) if any(row[column] for row in rows.values())] or [""]
+    columns = [
+        column
+        for column in next(iter(rows.values()), {})
+        if any(row[column] for row in rows.values())
+    ] or [""]
     across = min(len(columns), 4)
     down = ceil(len(columns) / across)
     with figure_style():
-        figure = new_figure(2.5 + max(4.5, 1.9 * across), 0.6 + down * (0.5 + 0.24 * max(len(rows), 1)))
+        figure = new_figure(
+            2.5 + max(4.5, 1.9 * across), 0.6 + down * (0.5 + 0.24 * max(len(rows), 1))
+        )
         panels: Any = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
         for axes, column in zip(panels, columns, strict=False):
             axes.axvline(0, color="0.5", linewidth=1)
             for place, (name, style) in enumerate(styles_of(rows).items()):
                 if (test := rows[name].get(column)) is not None:
-                    axes.hlines(place, *test.interval, color=style["color"], linewidth=2.5, alpha=0.5)
+                    axes.hlines(
+                        place, *test.interval, color=style["color"], linewidth=2.5, alpha=0.5
+                    )
                     axes.plot([test.difference], [place], **style, markersize=6, linestyle="none")
             axes.set_title(plain_label(column) if len(columns) > 1 else "", fontsize="medium")
             _add_grid(axes, "x")
@@ -252,7 +343,11 @@ def plot_differences(
             axes.tick_params(labelbottom=True)
         panels[0].set_yticks(range(len(rows)), [plain_label(name) for name in rows])
         panels[0].set_ylim(max(len(rows), 1) - 0.5, -0.5)
-        better = "(better \N{RIGHTWARDS ARROW})" if metric.greater_is_better else "(\N{LEFTWARDS ARROW} better)"
+        better = (
+            "(better \N{RIGHTWARDS ARROW})"
+            if metric.greater_is_better
+            else "(\N{LEFTWARDS ARROW} better)"
+        )
         label = f"{metric.label}, {search}, minus that of {plain_label(baseline)}, with 95% intervals {better}"
         figure.supxlabel(label, fontsize="medium")
     return figure
@@ -262,14 +357,25 @@ def plot_differences(
 
 
 def plot_attention_distance(statistics: AttentionStatistics) -> Figure:
-    """Draws the share of attention by distance from the query, a line for each layer (mean of its heads)."""
+    """Draws the share of attention by distance from the query, a line for each layer (mean of its
+    heads).
+    """
     mass = statistics.mass.mean(axis=1)
     last = mass.shape[1] - 1
     with _chart() as (figure, axes):
         for layer, row in enumerate(mass):
             label = f"layer {layer + 1}"
-            axes.plot(range(last + 1), 100 * row, label=label, markersize=4, linewidth=1.2, **style_of(layer))
-        axes.set_xticks([*range(0, last - 1, 2), last], [*map(str, range(0, last - 1, 2)), f"{last}+"])
+            axes.plot(
+                range(last + 1),
+                100 * row,
+                label=label,
+                markersize=4,
+                linewidth=1.2,
+                **style_of(layer),
+            )
+        axes.set_xticks(
+            [*range(0, last - 1, 2), last], [*map(str, range(0, last - 1, 2)), f"{last}+"]
+        )
         axes.set(xlabel="tokens from the query", ylabel="attention, %")
         _add_legend(axes)
     return figure
@@ -280,8 +386,18 @@ def plot_attention_entropy(statistics: AttentionStatistics) -> Figure:
     with _chart() as (figure, axes):
         layers = np.arange(1, len(statistics.entropy) + 1)
         means = statistics.entropy.mean(axis=1)
-        axes.plot(layers, means, "_", color=COLOURS[0], markersize=24, markeredgewidth=2, label="mean of the layer")
-        spread = (np.arange(statistics.entropy.shape[1]) - (statistics.entropy.shape[1] - 1) / 2) * 0.05
+        axes.plot(
+            layers,
+            means,
+            "_",
+            color=COLOURS[0],
+            markersize=24,
+            markeredgewidth=2,
+            label="mean of the layer",
+        )
+        spread = (
+            np.arange(statistics.entropy.shape[1]) - (statistics.entropy.shape[1] - 1) / 2
+        ) * 0.05
         places = (layers[:, None] + spread).ravel()
         axes.scatter(places, statistics.entropy.ravel(), color=COLOURS[1], s=14, label="head")
         axes.set_xticks(layers)
@@ -291,11 +407,11 @@ def plot_attention_entropy(statistics: AttentionStatistics) -> Figure:
 
 
 def plot_learned_windows(windows: LearnedWindows) -> Figure:
-    """Draws the windows that each layer's heads have learned, and how far their centres lie from the query.
+    """Draws the windows that each layer's heads have learned, and how far their centres lie from
+    the query.
 
-    Boxes hold the middle half of the queries, whiskers 90% of them, one box for each head (Yang et al., EMNLP 2018,
-    Figures 2 and 3).
-    """
+    Boxes hold the middle half of the queries, whiskers 90% of them, one box for each head (Yang et
+    al., EMNLP 2018, Figures 2 and 3)."""
     with figure_style():
         figure = new_figure(height=4.6)
         upper, lower = figure.subplots(2, 1, sharex=True)
@@ -305,7 +421,10 @@ def plot_learned_windows(windows: LearnedWindows) -> Figure:
                 colour = {"color": COLOURS[head % len(COLOURS)]}
                 axes.boxplot(
                     [layer[head] for layer in values],
-                    positions=[place + (head - (heads - 1) / 2) * 0.8 / heads for place in range(len(values))],
+                    positions=[
+                        place + (head - (heads - 1) / 2) * 0.8 / heads
+                        for place in range(len(values))
+                    ],
                     widths=0.8 * 0.8 / heads,
                     whis=(5, 95),
                     showfliers=False,
@@ -325,7 +444,9 @@ def plot_learned_windows(windows: LearnedWindows) -> Figure:
 
 
 def plot_channel_ranks(ranks: np.ndarray) -> Figure:
-    """Draws the share of channels that the source tokens get, from the one with the most on: see `channel_ranks`."""
+    """Draws the share of channels that the source tokens get, from the one with the most on: see
+    `channel_ranks`.
+    """
     with _chart() as (figure, axes):
         places = range(1, len(ranks) + 1)
         axes.bar(places, [100 * share for share in ranks], color=COLOURS[0])
@@ -344,7 +465,15 @@ def plot_area_usage(usage: Mapping[int, np.ndarray]) -> Figure:
             for (row, column), share in np.ndenumerate(shares):
                 if share >= 0.005 and len(shares) <= 8:
                     ink = _ink_on(image.to_rgba(100 * share))
-                    axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink, fontsize=8.5)
+                    axes.text(
+                        column,
+                        row,
+                        f"{100 * share:.0f}",
+                        ha="center",
+                        va="center",
+                        color=ink,
+                        fontsize=8.5,
+                    )
             heads = [str(head + 1) for head in range(len(shares))]
             axes.set_xticks(range(len(shares)), heads)
             axes.set_yticks(range(len(shares)), heads)
@@ -355,6 +484,9 @@ def plot_area_usage(usage: Mapping[int, np.ndarray]) -> Figure:
 
 def _ink_on(colour: Sequence[float]) -> str:
     """Returns black or white, whichever stands out more from a colour by WCAG's contrast."""
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour[:3]]
+    linear = [
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in colour[:3]
+    ]
     luminance = np.dot(linear, [0.2126, 0.7152, 0.0722])
     return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"

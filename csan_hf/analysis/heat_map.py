@@ -22,7 +22,8 @@ _LONGEST_SIDE = 50.0  # inches
 _CELL = (0.3, 0.6)  # inches: of a long and of a short sentence
 _SHORT_SIDE = 3.6  # inches, up to which cells grow
 _FONT_SIZE = (5.0, 10.0)  # points: smallest, largest
-# Largest font size for each inch of a cell: lines at 45 degrees stand cell / sqrt(2) apart and are 1.2 sizes high.
+# Largest font size for each inch of a cell: lines at 45 degrees stand cell / sqrt(2) apart and are
+# 1.2 sizes high.
 _POINTS_PER_CELL = 42.0
 
 
@@ -34,10 +35,10 @@ def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None =
 def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     """Draws an alignment, target tokens from top to bottom and source tokens from left to right.
 
-    Without negative values, white is 0 and dark blue the highest. With them, blue is positive and red negative, over
-    the same range, and white is still 0. The picture grows with the sentence, up to some 170 tokens; beyond that the
-    cells get smaller and some go without a label. Characters that matplotlib's own font lacks are drawn with an
-    installed font that has them.
+    Without negative values, white is 0 and dark blue the highest. With them, blue is positive and
+    red negative, over the same range, and white is still 0. The picture grows with the sentence, up
+    to some 170 tokens; beyond that the cells get smaller and some go without a label. Characters
+    that matplotlib's own font lacks are drawn with an installed font that has them.
 
     Returns:
         The figure, whose labels stand outside it: save it with `bbox_inches="tight"`.
@@ -48,20 +49,26 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     rows, columns = alignment.matrix.shape
     longest = max(rows, columns)
     cell = min(max(_SHORT_SIDE / longest, _CELL[0]), _CELL[1], _LONGEST_SIDE / longest)
-    # The axes fill the figure and have the size of their cells; saving makes room for all that stands around them.
-    families, missing = _families_for("".join([*alignment.source.tokens, *alignment.target.tokens, title or ""]))
+    # The axes fill the figure and have the size of their cells; saving makes room for all that
+    # stands around them.
+    families, missing = _families_for(
+        "".join([*alignment.source.tokens, *alignment.target.tokens, title or ""])
+    )
     with figure_style():
         figure = new_figure(columns * cell, rows * cell, layout=None)
         axes = figure.add_axes((0, 0, 1, 1))
-        image = axes.imshow(alignment.matrix, aspect="auto", interpolation="nearest", **_colours(alignment.matrix))
+        image = axes.imshow(
+            alignment.matrix, aspect="auto", interpolation="nearest", **_colours(alignment.matrix)
+        )
         _label_cells(axes, alignment, cell, families)
         if title is not None:
             axes.set_title(title, family=families, parse_math=False, pad=12)
         _add_colour_bar(figure, image, alignment.measure)
     if missing:
         warnings.warn(
-            f"No installed font has the characters {missing[:20]!r}: they are drawn as boxes. Install a font that has "
-            "them, such as Noto Sans CJK for Chinese, Japanese and Korean.",
+            f"No installed font has the characters {missing[:20]!r}: they are drawn as boxes. "
+            "Install a font that has them, such as Noto Sans CJK for Chinese, Japanese and "
+            "Korean.",
             stacklevel=2,
         )
     return figure
@@ -76,10 +83,17 @@ def _colours(matrix: np.ndarray) -> dict[str, Any]:
 
 def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequence[str]) -> None:
     size = min(max(_POINTS_PER_CELL * cell, _FONT_SIZE[0]), _FONT_SIZE[1])
-    step = ceil(size / (_POINTS_PER_CELL * cell) - 1e-6)  # labels that stand apart, where cells are too small for all
+    step = ceil(
+        size / (_POINTS_PER_CELL * cell) - 1e-6
+    )  # labels that stand apart, where cells are too small for all
     # Signs of mathematics in a text ("$") are signs and not commands
     style: dict[str, Any] = {"fontsize": size, "family": families, "parse_math": False}
-    slanted: dict[str, Any] = {"rotation": 45, "rotation_mode": "anchor", "ha": "left", "va": "center"}
+    slanted: dict[str, Any] = {
+        "rotation": 45,
+        "rotation_mode": "anchor",
+        "ha": "left",
+        "va": "center",
+    }
     rows, columns = alignment.matrix.shape
     axes.set_xticks(range(0, columns, step), alignment.source.tokens[::step], **slanted, **style)
     axes.set_yticks(range(0, rows, step), alignment.target.tokens[::step], **style)
@@ -96,22 +110,33 @@ def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequen
 
 def _add_colour_bar(figure: Figure, image: Any, label: str) -> None:
     width, height = figure.get_size_inches()
-    length = min(max(height, 2.5), 4.0)  # inches; as high as the picture, but no higher than is of use
+    length = min(
+        max(height, 2.5), 4.0
+    )  # inches; as high as the picture, but no higher than is of use
     place = figure.add_axes((1 + 0.3 / width, 1 - length / height, 0.15 / width, length / height))
-    figure.colorbar(image, cax=place, label=textwrap.fill(label, int(length * 14)))  # 14 letters of 10 points an inch
+    figure.colorbar(
+        image, cax=place, label=textwrap.fill(label, int(length * 14))
+    )  # 14 letters of 10 points an inch
 
 
 def _families_for(text: str) -> tuple[list[str], str]:
-    """Chooses font families that matplotlib is to try in turn, and returns the characters that none of them has.
+    """Chooses font families that matplotlib is to try in turn, and returns the characters that none
+    of them has.
 
     The default font comes first; others are looked up only for what it lacks.
     """
     families = list(font_manager.FontProperties().get_family())
     missing = _lacking(font_manager.findfont(font_manager.FontProperties()), set(text))
     if missing:
-        for entry in sorted(font_manager.fontManager.ttflist, key=lambda entry: (entry.name, entry.fname)):
+        for entry in sorted(
+            font_manager.fontManager.ttflist, key=lambda entry: (entry.name, entry.fname)
+        ):
             # The font of last resort draws boxes for everything
-            if entry.style != "normal" or str(entry.weight) not in ("400", "normal") or "Last Resort" in entry.name:
+            if (
+                entry.style != "normal"
+                or str(entry.weight) not in ("400", "normal")
+                or "Last Resort" in entry.name
+            ):
                 continue
             left = _lacking(entry.fname, missing)
             if len(left) < len(missing):

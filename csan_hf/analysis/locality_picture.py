@@ -50,8 +50,8 @@ class AttentionReach:
         layers: The layers, counted from 0, of `depth` in that encoder or decoder.
         locality: What is local there; None = full attention.
         query: Head and position of the query that `heads` is about.
-        heads: [H, J], weight of every key in every head for that query: 0 = not seen, 1 = seen, between them =
-            lowered by an energy.
+        heads: [H, J], weight of every key in every head for that query: 0 = not seen, 1 = seen,
+            between them = lowered by an energy.
         positions: [I, J], the same for every query and the keys of its own head.
         areas: [H, H], 1 for the heads whose keys each head sees.
     """
@@ -76,26 +76,31 @@ def draw_locality(
 ) -> None:
     """Draws where a model is local, as its model card shows it.
 
-    Of a CSAN: for each part (encoder, decoder, cross-attention) and each group of layers that are local alike, the
-    keys that one query sees in every head (left), those that every query sees in its own head (middle), and the heads
-    that every head sees (right); what is not local is named. What a method predicts from the sentence, as a Gaussian's
-    centre and width, is drawn as an example, and the picture says which.
+    Of a CSAN: for each part (encoder, decoder, cross-attention) and each group of layers that are
+    local alike, the keys that one query sees in every head (left), those that every query sees in
+    its own head (middle), and the heads that every head sees (right); what is not local is named.
+    What a method predicts from the sentence, as a Gaussian's centre and width, is drawn as an
+    example, and the picture says which.
 
-    Of Pervasive Attention: the taps of its masked convolutions, and the part of the source × target grid that one
-    cell sees after each layer.
+    Of Pervasive Attention: the taps of its masked convolutions, and the part of the source × target
+    grid that one cell sees after each layer.
 
     Args:
-        config: A `CsanConfig` or `PervasiveAttentionConfig`, or its fields as `config.json` holds them.
+        config: A `CsanConfig` or `PervasiveAttentionConfig`, or its fields as `config.json` holds
+            them.
         path: PNG file to write.
-        length: Tokens of the sentence that is drawn; None = 6 more than the widest window, and at least 15. Ignored
-            for Pervasive Attention.
+        length: Tokens of the sentence that is drawn; None = 6 more than the widest window, and at
+            least 15. Ignored for Pervasive Attention.
         parts: Of a CSAN, the parts to draw: `"encoder"`, `"decoder"`, `"cross"`; None = all.
         title: Text above the picture.
 
     Raises:
-        ValueError: The config is impossible, of a family that cannot be drawn, or nothing of it is local.
+        ValueError: The config is impossible, of a family that cannot be drawn, or nothing of it is
+            local.
     """
-    save_figure(plot_locality(config, length=length, parts=parts, title=title), path, dpi=120, margin=0.15)
+    save_figure(
+        plot_locality(config, length=length, parts=parts, title=title), path, dpi=120, margin=0.15
+    )
 
 
 def plot_locality(
@@ -113,7 +118,9 @@ def plot_locality(
     return figure
 
 
-def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int | None = None) -> list[AttentionReach]:
+def attention_reaches(
+    config: PreTrainedConfig | dict[str, Any], *, length: int | None = None
+) -> list[AttentionReach]:
     """Says for each group of equal layers of a CSAN which keys its queries see.
 
     Args:
@@ -134,14 +141,20 @@ def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int 
 
 def is_drawn(config: PreTrainedConfig | dict[str, Any]) -> bool:
     """Whether a model has a picture of its locality: something of it is local."""
-    family = FAMILIES.get(str(config["model_type"] if isinstance(config, dict) else config.model_type))
+    family = FAMILIES.get(
+        str(config["model_type"] if isinstance(config, dict) else config.model_type)
+    )
     if family is None or family.draw is None:
         return False
     own = _as_config(config)
-    return not isinstance(own, CsanConfig) or any(locality for _, locality, _ in _groups(own, tuple(PARTS)))
+    return not isinstance(own, CsanConfig) or any(
+        locality for _, locality, _ in _groups(own, tuple(PARTS))
+    )
 
 
-def _groups(config: CsanConfig, parts: Sequence[str]) -> list[tuple[str, LayerLocality | None, tuple[int, ...]]]:
+def _groups(
+    config: CsanConfig, parts: Sequence[str]
+) -> list[tuple[str, LayerLocality | None, tuple[int, ...]]]:
     """The layers of each part that are alike, local ones first."""
     groups = []
     for part in parts:
@@ -155,15 +168,17 @@ def _groups(config: CsanConfig, parts: Sequence[str]) -> list[tuple[str, LayerLo
 
 
 def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> torch.Tensor:
-    """Says in which layer of Pervasive Attention a cell of the grid first enters what one cell sees.
+    """Says in which layer of Pervasive Attention a cell of the grid first enters what one cell
+    sees.
 
     Args:
         config: The config.
         layers: Layers to count; None = all.
 
     Returns:
-        [R + 1, 2 R + 1] for R = layers · (k - 1) / 2: rows are target positions from R before the cell to its own,
-        columns source positions from R before to R after it. The cell itself, which needs no convolution, has 0.
+        [R + 1, 2 R + 1] for R = layers · (k - 1) / 2: rows are target positions from R before the
+        cell to its own, columns source positions from R before to R after it. The cell itself,
+        which needs no convolution, has 0.
     """
     side = config.kernel_size // 2
     radius = (config.num_layers if layers is None else layers) * side
@@ -180,12 +195,18 @@ def _as_config(config: PreTrainedConfig | dict[str, Any]) -> Any:
     family = FAMILIES.get(name)
     if family is None or family.draw is None:
         drawn = " and ".join(name for name, each in FAMILIES.items() if each.draw is not None)
-        raise ValueError(f"The locality of model_type {name!r} cannot be drawn, only that of {drawn}.")
+        raise ValueError(
+            f"The locality of model_type {name!r} cannot be drawn, only that of {drawn}."
+        )
     return family.config_class.from_dict(config)
 
 
 def _reach(
-    config: CsanConfig, part: str, locality: LayerLocality | None, layers: tuple[int, ...], length: int
+    config: CsanConfig,
+    part: str,
+    locality: LayerLocality | None,
+    layers: tuple[int, ...],
+    length: int,
 ) -> AttentionReach:
     site = config.attention_site(part, layers[0])
     num_heads = site.num_heads
@@ -197,18 +218,24 @@ def _reach(
     for own in range(num_heads):
         areas[own, _area_of(own, num_heads, area)] = 1.0
     depth = config.encoder_layers if part == "encoder" else config.decoder_layers
-    return AttentionReach(part, layers, depth, locality, (head, position), heads, weights[head], areas)
+    return AttentionReach(
+        part, layers, depth, locality, (head, position), heads, weights[head], areas
+    )
 
 
 @torch.no_grad()
-def _example_weights(site: AttentionSite, locality: LayerLocality | None, area: KeyArea, length: int) -> torch.Tensor:
+def _example_weights(
+    site: AttentionSite, locality: LayerLocality | None, area: KeyArea, length: int
+) -> torch.Tensor:
     """[H, I, J]: 0 = not seen, 1 = seen, between them = lowered by an energy."""
     cells = DenseCells(_example_call(site, length))
     weights = area.within_window(cells.distance).float().expand(1, site.num_heads, length, length)
     for method in () if locality is None else locality.methods:
         if isinstance(method, Block):
             own = cells.key_position // method.length == cells.query_position // method.length
-            weights = weights * (own.float() - 1.0).exp()  # paler: the other blocks, seen through a summary
+            weights = (
+                weights * (own.float() - 1.0).exp()
+            )  # paler: the other blocks, seen through a summary
         term = _example_term(method, site, length)
         if term is not None and term.visible is not None:
             weights = weights * term.visible(cells)
@@ -218,10 +245,14 @@ def _example_weights(site: AttentionSite, locality: LayerLocality | None, area: 
 
 
 def _example_term(method: Any, site: AttentionSite, length: int) -> Term | None:
-    """A method's term in a sentence of `length` tokens: that of a Gaussian as `caption` says, others as untrained."""
+    """A method's term in a sentence of `length` tokens: that of a Gaussian as `caption` says,
+    others as untrained.
+    """
     if method.key == "gaussian":
         center = (torch.arange(length, dtype=torch.float32) + _SHIFT[site.part]).clamp(0, length)
-        return GaussianTerm(center[None, None], torch.full((1, 1, 1), _example_width(method, length)))
+        return GaussianTerm(
+            center[None, None], torch.full((1, 1, 1), _example_width(method, length))
+        )
     if method.term is None:
         return None
     with torch.random.fork_rng(devices=[]):
@@ -235,7 +266,9 @@ _PLACE = {"encoder": "i + 2", "decoder": "i − 2", "cross": "i"}
 
 def _example_call(site: AttentionSite, length: int) -> AttentionCall:
     states = torch.zeros(1, site.num_heads, length, site.head_dim)
-    return AttentionCall(states, states, states, KeyArea(causal=site.is_causal), site.head_dim**-0.5)
+    return AttentionCall(
+        states, states, states, KeyArea(causal=site.is_causal), site.head_dim**-0.5
+    )
 
 
 def _example_width(method: Any, length: int) -> float:
@@ -259,8 +292,12 @@ _CAPTIONS = {
 
 
 def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> str:
-    """Says a method in a few words, as above a picture; of one from outside the package its key and settings."""
-    settings: dict[str, Any] = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    """Says a method in a few words, as above a picture; of one from outside the package its key and
+    settings.
+    """
+    settings: dict[str, Any] = {
+        field.name: getattr(method, field.name) for field in dataclasses.fields(method)
+    }
     if method.key not in _CAPTIONS:
         shown = ", ".join(f"{name} {value}" for name, value in settings.items())
         return method.key.replace("_", " ") + (f" ({shown})" if shown else "")
@@ -288,7 +325,11 @@ def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
 
 def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
     """Draws which keys the queries of a CSAN see; see `draw_locality`."""
-    every = [reach for reach in attention_reaches(config, length=length) if parts is None or reach.part in parts]
+    every = [
+        reach
+        for reach in attention_reaches(config, length=length)
+        if parts is None or reach.part in parts
+    ]
     reaches = [reach for reach in every if reach.locality is not None]
     if not reaches:
         raise ValueError("Nothing of this model is local: there is nothing to draw.")
@@ -305,8 +346,16 @@ def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] 
         _outline(middle, position + 1, position + 1)
         _outline(right, head + 1, head + 1)
         key = "source position j" if reach.part == "cross" else "position j"
-        left.set(xlabel=f"key: {key}", ylabel="head", title=f"of query i = {position + 1} in head {head + 1}")
-        middle.set(xlabel=f"key: {key}", ylabel="query: position i", title="of every query, in its own head")
+        left.set(
+            xlabel=f"key: {key}",
+            ylabel="head",
+            title=f"of query i = {position + 1} in head {head + 1}",
+        )
+        middle.set(
+            xlabel=f"key: {key}",
+            ylabel="query: position i",
+            title="of every query, in its own head",
+        )
         right.set(xlabel="keys of head", ylabel="query: head", title="of every head")
         for axes in (left, middle, right):
             axes.title.set_fontsize(9)
@@ -315,7 +364,12 @@ def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] 
     handles = [
         Patch(facecolor=_SEEN, label=seen),
         Patch(facecolor=_UNSEEN, label="not seen"),
-        Patch(facecolor="none", edgecolor=_QUERY, linewidth=1.8, label="the query's own head and position"),
+        Patch(
+            facecolor="none",
+            edgecolor=_QUERY,
+            linewidth=1.8,
+            label="the query's own head and position",
+        ),
     ]
     others = "\n".join(_describe(reach) for reach in every if reach.locality is None)
     style: dict[str, Any] = {"frameon": False, "fontsize": 9, "title": others, "title_fontsize": 9}
@@ -343,8 +397,21 @@ def _show_weights(axes: Axes, weights: torch.Tensor, aspect: Literal["equal", "a
     # From pale to full blue; what is not seen has a colour outside that range
     shades = _shades(np.linspace(0.08, 1, 256))
     image = np.ma.masked_equal(weights.numpy(), 0.0)
-    extent = (0.5, columns + 0.5, rows + 0.5, 0.5)  # people count from 1, as the layers are counted here
-    axes.imshow(image, cmap=shades, vmin=0.0, vmax=1.0, aspect=aspect, extent=extent, interpolation="nearest")
+    extent = (
+        0.5,
+        columns + 0.5,
+        rows + 0.5,
+        0.5,
+    )  # people count from 1, as the layers are counted here
+    axes.imshow(
+        image,
+        cmap=shades,
+        vmin=0.0,
+        vmax=1.0,
+        aspect=aspect,
+        extent=extent,
+        interpolation="nearest",
+    )
     if max(rows, columns) <= _GRID_LINES:
         axes.set_xticks(np.arange(1, columns) + 0.5, minor=True)
         axes.set_yticks(np.arange(1, rows) + 0.5, minor=True)
@@ -361,23 +428,39 @@ def _shades(shares: np.ndarray) -> Colormap:
 
 
 def _outline(axes: Axes, column: float, row: float) -> None:
-    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=_QUERY, linewidth=1.8, zorder=3))
+    axes.add_patch(
+        Rectangle(
+            (column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=_QUERY, linewidth=1.8, zorder=3
+        )
+    )
 
 
-def draw_grid(config: PervasiveAttentionConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
-    """Draws which cells a cell of Pervasive Attention's grid sees; it has neither a length nor parts."""
+def draw_grid(
+    config: PervasiveAttentionConfig, length: int | None, parts: Sequence[str] | None
+) -> Figure:
+    """Draws which cells a cell of Pervasive Attention's grid sees; it has neither a length nor
+    parts.
+    """
     figure = new_figure(10, 4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
     _draw_kernel(left, config.kernel_size)
     _draw_field(figure, right, config)
     for axes in (left, right):
-        axes.set(xlabel="source position, from the cell's own", ylabel="target position, from the cell's own")
+        axes.set(
+            xlabel="source position, from the cell's own",
+            ylabel="target position, from the cell's own",
+        )
         axes.tick_params(labelsize=9)
     handles = [
         Patch(facecolor=_SEEN, label="seen"),
         Patch(facecolor=_MASKED, label="masked: later target tokens"),
         Patch(facecolor="none", edgecolor=_QUERY, linewidth=1.8, label="the cell"),
-        Patch(facecolor="none", edgecolor="black", linestyle="--", label="its row, of which one vector is made"),
+        Patch(
+            facecolor="none",
+            edgecolor="black",
+            linestyle="--",
+            label="its row, of which one vector is made",
+        ),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure
@@ -390,14 +473,23 @@ def _draw_kernel(axes: Axes, kernel_size: int) -> None:
     colours[1 : side + 2, 1:-1] = 1
     edge = side + 1.5
     cmap = ListedColormap([_UNSEEN, _SEEN, _MASKED])
-    axes.imshow(colours, cmap=cmap, vmin=0, vmax=2, extent=(-edge, edge, edge, -edge), interpolation="nearest")
+    axes.imshow(
+        colours,
+        cmap=cmap,
+        vmin=0,
+        vmax=2,
+        extent=(-edge, edge, edge, -edge),
+        interpolation="nearest",
+    )
     for line in np.arange(-edge + 1, edge):
         axes.axhline(line, color="white", linewidth=0.8)
         axes.axvline(line, color="white", linewidth=0.8)
     _outline(axes, 0, 0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f"One layer: {kernel_size}×{kernel_size} taps, {side + 1} rows not masked", fontsize=10)
+    axes.set_title(
+        f"One layer: {kernel_size}×{kernel_size} taps, {side + 1} rows not masked", fontsize=10
+    )
 
 
 def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) -> None:
@@ -414,9 +506,21 @@ def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) ->
         interpolation="nearest",
     )
     axes.axhspan(0.5, border + 0.5, color=_MASKED)
-    row = Rectangle((-edge + 0.1, -0.5), 2 * edge - 0.2, 1, fill=False, edgecolor="black", linestyle="--", zorder=2)
+    row = Rectangle(
+        (-edge + 0.1, -0.5),
+        2 * edge - 0.2,
+        1,
+        fill=False,
+        edgecolor="black",
+        linestyle="--",
+        zorder=2,
+    )
     axes.add_patch(row)
     _outline(axes, 0, 0)
-    title = f"All {layers} layers: {radius} target tokens back, {radius} source tokens to either side"
+    title = (
+        f"All {layers} layers: {radius} target tokens back, {radius} source tokens to either side"
+    )
     axes.set_title(title, fontsize=10)
-    figure.colorbar(image, ax=axes, label="seen from layer", ticks=MaxNLocator(6, integer=True), shrink=0.9)
+    figure.colorbar(
+        image, ax=axes, label="seen from layer", ticks=MaxNLocator(6, integer=True), shrink=0.9
+    )

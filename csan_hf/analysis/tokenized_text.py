@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""A text with its subword tokens, readable, the word that each belongs to, and how many tokens a model takes."""
+"""A text with its subword tokens, readable, the word that each belongs to, and how many tokens a
+model takes.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,12 @@ class TokenizedText:
     Attributes:
         text: The text as it was given.
         ids: The T token ids, special tokens such as "</s>" included.
-        tokens: The T tokens for a reader: a space is "␣", a byte of an unfinished character is "\\xe7".
+        tokens: The T tokens for a reader: a space is "␣", a byte of an unfinished character is
+            "\\xe7".
         words: The text's words, which are what white space separates: `text.split()`.
-        word_of_token: For each token the number of its word, or None for special tokens and for white space at the
-            end of the text. White space elsewhere belongs to the word that follows it.
+        word_of_token: For each token the number of its word, or None for special tokens and for
+            white space at the end of the text. White space elsewhere belongs to the word that
+            follows it.
         starts: For each token where in the text it begins; 0 for special tokens.
     """
 
@@ -81,7 +85,9 @@ def tokenize_texts(
         word_of_token = words_of_spans(words, offsets, special)
         named = tuple(text[start:end] for start, end in words)
         starts = tuple(start for start, _ in offsets)
-        found.append(TokenizedText(text, tuple(ids), tuple(tokens), named, tuple(word_of_token), starts))
+        found.append(
+            TokenizedText(text, tuple(ids), tuple(tokens), named, tuple(word_of_token), starts)
+        )
     return found
 
 
@@ -90,8 +96,8 @@ def check_fast(*tokenizers: PreTrainedTokenizerBase) -> None:
     for tokenizer in tokenizers:
         if not tokenizer.is_fast:
             raise ValueError(
-                f"{type(tokenizer).__name__} does not tell which word a token belongs to; alignments need a fast "
-                "tokenizer, one with a tokenizer.json."
+                f"{type(tokenizer).__name__} does not tell which word a token belongs to; "
+                "alignments need a fast tokenizer, one with a tokenizer.json."
             )
 
 
@@ -100,10 +106,10 @@ def words_of_spans(
 ) -> list[int | None]:
     """Finds the word of each token by where the token begins in the text.
 
-    Words and tokens are given by first character and end in the text as it was given, so that it does not matter what
-    the tokenizer normalises. A span may be empty, or the same for several tokens (the bytes of one character).
-    `special` is 1 for each token that stands for nothing in the text.
-    """
+    Words and tokens are given by first character and end in the text as it was given, so that it
+    does not matter what the tokenizer normalises. A span may be empty, or the same for several
+    tokens (the bytes of one character). `special` is 1 for each token that stands for nothing in
+    the text."""
     ends = [end for _, end in words]
     found: list[int | None] = []
     for (start, _), is_special in zip(spans, special, strict=True):
@@ -118,7 +124,9 @@ _BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 
 def _readable(token: str, byte_level: bool) -> str:
     if byte_level and all(character in _BYTES for character in token):
-        token = bytes(_BYTES[character] for character in token).decode("utf-8", errors="backslashreplace")
+        token = bytes(_BYTES[character] for character in token).decode(
+            "utf-8", errors="backslashreplace"
+        )
     return printable(token.replace(" ", "␣"))
 
 
@@ -126,27 +134,40 @@ def _readable(token: str, byte_level: bool) -> str:
 
 
 def position_limit(model: nn.Module) -> int | None:
-    """Returns for how many tokens a model has position embeddings; None where it makes them for any number."""
-    names = (name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Embedding))
+    """Returns for how many tokens a model has position embeddings; None where it makes them for any
+    number.
+    """
+    names = (
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+    )
     if not any("position" in name for name in names):
         return None
     return getattr(getattr(model, "config", None), "max_position_embeddings", None)
 
 
 def check_positions(model: PreTrainedModel, lengths: Iterable[int]) -> None:
-    """Raises `ValueError` if a model has too few position embeddings for sentences of so many tokens."""
+    """Raises `ValueError` if a model has too few position embeddings for sentences of so many
+    tokens.
+    """
     limit, longest = position_limit(model), max(lengths, default=0)
     if limit is not None and longest > limit:
         raise ValueError(
-            f"A sentence has {longest} tokens, and {type(model).__name__} has positions for {limit} "
-            "(max_position_embeddings): shorten the sentence, or leave it out."
+            f"A sentence has {longest} tokens, and {type(model).__name__} has positions for "
+            f"{limit} (max_position_embeddings): shorten the sentence, or leave it out."
         )
 
 
 def pairs_within_positions(
-    model: PreTrainedModel, tokenizers: TokenizerPair, sources: Sequence[str], targets: Sequence[str] | None = None
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Sequence[str],
+    targets: Sequence[str] | None = None,
 ) -> list[int]:
-    """Returns the numbers of the sentence pairs, or sources alone, for which a model has position embeddings."""
+    """Returns the numbers of the sentence pairs, or sources alone, for which a model has position
+    embeddings.
+    """
     limit = position_limit(model)
     if limit is None or not sources:
         return list(range(len(sources)))

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The functions behind `csan-hf`; its table and its way to read their signatures are in csan_hf_cli.py."""
+"""The functions behind `csan-hf`; its table and its way to read their signatures are in
+csan_hf_cli.py.
+"""
 
 import sys
 from collections.abc import Collection
@@ -25,7 +27,9 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 
 
 def beside_bars() -> AbstractContextManager[Any]:
-    """The context in which lines are written while bars are shown: on a terminal none stands beside a bar."""
+    """The context in which lines are written while bars are shown: on a terminal none stands beside
+    a bar.
+    """
     return tqdm.external_write_mode() if sys.stdout.isatty() else nullcontext()
 
 

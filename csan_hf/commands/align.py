@@ -36,7 +36,8 @@ def align(
     trust_remote_code: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Aligns the words of sentence pairs: one line per pair, "0-0 1-2" = source word 0 with target word 0, 1 with 2.
+    """Aligns the words of sentence pairs: one line per pair, "0-0 1-2" = source word 0 with target
+    word 0, 1 with 2.
 
     Words are what white space separates. Without --target the model's own translations are aligned.
 
@@ -45,19 +46,23 @@ def align(
         target: their translations, one per line (may be .gz); - = standard input
         output: file for the links; - = standard output
         translations: file for the model's translations, where there is no --target
-        threshold: link all source words with more than this share of a target word's positive values, from 0 to 1
-            (default: each target word to the source word with the highest value)
+        threshold: link all source words with more than this share of a target word's positive
+            values, from 0 to 1 (default: each target word to the source word with the highest
+            value)
         symmetric: keep a link only if the target word is the best for the source word too
         layer: decoder layer of a Transformer, from 0, or from the last
         heat_map: file for a picture of one pair's tokens
         sentence: line of the pair to draw, from 1 (default: 1)
-        gold: gold alignment, in Pharaoh's format (0-0 sure, 1p2 possible) or that of NAACL 2003: prints the
-            alignment error rate on standard error
+        gold: gold alignment, in Pharaoh's format (0-0 sure, 1p2 possible) or that of NAACL 2003:
+            prints the alignment error rate on standard error
         num_beams: beams, where there is no --target (default: the model's)
         batch_size: pairs aligned at a time
     """
     if target is not None and (translations is not None or num_beams is not None):
-        raise ValueError("--translations and --num_beams are for the model's own translations: leave out --target")
+        raise ValueError(
+            "--translations and --num_beams are for the model's own translations: leave out "
+            "--target"
+        )
     if gold is not None and target is None:
         raise ValueError("--gold belongs to given translations: give --target too")
     for written in (output, translations, heat_map):
@@ -65,7 +70,9 @@ def align(
     sources, *targets = open_parallel(source, *([] if target is None else [target]))
     drawn = 1 if sentence is None else sentence
     if heat_map is not None and not 1 <= drawn <= len(sources):
-        raise ValueError(f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {drawn}.")
+        raise ValueError(
+            f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {drawn}."
+        )
     # Before anything is aligned, which may take hours
     right = [] if gold is None else read_alignments(gold, sources, targets[0])
     network, tokenizers = load_translation_model(
@@ -73,7 +80,9 @@ def align(
     )
     options: Any = {"layer": layer, "batch_size": batch_size, "progress": not quiet}
     options |= {} if num_beams is None else {"num_beams": num_beams}
-    alignments = align_stream(network, tokenizers, sources, targets[0] if targets else None, **options)
+    alignments = align_stream(
+        network, tokenizers, sources, targets[0] if targets else None, **options
+    )
     links = []
     with ExitStack() as files:
         links_file = files.enter_context(open_for_writing(output))
@@ -90,5 +99,9 @@ def align(
                 links.append(line)
     if gold is not None:
         found = load_metric("aer").results(links, [each.pharaoh() for each in right])
-        named = {"alignment error rate": "aer", "precision": "alignment_precision", "recall": "alignment_recall"}
+        named = {
+            "alignment error rate": "aer",
+            "precision": "alignment_precision",
+            "recall": "alignment_recall",
+        }
         print(", ".join(f"{name} {found[key]:.2f}" for name, key in named.items()), file=sys.stderr)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf convert`, `convert-attn2d`, `export-onnx` and `push`: checkpoints that come from elsewhere or go there."""
+"""`csan-hf convert`, `convert-attn2d`, `export-onnx` and `push`: checkpoints that come from
+elsewhere or go there.
+"""
 
 import pkgutil
 import sys
@@ -26,12 +28,14 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         csan-hf convert Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --head_area 3
         csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --head_area 3
 
-    Any field of `CsanConfig` is an option; values are YAML, and several values make a list: `--localness_layers 0 1`,
-    `--localness_window query`, `--encoder_locality '[{window: 5}, null, null]'`. Without options locality is off.
+    Any field of `CsanConfig` is an option; values are YAML, and several values make a list:
+    `--localness_layers 0 1`, `--localness_window query`, `--encoder_locality '[{window: 5}, null,
+    null]'`. Without options locality is off.
 
     Args:
         source: directory or Hub name of a checkpoint
-        directory: where to save the self-contained CSAN, with the tokenizer where there is one; new or empty
+        directory: where to save the self-contained CSAN, with the tokenizer where there is one; new
+            or empty
     """
     check_new_directory(directory)
     for name, value in fields.items():
@@ -42,14 +46,19 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
             model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type", "")
         converters = FAMILIES["csan"].converters
         if model_type not in converters:
-            raise ValueError(f"a model of type {model_type!r} cannot be converted, only {', '.join(converters)}.")
+            raise ValueError(
+                f"a model of type {model_type!r} cannot be converted, only {', '.join(converters)}."
+            )
         model = pkgutil.resolve_name(converters[model_type])(source, **fields)
     except (OSError, ValueError, RuntimeError, StrictDataclassError, yaml.YAMLError) as error:
         raise ValueError(f"{source}: {error}") from error
     try:
         tokenizers = TokenizerPair.from_pretrained(source)
     except (OSError, ValueError, ImportError, TypeError) as error:
-        print(f"{source} has no tokenizer, so none is saved ({str(error).splitlines()[0]})", file=sys.stderr)
+        print(
+            f"{source} has no tokenizer, so none is saved ({str(error).splitlines()[0]})",
+            file=sys.stderr,
+        )
         tokenizers = None
     hub.save_self_contained(model, tokenizers, directory)
     print(f"{directory}: CSAN with {model.num_parameters():,} parameters")
@@ -71,8 +80,9 @@ def convert_attn2d(
         csan-hf convert-attn2d save/l24/model-best.pth runs/l24
         csan-hf convert-attn2d pa_iwslt_de_en/checkpoint_best.pt runs/pa --residual
 
-    CHECKPOINT is what their trainer saved: of 2018 model.pth or model-best.pth, of 2020 a checkpoint of fairseq. Their
-    vocabularies lie beside the data, not in the checkpoint, so no tokenizer is saved.
+    CHECKPOINT is what their trainer saved: of 2018 model.pth or model-best.pth, of 2020 a
+    checkpoint of fairseq. Their vocabularies lie beside the data, not in the checkpoint, so no
+    tokenizer is saved.
 
     Args:
         checkpoint: file with a state dict
@@ -111,8 +121,8 @@ def export_onnx(
         csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8
 
     DIRECTORY receives the graphs of encoder and decoder, named as optimum's, config and tokenizers.
-    `csan-hf translate --model DIRECTORY` translates with them; `--check FILE` translates the lines of a file with
-    both and counts equal translations.
+    `csan-hf translate --model DIRECTORY` translates with them; `--check FILE` translates the lines
+    of a file with both and counts equal translations.
 
     Args:
         directory: where to save the graphs; new or empty
@@ -122,16 +132,22 @@ def export_onnx(
     from csan_hf.hub import onnx  # which needs an extra
 
     lines = list(read_lines(check)) if check else []
-    network, tokenizers = load_translation_model(model, device="cpu", trust_remote_code=trust_remote_code)
+    network, tokenizers = load_translation_model(
+        model, device="cpu", trust_remote_code=trust_remote_code
+    )
     onnx.export_onnx(network, directory, precision=precision, tokenizers=tokenizers)
     print(f"{directory}: {type(network).__name__} as ONNX graphs, {precision}")
     if not lines:
         return
     pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
     models: list[Any] = [network, OnnxTranslationModel.from_directory(directory)]
-    here, there = (TextTranslationPipeline(model=each, **pair, device="cpu")(lines, batch_size=16) for each in models)
+    here, there = (
+        TextTranslationPipeline(model=each, **pair, device="cpu")(lines, batch_size=16)
+        for each in models
+    )
     equal = sum(
-        ours["translation_text"] == theirs["translation_text"] for ours, theirs in zip(here, there, strict=True)
+        ours["translation_text"] == theirs["translation_text"]
+        for ours, theirs in zip(here, there, strict=True)
     )
     print(f"{equal} of {len(lines)} translations are the same")
 
@@ -148,8 +164,9 @@ def export_ctranslate2(
 
         csan-hf export-ct2 runs/plain runs/plain-ct2 --quantization int8
 
-    DIRECTORY receives what `ctranslate2.Translator` loads, and the tokenizers. Locality must be off, or be relative
-    positions in all layers without sinusoids; the other methods run by `csan-hf export-onnx`.
+    DIRECTORY receives what `ctranslate2.Translator` loads, and the tokenizers. Locality must be
+    off, or be relative positions in all layers without sinusoids; the other methods run by `csan-hf
+    export-onnx`.
 
     Args:
         directory: where to save the model; new or empty
@@ -157,7 +174,9 @@ def export_ctranslate2(
     """
     from csan_hf.hub.ctranslate2 import export_ctranslate2 as export  # which needs a package
 
-    network, tokenizers = load_translation_model(model, device="cpu", trust_remote_code=trust_remote_code)
+    network, tokenizers = load_translation_model(
+        model, device="cpu", trust_remote_code=trust_remote_code
+    )
     export(network, directory, tokenizers=tokenizers, quantization=quantization)
     print(f"{directory}: {type(network).__name__} for CTranslate2, {quantization}")
 
@@ -176,8 +195,9 @@ def push(
 
         csan-hf push runs/numbers NAME/numbers-en-de
 
-    The folder is checked first, in a process that cannot import csan_hf; an incomplete one is refused, with what is
-    missing. Checkpoints of the training and logs are not uploaded. Log in with `hf auth login`, or set HF_TOKEN.
+    The folder is checked first, in a process that cannot import csan_hf; an incomplete one is
+    refused, with what is missing. Checkpoints of the training and logs are not uploaded. Log in
+    with `hf auth login`, or set HF_TOKEN.
 
     Args:
         directory: folder of the checkpoint
@@ -197,4 +217,6 @@ def push(
         directory, repo_id, private=private, revision=revision, commit_message=message, check=False
     )
     print(commit.commit_url)
-    print(f'It loads with {repo_id!r}, revision="{commit.oid}", trust_remote_code=True: its card has the lines.')
+    print(
+        f'It loads with {repo_id!r}, revision="{commit.oid}", trust_remote_code=True: its card has the lines.'
+    )

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf compare` for a suite of systems that it trains, `csan-hf report` for translations that are there."""
+"""`csan-hf compare` for a suite of systems that it trains, `csan-hf report` for translations that
+are there.
+"""
 
 import sys
 from pathlib import Path
@@ -8,7 +10,14 @@ from typing import Any, Literal
 from csan_hf.comparison import compare_suite, load_suite, publish_suite
 from csan_hf.comparison.publish import check_target
 from csan_hf.evaluation.metrics import DEFAULT_METRICS
-from csan_hf.report import check_card, check_settings, compare_systems, load_systems, show_in_card, write_report
+from csan_hf.report import (
+    check_card,
+    check_settings,
+    compare_systems,
+    load_systems,
+    show_in_card,
+    write_report,
+)
 from csan_hf.report.systems import check_names, name_and_paths
 from csan_hf.text_files import check_not_read, check_writable, counted
 
@@ -30,11 +39,12 @@ def compare(
 ) -> int:
     """Trains and compares the systems of a suite.
 
-    A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists those that come with csan_hf.
-    Its cost is printed first. The same command continues after any interruption; a finished run is never repeated, a
-    failed one is tried again. The report (report.md, report.json, scores.csv and pictures) is written into the folder
-    of the suite. --publish copies it, with what it rests on, to another folder, without models: copied back as
-    --output on another machine, the suite goes on from there.
+    A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists those that
+    come with csan_hf. Its cost is printed first. The same command continues after any interruption;
+    a finished run is never repeated, a failed one is tried again. The report (report.md,
+    report.json, scores.csv and pictures) is written into the folder of the suite. --publish copies
+    it, with what it rests on, to another folder, without models: copied back as --output on another
+    machine, the suite goes on from there.
 
         csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1
         csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost
@@ -52,7 +62,9 @@ def compare(
     loaded, folder = load_suite(suite, size=size, data_dir=data_dir), Path(output)
     if publish:
         check_target(loaded, folder, Path(publish))  # before anything is trained
-    failed = compare_suite(loaded, folder, jobs=jobs, threads=threads, only=only, progress=not quiet)
+    failed = compare_suite(
+        loaded, folder, jobs=jobs, threads=threads, only=only, progress=not quiet
+    )
     for name, reason in failed.items():
         print(f"Failed: {name}: {reason}", file=sys.stderr)
     if only != "cost":
@@ -84,11 +96,13 @@ def report(
     trust_remote_code: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Writes a page that compares translations: scores with significance, plots, every sentence with its alignment.
+    """Writes a page that compares translations: scores with significance, plots, every sentence
+    with its alignment.
 
-    A system is a checkpoint (a folder or Hub name, which translates --source) or a file with one translation per line;
-    NAME=PATH names it, and PATH,PATH,… are the same system trained with several seeds. Each is compared with the
-    baseline: differences are its score minus that of the baseline. The page is one file that loads nothing.
+    A system is a checkpoint (a folder or Hub name, which translates --source) or a file with one
+    translation per line; NAME=PATH names it, and PATH,PATH,… are the same system trained with
+    several seeds. Each is compared with the baseline: differences are its score minus that of the
+    baseline. The page is one file that loads nothing.
 
         csan-hf report runs/numbers base.txt --source test.en --reference test.de
 
@@ -101,7 +115,8 @@ def report(
         card: show the plots in the model card of the first system, a run's folder
         baseline: name of the system that the others are compared with (default: the last)
         title: heading (default: the names of the systems)
-        metrics: bleu, chrf, ter, ...; an unknown name lists all; the first is plotted (default: bleu chrf)
+        metrics: bleu, chrf, ter, ...; an unknown name lists all; the first is plotted (default:
+            bleu chrf)
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: 13a)
         test: of significance; two-sided, p-values are adjusted for the number of systems (Holm)
         samples: resamples of the bootstrap
@@ -120,13 +135,27 @@ def report(
     check_writable(output)
     if plots is not None:
         check_writable(plots / "scores_by_length.png")
-    settings: Any = {"metrics": metrics or list(DEFAULT_METRICS), "tokenize": bleu_tokenize, "test": test}
+    settings: Any = {
+        "metrics": metrics or list(DEFAULT_METRICS),
+        "tokenize": bleu_tokenize,
+        "test": test,
+    }
     check_settings([len(name_and_paths(system)[1]) for system in systems], **settings)
     sources, references = open_parallel(source, reference)
-    options: Any = {"device": device, "trust_remote_code": trust_remote_code, "num_beams": num_beams}
+    options: Any = {
+        "device": device,
+        "trust_remote_code": trust_remote_code,
+        "num_beams": num_beams,
+    }
     loaded = load_systems(systems, sources, progress=not quiet, **options)
     title = title or ", ".join(system.name for system in loaded)
-    settings |= {"samples": samples, "aligned": aligned, "title": title, "progress": not quiet, "baseline": baseline}
+    settings |= {
+        "samples": samples,
+        "aligned": aligned,
+        "title": title,
+        "progress": not quiet,
+        "baseline": baseline,
+    }
     page = compare_systems(loaded, sources, references, **settings)
     write_report(page, output, plots=plots)
     if card:

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf demo`: a page in the browser to try models, compare them, and click a word for its alignment."""
+"""`csan-hf demo`: a page in the browser to try models, compare them, and click a word for its
+alignment.
+"""
 
 import html
 import logging
@@ -29,7 +31,12 @@ _WORD, _CLICKED = "word", "clicked"  # what can be clicked needs a category
 _COLOURS, _DARKEST = {_WORD: "#e5e7eb", _CLICKED: "#f0e442"}, 0.7
 _CSS = "#translate {background: #c2410c} .min_value, .max_value {color: inherit !important}"
 _MOST_CHARACTERS = 5000
-SERVED: dict[str, Any] = {"max_file_size": 0, "enable_monitoring": False, "ssr_mode": False, "share": False}
+SERVED: dict[str, Any] = {
+    "max_file_size": 0,
+    "enable_monitoring": False,
+    "ssr_mode": False,
+    "share": False,
+}
 SERVED |= {"footer_links": [], "app_kwargs": {"openapi_url": None}, "css": _CSS}
 """How the page of `build_demo` is launched: with nothing beside it."""
 
@@ -48,12 +55,14 @@ def demo(
     device: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
-    """Try a checkpoint in the browser, or compare several: translate, and click a word for its alignment.
+    """Try a checkpoint in the browser, or compare several: translate, and click a word for its
+    alignment.
 
         csan-hf demo runs/numbers
         csan-hf demo runs/numbers runs/numbers_pervasive_attention --port 7861
 
-    The page can be opened only on this machine, unless --host says otherwise. Needs `pip install csan_hf[demo]`.
+    The page can be opened only on this machine, unless --host says otherwise. Needs `pip install
+    csan_hf[demo]`.
 
     Args:
         models: folder or Hub name; one, or several to compare
@@ -62,15 +71,26 @@ def demo(
         port: port to serve at (default: a free one from 7860)
     """
     try:  # before models are loaded for nothing
-        socket.create_server((host, port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        socket.create_server(
+            (host, port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        ).close()
     except (OSError, OverflowError, UnicodeError) as error:
         at = f"{host}, port {port}" if port else host
-        raise ValueError(f"nothing can be served at {at} ({error}): choose another --host or --port.") from error
+        raise ValueError(
+            f"nothing can be served at {at} ({error}): choose another --host or --port."
+        ) from error
     import_gradio()
-    options: Any = {"src_lang": source_lang, "tgt_lang": target_lang, "trust_remote_code": trust_remote_code}
+    options: Any = {
+        "src_lang": source_lang,
+        "tgt_lang": target_lang,
+        "trust_remote_code": trust_remote_code,
+    }
     loaded = [DemoModel(name, device=device, **options) for name in models]
     if host not in ("127.0.0.1", "::1", "localhost"):
-        print(f"Served at {host}, without a password: whoever reaches this machine there can use it.", file=sys.stderr)
+        print(
+            f"Served at {host}, without a password: whoever reaches this machine there can use it.",
+            file=sys.stderr,
+        )
     build_demo(loaded, example=text).launch(server_name=host, server_port=port, **SERVED)
 
 
@@ -78,30 +98,37 @@ def demo(
 class TranslatedText:
     """The words of a text and of its translation, with the line breaks of the latter.
 
-    `rows` has for each of `target` where in `source` its sentence begins, and how strongly it is related to the words
-    of that sentence: float32 [words].
-    """
+    `rows` has for each of `target` where in `source` its sentence begins, and how strongly it is
+    related to the words of that sentence: float32 [words]."""
 
     source: list[str] = field(default_factory=list)
     target: list[str] = field(default_factory=list)
     rows: list[tuple[int, np.ndarray]] = field(default_factory=list)
 
     def marked(self, clicked: int | None = None) -> tuple[list, list]:
-        """Returns target and source words; the latter with how strongly they are related to a clicked target word."""
+        """Returns target and source words; the latter with how strongly they are related to a
+        clicked target word.
+        """
         kinds = [None if word.isspace() else _WORD for word in self.target]
         shares = np.zeros(len(self.source))
         if clicked is not None:
             kinds[clicked], (start, row) = _CLICKED, self.rows[clicked]
-            shares[start : start + len(row)] = _DARKEST * row.clip(min=0) / (row.max(initial=0.0) or 1.0)
-        return list(zip(self.target, kinds, strict=True)), list(zip(self.source, shares.tolist(), strict=True))
+            shares[start : start + len(row)] = (
+                _DARKEST * row.clip(min=0) / (row.max(initial=0.0) or 1.0)
+            )
+        return list(zip(self.target, kinds, strict=True)), list(
+            zip(self.source, shares.tolist(), strict=True)
+        )
 
 
 class DemoModel:
     """A checkpoint, a folder or a name on the Hub, that translates texts and aligns their words.
 
     Attributes:
-        languages: Codes of source and target language; none where neither tokenizer nor card name a pair.
-        example: A text to begin with, from the card or in the source language; "" where neither is known.
+        languages: Codes of source and target language; none where neither tokenizer nor card name a
+            pair.
+        example: A text to begin with, from the card or in the source language; "" where neither is
+            known.
     """
 
     def __init__(
@@ -114,7 +141,9 @@ class DemoModel:
         trust_remote_code: bool = False,
     ) -> None:
         self.path, self.name = name, os.path.basename(os.path.normpath(name))
-        model, pair = load_translation_model(name, device=device, trust_remote_code=trust_remote_code)
+        model, pair = load_translation_model(
+            name, device=device, trust_remote_code=trust_remote_code
+        )
         source: Any = pair.source
         chosen: Any = {"src_lang": src_lang, "tgt_lang": tgt_lang}
         names = hasattr(source, "src_lang") or f">>{tgt_lang}<<" in source.get_vocab()
@@ -125,7 +154,10 @@ class DemoModel:
         self.pipeline: Any = TextTranslationPipeline(model=model, **whole, **chosen)
         self.pipeline("1", num_beams=1)  # where languages are missing it fails now, not on the page
         if hasattr(source, "src_lang"):  # for the alignment
-            source.src_lang, source.tgt_lang = src_lang or source.src_lang, tgt_lang or source.tgt_lang
+            source.src_lang, source.tgt_lang = (
+                src_lang or source.src_lang,
+                tgt_lang or source.tgt_lang,
+            )
         card = _card_of(name)
         named = [
             (getattr(source, f"{kind}_lang", None) for kind in kinds)
@@ -137,24 +169,42 @@ class DemoModel:
         )
         example = card and re.search(r'translator\("((?:[^"\\]|\\.)+)"\)\[0\]', card.text)
         language = base_language(self.languages[0]) if self.languages else ""
-        self.example = re.sub(r"\\(.)", r"\1", example[1]) if example else EXAMPLES.get(language, "")
+        self.example = (
+            re.sub(r"\\(.)", r"\1", example[1]) if example else EXAMPLES.get(language, "")
+        )
 
     def translate(self, text: str, num_beams: int) -> TranslatedText:
-        """Translates a text sentence by sentence; what may be wrong with the translation is logged as a warning."""
+        """Translates a text sentence by sentence; what may be wrong with the translation is logged
+        as a warning.
+        """
         warning_once.cache_clear()  # whoever translates next is to see it too
-        how = {"limit": self.pipeline.source_limit, "language": next(iter(self.languages), None), "always": True}
+        how = {
+            "limit": self.pipeline.source_limit,
+            "language": next(iter(self.languages), None),
+            "always": True,
+        }
         split = split_text(text, count_tokens=self.pipeline.token_counter(), **how)
-        results = self.pipeline.translate_segments(split.segments, batch_size=16, num_beams=num_beams)
-        pairs = [(text, result["translation_text"]) for text, [result] in zip(split.segments, results, strict=True)]
+        results = self.pipeline.translate_segments(
+            split.segments, batch_size=16, num_beams=num_beams
+        )
+        pairs = [
+            (text, result["translation_text"])
+            for text, [result] in zip(split.segments, results, strict=True)
+        ]
         try:
-            matrices = [each.word_matrix() for each in align_pairs(self.pipeline.model, self.tokenizers, pairs)]
+            matrices = [
+                each.word_matrix()
+                for each in align_pairs(self.pipeline.model, self.tokenizers, pairs)
+            ]
         except ValueError as error:
             _logger.warning(f"Words are not aligned: {error}")
             matrices = [np.zeros((len(target.split()), 0)) for _, target in pairs]
         found = TranslatedText()
         for (source, target), matrix, gap in zip(pairs, matrices, split.gaps[1:], strict=True):
             breaks = ["\n" * gap.count("\n")] if "\n" in gap else []
-            found.rows += [(len(found.source), row) for row in matrix] + [(0, np.zeros(0)) for _ in breaks]
+            found.rows += [(len(found.source), row) for row in matrix] + [
+                (0, np.zeros(0)) for _ in breaks
+            ]
             found.source += source.split()
             found.target += target.split() + breaks
         return found
@@ -169,7 +219,9 @@ def _card_of(name: str) -> ModelCard | None:
 
 
 def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
-    """Builds the page, a `gradio.Blocks`, for one model or several to compare, with examples to click."""
+    """Builds the page, a `gradio.Blocks`, for one model or several to compare, with examples to
+    click.
+    """
     gradio, titles = import_gradio(), titles_of(models)
     examples = list(dict.fromkeys(filter(None, [example, *(model.example for model in models)])))
 
@@ -195,7 +247,10 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
         return translated.marked(event.index)
 
     with gradio.Blocks(title=f"{', '.join(titles)}: translate") as page:
-        gradio.Markdown("# Translate\n\nThen click a word of the translation: the source words it comes from darken.")
+        gradio.Markdown(
+            "# Translate\n\nThen click a word of the translation: the source words it comes from "
+            "darken."
+        )
         source = gradio.Textbox(
             examples[0] if examples else "", label="Source", lines=3, max_lines=12, elem_id="source"
         )
@@ -207,20 +262,41 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
         with gradio.Row():
             for number, (model, title) in enumerate(zip(models, titles, strict=True)):
                 with gradio.Column():
-                    names = [Locale("en").languages.get(base_language(each), each) for each in model.languages]
+                    names = [
+                        Locale("en").languages.get(base_language(each), each)
+                        for each in model.languages
+                    ]
                     gradio.Markdown(f"## {title}\n\n{' → '.join(names)}")
-                    words = {"label": "Translation", "color_map": _COLOURS, "show_inline_category": False}
-                    translation = gradio.HighlightedText([], elem_id=f"translation-{number}", **words)
-                    aligned = gradio.HighlightedText([], label="Source", elem_id=f"aligned-{number}")
+                    words = {
+                        "label": "Translation",
+                        "color_map": _COLOURS,
+                        "show_inline_category": False,
+                    }
+                    translation = gradio.HighlightedText(
+                        [], elem_id=f"translation-{number}", **words
+                    )
+                    aligned = gradio.HighlightedText(
+                        [], label="Source", elem_id=f"aligned-{number}"
+                    )
                     state = gradio.State(TranslatedText())
-                    translation.select(select, state, [translation, aligned], api_visibility="private")
+                    translation.select(
+                        select, state, [translation, aligned], api_visibility="private"
+                    )
                     outputs += [state, translation, aligned]
-        gradio.on([button.click, source.submit], translate, [source, beams], outputs, api_visibility="private")
+        gradio.on(
+            [button.click, source.submit],
+            translate,
+            [source, beams],
+            outputs,
+            api_visibility="private",
+        )
     return page.queue(max_size=20, api_open=False)
 
 
 def titles_of(models: Sequence[DemoModel]) -> list[str]:
-    """Returns the last parts of the models' names, or the whole names where the last parts are the same."""
+    """Returns the last parts of the models' names, or the whole names where the last parts are the
+    same.
+    """
     names = [model.name for model in models]
     return names if len(set(names)) == len(names) else [model.path for model in models]
 

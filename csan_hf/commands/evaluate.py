@@ -55,54 +55,77 @@ def evaluate(
 ) -> None:
     """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
 
-    The data is a recipe's held-out splits, or two files. `--hypotheses FILE` scores an existing translation instead;
-    `--forced` asks how probable the model finds the references.
-    Several models are an ensemble: their probabilities are averaged.
-    Under `accelerate launch` or torchrun the processes share the work.
+    The data is a recipe's held-out splits, or two files. `--hypotheses FILE` scores an existing
+    translation instead; `--forced` asks how probable the model finds the references. Several models
+    are an ensemble: their probabilities are averaged. Under `accelerate launch` or torchrun the
+    processes share the work.
 
     Args:
         model: checkpoint folder or Hub name; several = an ensemble
-        hypotheses: existing translations to score, one per line (- = standard input); with --source and --reference
+        hypotheses: existing translations to score, one per line (- = standard input); with --source
+            and --reference
         recipe: recipe whose data to use (default: the model's recipe.yaml)
         split: splits of the recipe (default: all but train)
         source: source sentences, one per line (may be .gz)
         reference: reference translations, one per line (may be .gz)
-        output_dir: folder for hypotheses and scores (default: MODEL/evaluation; of an ensemble it must be given)
+        output_dir: folder for hypotheses and scores (default: MODEL/evaluation; of an ensemble it
+            must be given)
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)
-        metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu chrf)
+        metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu
+            chrf)
         by_length: also score groups of sentences of similar length
-        forced: translate nothing: write the log-probability of each reference and the perplexity of all
+        forced: translate nothing: write the log-probability of each reference and the perplexity of
+            all
     """
     by_recipe = recipe is not None or bool(split)
     misplaced = hypotheses is not None if source is None else by_recipe
     names = model or []
-    if bool(names) == (hypotheses is not None) or (source is None) != (reference is None) or misplaced:
+    if (
+        bool(names) == (hypotheses is not None)
+        or (source is None) != (reference is None)
+        or misplaced
+    ):
         raise ValueError(
-            "give --model, or --hypotheses; and --source with --reference, or --recipe, --split of --model"
+            "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
+            "of --model"
         )
     if len(names) > 1 and output_dir is None:
         raise ValueError("An ensemble has no folder of its own: pass --output_dir.")
     if forced and (hypotheses is not None or metrics or by_length or num_beams):
-        raise ValueError("--forced translates nothing: leave out --hypotheses, --metrics, --by_length and --num_beams")
+        raise ValueError(
+            "--forced translates nothing: leave out --hypotheses, --metrics, --by_length and "
+            "--num_beams"
+        )
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
     for metric in metrics or ():
         load_metric(metric).check_requirements()
     loaded: Recipe | None = None
     if source is not None and reference is not None:
-        sources, references, *lines = open_parallel(source, reference, *([] if hypotheses is None else [hypotheses]))
+        sources, references, *lines = open_parallel(
+            source, reference, *([] if hypotheses is None else [hypotheses])
+        )
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
         loaded, sets = _recipe_splits(recipe or Path(names[0]) / "recipe.yaml", split)
     chosen: dict[str, Any] = {
-        "metrics": metrics or (loaded is not None and loaded.training.get("metrics")) or DEFAULT_METRICS,
+        "metrics": metrics
+        or (loaded is not None and loaded.training.get("metrics"))
+        or DEFAULT_METRICS,
         "tokenize": bleu_tokenize or (loaded.bleu_tokenize if loaded is not None else None),
         "progress": not quiet,
     }
 
-    def score(sources: Collection[str], found: Collection[str], references: Collection[str]) -> dict[str, Any]:
-        scores = {**score_translations(found, references, sources=sources, **chosen), "sentences": len(sources)}
+    def score(
+        sources: Collection[str], found: Collection[str], references: Collection[str]
+    ) -> dict[str, Any]:
+        scores = {
+            **score_translations(found, references, sources=sources, **chosen),
+            "sentences": len(sources),
+        }
         if by_length:
-            scores["by_length"] = score_by_length(sources, found, references, samples=BOOTSTRAP_SAMPLES, **chosen)
+            scores["by_length"] = score_by_length(
+                sources, found, references, samples=BOOTSTRAP_SAMPLES, **chosen
+            )
         return scores
 
     if hypotheses is not None:
@@ -112,9 +135,18 @@ def evaluate(
         _print_table(scores)
         return
     output = output_dir or path_inside(names[0], "evaluation")
-    loading = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code, "progress": not quiet}
+    loading = {
+        "device": device,
+        "dtype": dtype,
+        "trust_remote_code": trust_remote_code,
+        "progress": not quiet,
+    }
     languages = {"src_lang": source_lang, "tgt_lang": target_lang}
-    working: dict[str, Any] = {"max_batch_tokens": max_batch_tokens, "progress": not quiet, **languages}
+    working: dict[str, Any] = {
+        "max_batch_tokens": max_batch_tokens,
+        "progress": not quiet,
+        **languages,
+    }
     if forced:
         _force(names, sets, output, loading, working)
         return
@@ -143,7 +175,9 @@ def _recipe_splits(path: Path, split: list[str] | None) -> tuple[Recipe, dict[st
     recipe = load_recipe(path)
     splits, _ = load_translation_dataset(recipe.data_arguments(), split)
     wanted = split or [name for name in splits if name != "train"]
-    return recipe, {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in wanted}
+    return recipe, {
+        name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in wanted
+    }
 
 
 def _translate_and_score(
@@ -185,7 +219,11 @@ def _translate_and_score(
 
 
 def _force(
-    names: list[str], sets: dict[str, TestSet], output: Path, loading: dict[str, Any], working: dict[str, Any]
+    names: list[str],
+    sets: dict[str, TestSet],
+    output: Path,
+    loading: dict[str, Any],
+    working: dict[str, Any],
 ) -> None:
     """Scores the references by the model, and writes the scores of each line and of all."""
     processes = launched_processes(loading["device"])
@@ -211,7 +249,9 @@ def _force(
     width = max(5, *map(len, table))
     print(f"{'split':<{width}}  sentences    tokens  log-probability  perplexity")
     for split, row in table.items():
-        numbers = f"{row['tokens']:>8,}  {row['log_probability']:>15,.1f}  {row['perplexity']:>10,.3f}"
+        numbers = (
+            f"{row['tokens']:>8,}  {row['log_probability']:>15,.1f}  {row['perplexity']:>10,.3f}"
+        )
         print(f"{split:<{width}}  {row['sentences']:>9,}  {numbers}")
     print(f"Scores by line and forced.json are in {output}.")
 
@@ -230,7 +270,11 @@ def _print_table(scores: dict[str, dict]) -> None:
     labels = [f"{metric.label:>{each}} " for metric, each in columns]
     print(f"{'split':<{width}}  sentences ", *labels, "search   sentences/s")
     for name, entry in scores.items():
-        speed = f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}" if "seconds" in entry else "-"
+        speed = (
+            f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}"
+            if "seconds" in entry
+            else "-"
+        )
         values = [f"{entry[metric.name]:>{each}.{metric.decimals}f} " for metric, each in columns]
         search = search_name(entry["num_beams"]) if "num_beams" in entry else "-"
         print(f"{name:<{width}}  {entry['sentences']:>9,} ", *values, f"{search:<7}  {speed:>11}")
@@ -245,12 +289,17 @@ def _print_table(scores: dict[str, dict]) -> None:
 def _print_lengths(name: str, groups: list[dict], metrics: list[type[CorpusMetric]]) -> None:
     """Prints the scores of groups of similar length as a Markdown table."""
     print(f"\n{name}, by words in the source; in brackets: 95% intervals by bootstrap\n")
-    print(f"| words in the source | sentences | reference | hypothesis | {' | '.join(m.label for m in metrics)} |")
+    print(
+        "| words in the source | sentences | reference | hypothesis | "
+        f"{' | '.join(m.label for m in metrics)} |"
+    )
     print("| --- |" + " ---: |" * (3 + len(metrics)))
     for group in groups:
         cells = [f"{group['shortest']} to {group['longest']}", f"{group['sentences']:,}"]
         cells += [f"{group[f'{side}_words']:.1f}" for side in ("reference", "hypothesis")]
         for metric in metrics:
-            low, high = (f"{bound:.{metric.decimals}f}" for bound in group[f"{metric.name}_interval"])
+            low, high = (
+                f"{bound:.{metric.decimals}f}" for bound in group[f"{metric.name}_interval"]
+            )
             cells.append(f"{group[metric.name]:.{metric.decimals}f} [{low}, {high}]")
         print(f"| {' | '.join(cells)} |")

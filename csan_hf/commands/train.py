@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Train what a recipe describes, score it and write its card: `csan-hf train RECIPE [--key value ...]`."""
+"""Train what a recipe describes, score it and write its card: `csan-hf train RECIPE [--key value
+...]`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from accelerate import PartialState
 from safetensors import SafetensorError
 
 from csan_hf.training.dry_run import dry_run
-from csan_hf.training.recipe import SECTIONS, RecipeError, describe_type, find_family, load_recipe, recipe_options
+from csan_hf.training.recipe import (
+    SECTIONS,
+    RecipeError,
+    describe_type,
+    find_family,
+    load_recipe,
+    recipe_options,
+)
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
 from csan_hf_cli import script
@@ -41,7 +50,9 @@ def split_command_line(arguments: Sequence[str]) -> tuple[str | None, list[tuple
                 value = rest.pop(0) if takes_value else "true"
             overrides.append((key, value))
         elif argument.startswith("-") or recipe is not None:
-            raise RecipeError(f"{argument!r} is not understood: pass one recipe, then --key value pairs.")
+            raise RecipeError(
+                f"{argument!r} is not understood: pass one recipe, then --key value pairs."
+            )
         else:
             recipe = argument
     return recipe, overrides, False
@@ -65,10 +76,16 @@ def format_help(model: str = "csan") -> str:
         lines += ["", f"{titles.get(section, section)}:"]
         for option in recipe_options(model):
             if option.section == section:
-                default = "null" if option.default is None else getattr(option.default, "value", option.default)
+                default = (
+                    "null"
+                    if option.default is None
+                    else getattr(option.default, "value", option.default)
+                )
                 text = f"  --{option.path}  ({describe_type(option.annotation)}; default {default})"
                 lines += textwrap.wrap(text, 79, subsequent_indent=" " * 6, break_on_hyphens=False)
-                lines += textwrap.wrap(option.help, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
+                lines += textwrap.wrap(
+                    option.help, 79, initial_indent=" " * 6, subsequent_indent=" " * 6
+                )
     return "\n".join(lines) + "\n"
 
 
@@ -80,7 +97,9 @@ def main(arguments: list[str]) -> int:
         print(format_help(dict(overrides).get("model", "csan")), end="")
         return 0
     if path is None:
-        raise RecipeError("no recipe given. Try: csan-hf train numbers (`csan-hf recipes` lists them)")
+        raise RecipeError(
+            "no recipe given. Try: csan-hf train numbers (`csan-hf recipes` lists them)"
+        )
     recipe = load_recipe(path, overrides)
     if recipe.dry_run:
         print(dry_run(recipe))

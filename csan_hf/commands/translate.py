@@ -15,7 +15,14 @@ from transformers import set_seed
 from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
-from csan_hf.text_files import STANDARD_STREAM, counted, one_line, open_for_writing, partial_name, read_lines
+from csan_hf.text_files import (
+    STANDARD_STREAM,
+    counted,
+    one_line,
+    open_for_writing,
+    partial_name,
+    read_lines,
+)
 
 from . import Dtype, NonNegativeInt, PositiveInt, beside_bars
 
@@ -50,21 +57,24 @@ def translate(
 ) -> None:
     """Translates standard input or a file, line for line; an empty line stays an empty line.
 
-    Translations are written as they come, a few thousand at a time. If the command is stopped before the end, those
-    that are written are kept: in FILE.partial, with --output FILE.
+    Translations are written as they come, a few thousand at a time. If the command is stopped
+    before the end, those that are written are kept: in FILE.partial, with --output FILE.
 
-    Several models are an ensemble: their probabilities are averaged. With --n_best every line of the output is the
-    number of a line of the input, from 1, the natural logarithm of the translation's probability, and the translation,
-    separated by tabs.
+    Several models are an ensemble: their probabilities are averaged. With --n_best every line of
+    the output is the number of a line of the input, from 1, the natural logarithm of the
+    translation's probability, and the translation, separated by tabs.
 
-    Under `accelerate launch` or torchrun the processes share the work; --input and --output are then required.
+    Under `accelerate launch` or torchrun the processes share the work; --input and --output are
+    then required.
 
     Args:
         model: checkpoint folder or Hub name; several = an ensemble
         input: text file, one sentence per line (may be .gz); - = standard input
         output: file for the translations; - = standard output
-        check_coverage: warn where a translation seems to leave out a sentence of a line that has several
-        prefixes: text file with what the translation of each line begins with; an empty line for nothing
+        check_coverage: warn where a translation seems to leave out a sentence of a line that has
+            several
+        prefixes: text file with what the translation of each line begins with; an empty line for
+            nothing
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
         json_lines: write JSON, a line for each input: its translations with their log-probabilities
         sample: draw translations instead of searching for the best
@@ -76,7 +86,9 @@ def translate(
     """
     launched = launched_processes(device)
     if launched is not None and STANDARD_STREAM in (input, output):
-        raise ValueError("Several processes cannot share standard input and output: pass --input and --output.")
+        raise ValueError(
+            "Several processes cannot share standard input and output: pass --input and --output."
+        )
     if not sample and (temperature, top_k, top_p) != (None, None, None):
         raise ValueError("--temperature, --top_k and --top_p need --sample.")
     if input != STANDARD_STREAM:
@@ -89,7 +101,9 @@ def translate(
         progress=not quiet,
     )
     if num_beams is not None and num_beams < (n_best or 1) and not sample:
-        raise ValueError(f"--n_best {n_best} needs as many beams, got --num_beams {num_beams}; or --sample.")
+        raise ValueError(
+            f"--n_best {n_best} needs as many beams, got --num_beams {num_beams}; or --sample."
+        )
     if sample and processes is not None:
         raise ValueError("Samples are drawn by one process: leave out --processes, or --sample.")
     if sample:
@@ -145,7 +159,10 @@ def _in_lines(windows: Iterator[list[list[Hypothesis]]], json_lines: bool) -> It
             if json_lines:
                 lines.append(json.dumps(entry, ensure_ascii=False))
             else:
-                lines += [f"{number}\t{each.log_probability:.4f}\t{one_line(each.text)}" for each in several]
+                lines += [
+                    f"{number}\t{each.log_probability:.4f}\t{one_line(each.text)}"
+                    for each in several
+                ]
         yield lines
 
 
@@ -161,7 +178,11 @@ def _write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
                 written += len(translations)
     except (KeyboardInterrupt, OSError, ValueError) as error:
         partial = partial_name(path)
-        kept = f"in {partial}" if written and path != STANDARD_STREAM and partial.is_file() else "written"
+        kept = (
+            f"in {partial}"
+            if written and path != STANDARD_STREAM and partial.is_file()
+            else "written"
+        )
         kept = f"{counted(written, 'translation')} {'is' if written == 1 else 'are'} {kept}."
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(kept) from None

@@ -28,34 +28,43 @@ _SECONDS_BETWEEN_LINES = 600.0
 
 
 def compare_suite(
-    suite: Suite, output: Path, *, jobs: int = 1, threads: int = 1, only: str = "all", progress: bool = True
+    suite: Suite,
+    output: Path,
+    *,
+    jobs: int = 1,
+    threads: int = 1,
+    only: str = "all",
+    progress: bool = True,
 ) -> dict[str, str]:
     """Trains what is missing of a suite, and writes its report.
 
-    The same call continues after any interruption: finished cells stay, the others resume from their last checkpoint.
+    The same call continues after any interruption: finished cells stay, the others resume from
+    their last checkpoint.
 
     Args:
         suite: The suite.
         output: Its folder: `runs`, `report.md`, `report.json`, `scores.csv` and pictures.
         jobs: Cells side by side.
         threads: Threads of each cell.
-        only: "all"; "cost" only checks all recipes and prints the costs; "report" only writes a report on the finished
-            cells.
+        only: "all"; "cost" only checks all recipes and prints the costs; "report" only writes a
+            report on the finished cells.
         progress: Whether to show on standard error how far the suite has come.
 
     Returns:
         The cells that failed, each with a reason.
 
     Raises:
-        RecipeError: A recipe is refused, the folder holds what another suite or no suite made, another process runs
-            a suite there, or a report was asked for and nothing is finished.
+        RecipeError: A recipe is refused, the folder holds what another suite or no suite made,
+            another process runs a suite there, or a report was asked for and nothing is finished.
         ValueError: The files of a data set are not there, or not tables with its columns.
     """
     recipes = {cell.name: load_cell(cell, output) for cell in suite.cells}
     check_folder(suite, output)
     finished = [cell for cell in suite.cells if is_finished(cell, output)]
     if only == "report" and not finished:
-        raise RecipeError(f"In {output} no run of {suite.name}, is finished: there is nothing to report.")
+        raise RecipeError(
+            f"In {output} no run of {suite.name}, is finished: there is nothing to report."
+        )
     if only != "report":
         for cell in {cell.data: cell for cell in suite.cells if cell not in finished}.values():
             check_files(recipes[cell.name].data_arguments())
@@ -67,14 +76,20 @@ def compare_suite(
         if missing := set(suite.systems) - set(speeds):
             names = ", ".join(sorted(missing))
             what = counted(len(suite.systems), "system")
-            print(f"Measuring the speed of training of {what} ({names} not known).", file=sys.stderr)
+            print(
+                f"Measuring the speed of training of {what} ({names} not known).", file=sys.stderr
+            )
             speeds = _measure_speeds(suite, recipes, output)
         print(describe_cost(suite, recipes, speeds, output, jobs), file=sys.stderr, flush=True)
         if only == "cost":
             return {}
         if finished:
             check_references(suite, output)  # before hours are spent on other data
-        report = progress_reporter(suite, recipes, speeds, output, jobs) if progress else lambda progress: None
+        report = (
+            progress_reporter(suite, recipes, speeds, output, jobs)
+            if progress
+            else lambda progress: None
+        )
         ended = run_cells(suite.cells, output, jobs=jobs, threads=threads, report=report)
         translate_ensembles(suite, output, progress=progress)
         write_report(suite, read_tables(suite, output), output, speeds, ended.failed)
@@ -84,9 +99,14 @@ def compare_suite(
 def _measure_speeds(suite: Suite, recipes: dict[str, Recipe], output: Path) -> dict[str, Speed]:
     data = suite.cells[0].data
     first = {cell.system: recipes[cell.name] for cell in reversed(suite.cells) if cell.data == data}
-    speeds = measure_speed({name: first[name] for name in dict.fromkeys((suite.baseline, *suite.systems))})
+    speeds = measure_speed(
+        {name: first[name] for name in dict.fromkeys((suite.baseline, *suite.systems))}
+    )
     recipe = _digests(suite)
-    write_json(output / SPEEDS, {name: {**asdict(speed), "recipe": recipe[name]} for name, speed in speeds.items()})
+    write_json(
+        output / SPEEDS,
+        {name: {**asdict(speed), "recipe": recipe[name]} for name, speed in speeds.items()},
+    )
     return speeds
 
 
@@ -104,11 +124,16 @@ def _read_speeds(suite: Suite, output: Path) -> dict[str, Speed]:
 def _digests(suite: Suite) -> dict[str, str]:
     """A digest of each system's recipe and of the baseline's, to which its speed is relative."""
     first = {cell.system: trained_keys(cell.recipe) for cell in reversed(suite.cells)}
-    both = {name: json.dumps([first[suite.baseline], own], sort_keys=True, default=str) for name, own in first.items()}
+    both = {
+        name: json.dumps([first[suite.baseline], own], sort_keys=True, default=str)
+        for name, own in first.items()
+    }
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in both.items()}
 
 
-def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int) -> str:
+def describe_cost(
+    suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int
+) -> str:
     """Describes the cost of a suite in lines of text: runs, parameters, speed and hours."""
     seconds = {cell: speeds[cell.system].run_seconds(recipes[cell.name]) for cell in suite.cells}
     size = f"{counted(len(suite.systems), 'system')}, {counted(len(suite.seeds), 'seed')}"
@@ -122,10 +147,10 @@ def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Sp
         lines.append(f"  {shown:<{width}} {numbers}  {len(own):>4}  {sum(own) / 3600:>5.1f}")
     missing = [seconds[cell] for cell in suite.cells if not is_finished(cell, output)]
     hours = sum(missing) / 3600
-    text = (
-        f"{counted(len(missing), 'run')} to be done: {hours:.1f} hours one after the other at the speeds in {SPEEDS}"
+    text = f"{counted(len(missing), 'run')} to be done: {hours:.1f} hours one after the other at the speeds in {SPEEDS}"
+    text += (
+        f", {hours / jobs:.1f} with {jobs} side by side on as many free cores." if jobs > 1 else "."
     )
-    text += f", {hours / jobs:.1f} with {jobs} side by side on as many free cores." if jobs > 1 else "."
     lines += textwrap.wrap(f"{text} Speeds are multiples of {suite.baseline}'s.", 79)
     return "\n".join(lines)
 
@@ -133,7 +158,8 @@ def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Sp
 def progress_reporter(
     suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int
 ) -> Callable[[Progress], None]:
-    """Returns a function that says where a suite stands, with the hours to go at the speeds measured.
+    """Returns a function that says where a suite stands, with the hours to go at the speeds
+    measured.
 
     That is a line whenever a cell ends, and every ten minutes; on a terminal one line that changes.
     """
@@ -156,7 +182,12 @@ def progress_reporter(
         text = f"{progress.done} of {counted(progress.total, 'run')} done{failed}; "
         text += f"about {left / jobs / 3600:.1f} hours to go. Running: {running or 'none'}."
         is_last = ended == progress.total
-        print(text, end="\x1b[K\r" if is_terminal and not is_last else "\n", file=sys.stderr, flush=True)
+        print(
+            text,
+            end="\x1b[K\r" if is_terminal and not is_last else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
         last = (ended, now)
 
     return show

@@ -18,21 +18,27 @@ from .suite import Suite, splits_of
 
 
 def translate_ensembles(suite: Suite, output: Path, *, progress: bool = True) -> None:
-    """Translates the held-out splits with the ensembles whose members are finished and have their weights here.
+    """Translates the held-out splits with the ensembles whose members are finished and have their
+    weights here.
 
-    An ensemble's folder then holds hypotheses, `results.json` and the mark of a finished run. Published runs have no
-    weights: of an ensemble that these would need a line on standard error says so.
-    """
+    An ensemble's folder then holds hypotheses, `results.json` and the mark of a finished run.
+    Published runs have no weights: of an ensemble that these would need a line on standard error
+    says so."""
     for cell in suite.ensembles:
         members = cell.members
         if is_finished(cell, output) or not all(is_finished(member, output) for member in members):
             continue
         folders = [member.folder(output) for member in members]
         if missing := [folder for folder in folders if not (folder / "config.json").is_file()]:
-            print(f"{cell.name}: {missing[0]} has no model, so the ensemble is left out.", file=sys.stderr)
+            print(
+                f"{cell.name}: {missing[0]} has no model, so the ensemble is left out.",
+                file=sys.stderr,
+            )
             continue
         try:
-            model, tokenizers = load_translation_model([str(folder) for folder in folders], progress=False)
+            model, tokenizers = load_translation_model(
+                [str(folder) for folder in folders], progress=False
+            )
         except ValueError as error:
             print(f"{cell.name} is left out: {error}", file=sys.stderr)
             continue
@@ -40,7 +46,9 @@ def translate_ensembles(suite: Suite, output: Path, *, progress: bool = True) ->
         splits, _ = load_translation_dataset(load_cell(members[0], output).data_arguments(), wanted)
         start = time.time()
         for split in wanted:
-            hypotheses = translate(model, tokenizers, list(splits[split]["source"]), progress=progress)
+            hypotheses = translate(
+                model, tokenizers, list(splits[split]["source"]), progress=progress
+            )
             write_lines(folder / f"hypotheses/{split}.txt", hypotheses)
         of_members = [read_results(member, output) for member in members]
         results = {

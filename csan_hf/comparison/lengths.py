@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a suite says of texts longer than those of training: its curves, what fails, and the scores by place.
+"""What a suite says of texts longer than those of training: its curves, what fails, and the scores
+by place.
 
-Columns of its table are numbers of sentences joined (`data.join_test`); that of 1 has the sentences themselves, in the
-same order, from which the places are known.
-"""
+Columns of its table are numbers of sentences joined (`data.join_test`); that of 1 has the sentences
+themselves, in the same order, from which the places are known."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class Lengths:
 
 
 def read_lengths(suite: Suite, output: Path) -> Lengths | None:
-    """Counts what fails in the longest texts of a suite's finished runs; None for a suite without lengths."""
+    """Counts what fails in the longest texts of a suite's finished runs; None for a suite without
+    lengths.
+    """
     if suite.lengths is None:
         return None
     (title, trained), texts = suite.lengths, Texts(suite, output)
@@ -55,29 +57,47 @@ def read_lengths(suite: Suite, output: Path) -> Lengths | None:
     longest = max(map(int, columns))
     (data, (split,)), (_, (single,)) = columns[str(longest)], columns["1"]
     references = texts.references(data, single)
-    groups = [references[start : start + longest] for start in range(0, len(references) - longest + 1, longest)]
+    groups = [
+        references[start : start + longest]
+        for start in range(0, len(references) - longest + 1, longest)
+    ]
     failures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     places: dict[str, list[list[float]]] = defaultdict(list)
     metric = texts.metrics[data]
     for cell in texts.cells:
         hypotheses = list(read_lines(cell.folder(output) / f"hypotheses/{split}.txt"))
         if len(hypotheses) != len(groups):
-            raise RecipeError(f"{cell.name}: {len(hypotheses)} hypotheses of {split}, but {len(groups)} references.")
+            raise RecipeError(
+                f"{cell.name}: {len(hypotheses)} hypotheses of {split}, but {len(groups)} "
+                "references."
+            )
         cut = [sentences_of(text, group) for text, group in zip(hypotheses, groups, strict=True)]
         kinds = [failures_of(parts, group) for parts, group in zip(cut, groups, strict=True)]
         for kind in FAILURES:
             failures[cell.system][kind].append(float(np.mean([kind in own for own in kinds])))
         of_place = (zip(*rows, strict=True) for rows in (cut, groups))
-        counts = [metric.segment_counts(list(own), list(other)) for own, other in zip(*of_place, strict=True)]
+        counts = [
+            metric.segment_counts(list(own), list(other))
+            for own, other in zip(*of_place, strict=True)
+        ]
         places[cell.system].append([float(metric.score(own.sum(axis=0))) for own in counts])
-    means = {name: {kind: float(np.mean(shares)) for kind, shares in own.items()} for name, own in failures.items()}
+    means = {
+        name: {kind: float(np.mean(shares)) for kind, shares in own.items()}
+        for name, own in failures.items()
+    }
     by_place = {name: list(map(float, np.mean(rows, axis=0))) for name, rows in places.items()}
     order = [name for name in suite.systems if name in means]
-    return Lengths(trained, longest, {name: means[name] for name in order}, {name: by_place[name] for name in order})
+    return Lengths(
+        trained,
+        longest,
+        {name: means[name] for name in order},
+        {name: by_place[name] for name in order},
+    )
 
 
 def sentences_of(text: str, references: Sequence[str]) -> list[str]:
-    """Cuts a text where the ends of the reference's sentences lie when words are aligned by edit distance.
+    """Cuts a text where the ends of the reference's sentences lie when words are aligned by edit
+    distance.
 
     As mwerSegmenter does (Matusov et al., IWSLT 2005).
     """
@@ -88,14 +108,23 @@ def sentences_of(text: str, references: Sequence[str]) -> list[str]:
         taken = np.arange(edit.src_end - edit.src_start)
         place[edit.src_start : edit.src_end] = np.minimum(edit.dest_start + taken, edit.dest_end)
     place[0], place[-1] = 0, len(words)
-    return [" ".join(words[start:end]) for start, end in zip(place[starts[:-1]], place[starts[1:]], strict=True)]
+    return [
+        " ".join(words[start:end])
+        for start, end in zip(place[starts[:-1]], place[starts[1:]], strict=True)
+    ]
 
 
 def failures_of(sentences: Sequence[str], references: Sequence[str]) -> set[str]:
     """What is wrong with a text, given sentence by sentence: keys of `FAILURES`."""
     words, expected = (" ".join(parts).split() for parts in (sentences, references))
-    grams, usual = (Counter(" ".join(text[at : at + 4]) for at in range(len(text) - 3)) for text in (words, expected))
-    is_there = [5 * len(own.split()) >= len(other.split()) for own, other in zip(sentences, references, strict=True)]
+    grams, usual = (
+        Counter(" ".join(text[at : at + 4]) for at in range(len(text) - 3))
+        for text in (words, expected)
+    )
+    is_there = [
+        5 * len(own.split()) >= len(other.split())
+        for own, other in zip(sentences, references, strict=True)
+    ]
     checks = {
         "ends early": len(words) < 0.8 * len(expected),
         "runs on": len(words) > 1.25 * len(expected),

@@ -34,7 +34,11 @@ FLOPS = "FLOPs a target token (×10⁵)"
 
 
 def write_report(
-    suite: Suite, tables: list[Table], output: Path, speeds: dict[str, Speed], failed: dict[str, str]
+    suite: Suite,
+    tables: list[Table],
+    output: Path,
+    speeds: dict[str, Speed],
+    failed: dict[str, str],
 ) -> None:
     """Writes `report.md`, `scores.csv`, `report.json` and a picture of each table that has rows.
 
@@ -66,7 +70,9 @@ def write_report(
     for table in tables:
         if lengths and table.rows and suite.lengths and table.title == suite.lengths[0]:
             scores = {
-                name: {int(column): list(score.seeds.values()) for column, score in row.columns.items()}
+                name: {
+                    int(column): list(score.seeds.values()) for column, score in row.columns.items()
+                }
                 for name, row in table.rows.items()
             }
             label = f"{find_metric(suite.metric).label}, {search_of(suite)}"
@@ -75,7 +81,9 @@ def write_report(
                 save_figure(figure, output / f"{CURVES}{ending}")
         if table.rows:
             tests = differences(table, suite.baseline)
-            figure = plot_differences(tests, find_metric(suite.metric), suite.baseline, search_of(suite))
+            figure = plot_differences(
+                tests, find_metric(suite.metric), suite.baseline, search_of(suite)
+            )
             for ending in (".png", ".svg"):
                 save_figure(figure, output / f"{table.title}{ending}")
 
@@ -87,24 +95,30 @@ def search_of(suite: Suite) -> str:
 
 
 def check_folder(suite: Suite, folder: Path) -> None:
-    """Raises `RecipeError` if a folder holds a run that another recipe trained, or the report of something else.
+    """Raises `RecipeError` if a folder holds a run that another recipe trained, or the report of
+    something else.
 
-    A link that leads out of the folder, as one from elsewhere may hold, is a `ValueError`: it is never followed.
-    """
+    A link that leads out of the folder, as one from elsewhere may hold, is a `ValueError`: it is
+    never followed."""
     for path in folder.rglob("*"):
         if path.is_symlink():
             path_inside(folder, *path.relative_to(folder).parts)
     for cell in (*suite.cells, *suite.ensembles):
         check_cell(cell, folder)
     pictures = [f"{name}{ending}" for name in suite.pictures for ending in (".png", ".svg")]
-    names = [name for name in (REPORT, "report.json", "scores.csv", *pictures) if (folder / name).exists()]
+    names = [
+        name
+        for name in (REPORT, "report.json", "scores.csv", *pictures)
+        if (folder / name).exists()
+    ]
     if REPORT in names:
         is_known = (folder / REPORT).read_bytes().splitlines()[:1] == [f"# {suite.name}".encode()]
     else:
         is_known = any((cell.folder(folder) / RECIPE).is_file() for cell in suite.cells)
     if names and not is_known:
         raise RecipeError(
-            f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or delete it."
+            f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or "
+            "delete it."
         )
 
 
@@ -120,10 +134,14 @@ def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[s
             "parameters": done[0]["parameters"] if done else speed and speed.parameters,
             "relative_speed": speed and round(speed.relative, 3),
             **({"flops": speed.flops} if speed and speed.flops else {}),
-            "minutes": round(statistics.median(run["training"]["seconds"] for run in done) / 60, 1) if done else None,
+            "minutes": round(statistics.median(run["training"]["seconds"] for run in done) / 60, 1)
+            if done
+            else None,
             "updates": done[0]["training"]["updates"] if done else None,
             "runs": len(done),
-            "devices": sorted({run["environment"]["device"] for run in done if "environment" in run}),
+            "devices": sorted(
+                {run["environment"]["device"] for run in done if "environment" in run}
+            ),
         }
     return facts
 
@@ -137,22 +155,36 @@ def _markdown(
     lengths: Lengths | None,
 ) -> str:
     metric = find_metric(suite.metric)
-    # Of which systems intervals and p-values say nothing of another training, or only what others' seeds say
+    # Of which systems intervals and p-values say nothing of another training, or only what others'
+    # seeds say
     segments_only, single = [], []
     for name in (name for name in suite.rows if name != suite.baseline):
         rows = [table.rows[name] for table in tables if name in table.rows]
         scores = [score for row in rows for score in row.columns.values()]
-        tests = [test for test in (*(score.test for score in scores), *(row.pooled for row in rows)) if test]
+        tests = [
+            test
+            for test in (*(score.test for score in scores), *(row.pooled for row in rows))
+            if test
+        ]
         if any(not test.degrees for test in tests):
             segments_only.append(_plain(name))
         elif tests and max(len(score.seeds) for score in scores) == 1:
             single.append(_plain(name))
-    few = {column: count for table in tables for column, count in table.segments.items() if count < _FEW_SEGMENTS}
+    few = {
+        column: count
+        for table in tables
+        for column, count in table.segments.items()
+        if count < _FEW_SEGMENTS
+    }
     unfinished_named = "; ".join(unfinished)
     if len(unfinished) > 12:
         of_seeds = Counter(cell.seed for cell in suite.cells)
-        counts = sorted(Counter(cell.seed for cell in suite.cells if cell.name in unfinished).items())
-        unfinished_named = ", ".join(f"{count} of {of_seeds[seed]} with seed {seed}" for seed, count in counts)
+        counts = sorted(
+            Counter(cell.seed for cell in suite.cells if cell.name in unfinished).items()
+        )
+        unfinished_named = ", ".join(
+            f"{count} of {of_seeds[seed]} with seed {seed}" for seed, count in counts
+        )
     shown: set[str] = set()
     return render_template(
         "suite.md.jinja",
@@ -164,7 +196,10 @@ def _markdown(
         segments_only=segments_only,
         single=single,
         few=[f"{_plain(column)} ({count})" for column, count in few.items()],
-        tables=[(table, _score_table(table, metric, suite.baseline, shown), _unequal(table)) for table in tables],
+        tables=[
+            (table, _score_table(table, metric, suite.baseline, shown), _unequal(table))
+            for table in tables
+        ],
         unfinished=unfinished,
         unfinished_named=unfinished_named,
         failed=failed,
@@ -183,7 +218,16 @@ def _markdown(
 
 def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> str:
     base = facts[suite.baseline]["parameters"]
-    rows = [["system", "parameters", "Δ parameters", "speed of training", "minutes a run (median)", "runs"]]
+    rows = [
+        [
+            "system",
+            "parameters",
+            "Δ parameters",
+            "speed of training",
+            "minutes a run (median)",
+            "runs",
+        ]
+    ]
     has_flops = any("flops" in found for found in facts.values())
     rows[0] += [FLOPS] * has_flops
     published = list(dict.fromkeys(key for figures in suite.published.values() for key in figures))
@@ -191,22 +235,38 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> str:
     for name, found in facts.items():
         own = found["parameters"]
         difference = None if None in (own, base) or name == suite.baseline else own - base
-        shown = [_shown(own, ","), _shown(difference, "+,"), _shown(found["relative_speed"], ".2f", "× ")]
+        shown = [
+            _shown(own, ","),
+            _shown(difference, "+,"),
+            _shown(found["relative_speed"], ".2f", "× "),
+        ]
         shown += [_shown(found["minutes"], ".1f"), str(found["runs"])]
         shown += [_shown(found.get("flops", 0.0) / 1e5 or None, ",.0f")] * has_flops
-        rows.append([name, *shown, *(_plain(str(suite.published.get(name, {}).get(key) or "")) for key in published)])
+        rows.append(
+            [
+                name,
+                *shown,
+                *(_plain(str(suite.published.get(name, {}).get(key) or "")) for key in published),
+            ]
+        )
     return _aligned(rows)
 
 
 def _failures_table(lengths: Lengths) -> str:
     rows = [["system", *FAILURES]]
-    rows += [[name, *(f"{100 * own[kind]:.0f}%" for kind in FAILURES)] for name, own in lengths.failures.items()]
+    rows += [
+        [name, *(f"{100 * own[kind]:.0f}%" for kind in FAILURES)]
+        for name, own in lengths.failures.items()
+    ]
     return _aligned(rows)
 
 
 def _places_table(lengths: Lengths, metric: type[CorpusMetric]) -> str:
     rows = [["system", *(str(place + 1) for place in range(lengths.longest))]]
-    rows += [[name, *(_number(score, metric) for score in scores)] for name, scores in lengths.places.items()]
+    rows += [
+        [name, *(_number(score, metric) for score in scores)]
+        for name, scores in lengths.places.items()
+    ]
     return _aligned(rows)
 
 
@@ -219,9 +279,14 @@ def _unequal(table: Table) -> str | None:
 def _score_table(table: Table, metric: type[CorpusMetric], baseline: str, shown: set[str]) -> str:
     """The table; the heads of its columns are added to `shown`."""
     rows = list(table.rows.values())
-    filled = {column for row in rows for column in row.columns}  # means of others are not comparable
+    filled = {
+        column for row in rows for column in row.columns
+    }  # means of others are not comparable
     columns = [("system", list(table.rows))]
-    columns += [(column, [_score(row.columns.get(column), metric) for row in rows]) for column in table.columns]
+    columns += [
+        (column, [_score(row.columns.get(column), metric) for row in rows])
+        for column in table.columns
+    ]
     if len(table.columns) > 1:
         means = [row.mean if row.columns.keys() == filled else None for row in rows]
         columns.append(("mean", [_number(mean, metric) for mean in means]))
@@ -236,7 +301,12 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str, shown:
     optional = ("±", "p over columns", "vote of the seeds")
     columns = [(head, cells) for head, cells in columns if any(cells) or head not in optional]
     shown |= {head for head, _ in columns}
-    return _aligned([[head for head, _ in columns], *map(list, zip(*(cells for _, cells in columns), strict=True))])
+    return _aligned(
+        [
+            [head for head, _ in columns],
+            *map(list, zip(*(cells for _, cells in columns), strict=True)),
+        ]
+    )
 
 
 def _score(score: Score | None, metric: type[CorpusMetric]) -> str:
@@ -254,7 +324,9 @@ def _mean_vote(row: Row) -> float | None:
 def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> str:
     if test is None:
         return ""
-    difference, low, high = (f"{value:+.{metric.decimals}f}" for value in (test.difference, *test.interval))
+    difference, low, high = (
+        f"{value:+.{metric.decimals}f}" for value in (test.difference, *test.interval)
+    )
     return f"{difference} [{low}, {high}]"
 
 
@@ -271,7 +343,9 @@ def _shown(value: float | None, form: str, before: str = "") -> str:
 
 
 def _aligned(rows: list[list[str]]) -> str:
-    head, *body = ["| " + " | ".join(one_line(cell).replace("|", r"\|") for cell in row) + " |" for row in rows]
+    head, *body = [
+        "| " + " | ".join(one_line(cell).replace("|", r"\|") for cell in row) + " |" for row in rows
+    ]
     return "\n".join([head, "| --- |" + " ---: |" * (len(rows[0]) - 1), *body])
 
 
@@ -288,16 +362,23 @@ def _csv(tables: list[Table]) -> str:
     for table in tables:
         for name, row in table.rows.items():
             for column, score in row.columns.items():
-                writer.writerows([table.title, column, name, seed, value] for seed, value in score.seeds.items())
+                writer.writerows(
+                    [table.title, column, name, seed, value] for seed, value in score.seeds.items()
+                )
     return file.getvalue()
 
 
 def differences(table: Table, baseline: str) -> dict[str, dict[str, PairedTest | None]]:
-    """Returns each other system's difference to the baseline: of several columns pooled, then of each."""
+    """Returns each other system's difference to the baseline: of several columns pooled, then of
+    each.
+    """
     found: dict[str, dict[str, PairedTest | None]] = {}
     for name, row in table.rows.items():
         if name != baseline:
             pooled = {POOLED: row.pooled} if len(table.columns) > 1 else {}
-            own = {column: row.columns[column].test if column in row.columns else None for column in table.columns}
+            own = {
+                column: row.columns[column].test if column in row.columns else None
+                for column in table.columns
+            }
             found[name] = {**pooled, **own}
     return found

@@ -45,10 +45,9 @@ REFERENCES = "references.json"
 class Score:
     """A system in one column of a table: the score of each seed, their mean, and its 95% interval.
 
-    `test` is the difference to the baseline, if there is one, and `adjusted` its p-value adjusted for the systems
-    tested in this column (Holm). `vote` is the score of the hypothesis that most seeds have, for metrics on tokens and
-    three seeds or more.
-    """
+    `test` is the difference to the baseline, if there is one, and `adjusted` its p-value adjusted
+    for the systems tested in this column (Holm). `vote` is the score of the hypothesis that most
+    seeds have, for metrics on tokens and three seeds or more."""
 
     seeds: dict[int, float]
     score: float
@@ -60,13 +59,14 @@ class Score:
 
 @dataclass
 class Row:
-    """A system in one table: its scores in the columns in which it has a finished run, and their mean.
+    """A system in one table: its scores in the columns in which it has a finished run, and their
+    mean.
 
-    `pooled` is the difference to the baseline over all columns' segments taken together, `adjusted` its p-value
-    adjusted for the systems tested in the table (Holm). `over_columns` is the difference of the columns' means and the
-    p-value of a sign-flip test in which a column counts once, with two columns or more; `between_seeds` the standard
-    deviation of the pooled score between the system's seeds, with two or more.
-    """
+    `pooled` is the difference to the baseline over all columns' segments taken together, `adjusted`
+    its p-value adjusted for the systems tested in the table (Holm). `over_columns` is the
+    difference of the columns' means and the p-value of a sign-flip test in which a column counts
+    once, with two columns or more; `between_seeds` the standard deviation of the pooled score
+    between the system's seeds, with two or more."""
 
     columns: dict[str, Score]
     mean: float
@@ -80,10 +80,9 @@ class Row:
 class Table:
     """One table: its columns, and the rows of systems that have a finished run.
 
-    `between_seeds` is how much a seed changes the scores of all columns' segments taken together, `unequal_seeds` the
-    system whose seeds differ most there and the p-value of its differing from the others, `segments` the number of
-    segments of each column in which a system has a run.
-    """
+    `between_seeds` is how much a seed changes the scores of all columns' segments taken together,
+    `unequal_seeds` the system whose seeds differ most there and the p-value of its differing from
+    the others, `segments` the number of segments of each column in which a system has a run."""
 
     title: str
     columns: list[str]
@@ -94,9 +93,13 @@ class Table:
 
 
 def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table]:
-    """Scores what is finished, or raises `RecipeError` if data have changed since runs were scored with them."""
+    """Scores what is finished, or raises `RecipeError` if data have changed since runs were scored
+    with them.
+    """
     texts = Texts(suite, output)
-    return [_table(suite, title, columns, texts, samples) for title, columns in suite.tables.items()]
+    return [
+        _table(suite, title, columns, texts, samples) for title, columns in suite.tables.items()
+    ]
 
 
 def check_references(suite: Suite, output: Path) -> None:
@@ -109,12 +112,16 @@ def check_references(suite: Suite, output: Path) -> None:
 
 def read_results(cell: Cell, output: Path) -> dict[str, Any]:
     """What a finished cell measured."""
-    results: dict[str, Any] = json.loads((cell.folder(output) / "results.json").read_text(encoding="utf-8"))
+    results: dict[str, Any] = json.loads(
+        (cell.folder(output) / "results.json").read_text(encoding="utf-8")
+    )
     return results
 
 
 def digests_of_references(output: Path) -> dict[str, str]:
-    """Returns digests of the references that a suite's report was made with: data set/split -> SHA-256."""
+    """Returns digests of the references that a suite's report was made with: data set/split ->
+    SHA-256.
+    """
     paths = sorted((output / "references").glob("*/*.txt"))
     here = {f"{path.parent.name}/{path.stem}": digest_of_lines(read_lines(path)) for path in paths}
     return _published_digests(output) | here
@@ -135,14 +142,18 @@ class Texts:
 
     def __init__(self, suite: Suite, output: Path) -> None:
         self.output = output
-        self.cells = [cell for cell in (*suite.cells, *suite.ensembles) if is_finished(cell, output)]
+        self.cells = [
+            cell for cell in (*suite.cells, *suite.ensembles) if is_finished(cell, output)
+        ]
         self.first = {cell.data: cell for cell in reversed(suite.cells)}
         self.found: dict[str, list[str]] = {}
         self.metrics = {
             data: load_metric(suite.metric, tokenize=cell.recipe.get("bleu_tokenize"))
             for data, cell in self.first.items()
         }
-        self.metric = self.metrics[suite.cells[0].data]  # sums of counts are scored alike, whatever the tokenizer
+        self.metric = self.metrics[
+            suite.cells[0].data
+        ]  # sums of counts are scored alike, whatever the tokenizer
         # Digests of references and training sets, and who was scored with or trained on them
         self.expected: dict[str, tuple[str, str]] = {}
         for cell in self.cells:
@@ -160,13 +171,15 @@ class Texts:
         before, other = self.expected.setdefault(key, (digest, user))
         if before != digest:
             raise RecipeError(
-                f"{key}: {user} and {other} in {self.output} have other data, or another tokenizer. Use the same "
-                "data, prepared in the same way; or delete the folders of the runs with the old ones, and the suite "
-                "trains these again."
+                f"{key}: {user} and {other} in {self.output} have other data, or another "
+                "tokenizer. Use the same data, prepared in the same way; or delete the folders of "
+                "the runs with the old ones, and the suite trains these again."
             )
 
     def references(self, data: str, split: str) -> list[str]:
-        """The references: those in the suite's folder if the runs were scored with them, else the data's."""
+        """The references: those in the suite's folder if the runs were scored with them, else the
+        data's.
+        """
         key = f"{data}/{split}"
         if key not in self.found:
             path = self.output / "references" / data / f"{split}.txt"
@@ -181,15 +194,21 @@ class Texts:
     def read(self, data: str, split: str) -> list[str]:
         """The references in the data, which must be those that the runs were scored with."""
         args = load_cell(self.first[data], self.output).data_arguments()
-        lines = [one_line(line) for line in load_translation_dataset(args, [split])[0][split]["target"]]
+        lines = [
+            one_line(line) for line in load_translation_dataset(args, [split])[0][split]["target"]
+        ]
         self.expect(f"{data}/{split}", digest_of_lines(lines), str(args.data_dir or args.dataset))
         return lines
 
-    def counts(self, hypotheses: Sequence[Sequence[str]], data: str, splits: Sequence[str]) -> np.ndarray:
+    def counts(
+        self, hypotheses: Sequence[Sequence[str]], data: str, splits: Sequence[str]
+    ) -> np.ndarray:
         """Counts of the splits' segments, one split after the other [S, K]."""
         parts = zip(hypotheses, splits, strict=True)
         count = self.metrics[data].segment_counts
-        return np.concatenate([count(lines, self.references(data, split)) for lines, split in parts])
+        return np.concatenate(
+            [count(lines, self.references(data, split)) for lines, split in parts]
+        )
 
 
 def _table(suite: Suite, title: str, columns: Columns, texts: Texts, samples: int) -> Table:
@@ -199,16 +218,21 @@ def _table(suite: Suite, title: str, columns: Columns, texts: Texts, samples: in
         for name in suite.rows:
             of_seeds = {
                 cell.seed: [
-                    list(read_lines(cell.folder(texts.output) / f"hypotheses/{split}.txt")) for split in splits
+                    list(read_lines(cell.folder(texts.output) / f"hypotheses/{split}.txt"))
+                    for split in splits
                 ]
                 for cell in texts.cells
                 if cell.data == data and cell.system == name
             }
             if of_seeds:
-                counts[name][column] = {seed: texts.counts(own, data, splits) for seed, own in of_seeds.items()}
+                counts[name][column] = {
+                    seed: texts.counts(own, data, splits) for seed, own in of_seeds.items()
+                }
             if len(of_seeds) >= 3 and texts.metric.needs == "tokens":
                 chosen = [most_frequent(runs) for runs in zip(*of_seeds.values(), strict=True)]
-                votes[name, column] = texts.metric.score(texts.counts(chosen, data, splits).sum(axis=0))
+                votes[name, column] = texts.metric.score(
+                    texts.counts(chosen, data, splits).sum(axis=0)
+                )
     counts = {name: own for name, own in counts.items() if own}
     resampling = _Resampling(texts.metric, counts, samples)
     one_training = len({data for data, _ in columns.values()}) < len(columns)
@@ -216,7 +240,9 @@ def _table(suite: Suite, title: str, columns: Columns, texts: Texts, samples: in
     _adjust(rows, list(columns))
     shared = resampling.columns(*rows)
     scores = resampling.scores(shared)
-    deviations = {name: own.scores.std(ddof=1) for name, own in scores.items() if len(own.scores) > 1}
+    deviations = {
+        name: own.scores.std(ddof=1) for name, own in scores.items() if len(own.scores) > 1
+    }
     most = max(deviations, key=lambda name: deviations[name], default=None)
     return Table(
         title,
@@ -224,24 +250,37 @@ def _table(suite: Suite, title: str, columns: Columns, texts: Texts, samples: in
         rows,
         resampling.variance(shared),
         None if most is None else (most, unequal_seeds_p_value(list(scores.values()))),
-        {column: len(run) for own in counts.values() for column, runs in own.items() for run in runs.values()},
+        {
+            column: len(run)
+            for own in counts.values()
+            for column, runs in own.items()
+            for run in runs.values()
+        },
     )
 
 
 def _adjust(rows: dict[str, Row], columns: Sequence[str]) -> None:
-    """Adds p-values that are adjusted for how many systems are tested, within each column and pooled."""
-    families: list[list[tuple[Score | Row, PairedTest | None]]] = [[(row, row.pooled) for row in rows.values()]]
+    """Adds p-values that are adjusted for how many systems are tested, within each column and
+    pooled.
+    """
+    families: list[list[tuple[Score | Row, PairedTest | None]]] = [
+        [(row, row.pooled) for row in rows.values()]
+    ]
     for column in columns:
         scores = [row.columns[column] for row in rows.values() if column in row.columns]
         families.append([(score, score.test) for score in scores])
     for family in families:
         tested = [(own, test.p_value) for own, test in family if test is not None]
-        for (own, _), adjusted in zip(tested, holm_adjusted([p_value for _, p_value in tested]), strict=True):
+        for (own, _), adjusted in zip(
+            tested, holm_adjusted([p_value for _, p_value in tested]), strict=True
+        ):
             own.adjusted = adjusted
 
 
 def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:
-    """The hypothesis that most runs have for each segment; of equally many, that of the earliest run."""
+    """The hypothesis that most runs have for each segment; of equally many, that of the earliest
+    run.
+    """
     return [Counter(of_segment).most_common(1)[0][0] for of_segment in zip(*runs, strict=True)]
 
 
@@ -269,7 +308,9 @@ class _Resampling:
                 if columns and own.keys() >= set(columns)
             }
             self.found[columns] = {
-                name: resample(self.metric, own, samples=self.samples) for name, own in runs.items() if own
+                name: resample(self.metric, own, samples=self.samples)
+                for name, own in runs.items()
+                if own
             }
         return self.found[columns]
 
@@ -287,18 +328,29 @@ class _Resampling:
     def test_over(
         self, columns: tuple[str, ...], system: str, baseline: str, one_training: bool
     ) -> tuple[float, float] | None:
-        """The mean of the columns' differences and its p-value, a column counted once; None with fewer than two."""
+        """The mean of the columns' differences and its p-value, a column counted once; None with
+        fewer than two.
+        """
         if system == baseline or len(columns) < 2:
             return None
-        pairs = [(scores[system], scores[baseline]) for scores in (self.scores((column,)) for column in columns)]
+        pairs = [
+            (scores[system], scores[baseline])
+            for scores in (self.scores((column,)) for column in columns)
+        ]
         differences = [own.mean - other.mean for own, other in pairs]
         per_run = max(1 / len(own.scores) + 1 / len(other.scores) for own, other in pairs)
         variance = self.variance(columns) if one_training else None
-        return float(np.mean(differences)), sign_flip_test(differences, variance=variance, per_run=per_run)
+        return float(np.mean(differences)), sign_flip_test(
+            differences, variance=variance, per_run=per_run
+        )
 
 
 def _row(
-    name: str, baseline: str, resampling: _Resampling, votes: dict[tuple[str, str], float], one_training: bool
+    name: str,
+    baseline: str,
+    resampling: _Resampling,
+    votes: dict[tuple[str, str], float],
+    one_training: bool,
 ) -> Row:
     """A system's row; with one training for several columns, another seed moves these together."""
     scores = {}
@@ -318,5 +370,7 @@ def _row(
         mean=float(np.mean([score.score for score in scores.values()])),
         pooled=resampling.test(name, baseline, shared),
         over_columns=resampling.test_over(shared, name, baseline, one_training),
-        between_seeds=float(pooled.scores.std(ddof=1)) if pooled is not None and len(pooled.scores) > 1 else None,
+        between_seeds=float(pooled.scores.std(ddof=1))
+        if pooled is not None and len(pooled.scores) > 1
+        else None,
     )

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Running of cells: some side by side, each in a process of its own, resumed where they were interrupted."""
+"""Running of cells: some side by side, each in a process of its own, resumed where they were
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,24 @@ FINISHED = "finished.json"
 COMMAND = (sys.executable, "-m", "csan_hf", "train")
 """Command that trains a cell; the path of the cell's recipe is appended."""
 # Keys of a recipe that say where a run lies and what its card says, not what is trained
-_OF_NO_EFFECT = ("output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset")
+_OF_NO_EFFECT = (
+    "output_dir",
+    "name",
+    "description",
+    "license",
+    "language",
+    "dataset_name",
+    "task",
+    "hub_dataset",
+)
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
 
 
 @dataclass
 class Progress:
-    """Where a suite stands: how many cells are done, which failed and why, and what share of those that run."""
+    """Where a suite stands: how many cells are done, which failed and why, and what share of those
+    that run.
+    """
 
     total: int
     done: int = 0
@@ -56,16 +69,21 @@ def recipe_text(cell: Cell, output: Path) -> str:
 
 
 def check_cell(cell: Cell, output: Path) -> None:
-    """Raises `RecipeError` if the folder of a cell, finished or not, holds what its recipe has not trained."""
+    """Raises `RecipeError` if the folder of a cell, finished or not, holds what its recipe has not
+    trained.
+    """
     folder = cell.folder(output)
     path = folder / RECIPE
     if not path.is_file():
         if found := [entry.name for entry in entries_of_run(folder)]:
-            raise RecipeError(f"{folder} holds {found[0]}, but no {RECIPE}, so no suite made that: move it elsewhere.")
+            raise RecipeError(
+                f"{folder} holds {found[0]}, but no {RECIPE}, so no suite made that: move it "
+                "elsewhere."
+            )
     elif trained_keys(read_yaml(path)) != trained_keys(yaml.safe_load(recipe_text(cell, output))):
         raise RecipeError(
-            f"{folder} was trained by another recipe than the suite now has for {cell.name}: choose another folder, "
-            "or delete that one."
+            f"{folder} was trained by another recipe than the suite now has for {cell.name}: "
+            "choose another folder, or delete that one."
         )
 
 
@@ -81,8 +99,14 @@ def load_cell(cell: Cell, output: Path) -> Recipe:
 
 
 def trained_keys(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a recipe that determine the training, without folders and the texts of its card."""
-    kept = {key: value for key, value in recipe.items() if key not in _OF_NO_EFFECT and value not in (None, {})}
+    """Returns the keys of a recipe that determine the training, without folders and the texts of
+    its card.
+    """
+    kept = {
+        key: value
+        for key, value in recipe.items()
+        if key not in _OF_NO_EFFECT and value not in (None, {})
+    }
     if isinstance(data := kept.get("data"), dict):
         kept["data"] = {key: value for key, value in data.items() if key != "data_dir"}
     if "members" in kept:  # of an ensemble
@@ -98,7 +122,9 @@ def is_finished(cell: Cell, output: Path) -> bool:
 class _Run:
     """A cell's process."""
 
-    def __init__(self, cell: Cell, output: Path, slot: int, threads: int, command: Sequence[str]) -> None:
+    def __init__(
+        self, cell: Cell, output: Path, slot: int, threads: int, command: Sequence[str]
+    ) -> None:
         self.cell, self.slot, self.folder = cell, slot, cell.folder(output)
         write_text(self.folder / RECIPE, recipe_text(cell, output))
         self.log = self.folder / LOG
@@ -125,11 +151,15 @@ class _Run:
         return int(steps[-1][0]) / max(int(steps[-1][1]), 1) if steps else 0.0
 
     def finish(self) -> bool:
-        """Marks the cell as finished if its process ended well; only training needs its checkpoints."""
+        """Marks the cell as finished if its process ended well; only training needs its
+        checkpoints.
+        """
         if self.process.returncode:
             return False
         write_json(self.folder / FINISHED, {"finished": time.strftime("%Y-%m-%d %H:%M")})
-        for checkpoint in list_checkpoints(self.folder):  # without the mark a run could then not be resumed
+        for checkpoint in list_checkpoints(
+            self.folder
+        ):  # without the mark a run could then not be resumed
             shutil.rmtree(checkpoint)
         return True
 
@@ -137,9 +167,13 @@ class _Run:
         """Why it failed: its status, its log and the last line there."""
         status = self.process.returncode
         lines = self.text().strip().splitlines() or ["it wrote nothing"]
-        last = "".join(character if character.isprintable() else " " for character in lines[-1])[:300]
+        last = "".join(character if character.isprintable() else " " for character in lines[-1])[
+            :300
+        ]
         last = "its last line holds a credential" if holds_credential(last) else last
-        ended = f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
+        ended = (
+            f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
+        )
         return f"{ended}, {self.log}: {last}"
 
 
@@ -147,12 +181,16 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _end_with_parent() -> None:
-    """Lets Linux send SIGTERM to this process when the suite's ends, also by kill -9: it saves, and ends."""
+    """Lets Linux send SIGTERM to this process when the suite's ends, also by kill -9: it saves, and
+    ends.
+    """
     _LIBC.prctl(1, signal.SIGTERM)  # type: ignore[union-attr]  # PR_SET_PDEATHSIG
 
 
 def run_environment(slot: int, threads: int, accelerators: int) -> dict[str, str]:
-    """Returns a run's environment variables; runs take turns on the accelerators, by their number side by side."""
+    """Returns a run's environment variables; runs take turns on the accelerators, by their number
+    side by side.
+    """
     environment = {
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)),
         # A pool of threads that spins while it waits takes the time of the run beside it
@@ -178,7 +216,8 @@ def run_cells(
 ) -> Progress:
     """Trains the cells that are not finished.
 
-    If a cell fails, its reason is noted and the others continue. Ctrl-C and SIGTERM end the runs, which save first.
+    If a cell fails, its reason is noted and the others continue. Ctrl-C and SIGTERM end the runs,
+    which save first.
 
     Args:
         cells: The cells, in the order in which they start.

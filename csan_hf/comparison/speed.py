@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Speed of training of several systems, measured in turn in one process, and what a suite will cost."""
+"""Speed of training of several systems, measured in turn in one process, and what a suite will
+cost.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,13 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a system trains: medians of an update's seconds and tokens, source and target without padding.
+    """How fast a system trains: medians of an update's seconds and tokens, source and target
+    without padding.
 
-    `relative` is its tokens per second as a multiple of the first system's, the median over the rounds; `evaluation`
-    and `scoring` are the seconds of one evaluation during training and of the final scores; `flops` are the
-    floating-point operations for a target token, see `target_token_flops`.
-    """
+    `relative` is its tokens per second as a multiple of the first system's, the median over the
+    rounds; `evaluation` and `scoring` are the seconds of one evaluation during training and of the
+    final scores; `flops` are the floating-point operations for a target token, see
+    `target_token_flops`."""
 
     parameters: int
     seconds: float
@@ -53,19 +56,25 @@ class Speed:
         args = recipe.training_arguments()
         every = args.eval_steps or math.inf
         every = every * args.max_steps if every < 1 else every
-        return args.max_steps * self.seconds + args.max_steps // every * self.evaluation + self.scoring
+        return (
+            args.max_steps * self.seconds + args.max_steps // every * self.evaluation + self.scoring
+        )
 
 
-def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, Speed]:
-    """Times training updates of several systems in turn: one of each in every round, after an untimed one.
+def measure_speed(
+    recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: float = SECONDS
+) -> dict[str, Speed]:
+    """Times training updates of several systems in turn: one of each in every round, after an
+    untimed one.
 
-    So changes in the speed of the machine affect all systems alike, and no system pays for the memory and caches that
-    the one before it left behind. The data are loaded and tokenized once.
+    So changes in the speed of the machine affect all systems alike, and no system pays for the
+    memory and caches that the one before it left behind. The data are loaded and tokenized once.
 
     Args:
         recipes: Name of a system -> its recipe, all on the same data with the same tokenizers.
         rounds: Timed updates of each system, at least.
-        seconds: How long to go on after them; small networks need many rounds, and these take little time.
+        seconds: How long to go on after them; small networks need many rounds, and these take
+            little time.
 
     Raises:
         RecipeError: A recipe cannot be used.
@@ -76,17 +85,22 @@ def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: 
     try:
         with tempfile.TemporaryDirectory() as folder:
             trainers, splits = _build_trainers(recipes, folder)
-            taken = time_in_turn({name: _updates(trainer) for name, trainer in trainers.items()}, rounds, seconds)
+            taken = time_in_turn(
+                {name: _updates(trainer) for name, trainer in trainers.items()}, rounds, seconds
+            )
             found = {}
             for name, trainer in trainers.items():
                 rates = (
-                    [tokens / seconds for seconds, tokens in own] for own in (taken[name], taken[next(iter(taken))])
+                    [tokens / seconds for seconds, tokens in own]
+                    for own in (taken[name], taken[next(iter(taken))])
                 )
                 found[name] = Speed(
                     parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
                     seconds=statistics.median(seconds for seconds, _ in taken[name]),
                     tokens=statistics.median(tokens for _, tokens in taken[name]),
-                    relative=statistics.median(rate / other for rate, other in zip(*rates, strict=True)),
+                    relative=statistics.median(
+                        rate / other for rate, other in zip(*rates, strict=True)
+                    ),
                     **_evaluation_seconds(trainer, splits),
                     flops=target_token_flops(trainer.model, *_mean_lengths(splits)),
                 )
@@ -97,7 +111,9 @@ def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: 
             datasets.enable_progress_bars()
 
 
-def _build_trainers(recipes: dict[str, Recipe], folder: str) -> tuple[dict[str, TranslationTrainer], dict[str, Any]]:
+def _build_trainers(
+    recipes: dict[str, Recipe], folder: str
+) -> tuple[dict[str, TranslationTrainer], dict[str, Any]]:
     """Returns a trainer of each system, and the splits that its runs translate."""
     plan = resolve(replace(next(iter(recipes.values())), output_dir=folder))
     splits, _ = load_translation_dataset(plan.data)
@@ -120,7 +136,9 @@ def _build_trainers(recipes: dict[str, Recipe], folder: str) -> tuple[dict[str, 
 def time_in_turn(
     steps: dict[str, Iterator[float]], rounds: int, seconds: float
 ) -> dict[str, list[tuple[float, float]]]:
-    """Seconds and tokens of each system's update in each round, in an order that differs from round to round."""
+    """Seconds and tokens of each system's update in each round, in an order that differs from round
+    to round.
+    """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
     names = list(steps)
     begin = time.perf_counter()
@@ -130,7 +148,9 @@ def time_in_turn(
         shift = number // 2 % len(names)
         order = names[shift:] + names[:shift]
         for name in order if number % 2 else reversed(order):
-            next(steps[name])  # untimed: it pays for what the system before left in memory and caches
+            next(
+                steps[name]
+            )  # untimed: it pays for what the system before left in memory and caches
             start = time.perf_counter()
             tokens = next(steps[name])
             taken[name].append((time.perf_counter() - start, tokens))
@@ -142,8 +162,12 @@ def _updates(trainer: TranslationTrainer) -> Iterator[float]:
     model: Any = trainer.accelerator.prepare_model(trainer.model)
     trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
     optimizer: Any = trainer.optimizer
-    wait: Callable[[], None] = torch.cuda.synchronize if trainer.args.device.type == "cuda" else lambda: None
-    batches = itertools.chain.from_iterable(trainer.get_train_dataloader() for _ in itertools.count())
+    wait: Callable[[], None] = (
+        torch.cuda.synchronize if trainer.args.device.type == "cuda" else lambda: None
+    )
+    batches = itertools.chain.from_iterable(
+        trainer.get_train_dataloader() for _ in itertools.count()
+    )
     while True:
         model.train()
         of_update = list(itertools.islice(batches, trainer.args.gradient_accumulation_steps))
@@ -161,9 +185,11 @@ def _updates(trainer: TranslationTrainer) -> Iterator[float]:
 def target_token_flops(model: Any, source_length: int, target_length: int) -> float:
     """Floating-point operations of matrix products and convolutions for a target token.
 
-    Counted by `torch.utils.flop_counter` in a forward pass over one pair of these lengths, encoder included.
-    """
-    source, target = (torch.full((1, length), 2, device=model.device) for length in (source_length, target_length))
+    Counted by `torch.utils.flop_counter` in a forward pass over one pair of these lengths, encoder
+    included."""
+    source, target = (
+        torch.full((1, length), 2, device=model.device) for length in (source_length, target_length)
+    )
     model.eval()
     with counted_flops() as counter:
         model(input_ids=source, decoder_input_ids=target, use_cache=False)
@@ -173,12 +199,16 @@ def target_token_flops(model: Any, source_length: int, target_length: int) -> fl
 def _mean_lengths(splits: dict[str, Any]) -> tuple[int, int]:
     """Tokens of a source and of a target sentence, rounded means of the first split."""
     split = next(iter(splits.values()))
-    source, target = (sum(map(len, split[column])) / len(split) for column in ("input_ids", "labels"))
+    source, target = (
+        sum(map(len, split[column])) / len(split) for column in ("input_ids", "labels")
+    )
     return round(source), round(target)
 
 
 def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> dict[str, float]:
-    """Seconds of an evaluation, and of the final scores, from one batch that is translated to the usual length."""
+    """Seconds of an evaluation, and of the final scores, from one batch that is translated to the
+    usual length.
+    """
     if "validation" not in splits:
         return {"evaluation": 0.0, "scoring": 0.0}
     batch = next(iter(trainer.get_eval_dataloader(splits["validation"])))
@@ -191,7 +221,9 @@ def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> 
     def seconds_of_a_sentence(num_beams: int) -> float:
         start = time.perf_counter()
         with trainer.accelerator.autocast():
-            model.generate(**inputs, num_beams=num_beams, max_length=None, max_new_tokens=max(length, 1))
+            model.generate(
+                **inputs, num_beams=num_beams, max_length=None, max_new_tokens=max(length, 1)
+            )
         return (time.perf_counter() - start) / len(batch["labels"])
 
     translates = trainer.args.predict_with_generate

@@ -13,11 +13,36 @@ from csan_hf.evaluation.metrics import find_metric
 from csan_hf.models.configuration_csan import CsanConfig
 from csan_hf.recipes import SUITES
 from csan_hf.text_files import check_file_name, one_line
-from csan_hf.training.recipe import COMMANDS, RecipeError, check_sections, find_base, merge, read_recipe, read_yaml
+from csan_hf.training.recipe import (
+    COMMANDS,
+    RecipeError,
+    check_sections,
+    find_base,
+    merge,
+    read_recipe,
+    read_yaml,
+)
 
 _OF_SIZES = ("base", "settings", "systems", "data", "seeds")
-_KEYS = ("name", "description", "metric", "baseline", *_OF_SIZES[2:], "ensembles", "tables", "lengths", "sizes")
-_OF_TRAINING = ("train", "train_size", "streaming", "max_source_length", "max_target_length", "max_length_ratio")
+_KEYS = (
+    "name",
+    "description",
+    "metric",
+    "baseline",
+    *_OF_SIZES[2:],
+    "ensembles",
+    "tables",
+    "lengths",
+    "sizes",
+)
+_OF_TRAINING = (
+    "train",
+    "train_size",
+    "streaming",
+    "max_source_length",
+    "max_target_length",
+    "max_length_ratio",
+)
 
 CURVES = "curves"
 """Name of the picture of scores by sentences joined."""
@@ -31,10 +56,11 @@ Columns = dict[str, tuple[str, tuple[str, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One training run: names of its data set and its system, the seed of its weights and batches, and its recipe.
+    """One training run: names of its data set and its system, the seed of its weights and batches,
+    and its recipe.
 
-    The recipe has keys and sections, without output_dir. An ensemble has members, which are trained in its place.
-    """
+    The recipe has keys and sections, without output_dir. An ensemble has members, which are trained
+    in its place."""
 
     data: str
     system: str
@@ -61,12 +87,15 @@ class Suite:
         description: A sentence or two for the report.
         metric: Name of the metric that decides.
         baseline: The system that the others are compared with.
-        cells: The runs: first all systems and data sets with the first seed, then with the second...
-        ensembles: Systems that are one model together, all their seeds, for each data set: cells that are not trained.
+        cells: The runs: first all systems and data sets with the first seed, then with the
+            second...
+        ensembles: Systems that are one model together, all their seeds, for each data set: cells
+            that are not trained.
         tables: Title of a table -> its columns.
         systems: Names of the systems, in order.
         published: System -> figures of its paper by name, columns of the report.
-        lengths: The table whose columns are numbers of sentences joined, and the most that training joins.
+        lengths: The table whose columns are numbers of sentences joined, and the most that training
+            joins.
     """
 
     name: str
@@ -97,7 +126,8 @@ class Suite:
 
 
 def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | None = None) -> Suite:
-    """Reads and checks a suite, a YAML file or the name of one that comes with csan_hf; see csan_hf/suites/README.md.
+    """Reads and checks a suite, a YAML file or the name of one that comes with csan_hf; see
+    csan_hf/suites/README.md.
 
     Args:
         path: The file or the name.
@@ -115,7 +145,8 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
     systems, data = (_with_size(content, chosen, key, f"{path}") for key in ("systems", "data"))
     baseline = content.get("baseline", next(iter(systems)))
     _require(
-        baseline in [*systems], f"{path}: the baseline {baseline!r} is not one of the systems {', '.join(systems)}."
+        baseline in [*systems],
+        f"{path}: the baseline {baseline!r} is not one of the systems {', '.join(systems)}.",
     )
     _require("base" in chosen, f"{path}: a size needs a base, the recipe that it starts from.")
     base = _settings(read_recipe(find_base(chosen["base"], path)), str(chosen["base"]))
@@ -136,13 +167,18 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         for (set_name, name), recipe in recipes.items()
         if seed in seeds[: systems[name].get("seeds", len(seeds))]
     ]
-    _require(content.get("metric"), f"{path}: the key metric is missing; it names one, such as bleu.")
+    _require(
+        content.get("metric"), f"{path}: the key metric is missing; it names one, such as bleu."
+    )
     metric = find_metric(str(content["metric"]))
     _require(
         not metric.needs_sources and metric.needs != "alignments",
-        f"{path}: a suite compares hypotheses with references, {metric.name} needs more: choose another.",
+        f"{path}: a suite compares hypotheses with references, {metric.name} needs more: choose "
+        "another.",
     )
-    tables = _tables(content, {name: splits_of(recipes[name, baseline]) for name in data}, f"{path}")
+    tables = _tables(
+        content, {name: splits_of(recipes[name, baseline]) for name in data}, f"{path}"
+    )
     return Suite(
         name=f"{one_line(str(content.get('name', ''))).strip() or path.stem}, size {size}",
         description=str(content.get("description", "")),
@@ -152,7 +188,9 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         tables=tables,
         systems=tuple(systems),
         ensembles=tuple(_ensembles(cells, content, f"{path}")),
-        published={name: system["published"] for name, system in systems.items() if system.get("published")},
+        published={
+            name: system["published"] for name, system in systems.items() if system.get("published")
+        },
         lengths=_lengths(content.get("lengths"), tables, recipes, f"{path}: lengths"),
     )
 
@@ -163,19 +201,30 @@ def _ensembles(cells: list[Cell], content: Settings, where: str) -> Iterator[Cel
     named = _named(content, "ensembles", where) if "ensembles" in content else {}
     for name, members in named.items():
         check_file_name(name, f"{where}: ensembles")
-        known = isinstance(members, list) and members and systems.issuperset(members) and name not in systems
+        known = (
+            isinstance(members, list)
+            and members
+            and systems.issuperset(members)
+            and name not in systems
+        )
         _require(
             known,
-            f"{where}: ensembles.{name} must list systems ({', '.join(sorted(systems))}), under a name of its own.",
+            f"{where}: ensembles.{name} must list systems ({', '.join(sorted(systems))}), under a "
+            "name of its own.",
         )
         for data in dict.fromkeys(cell.data for cell in cells):
             of_data = [cell for cell in cells if cell.data == data and cell.system in members]
-            recipes = [{key: value for key, value in cell.recipe.items() if key != "data"} for cell in of_data]
+            recipes = [
+                {key: value for key, value in cell.recipe.items() if key != "data"}
+                for cell in of_data
+            ]
             recipe = {"data": of_data[0].recipe["data"], "members": recipes}
             yield Cell(data, name, of_data[0].seed, recipe, tuple(of_data))
 
 
-def _lengths(title: Any, tables: dict[str, Columns], recipes: dict[Any, Settings], where: str) -> Any:
+def _lengths(
+    title: Any, tables: dict[str, Columns], recipes: dict[Any, Settings], where: str
+) -> Any:
     """The table of lengths, and the most sentences joined in training."""
     if title is None:
         return None
@@ -183,11 +232,13 @@ def _lengths(title: Any, tables: dict[str, Columns], recipes: dict[Any, Settings
     _require(is_table, f"{where} must name a table ({', '.join(tables)}), got {title!r}.")
     columns = tables[title]
     data, single = columns.get("1", ("", ()))
-    joined = {name: tuple(f"{split}_x{name}" for split in single) for name in columns} | {"1": single}
+    joined = {name: tuple(f"{split}_x{name}" for split in single) for name in columns} | {
+        "1": single
+    }
     _require(
         len(single) == 1 and all(own == (data, joined[name]) for name, own in columns.items()),
-        f"{where}: columns of {title!r} must be numbers of sentences joined: 1 with a split, the others with its "
-        "SPLIT_xNUMBER.",
+        f"{where}: columns of {title!r} must be numbers of sentences joined: 1 with a split, the "
+        "others with its SPLIT_xNUMBER.",
     )
     return title, max(recipe["data"].get("join") or 1 for recipe in recipes.values())
 
@@ -205,52 +256,72 @@ def _with_size(content: Settings, size: Settings, key: str, where: str) -> Setti
         count = merged[name].get("seeds", 1) if key == "systems" else 1
         if "published" in merged[name]:
             _named(merged[name], "published", at)
-        _require(type(count) is int and count > 0, f"{at}.seeds must say how many seeds, 1 or more, got {count!r}.")
+        _require(
+            type(count) is int and count > 0,
+            f"{at}.seeds must say how many seeds, 1 or more, got {count!r}.",
+        )
     return merged
 
 
 def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Settings:
     """The recipe of a system on a data set: base < data set < system.
 
-    A system of another family than the base's keeps nothing of the section config; one with a preset keeps nothing
-    that makes the base local.
-    """
-    own = {key: value for key, value in system.items() if key not in ("preset", "seeds", "published")}
+    A system of another family than the base's keeps nothing of the section config; one with a
+    preset keeps nothing that makes the base local."""
+    own = {
+        key: value for key, value in system.items() if key not in ("preset", "seeds", "published")
+    }
     recipe = merge(base, data)
     if "model" in own:
         recipe = merge(recipe, {"model": own["model"]})
     if "preset" in system:
         config, changes = recipe.get("config") or {}, own.get("config") or {}
         depths = {key: value for key, value in config.items() if key.endswith("coder_layers")}
-        fields = CsanConfig.preset_fields(system["preset"], {**depths, **changes}) if system["preset"] else {}
+        fields = (
+            CsanConfig.preset_fields(system["preset"], {**depths, **changes})
+            if system["preset"]
+            else {}
+        )
         kept = {key: value for key, value in config.items() if "local" not in key}
-        given = {key: value for key, value in fields.items() if value is not None or "local" not in key}
+        given = {
+            key: value for key, value in fields.items() if value is not None or "local" not in key
+        }
         recipe["config"] = {**kept, "local_window": None, "head_area": 1, **given}
         own["config"] = {key: value for key, value in changes.items() if key not in fields}
     recipe = merge(recipe, own)
     command = next((key for key in ("output_dir", *COMMANDS) if key in recipe), None)
-    _require(not command, f"{where}: {command} says what to do with a run, which a suite decides: take it out.")
+    _require(
+        not command,
+        f"{where}: {command} says what to do with a run, which a suite decides: take it out.",
+    )
     training = recipe.get("training") or {}
     _require(
         not training.get("push_to_hub"),
-        f"{where}: training.push_to_hub: a suite's runs would all be pushed to one name. Take it out, and push a "
-        "finished run's folder by `csan-hf push`.",
+        f"{where}: training.push_to_hub: a suite's runs would all be pushed to one name. Take it "
+        "out, and push a finished run's folder by `csan-hf push`.",
     )
-    _require(training.get("max_steps"), f"{where}: a suite needs training.max_steps, the same updates for all runs.")
+    _require(
+        training.get("max_steps"),
+        f"{where}: a suite needs training.max_steps, the same updates for all runs.",
+    )
     return recipe
 
 
 def _check_held_out(recipe: Settings, of_baseline: Settings, where: str, baseline: str) -> None:
     """Refuses a system that changes what it is scored on: its scores could not be compared."""
     own, expected = (
-        {key: value for key, value in (settings.get("data") or {}).items() if key not in _OF_TRAINING}
+        {
+            key: value
+            for key, value in (settings.get("data") or {}).items()
+            if key not in _OF_TRAINING
+        }
         for settings in (recipe, of_baseline)
     )
     changed = next((key for key in {**expected, **own} if own.get(key) != expected.get(key)), None)
     _require(
         not changed,
-        f"{where} has another data.{changed} than {baseline}, and would be scored on other sentences: say that under "
-        "data, as a data set.",
+        f"{where} has another data.{changed} than {baseline}, and would be scored on other "
+        "sentences: say that under data, as a data set.",
     )
 
 
@@ -263,15 +334,24 @@ def _tables(content: Settings, splits: dict[str, list[str]], where: str) -> dict
         check_file_name(title, f"{where}: tables")  # pictures have these names
         at = f"{where}: tables.{title}"
         if isinstance(columns, list):
-            wanted = {name: tuple(split for split in columns if split in own) for name, own in splits.items()}
+            wanted = {
+                name: tuple(split for split in columns if split in own)
+                for name, own in splits.items()
+            }
             named = {name: (name, chosen) for name, chosen in wanted.items() if chosen}
             _require(named, f"{at}: no data set has a split {', '.join(map(str, columns))}.")
         else:
             named = {}
             for name, chosen in _named({title: columns}, title, f"{where}: tables").items():
                 data = name if name in splits or len(splits) > 1 else next(iter(splits))
-                _require(data in splits, f"{at}.{name}: there is no data set of that name, only {', '.join(splits)}.")
-                _require(isinstance(chosen, list) and chosen, f"{at}.{name} must be a list of splits, got {chosen!r}.")
+                _require(
+                    data in splits,
+                    f"{at}.{name}: there is no data set of that name, only {', '.join(splits)}.",
+                )
+                _require(
+                    isinstance(chosen, list) and chosen,
+                    f"{at}.{name} must be a list of splits, got {chosen!r}.",
+                )
                 unknown = next((split for split in chosen if split not in splits[data]), None)
                 _require(unknown is None, f"{at}.{name}: {data} has no split {unknown!r}.")
                 named[name] = (data, tuple(chosen))
@@ -279,8 +359,8 @@ def _tables(content: Settings, splits: dict[str, list[str]], where: str) -> dict
         [((data, split), count)] = places.most_common(1)
         _require(
             count == 1,
-            f"{at}: {split} of {data} stands twice, and tests over all columns would count it twice: make a second "
-            "table.",
+            f"{at}: {split} of {data} stands twice, and tests over all columns would count it "
+            "twice: make a second table.",
         )
         found[title] = named
     return found
@@ -299,7 +379,11 @@ def splits_of(recipe: Settings) -> list[str]:
 
 
 def _seeds(seeds: Any, where: str) -> list[int]:
-    valid = isinstance(seeds, list) and seeds and all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds)
+    valid = (
+        isinstance(seeds, list)
+        and seeds
+        and all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds)
+    )
     _require(
         valid and len(set(seeds)) == len(seeds),
         f"{where} must be a list of different whole numbers from 0 to 2^32 - 1, got {seeds!r}.",
@@ -313,14 +397,22 @@ def _named(content: Settings, key: str, where: str) -> Settings:
     found = isinstance(value, dict) and value
     _require(found, f"{where}: {key} must hold names and their settings, got {value!r:.80}.")
     for name in value:
-        _require(isinstance(name, str), f"{where}: {key}: the name {name!r} is no text: put it in quotes.")
+        _require(
+            isinstance(name, str),
+            f"{where}: {key}: the name {name!r} is no text: put it in quotes.",
+        )
     return value
 
 
 def _settings(value: Any, where: str) -> Settings:
-    """Keys and sections of a recipe, as far as `merge` depends on their types; training checks the rest."""
+    """Keys and sections of a recipe, as far as `merge` depends on their types; training checks the
+    rest.
+    """
     value = {} if value is None else value
-    _require(isinstance(value, dict), f"{where} must hold keys of a recipe and their values, got {value!r:.80}.")
+    _require(
+        isinstance(value, dict),
+        f"{where} must hold keys of a recipe and their values, got {value!r:.80}.",
+    )
     check_sections(value, where)
     return value
 

@@ -11,7 +11,13 @@ from .batching import (
 )
 from .corpora import DataArguments, FilterReport, load_translation_dataset
 from .numbers import load_numbers, number_languages
-from .tokenization import TokenizerPair, tokenize_dataset, train_tokenizer, train_tokenizers, with_bpe_dropout
+from .tokenization import (
+    TokenizerPair,
+    tokenize_dataset,
+    train_tokenizer,
+    train_tokenizers,
+    with_bpe_dropout,
+)
 
 __all__ = [
     "DataArguments",

@@ -3,18 +3,19 @@
 
 How `TokenBatchSampler` forms the batches of an epoch, for R processes:
 
-1. The examples are sorted by their two lengths; which of several examples with equal lengths comes first is drawn anew
-   in every epoch.
-2. The sorted examples are cut into batches, each as large as the bound allows. The last ones, with the shortest
-   sentences, are cut again so that the number of batches is a multiple of R.
+1. The examples are sorted by their two lengths; which of several examples with equal lengths comes
+   first is drawn anew in every epoch.
+2. The sorted examples are cut into batches, each as large as the bound allows. The last ones, with
+   the shortest sentences, are cut again so that the number of batches is a multiple of R.
 3. R batches with about equal costs form a group: the processes work on them at the same moment.
 4. The groups are shuffled, and so are the batches within a group.
 
-The sequence of lengths in step 1 is the same in every epoch, hence the cuts and the number of batches are too.
+The sequence of lengths in step 1 is the same in every epoch, hence the cuts and the number of
+batches are too.
 
-`MixedBatchSampler` makes all batches alike instead: each holds long and short sentences as the corpus does.
-It deals the examples out, the longest first, each to the batch that costs least so far.
-"""
+`MixedBatchSampler` makes all batches alike instead: each holds long and short sentences as the
+corpus does. It deals the examples out, the longest first, each to the batch that costs least so
+far."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorForSeq2Seq
 
 _STRIP_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
-# Noise on the order in which examples are dealt out: each counts as cheaper by a random share of its price, up to this
+# Noise on the order in which examples are dealt out: each counts as cheaper by a random share of
+# its price, up to this
 _NOISE = 0.1
 
 Cost = Literal["tokens", "cells"]
@@ -43,9 +45,10 @@ _Keys = tuple[np.ndarray, ...]
 class BoundedBatchSampler(Sampler[list[int]], ABC):
     """Yields batches (lists of indices) bounded by what they cost.
 
-    Every index occurs exactly once in an epoch. The number of batches is a multiple of `num_replicas` and the same in
-    every epoch. Under accelerate, process r gets batches r, r + R, r + 2R, ...: pass the sampler as the
-    `batch_sampler` of a `DataLoader`, prepare that, and call `forward_set_epoch` on the result.
+    Every index occurs exactly once in an epoch. The number of batches is a multiple of
+    `num_replicas` and the same in every epoch. Under accelerate, process r gets batches r, r + R, r
+    + 2R, ...: pass the sampler as the `batch_sampler` of a `DataLoader`, prepare that, and call
+    `forward_set_epoch` on the result.
 
     Args:
         source_lengths: [N] tokens of every source.
@@ -55,7 +58,8 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         num_replicas: Number of processes R.
         shuffle: False gives the same batches in the same order in every epoch.
         max_sentences: Bound on the examples of a batch.
-        cost: The unit of the bound: "tokens", source plus target, or "cells" of the source × target grid.
+        cost: The unit of the bound: "tokens", source plus target, or "cells" of the source × target
+            grid.
         pad_to_multiple_of: What the collator rounds lengths up to.
 
     Raises:
@@ -75,7 +79,9 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         cost: Cost = "tokens",
         pad_to_multiple_of: int | None = None,
     ) -> None:
-        self._real = tuple(np.asarray(lengths, dtype=np.int64) for lengths in (source_lengths, target_lengths))
+        self._real = tuple(
+            np.asarray(lengths, dtype=np.int64) for lengths in (source_lengths, target_lengths)
+        )
         multiple = pad_to_multiple_of or 1
         self._padded = tuple(-(-lengths // multiple) * multiple for lengths in self._real)
         self.max_tokens = max_tokens
@@ -89,9 +95,9 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         worst = int(alone.argmax())
         if alone[worst] > max_tokens:
             raise ValueError(
-                f"example {worst} has {self._real[0][worst]} source and {self._real[1][worst]} target tokens: "
-                f"alone it costs {alone[worst]} {cost}, more than max_{cost}={max_tokens}; raise max_{cost} or filter "
-                "long pairs"
+                f"example {worst} has {self._real[0][worst]} source and {self._real[1][worst]} "
+                f"target tokens: alone it costs {alone[worst]} {cost}, more than "
+                f"max_{cost}={max_tokens}; raise max_{cost} or filter long pairs"
             )
         self._prepare()
 
@@ -115,7 +121,9 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         return wanted
 
     def _random(self) -> np.random.RandomState:
-        """The random numbers of the current epoch; their streams never change between numpy versions."""
+        """The random numbers of the current epoch; their streams never change between numpy
+        versions.
+        """
         return np.random.RandomState([self.seed, self.epoch])
 
     def set_epoch(self, epoch: int) -> None:
@@ -139,9 +147,9 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
 class TokenBatchSampler(BoundedBatchSampler):
     """Batches of examples with like lengths, so that little is padded.
 
-    The bound holds with padding: a batch of n examples costs n * (longest source + longest target) tokens or
-    n * longest source * longest target cells. For arguments and errors see `BoundedBatchSampler`.
-    """
+    The bound holds with padding: a batch of n examples costs n * (longest source + longest target)
+    tokens or n * longest source * longest target cells. For arguments and errors see
+    `BoundedBatchSampler`."""
 
     def _prepare(self) -> None:
         self._keys, cuts = self._plan()
@@ -149,11 +157,12 @@ class TokenBatchSampler(BoundedBatchSampler):
         self._groups = self._form_groups(np.lexsort(self._keys))
 
     def _plan(self) -> tuple[_Keys, np.ndarray]:
-        """Returns sort keys (most significant last) and the cuts between batches, for the sort that pads least.
+        """Returns sort keys (most significant last) and the cuts between batches, for the sort that
+        pads least.
 
-        Sorting by source length in strips, by target length within a strip, pads the target more the narrower the
-        strips are and the source more the wider: the best width depends on how many examples a batch takes.
-        """
+        Sorting by source length in strips, by target length within a strip, pads the target more
+        the narrower the strips are and the source more the wider: the best width depends on how
+        many examples a batch takes."""
         best_size, best = self._plan_with(_STRIP_WIDTHS[0])
         for width in _STRIP_WIDTHS[1:]:
             size, plan = self._plan_with(width)
@@ -165,14 +174,17 @@ class TokenBatchSampler(BoundedBatchSampler):
     def _plan_with(self, width: int) -> tuple[int, tuple[_Keys, np.ndarray]]:
         source, target = self._padded
         strip = source // width
-        # From long to short. Targets fall in one strip and rise in the next: a batch across two has similar ones.
+        # From long to short. Targets fall in one strip and rise in the next: a batch across two has
+        # similar ones.
         keys = (-source, np.where(strip % 2 == 0, target, -target), -strip)
         order = np.lexsort(keys)
         cuts = self._cut(order, self.max_tokens)
         return int(self._sizes(order, cuts).sum()), (keys, cuts)
 
     def _cut(self, order: np.ndarray, bound: int) -> np.ndarray:
-        """Where batches begin in the sorted examples, and the end, if every batch takes as many as it can."""
+        """Where batches begin in the sorted examples, and the end, if every batch takes as many as
+        it can.
+        """
         source, target = (lengths[order] for lengths in self._padded)
         cuts = [0]
         while cuts[-1] < len(order):
@@ -194,14 +206,22 @@ class TokenBatchSampler(BoundedBatchSampler):
         """Cuts further until the number of batches is a multiple of R."""
         replicas, batches = self.num_replicas, len(cuts) - 1
         wanted = self._round_up(batches)
-        # The last batches become one group of R: fewer than R of them before, or R of which the last is not full.
+        # The last batches become one group of R: fewer than R of them before, or R of which the
+        # last is not full.
         start = cuts[batches - (batches % replicas or replicas)]
         tail = order[start:]
         candidates = [self._cut_evenly(tail, replicas), self._cut_low(tail, replicas)]
-        possible = [again for again in candidates if len(again) == replicas + 1 and self._keeps_bound(tail, again)]
+        possible = [
+            again
+            for again in candidates
+            if len(again) == replicas + 1 and self._keeps_bound(tail, again)
+        ]
         if not possible:
             return _halve_largest(cuts, wanted)
-        best = max(possible, key=lambda again: self._sizes(tail, again).min() / self._sizes(tail, again).max())
+        best = max(
+            possible,
+            key=lambda again: self._sizes(tail, again).min() / self._sizes(tail, again).max(),
+        )
         return np.concatenate([cuts[cuts < start], start + best])
 
     def _cut_evenly(self, order: np.ndarray, batches: int) -> np.ndarray:
@@ -216,18 +236,24 @@ class TokenBatchSampler(BoundedBatchSampler):
         low, high = 0, self.max_tokens
         while low + 1 < high:
             middle = (low + high) // 2
-            low, high = (middle, high) if len(self._cut(order, middle)) - 1 > batches else (low, middle)
+            low, high = (
+                (middle, high) if len(self._cut(order, middle)) - 1 > batches else (low, middle)
+            )
         return self._cut(order, high)
 
     def _keeps_bound(self, order: np.ndarray, cuts: np.ndarray) -> bool:
         within = bool((self._sizes(order, cuts) <= self.max_tokens).all())
-        return within and (self.max_sentences is None or bool((np.diff(cuts) <= self.max_sentences).all()))
+        return within and (
+            self.max_sentences is None or bool((np.diff(cuts) <= self.max_sentences).all())
+        )
 
     def _form_groups(self, order: np.ndarray) -> np.ndarray:
         """Numbers of the batches that belong together [groups, R]: batches with about equal costs."""
         costs = self._sizes(order, self._cuts)
         full = np.argsort(costs[: -self.num_replicas], kind="stable")
-        last = np.arange(len(costs) - self.num_replicas, len(costs))  # cut to be equal by _share_out
+        last = np.arange(
+            len(costs) - self.num_replicas, len(costs)
+        )  # cut to be equal by _share_out
         return np.concatenate([full, last]).reshape(-1, self.num_replicas)
 
     def __len__(self) -> int:
@@ -240,7 +266,9 @@ class TokenBatchSampler(BoundedBatchSampler):
         if self.shuffle:
             ties = rng.permutation(ties)
             groups = groups[rng.permutation(len(groups))]
-            groups = np.take_along_axis(groups, rng.random_sample(groups.shape).argsort(axis=1), axis=1)
+            groups = np.take_along_axis(
+                groups, rng.random_sample(groups.shape).argsort(axis=1), axis=1
+            )
         batches = np.split(np.lexsort((ties, *self._keys)), self._cuts[1:-1])
         return (batches[number].tolist() for number in groups.ravel())
 
@@ -248,29 +276,34 @@ class TokenBatchSampler(BoundedBatchSampler):
 class MixedBatchSampler(BoundedBatchSampler):
     """Batches of examples with all lengths, each like the corpus and all about equally expensive.
 
-    For models whose layers compare the examples of a batch, as batch normalisation does: where a batch holds one
-    length, its statistics tell the model how long its sentences are; at inference that cue is missing.
+    For models whose layers compare the examples of a batch, as batch normalisation does: where a
+    batch holds one length, its statistics tell the model how long its sentences are; at inference
+    that cue is missing.
 
-    The bound holds for the examples as they are, each with its own lengths: it is meant for models that compute little
-    at padding. For arguments and errors see `BoundedBatchSampler`.
-    """
+    The bound holds for the examples as they are, each with its own lengths: it is meant for models
+    that compute little at padding. For arguments and errors see `BoundedBatchSampler`."""
 
     def _prepare(self) -> None:
         # A sentence costs at least its share of max_sentences
-        self._price = np.maximum(self._cost(*self._padded), self.max_tokens / (self.max_sentences or np.inf))
+        self._price = np.maximum(
+            self._cost(*self._padded), self.max_tokens / (self.max_sentences or np.inf)
+        )
         self._count = self._least_batches()
 
     def _least_batches(self) -> int:
-        """The smallest number of batches, a multiple of R, that keeps the bound whatever an epoch draws.
+        """The smallest number of batches, a multiple of R, that keeps the bound whatever an epoch
+        draws.
 
-        An example goes to the cheapest batch, which costs at most the average of all batches so far. These hold only
-        examples that may come earlier: those whose price is not lower by more than the noise. As long as there are
-        fewer earlier examples than batches, the cheapest batch is empty.
-        """
+        An example goes to the cheapest batch, which costs at most the average of all batches so
+        far. These hold only examples that may come earlier: those whose price is not lower by more
+        than the noise. As long as there are fewer earlier examples than batches, the cheapest batch
+        is empty."""
         prices = np.sort(self._price)[::-1]
         earlier = np.searchsorted(-prices, -prices * (1.0 - _NOISE), side="right") - 1
         room = np.maximum(self.max_tokens - prices, 1e-9)
-        needed = np.minimum(np.ceil((np.cumsum(prices)[earlier] - prices) / room), earlier + 1).max()
+        needed = np.minimum(
+            np.ceil((np.cumsum(prices)[earlier] - prices) / room), earlier + 1
+        ).max()
         return self._round_up(max(1, int(needed)))
 
     def __len__(self) -> int:
@@ -303,7 +336,9 @@ def _halve_largest(cuts: np.ndarray, wanted: int) -> np.ndarray:
 def example_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Token counts of the columns input_ids and labels of a tokenized split, [N] each."""
     table = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")[:]
-    source, target = (pc.list_value_length(table[name]).to_numpy() for name in ("input_ids", "labels"))
+    source, target = (
+        pc.list_value_length(table[name]).to_numpy() for name in ("input_ids", "labels")
+    )
     return source, target
 
 
@@ -311,12 +346,14 @@ def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str,
     """Number and fingerprints of the pairs of a tokenized split, which depend on the content alone.
 
     Returns:
-        `pairs`, `sha256_of_lengths` (source and target tokens of every pair) and `sha256` (of the lengths, the tokens
-        and, with `references`, the texts of the column target, in order).
+        `pairs`, `sha256_of_lengths` (source and target tokens of every pair) and `sha256` (of the
+        lengths, the tokens and, with `references`, the texts of the column target, in order).
     """
     lengths = np.ascontiguousarray(np.stack(example_lengths(dataset)), dtype="<i8").tobytes()
     digest = hashlib.sha256(lengths)
-    for batch in dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=10_000):
+    for batch in (
+        dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=10_000)
+    ):
         for name in ("input_ids", "labels"):
             digest.update(pc.list_flatten(batch[name]).to_numpy().astype("<i8").tobytes())
     if references and "target" in dataset.column_names:
@@ -330,25 +367,31 @@ def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str,
 
 
 def forward_set_epoch(dataloader: DataLoader) -> DataLoader:
-    """Lets `set_epoch` reach a `BoundedBatchSampler` through a prepared dataloader, also after skipped batches.
+    """Lets `set_epoch` reach a `BoundedBatchSampler` through a prepared dataloader, also after
+    skipped batches.
 
-    `DataLoaderShard.set_epoch` looks for the attribute `sampler` one level down only: a `BatchSamplerShard`, which
-    accelerate wraps around the sampler of several processes, gets it here.
-    """
+    `DataLoaderShard.set_epoch` looks for the attribute `sampler` one level down only: a
+    `BatchSamplerShard`, which accelerate wraps around the sampler of several processes, gets it
+    here."""
     shard = dataloader.batch_sampler
-    if isinstance(shard, BatchSamplerShard) and isinstance(shard.batch_sampler, BoundedBatchSampler):
+    if isinstance(shard, BatchSamplerShard) and isinstance(
+        shard.batch_sampler, BoundedBatchSampler
+    ):
         shard.sampler = shard.batch_sampler
     return dataloader
 
 
 class TargetMaskCollator(DataCollatorForSeq2Seq):
-    """The library's collator, which also tells which target positions are real, as batch normalisation needs.
+    """The library's collator, which also tells which target positions are real, as batch
+    normalisation needs.
 
-    Token numbers cannot tell, where an end of sentence stands inside a target, or the padding token is the end.
-    """
+    Token numbers cannot tell, where an end of sentence stands inside a target, or the padding token
+    is the end."""
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
-        """Returns the batch with `decoder_attention_mask` [B, I], 1 up to the last label of each target."""
+        """Returns the batch with `decoder_attention_mask` [B, I], 1 up to the last label of each
+        target.
+        """
         batch = super().__call__(features, return_tensors)
         if batch.get("labels") is not None:
             labels = torch.as_tensor(batch["labels"])

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""One loader for every kind of parallel corpus: built-in, local files, or the Hub; one language pair or several."""
+"""One loader for every kind of parallel corpus: built-in, local files, or the Hub; one language
+pair or several.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,16 @@ def _option(default: Any, text: str) -> Any:
 class DataArguments:
     """Which corpus, in which languages, and what is kept of it.
 
-    The text comes from `dataset` ("numbers", or a name on the Hub, of which `train`, `validation` and `test` may name
-    the splits), or from files, of which `train`, `validation` and `test` are the patterns. In a pattern, "{lang}"
-    stands for the language, "{source_lang}" and "{target_lang}" for these languages. The extension decides the
-    format: .csv, .tsv, .jsonl and .parquet hold both languages in one file; everything else is plain text, one
-    sentence per line and one file per language. All but parquet may end in .gz.
+    The text comes from `dataset` ("numbers", or a name on the Hub, of which `train`, `validation`
+    and `test` may name the splits), or from files, of which `train`, `validation` and `test` are
+    the patterns. In a pattern, "{lang}" stands for the language, "{source_lang}" and
+    "{target_lang}" for these languages. The extension decides the format: .csv, .tsv, .jsonl and
+    .parquet hold both languages in one file; everything else is plain text, one sentence per line
+    and one file per language. All but parquet may end in .gz.
 
     Raises:
-        ValueError: A value that is out of range or contradicts another; the message names the field.
+        ValueError: A value that is out of range or contradicts another; the message names the
+            field.
     """
 
     dataset: str | None = _option(
@@ -63,52 +67,65 @@ class DataArguments:
     dataset_config: str | None = _option(None, "Configuration of the Hub dataset.")
     dataset_revision: str | None = _option(None, "Branch, tag or commit of the Hub dataset.")
     data_dir: str | None = _option(None, "Folder that the file patterns start from.")
-    train: str | None = _option(None, "File pattern ('train.{lang}.gz') or Hub split of the training data.")
+    train: str | None = _option(
+        None, "File pattern ('train.{lang}.gz') or Hub split of the training data."
+    )
     validation: str | None = _option(None, "File pattern or Hub split of the validation data.")
     test: dict[str, str] | str | None = _option(  # noqa: RUF009
         None,
-        "File pattern or Hub split of the test data (the split is then called 'test'), or several as a "
+        "File pattern or Hub split of the test data (the split is then called 'test'), or several "
+        "as a "
         'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'.',
     )
     streaming: bool = _option(
         False,
-        "Read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle buffer "
-        "of 10,000): the rest is not downloaded.",
+        "Read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle "
+        "buffer of 10,000): the rest is not downloaded.",
     )
     language_pairs: list[str] | None = _option(  # noqa: RUF009
         None,
-        "Several pairs in one corpus, such as [de-en, en-de], instead of source_lang and target_lang; if "
-        "there are several target languages, each source begins with a tag such as >>de<< that names its own.",
+        "Several pairs in one corpus, such as [de-en, en-de], instead of source_lang and "
+        "target_lang; if there are several target languages, each source begins with a tag such "
+        "as >>de<< that names its own.",
     )
     source_lang: str = _option("en", "Source language, what {lang} stands for.")
     target_lang: str = _option("de", "Target language, what {lang} stands for.")
-    source_column: str | None = _option(None, "Column of the source text (default: the name of the language).")
-    target_column: str | None = _option(None, "Column of the target text (default: the name of the language).")
+    source_column: str | None = _option(
+        None, "Column of the source text (default: the name of the language)."
+    )
+    target_column: str | None = _option(
+        None, "Column of the target text (default: the name of the language)."
+    )
     train_size: int | None = _option(
         None,
-        "Number of training pairs that 'numbers' makes (default 30,000), or that are drawn at random from "
-        "another corpus (default: all).",
+        "Number of training pairs that 'numbers' makes (default 30,000), or that are drawn at "
+        "random from another corpus (default: all).",
     )
     validation_size: int | None = _option(
         None,
-        "Number of validation pairs that 'numbers' makes (default 1,000), or that are taken from the "
-        "start of another set (default: all); where there is no validation set, drawn at random of the training set.",
+        "Number of validation pairs that 'numbers' makes (default 1,000), or that are taken from "
+        "the start of another set (default: all); where there is no validation set, drawn at "
+        "random of the training set.",
     )
     test_size: int | None = _option(None, "Pairs per test set: as validation_size.")
     join: int = _option(
         1,
-        "Join up to so many neighbouring pairs of the training and the validation set to one, each number equally "
-        "often: longer texts of a corpus of sentences.",
+        "Join up to so many neighbouring pairs of the training and the validation set to one, "
+        "each number equally often: longer texts of a corpus of sentences.",
     )
     join_test: list[int] | None = _option(  # noqa: RUF009
-        None, "Further test sets: [2, 4] adds TEST_x2 and TEST_x4, in which so many neighbouring pairs are one."
+        None,
+        "Further test sets: [2, 4] adds TEST_x2 and TEST_x4, in which so many neighbouring pairs "
+        "are one.",
     )
     data_seed: int = _option(0, "Seed of the 'numbers' corpus and of selections.")
     max_source_length: int | None = _option(
-        256, "Tokens of a source, </s> included: longer training pairs are dropped, other sources cut."
+        256,
+        "Tokens of a source, </s> included: longer training pairs are dropped, other sources cut.",
     )
     max_target_length: int | None = _option(
-        256, "Tokens of a target, </s> included: longer training pairs are dropped, other targets cut."
+        256,
+        "Tokens of a target, </s> included: longer training pairs are dropped, other targets cut.",
     )
     max_length_ratio: float | None = _option(
         None, "Drop training pairs whose lengths in tokens differ by more than this factor."
@@ -126,7 +143,8 @@ class DataArguments:
         values = {name: getattr(self, name) for name in _LEAST}
         contradictions = {
             **{
-                f"{name} is {value}; it must be at least {_LEAST[name]}": value is not None and value < _LEAST[name]
+                f"{name} is {value}; it must be at least {_LEAST[name]}": value is not None
+                and value < _LEAST[name]
                 for name, value in values.items()
             },
             "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as train": (
@@ -138,7 +156,9 @@ class DataArguments:
             "streaming reads a dataset on the Hub, of which train_size pairs are taken: set both": (
                 self.streaming and (self.dataset in (None, BUILT_IN) or self.train_size is None)
             ),
-            f"{languages}; choose two different languages": any(source == target for source, target in self.pairs),
+            f"{languages}; choose two different languages": any(
+                source == target for source, target in self.pairs
+            ),
             "language_pairs finds columns by language: leave out source_column, target_column": (
                 self.language_pairs and (self.source_column or self.target_column)
             ),
@@ -149,7 +169,8 @@ class DataArguments:
                 {*_SHARED} & {*self.test_patterns}
             ),
             "test has an entry of a name that join_test makes; give the test set another": (
-                {f"{name}_x{count}" for name in self.test_patterns for count in longer} & {*self.test_patterns}
+                {f"{name}_x{count}" for name in self.test_patterns for count in longer}
+                & {*self.test_patterns}
             ),
         }
         for message, found in contradictions.items():
@@ -183,9 +204,17 @@ class DataArguments:
 
     @property
     def split_names(self) -> dict[str, str]:
-        """Name of every split of the loaded corpus -> its pattern; with several pairs each has test splits."""
-        shared = [(name, pattern) for name, pattern in self.split_patterns.items() if name in _SHARED]
-        tests = [(self.name_split(name, pair), at) for pair in self.pairs for name, at in self.test_patterns.items()]
+        """Name of every split of the loaded corpus -> its pattern; with several pairs each has test
+        splits.
+        """
+        shared = [
+            (name, pattern) for name, pattern in self.split_patterns.items() if name in _SHARED
+        ]
+        tests = [
+            (self.name_split(name, pair), at)
+            for pair in self.pairs
+            for name, at in self.test_patterns.items()
+        ]
         longer = [(f"{name}_x{count}", at) for name, at in tests for count in self.join_test or ()]
         return dict([*shared, *tests, *longer])
 
@@ -195,31 +224,45 @@ class DataArguments:
 
     def of_pair(self, pair: Pair) -> DataArguments:
         """The arguments of one of the pairs."""
-        return dataclasses.replace(self, language_pairs=None, source_lang=pair[0], target_lang=pair[1])
+        return dataclasses.replace(
+            self, language_pairs=None, source_lang=pair[0], target_lang=pair[1]
+        )
 
     def size_of(self, split: str) -> int | None:
         """The number of pairs to keep of a split, None for all."""
-        return {"train": self.train_size, "validation": self.validation_size}.get(split, self.test_size)
+        return {"train": self.train_size, "validation": self.validation_size}.get(
+            split, self.test_size
+        )
 
 
 def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
-    """Reads pairs such as "de-en"; one language twice in a pair, or one pair twice, is a `ValueError`."""
+    """Reads pairs such as "de-en"; one language twice in a pair, or one pair twice, is a
+    `ValueError`.
+    """
     pairs: list[Pair] = []
     for text in texts:
         source, _, target = str(text).partition("-")
-        if not source or not target or "-" in target or source == target or (source, target) in pairs:
+        if (
+            not source
+            or not target
+            or "-" in target
+            or source == target
+            or (source, target) in pairs
+        ):
             raise ValueError(
-                f"language_pairs: {text!r} must be SOURCE-TARGET, such as de-en, of two languages, each pair once"
+                f"language_pairs: {text!r} must be SOURCE-TARGET, such as de-en, of two languages, "
+                "each pair once"
             )
         pairs.append((source, target))
     return pairs
 
 
 def language_tags(pairs: Sequence[Pair]) -> list[str]:
-    """Returns a tag for each target language, ">>de<<" as in Marian's models; none if there is one target language.
+    """Returns a tag for each target language, ">>de<<" as in Marian's models; none if there is one
+    target language.
 
-    The tag stands before a source. `TranslationPipeline` writes it when it is given `tgt_lang="de"`.
-    """
+    The tag stands before a source. `TranslationPipeline` writes it when it is given
+    `tgt_lang="de"`."""
     targets = list(dict.fromkeys(target for _, target in pairs))
     return [f">>{target}<<" for target in targets] if len(targets) > 1 else []
 
@@ -230,7 +273,9 @@ def _counters() -> dict[str, Counter[str]]:
 
 @dataclass
 class FilterReport:
-    """Counts of pairs by split: `read` and `kept`, and by reason those `dropped`, and `noted` (odd, but kept)."""
+    """Counts of pairs by split: `read` and `kept`, and by reason those `dropped`, and `noted` (odd,
+    but kept).
+    """
 
     read: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
@@ -267,7 +312,10 @@ class FilterReport:
         """The counts as plain dictionaries, for JSON."""
         return {
             split: {"read": read, "kept": self.kept[split]}
-            | {"dropped": dict(self.dropped.get(split, {})), "noted": dict(self.noted.get(split, {}))}
+            | {
+                "dropped": dict(self.dropped.get(split, {})),
+                "noted": dict(self.noted.get(split, {})),
+            }
             for split, read in self.read.items()
         }
 
@@ -277,7 +325,9 @@ class FilterReport:
             line = f"{split}: {counts['kept']:,} of {counts['read']:,} pairs"
             for label, reasons in (("dropped", counts["dropped"]), ("kept", counts["noted"])):
                 if reasons:
-                    line += f"; {label}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+                    line += f"; {label}: " + ", ".join(
+                        f"{count:,} {reason}" for reason, count in reasons.items()
+                    )
             lines.append(line)
         return "\n".join(lines)
 
@@ -291,17 +341,18 @@ def load_translation_dataset(
 ) -> tuple[DatasetDict, FilterReport]:
     """Loads a parallel corpus.
 
-    Pairs with an empty side are dropped from the training split and counted. Validation and test splits keep every
-    pair, empty ones too, so that line n of a prediction belongs to line n of the corpus. Several pairs of languages
-    share training and validation, and have test splits of their own; see `language_tags`.
+    Pairs with an empty side are dropped from the training split and counted. Validation and test
+    splits keep every pair, empty ones too, so that line n of a prediction belongs to line n of the
+    corpus. Several pairs of languages share training and validation, and have test splits of their
+    own; see `language_tags`.
 
     Args:
         args: Which corpus.
         splits: Load only these splits; None for all.
 
     Returns:
-        Splits "train", "validation" and the test splits, as far as the corpus has them, with the string columns
-        source and target; and the counts.
+        Splits "train", "validation" and the test splits, as far as the corpus has them, with the
+        string columns source and target; and the counts.
 
     Raises:
         ValueError: Something is wrong with the corpus; the message names file, line and reason.
@@ -311,21 +362,33 @@ def load_translation_dataset(
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair)).items():
             split = args.name_split(name, pair)
-            longer = {f"{split}_x{count}": count for count in args.join_test or () if name not in _SHARED}
+            longer = {
+                f"{split}_x{count}": count for count in args.join_test or () if name not in _SHARED
+            }
             names += [split, *longer]
             if splits is None or {split, *longer} & {*splits}:
                 rows = _finish(name, split, *load(), args, report)
                 if name in _SHARED and args.join > 1:
                     rows = joined(rows, random_counts(args.join, args.data_seed))
-                found = {split: rows, **{each: joined(rows, itertools.repeat(n)) for each, n in longer.items()}}
+                found = {
+                    split: rows,
+                    **{each: joined(rows, itertools.repeat(n)) for each, n in longer.items()},
+                }
                 for each, texts in found.items():
                     if splits is None or each in splits:
                         if len(texts) == 0 and args.join + len(longer) > 1:
-                            raise ValueError(f"{each} is empty: fewer pairs than data.join or data.join_test joins")
+                            raise ValueError(
+                                f"{each} is empty: fewer pairs than data.join or data.join_test "
+                                "joins"
+                            )
                         parts[each].append(_tagged(texts, pair) if tagged else texts)
     if unknown := [split for split in splits or () if split not in names]:
-        raise ValueError(f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}")
-    return DatasetDict({split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}), report
+        raise ValueError(
+            f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}"
+        )
+    return DatasetDict(
+        {split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}
+    ), report
 
 
 def _tagged(rows: Dataset, pair: Pair) -> Dataset:
@@ -338,7 +401,9 @@ def _add_tag(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
 
 
 def check_files(args: DataArguments) -> None:
-    """Raises `ValueError` for missing files and tables without the columns, of which no more than a row is read."""
+    """Raises `ValueError` for missing files and tables without the columns, of which no more than a
+    row is read.
+    """
     if args.dataset:
         if args.dataset != BUILT_IN:
             check_folder_or_name(args.dataset, "data")
@@ -354,13 +419,21 @@ def check_files(args: DataArguments) -> None:
 def _loaders(args: DataArguments) -> dict[str, Loader]:
     """Returns what loads each split of one pair of languages."""
     if args.dataset == BUILT_IN:
-        sizes = {f"{split}_size": args.size_of(split) or default for split, default in _NUMBERS_SIZES.items()}
-        make = cache(lambda: load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed))
+        sizes = {
+            f"{split}_size": args.size_of(split) or default
+            for split, default in _NUMBERS_SIZES.items()
+        }
+        make = cache(
+            lambda: load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed)
+        )
         return {split: lambda split=split: (make()[split], BUILT_IN) for split in _NUMBERS_SIZES}  # type: ignore[misc]
     if args.dataset:
         loaders = _hub_loaders(args, args.dataset)
     else:
-        loaders = {split: partial(_load_files, args, split, pattern) for split, pattern in args.split_patterns.items()}
+        loaders = {
+            split: partial(_load_files, args, split, pattern)
+            for split, pattern in args.split_patterns.items()
+        }
     if args.validation_size and "train" in loaders and "validation" not in loaders:
         parts = {"train": "train", "validation": "test"}  # what the library calls the two
         whole = cache(loaders["train"])
@@ -372,7 +445,9 @@ def _load_part(args: DataArguments, load: Loader, part: str) -> tuple[Dataset, s
     """Loads what training has left of a split, or the validation set that is drawn of it at random."""
     rows, where = load()
     if len(rows) <= (size := args.validation_size or 0):
-        raise ValueError(f"{where}: validation_size is {size}, and there are {len(rows)} pairs: set a lower one")
+        raise ValueError(
+            f"{where}: validation_size is {size}, and there are {len(rows)} pairs: set a lower one"
+        )
     return rows.train_test_split(test_size=size, seed=args.data_seed)[part], where
 
 
@@ -397,9 +472,13 @@ def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
 def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
     """The file of a pattern, with or without .gz."""
     name = pattern if lang is None else pattern.replace("{lang}", lang)
-    name = name.replace("{source_lang}", args.source_lang).replace("{target_lang}", args.target_lang)
+    name = name.replace("{source_lang}", args.source_lang).replace(
+        "{target_lang}", args.target_lang
+    )
     path = Path(args.data_dir or "").expanduser() / Path(name).expanduser()
-    other = path.with_name(path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name + ".gz")
+    other = path.with_name(
+        path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name + ".gz"
+    )
     found = next((candidate for candidate in (path, other) if candidate.is_file()), None)
     if found is None:
         language = f" of language {lang!r}" if lang else ""
@@ -417,23 +496,39 @@ def _as_dataset(source: Sequence[str], target: Sequence[str]) -> Dataset:
 
 
 def _hub_loaders(args: DataArguments, name: str) -> dict[str, Loader]:
-    options = {"data_dir": args.data_dir, "revision": args.dataset_revision, "streaming": args.streaming}
+    options = {
+        "data_dir": args.data_dir,
+        "revision": args.dataset_revision,
+        "streaming": args.streaming,
+    }
     given = {key: value for key, value in options.items() if value}
     try:
         loaded = datasets.load_dataset(name, args.dataset_config, **given)
-    except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:  # the latter of an empty file
-        raise ValueError(f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}") from error
+    except (
+        datasets.exceptions.DatasetGenerationError,
+        StopIteration,
+    ) as error:  # the latter of an empty file
+        raise ValueError(
+            f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}"
+        ) from error
     wanted = args.split_patterns
     for split in ("train", "validation", "test"):
         if split in loaded and not (split == "test" and args.test_patterns):
             wanted.setdefault(split, split)
     for split, stored in wanted.items():
         if stored not in loaded:
-            raise ValueError(f"{split}: dataset {name!r} has no split {stored!r}, only {', '.join(loaded)}")
-    return {split: partial(_load_rows, args, split, f"{name}, split {at}", loaded[at]) for split, at in wanted.items()}
+            raise ValueError(
+                f"{split}: dataset {name!r} has no split {stored!r}, only {', '.join(loaded)}"
+            )
+    return {
+        split: partial(_load_rows, args, split, f"{name}, split {at}", loaded[at])
+        for split, at in wanted.items()
+    }
 
 
-def _load_rows(args: DataArguments, split: str, where: str, rows: Dataset | IterableDataset) -> tuple[Dataset, str]:
+def _load_rows(
+    args: DataArguments, split: str, where: str, rows: Dataset | IterableDataset
+) -> tuple[Dataset, str]:
     """Reads a split of a Hub dataset; of a stream as many pairs as are wanted."""
     if isinstance(rows, IterableDataset):
         if split == "train":
@@ -445,15 +540,22 @@ def _load_rows(args: DataArguments, split: str, where: str, rows: Dataset | Iter
     return _as_dataset([source for source, _ in pairs], [target for _, target in pairs]), where
 
 
-def _finish(name: str, split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport) -> Dataset:
+def _finish(
+    name: str, split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport
+) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
-    columns = rows.select_columns(["source", "target"])[:]  # at once: a column alone is decoded row by row
+    columns = rows.select_columns(["source", "target"])[
+        :
+    ]  # at once: a column alone is decoded row by row
     pairs = zip(columns["source"], columns["target"], strict=True)
     filled = [index for index, (left, right) in enumerate(pairs) if left.strip() and right.strip()]
     size, training = args.size_of(name), name == "train"
     if not len(filled if training else rows):
-        raise ValueError(f"{where}: the split {split!r} is empty" + ": every pair has an empty side" * bool(len(rows)))
+        raise ValueError(
+            f"{where}: the split {split!r} is empty"
+            + ": every pair has an empty side" * bool(len(rows))
+        )
     if not training:
         if size is not None and size < len(rows):
             report.drop(split, "beyond the size asked for", len(rows) - size)

@@ -15,10 +15,14 @@ def joined(rows: Dataset, counts: Iterable[int]) -> Dataset:
 
     Args:
         rows: Columns source and target.
-        counts: How many pairs each text takes; those that are left at the end are too few for the next, and go.
+        counts: How many pairs each text takes; those that are left at the end are too few for the
+            next, and go.
     """
     columns, places = rows.select_columns(["source", "target"])[:], list(_runs(len(rows), counts))
-    texts = {name: [_join(column[start:end]) for start, end in places] for name, column in columns.items()}
+    texts = {
+        name: [_join(column[start:end]) for start, end in places]
+        for name, column in columns.items()
+    }
     return Dataset.from_dict(texts, features=rows.select_columns(["source", "target"]).features)
 
 

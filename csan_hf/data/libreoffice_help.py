@@ -1,5 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Whole documents in two languages: the help of LibreOffice, whose pages agree paragraph by paragraph in their ids.
+"""Whole documents in two languages: the help of LibreOffice, whose pages agree paragraph by
+paragraph in their ids.
 
 Debian has it in packages such as `libreoffice-help-de` and `libreoffice-help-en-us` (MPL 2.0).
 """
@@ -56,9 +57,10 @@ def prepare_help(
 ) -> dict[str, int]:
     """Writes a corpus of documents: short pieces of pages to train on, whole long pages to test on.
 
-    `train` and `validation` have pieces of pages, of random lengths, `test_pages` whole pages of `page_words`,
-    `test_segments` the paragraphs of the same pages. Paragraphs that repeat an earlier one's source word for word, of
-    which a help has many, are left out of pages; so none of a test page is trained on.
+    `train` and `validation` have pieces of pages, of random lengths, `test_pages` whole pages of
+    `page_words`, `test_segments` the paragraphs of the same pages. Paragraphs that repeat an
+    earlier one's source word for word, of which a help has many, are left out of pages; so none of
+    a test page is trained on.
 
     Args:
         source, target: Folders of the two languages, such as `usr/share/libreoffice/help/de`.
@@ -100,30 +102,43 @@ def prepare_help(
     return {split: len(lines) for split, lines in splits.items()}
 
 
-def join_segments(segments: Sequence[str], translations: Sequence[str], pages: Sequence[str]) -> list[str]:
-    """Joins translations of `test_segments` to those of `test_pages`, given the sources of both; else a ValueError."""
+def join_segments(
+    segments: Sequence[str], translations: Sequence[str], pages: Sequence[str]
+) -> list[str]:
+    """Joins translations of `test_segments` to those of `test_pages`, given the sources of both;
+    else a ValueError.
+    """
     joined, start = [], 0
     for page in pages:
-        end = next((n for n in range(start + 1, len(segments) + 1) if " ".join(segments[start:n]) == page), None)
+        end = next(
+            (n for n in range(start + 1, len(segments) + 1) if " ".join(segments[start:n]) == page),
+            None,
+        )
         if end is None:
             break
         joined.append(" ".join(translations[start:end]))
         start = end
     if len(joined) != len(pages) or not start == len(segments) == len(translations):
-        raise ValueError(f"segments, translations and pages are not of one corpus, from segment {start + 1} on.")
+        raise ValueError(
+            f"segments, translations and pages are not of one corpus, from segment {start + 1} on."
+        )
     return joined
 
 
 def _read_pages(source: Path, target: Path) -> Iterator[tuple[str, Page]]:
     paths = sorted(source.glob("text/**/*.html"))
     if not paths:
-        raise FileNotFoundError(f"{source} has no pages text/**/*.html: give the folder of one language's help.")
+        raise FileNotFoundError(
+            f"{source} has no pages text/**/*.html: give the folder of one language's help."
+        )
     seen: set[str] = set()
     for path in paths:
         name = path.relative_to(source)
         if (target / name).is_file():
             own, other = (_paragraphs(folder / name) for folder in (source, target))
-            pairs = {own[key]: other[key] for key in own if own[key] and other.get(key)}  # a repeated one once
+            pairs = {
+                own[key]: other[key] for key in own if own[key] and other.get(key)
+            }  # a repeated one once
             if page := [pair for pair in pairs.items() if pair[0] not in seen]:
                 seen |= pairs.keys()
                 yield str(name), page
@@ -149,7 +164,9 @@ def _pieces(page: Page, most: int, generator: random.Random) -> Iterator[tuple[s
 
 
 def _piece_length(most: int, generator: random.Random) -> int:
-    """Every doubling as likely as the next: from short pieces a model learns sooner what translates what."""
+    """Every doubling as likely as the next: from short pieces a model learns sooner what translates
+    what.
+    """
     return round(math.exp(generator.uniform(math.log(min(_LEAST_PIECE, most)), math.log(most))))
 
 

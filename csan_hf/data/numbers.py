@@ -1,14 +1,15 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The built-in corpus `numbers`: number words, ordinals, dates, times and amounts in two languages.
 
-The mapping is deterministic (a source sentence has exactly one translation) and yet not word by word: German says
-units before tens and writes a number as one word, verbs and dates stand in other places. A small model learns it in
-minutes on a CPU, so it serves the quick start and the tests of the training code.
+The mapping is deterministic (a source sentence has exactly one translation) and yet not word by
+word: German says units before tens and writes a number as one word, verbs and dates stand in other
+places. A small model learns it in minutes on a CPU, so it serves the quick start and the tests of
+the training code.
 
-A *kind* of sentence draws a value (a number, a day, ...) that does not depend on the language, and every language
-says that value with a template of its own; the same value and template number in two languages make a pair.
-Template 0 is the bare phrase, which every language has. English, German, French and Spanish have sentences, too.
-"""
+A *kind* of sentence draws a value (a number, a day, ...) that does not depend on the language, and
+every language says that value with a template of its own; the same value and template number in two
+languages make a pair. Template 0 is the bare phrase, which every language has. English, German,
+French and Spanish have sentences, too."""
 
 from __future__ import annotations
 
@@ -36,10 +37,11 @@ _DAYS = (date(2100, 1, 1) - _FIRST_DAY).days
 
 @cache
 def _templates(language: str) -> dict[str, list[str]]:
-    """Kind -> sentences of a language, the bare phrase first; none where the table has no column for it.
+    """Kind -> sentences of a language, the bare phrase first; none where the table has no column
+    for it.
 
-    They only put a number where it does not agree with a noun in gender or case: "page {}", not "{} pages".
-    """
+    They only put a number where it does not agree with a noun in gender or case: "page {}", not "{}
+    pages"."""
     header, *rows = (line.split("\t") for line in read_lines(Path(__file__).with_suffix(".tsv")))
     found: dict[str, list[str]] = defaultdict(list)
     for row in rows:
@@ -50,12 +52,16 @@ def _templates(language: str) -> dict[str, list[str]]:
 
 
 def _below(rng: random.Random, bound: int) -> int:
-    """A number from 0 to bound - 1; built on `random()`, whose stream Python keeps the same across versions."""
+    """A number from 0 to bound - 1; built on `random()`, whose stream Python keeps the same across
+    versions.
+    """
     return int(rng.random() * bound)
 
 
 def _draw_cardinal(rng: random.Random) -> int:
-    digits = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6, 7)[_below(rng, 12)]  # short numbers are few: they soon repeat
+    digits = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6, 7)[
+        _below(rng, 12)
+    ]  # short numbers are few: they soon repeat
     low = 0 if digits == 1 else 10 ** (digits - 1)
     return low + _below(rng, 10**digits - low)
 
@@ -78,7 +84,13 @@ def _english_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _
     here, there = say.cardinal(hour), say.cardinal(following)
     count, relation = (minute, f"past {here}") if minute < 30 else (60 - minute, f"to {there}")
     other = f"{say.cardinal(count)} {'minute' if count == 1 else 'minutes'} {relation}"
-    return f"{here} o'clock", f"quarter past {here}", f"half past {here}", f"quarter to {there}", other
+    return (
+        f"{here} o'clock",
+        f"quarter past {here}",
+        f"half past {here}",
+        f"quarter to {there}",
+        other,
+    )
 
 
 def _german_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
@@ -90,7 +102,10 @@ def _german_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _C
 
 
 def _french_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    here, there = ("une heure" if value == 1 else f"{say.cardinal(value)} heures" for value in (hour, following))
+    here, there = (
+        "une heure" if value == 1 else f"{say.cardinal(value)} heures"
+        for value in (hour, following)
+    )
     count, start = (minute, here) if minute < 30 else (60 - minute, f"{there} moins")
     # "minute" is feminine: vingt et une.
     other = f"{start} {say.cardinal(count)}{'e' if count % 10 == 1 and count != 11 else ''}"
@@ -98,8 +113,14 @@ def _french_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _C
 
 
 def _spanish_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    here, there = ("la una" if value == 1 else f"las {say.cardinal(value)}" for value in (hour, following))
-    other = f"{here} y {say.cardinal(minute)}" if minute < 30 else f"{there} menos {say.cardinal(60 - minute)}"
+    here, there = (
+        "la una" if value == 1 else f"las {say.cardinal(value)}" for value in (hour, following)
+    )
+    other = (
+        f"{here} y {say.cardinal(minute)}"
+        if minute < 30
+        else f"{there} menos {say.cardinal(60 - minute)}"
+    )
     return f"{here} en punto", f"{here} y cuarto", f"{here} y media", f"{there} menos cuarto", other
 
 
@@ -117,7 +138,9 @@ def _clock(verbaliser: Verbaliser, value: tuple[int, int]) -> str:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of sentence: its share of the corpus, how many values there are, how one is drawn and said."""
+    """One kind of sentence: its share of the corpus, how many values there are, how one is drawn
+    and said.
+    """
 
     name: str
     weight: float
@@ -127,9 +150,21 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind("cardinal", 0.45, MAX_NUMBER + 1, _draw_cardinal, lambda verbaliser, number: verbaliser.cardinal(number)),
+    _Kind(
+        "cardinal",
+        0.45,
+        MAX_NUMBER + 1,
+        _draw_cardinal,
+        lambda verbaliser, number: verbaliser.cardinal(number),
+    ),
     _Kind("ordinal", 0.1, 999, lambda rng: 1 + _below(rng, 999), Verbaliser.ordinal),
-    _Kind("date", 0.2, _DAYS, lambda rng: _FIRST_DAY + timedelta(days=_below(rng, _DAYS)), Verbaliser.long_date),
+    _Kind(
+        "date",
+        0.2,
+        _DAYS,
+        lambda rng: _FIRST_DAY + timedelta(days=_below(rng, _DAYS)),
+        Verbaliser.long_date,
+    ),
     _Kind("time", 0.1, 720, _draw_time, _clock),
 )
 
@@ -174,8 +209,9 @@ def load_numbers(
 ) -> DatasetDict:
     """Makes the `numbers` corpus.
 
-    No sentence, source or target, occurs in two splits or twice in one. Test and validation depend on the seed and
-    their own size only, not on the size of the training split. Swapping the languages swaps the columns.
+    No sentence, source or target, occurs in two splits or twice in one. Test and validation depend
+    on the seed and their own size only, not on the size of the training split. Swapping the
+    languages swaps the columns.
 
     Args:
         source_lang: One of `number_languages`.
@@ -193,12 +229,19 @@ def load_numbers(
     if (total := sum(sizes.values())) > generator.capacity:
         raise ValueError(
             f"train_size + validation_size + test_size is {total:,}, but the numbers corpus "
-            f"{source_lang}-{target_lang} has at most {generator.capacity:,} distinct pairs; ask for fewer"
+            f"{source_lang}-{target_lang} has at most {generator.capacity:,} distinct pairs; ask "
+            "for fewer"
         )
-    splits = {split: list(generator.pairs(size, f"{seed}/{split}")) for split, size in sizes.items() if size}
+    splits = {
+        split: list(generator.pairs(size, f"{seed}/{split}"))
+        for split, size in sizes.items()
+        if size
+    }
     return DatasetDict(
         {
-            split: Dataset.from_dict({"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]})
+            split: Dataset.from_dict(
+                {"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]}
+            )
             for split, pairs in reversed(splits.items())
         }
     )
@@ -212,7 +255,11 @@ class _PairGenerator:
         self._sentences = all(_templates(_base(language)) for language in self._languages)
         self._seen: tuple[set[str], set[str]] = (set(), set())
         self._kinds = [kind for kind in _KINDS if self._sentences or kind.name != "time"]
-        if any(language.ordinal(number) is None for language in self._languages for number in (1, 2, 3, 23)):
+        if any(
+            language.ordinal(number) is None
+            for language in self._languages
+            for number in (1, 2, 3, 23)
+        ):
             self._kinds = [kind for kind in self._kinds if kind.name != "ordinal"]
         # A fixed order, so that both directions draw the same currencies.
         if shared := sorted(set(source.currencies()) & set(target.currencies())):
@@ -234,7 +281,9 @@ class _PairGenerator:
         made = 0
         while made < count:
             if not kinds:
-                raise ValueError(f"only {made:,} of {count:,} new pairs of numbers can be made; ask for fewer")
+                raise ValueError(
+                    f"only {made:,} of {count:,} new pairs of numbers can be made; ask for fewer"
+                )
             kind = _choose(rng, kinds)
             if pair := self._draw(rng, kind):
                 rejections[kind.name] = 0
@@ -247,7 +296,9 @@ class _PairGenerator:
 
     def _draw(self, rng: random.Random, kind: _Kind) -> tuple[str, str] | None:
         value, template = kind.draw(rng), _below(rng, self._forms(kind))
-        source, target = (self._sentence(verbaliser, kind, value, template) for verbaliser in self._languages)
+        source, target = (
+            self._sentence(verbaliser, kind, value, template) for verbaliser in self._languages
+        )
         if source is None or target is None or source in self._seen[0] or target in self._seen[1]:
             return None
         self._seen[0].add(source)

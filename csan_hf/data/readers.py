@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Reading parallel text from files: every mistake is reported with the file, the line and the reason."""
+"""Reading parallel text from files: every mistake is reported with the file, the line and the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def check_parallel(paths: Sequence[Path | str], files: Sequence[Sized]) -> None:
 
 def file_format(path: str | Path) -> str:
     """The extension that decides how a file is read: one of `TABLES`, or "" for plain text."""
-    return next((extension for extension in TABLES if str(path).removesuffix(".gz").endswith(extension)), "")
+    return next(
+        (extension for extension in TABLES if str(path).removesuffix(".gz").endswith(extension)), ""
+    )
 
 
 def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
@@ -54,11 +58,12 @@ def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str
     """Yields the pairs of a table as they are read.
 
     A column of JSONL or parquet may also be an entry of a column "translation", as on the Hub:
-    `{"translation": {"en": "...", "de": "..."}}`. The first line of a CSV or TSV file names its columns, unless the
-    columns are given as numbers ("0" is the first).
+    `{"translation": {"en": "...", "de": "..."}}`. The first line of a CSV or TSV file names its
+    columns, unless the columns are given as numbers ("0" is the first).
 
     Raises:
-        ValueError: A column is missing, a value is no text, or a line is malformed; the message names file and line.
+        ValueError: A column is missing, a value is no text, or a line is malformed; the message
+            names file and line.
     """
     kind, place = file_format(path), "the beginning"
     try:
@@ -67,7 +72,9 @@ def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str
     except (csv.Error, json.JSONDecodeError, RecursionError, pa.ArrowException, OSError) as error:
         # OSError is a damaged page of parquet, too
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{path}, after {place}: not {kind.removeprefix('.')}, or damaged ({reason})") from error
+        raise ValueError(
+            f"{path}, after {place}: not {kind.removeprefix('.')}, or damaged ({reason})"
+        ) from error
 
 
 def pair_of(where: str, row: Any, columns: tuple[str, str]) -> tuple[str, str]:
@@ -85,13 +92,16 @@ def pair_of(where: str, row: Any, columns: tuple[str, str]) -> tuple[str, str]:
             values = values["translation"]
         if column not in values:
             raise ValueError(
-                f"{where}: there is no column {column!r} among {', '.join(map(repr, values))}; set source_column and "
+                f"{where}: there is no column {column!r} among {', '.join(map(repr, values))}; set "
+                "source_column and "
                 'target_column (as numbers, "0" being the first, if a .csv or .tsv has no header)'
             )
         try:
             values[column].encode()  # JSON can hold half characters
         except (AttributeError, UnicodeEncodeError) as error:
-            raise ValueError(f"{where}: {column!r} is {values[column]!r}; text is needed") from error
+            raise ValueError(
+                f"{where}: {column!r} is {values[column]!r}; text is needed"
+            ) from error
         pair.append(values[column])
     return pair[0], pair[1]
 

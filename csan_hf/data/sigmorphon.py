@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Grapheme-to-phoneme conversion of SIGMORPHON 2021 (task 1) as the corpus of one multilingual model."""
+"""Grapheme-to-phoneme conversion of SIGMORPHON 2021 (task 1) as the corpus of one multilingual
+model.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from csan_hf.text_files import write_lines
 
 from .readers import read_table
 
-# Of the dev sets every fifth word is used to choose the checkpoint of a multilingual model; all would take long
+# Of the dev sets every fifth word is used to choose the checkpoint of a multilingual model; all
+# would take long
 _STEPS = {"train": 1, "dev": 5}
 MEDIUM = ("arm_e", "bul", "dut", "fre", "geo", "hbs_latn", "hun", "jpn_hira", "kor", "vie_hanoi")
 SPACE = "\u2581"
@@ -20,7 +23,9 @@ SPACE = "\u2581"
 
 
 def word_symbols(language: str, word: str) -> str:
-    """The symbols of a word: its language, such as `<dut>`, then its letters in Unicode's NFD, accents apart."""
+    """The symbols of a word: its language, such as `<dut>`, then its letters in Unicode's NFD,
+    accents apart.
+    """
     return " ".join([f"<{language}>", *unicodedata.normalize("NFD", word.replace(" ", SPACE))])
 
 
@@ -29,11 +34,12 @@ def prepare_multilingual(
 ) -> dict[str, int]:
     """Writes the corpus of a multilingual model.
 
-    `train.tsv` has all languages, `validation.tsv` every fifth word of their dev sets; `LANGUAGE_dev.tsv` and
-    `LANGUAGE_test.tsv` are those of one language.
+    `train.tsv` has all languages, `validation.tsv` every fifth word of their dev sets;
+    `LANGUAGE_dev.tsv` and `LANGUAGE_test.tsv` are those of one language.
 
     Args:
-        data_dir: Folder of the task's files, `LANGUAGE_train.tsv` and so on, of which the tests may be missing.
+        data_dir: Folder of the task's files, `LANGUAGE_train.tsv` and so on, of which the tests may
+            be missing.
         output: Folder to write to; created if missing.
         languages: Names as in the file names.
 
@@ -51,7 +57,9 @@ def prepare_multilingual(
             if split != "train":
                 files[f"{language}_{split}.tsv"] = lines
             if split != "test":
-                files["train.tsv" if split == "train" else "validation.tsv"] += lines[:: _STEPS[split]]
+                files["train.tsv" if split == "train" else "validation.tsv"] += lines[
+                    :: _STEPS[split]
+                ]
     for name, lines in files.items():
         write_lines(Path(output, name), lines)
     return {name: len(lines) for name, lines in files.items()}

@@ -1,11 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Tokenizers: training, saving, and turning a corpus into token ids.
 
-The usual ones are byte-level BPE. The text is put into Unicode's NFKC form first; from there on nothing is lost:
-`decode(encode(text)) == NFKC(text)` for every string, spaces and line breaks included. Others are for character-level
-transduction, such as grapheme-to-phoneme conversion, where a word goes in as letters and comes out as phones. All
-consist of standard parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed.
-"""
+The usual ones are byte-level BPE. The text is put into Unicode's NFKC form first; from there on
+nothing is lost: `decode(encode(text)) == NFKC(text)` for every string, spaces and line breaks
+included. Others are for character-level transduction, such as grapheme-to-phoneme conversion, where
+a word goes in as letters and comes out as phones. All consist of standard parts only, so
+`AutoTokenizer.from_pretrained` loads them where csan_hf is not installed."""
 
 from __future__ import annotations
 
@@ -61,20 +61,23 @@ def train_tokenizer(
     split_digits: bool = True,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Trains a tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every text with "</s>".
+    """Trains a tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every
+    text with "</s>".
 
-    Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters. `decode(encode(
-    text))` is the text in its Unicode form; of "symbols", with one space between them; as far as tokens were seen.
+    Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters.
+    `decode(encode( text))` is the text in its Unicode form; of "symbols", with one space between
+    them; as far as tokens were seen.
 
     Args:
         texts: Training sentences.
-        vocab_size: Tokens, special ones and the 256 bytes of "bpe" included. A small corpus may give fewer, of a
-            larger one the most frequent are taken.
-        kind: What a token is: a piece of byte-level BPE ("bpe"), a character, white space included ("characters"), or
-            what white space separates ("symbols").
-        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart. "bpe" has
-            NFKC, "symbols" stay as they are.
-        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
+        vocab_size: Tokens, special ones and the 256 bytes of "bpe" included. A small corpus may
+            give fewer, of a larger one the most frequent are taken.
+        kind: What a token is: a piece of byte-level BPE ("bpe"), a character, white space included
+            ("characters"), or what white space separates ("symbols").
+        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters
+            apart. "bpe" has NFKC, "symbols" stay as they are.
+        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no
+            limit.
         split_digits: Make every digit a token of its own, with "bpe".
         show_progress: Draw the progress bars of `tokenizers`.
 
@@ -83,17 +86,28 @@ def train_tokenizer(
     """
     check_vocabulary_sizes(vocab_size, kind=kind)
     make: dict[str, Callable[[], Tokenizer]]
-    make = {"bpe": partial(_bpe, split_digits), "characters": partial(_characters, unicode_form), "symbols": _symbols}
+    make = {
+        "bpe": partial(_bpe, split_digits),
+        "characters": partial(_characters, unicode_form),
+        "symbols": _symbols,
+    }
     tokenizer = make[kind]()
     trainer: Any = trainers.WordLevelTrainer
     if kind == "bpe":
-        trainer = partial(trainers.BpeTrainer, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
-    options = {"vocab_size": vocab_size, "special_tokens": list(SPECIAL_TOKENS), "show_progress": show_progress}
+        trainer = partial(
+            trainers.BpeTrainer, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())
+        )
+    options = {
+        "vocab_size": vocab_size,
+        "special_tokens": list(SPECIAL_TOKENS),
+        "show_progress": show_progress,
+    }
     if kind == "symbols":
         texts = [*texts]
         if sum(len(text.split()) > 1 for text in texts) < len(texts) / 2:
             logger.warning(
-                "Most texts are one symbol. Symbols, such as phones, are separated by spaces: k æ t, not kæt."
+                "Most texts are one symbol. Symbols, such as phones, are separated by spaces: k æ "
+                "t, not kæt."
             )
     tokenizer.train_from_iterator(texts, trainer(**options))
     tokenizer.post_processor = _ending_with(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))
@@ -110,17 +124,22 @@ def train_tokenizer(
 
 
 def _ending_with(eos: str, number: int) -> processors.TemplateProcessing:
-    return processors.TemplateProcessing(f"$A {eos}", f"$A {eos} $B {eos}", special_tokens=[(eos, number)])
+    return processors.TemplateProcessing(
+        f"$A {eos}", f"$A {eos} $B {eos}", special_tokens=[(eos, number)]
+    )
 
 
 def _bpe(split_digits: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
-    # A space before the text makes its first word the same token as in the middle of a sentence. It is put there by
-    # the normalizer and taken away by the decoder, whatever the text begins with; ByteLevel's own option would put
-    # none before a text that begins with a space, and the decoder could not tell the two apart.
+    # A space before the text makes its first word the same token as in the middle of a sentence. It
+    # is put there by the normalizer and taken away by the decoder, whatever the text begins with;
+    # ByteLevel's own option would put none before a text that begins with a space, and the decoder
+    # could not tell the two apart.
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Prepend(" ")])
     digits = [pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     return tokenizer
 
@@ -148,28 +167,38 @@ def check_vocabulary_sizes(
     kind: TokenKind = "bpe",
     target_kind: TokenKind | None = None,
 ) -> None:
-    """Checks the sizes of vocabularies without training them; for the arguments see `train_tokenizers`.
+    """Checks the sizes of vocabularies without training them; for the arguments see
+    `train_tokenizers`.
 
     Raises:
-        ValueError: One has no room for bytes and special tokens, or the target's is given beside one for both.
+        ValueError: One has no room for bytes and special tokens, or the target's is given beside
+            one for both.
     """
     target = {"target_vocab_size": target_vocab_size, "target_kind": target_kind}
     if joint and (given := [name for name, value in target.items() if value is not None]):
-        raise ValueError(f"{given[0]} is {target[given[0]]}, but the vocabulary is joint; leave it out")
-    sizes = (("vocab_size", vocab_size, kind), ("target_vocab_size", target_vocab_size, target_kind or kind))
+        raise ValueError(
+            f"{given[0]} is {target[given[0]]}, but the vocabulary is joint; leave it out"
+        )
+    sizes = (
+        ("vocab_size", vocab_size, kind),
+        ("target_vocab_size", target_vocab_size, target_kind or kind),
+    )
     for name, size, found in sizes:
         alphabet = len(pre_tokenizers.ByteLevel.alphabet()) if found == "bpe" else 0
         smallest = alphabet + len(SPECIAL_TOKENS)
         if size is not None and size < smallest:
             of_bytes = f"{alphabet} bytes and " if alphabet else ""
             raise ValueError(
-                f"{name} is {size}; it must be at least {smallest}: {of_bytes}{len(SPECIAL_TOKENS)} special tokens"
+                f"{name} is {size}; it must be at least {smallest}: "
+                f"{of_bytes}{len(SPECIAL_TOKENS)} special tokens"
             )
 
 
 @dataclass(frozen=True)
 class TokenizerPair:
-    """The tokenizers of the source and of the target language; the same object where the vocabulary is joint."""
+    """The tokenizers of the source and of the target language; the same object where the vocabulary
+    is joint.
+    """
 
     source: PreTrainedTokenizerBase
     target: PreTrainedTokenizerBase
@@ -180,13 +209,17 @@ class TokenizerPair:
         return self.source is self.target
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Writes the source (or joint) tokenizer into a directory, a separate target one into `target_tokenizer`."""
+        """Writes the source (or joint) tokenizer into a directory, a separate target one into
+        `target_tokenizer`.
+        """
         directory = Path(directory)
         self.source.save_pretrained(directory)
         subfolder = directory / TARGET_SUBFOLDER
         if not self.is_joint:
             self.target.save_pretrained(subfolder)
-        elif subfolder.exists():  # of an earlier run with separate tokenizers: it would be loaded, too
+        elif (
+            subfolder.exists()
+        ):  # of an earlier run with separate tokenizers: it would be loaded, too
             shutil.rmtree(subfolder)
 
     @classmethod
@@ -198,7 +231,8 @@ class TokenizerPair:
         trust_remote_code: bool = False,
         **kwargs: Any,
     ) -> TokenizerPair:
-        """Loads what `save_pretrained` wrote, from a folder or the Hub, or a model of SentencePiece, a file.
+        """Loads what `save_pretrained` wrote, from a folder or the Hub, or a model of
+        SentencePiece, a file.
 
         Args:
             name_or_path: Folder, Hub name or file.
@@ -241,11 +275,16 @@ def _load_tokenizer(
         tokenizer = AutoTokenizer.from_pretrained(
             name, subfolder=subfolder, trust_remote_code=trust_remote_code, **kwargs
         )
-        if len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2:  # made up by transformers for want of files
+        if (
+            len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
+        ):  # made up by transformers for want of files
             raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
         return tokenizer
-    except Exception as error:  # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
-        if isinstance(error, OSError | ImportError) or type(error) is ValueError:  # written for the user
+    # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
+    except Exception as error:
+        if (
+            isinstance(error, OSError | ImportError) or type(error) is ValueError
+        ):  # written for the user
             raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise OSError(
@@ -259,32 +298,56 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     extractor: Any = SentencePieceExtractor(path)
     proto, parts = extractor.proto, extractor.extract(None)
     trainer, rules = proto.trainer_spec, proto.normalizer_spec
-    # transformers' own classes read only one of Unigram and BPE each, or leave out the space before a text
-    tokenizer: Any = SpmConverter.build_tokenizer_from_spm_proto(proto, parts["vocab"], parts.get("merges"))
-    spaces = [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()] if rules.remove_extra_whitespaces else []
-    form = [normalizers.Precompiled(rules.precompiled_charsmap)] if rules.precompiled_charsmap else []
+    # transformers' own classes read only one of Unigram and BPE each, or leave out the space before
+    # a text
+    tokenizer: Any = SpmConverter.build_tokenizer_from_spm_proto(
+        proto, parts["vocab"], parts.get("merges")
+    )
+    spaces = (
+        [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()]
+        if rules.remove_extra_whitespaces
+        else []
+    )
+    form = (
+        [normalizers.Precompiled(rules.precompiled_charsmap)] if rules.precompiled_charsmap else []
+    )
     tokenizer.normalizer = normalizers.Sequence([*form, *spaces])
     scheme: Any = "always" if rules.add_dummy_prefix else "never"
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=trainer.split_by_whitespace)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+        prepend_scheme=scheme, split=trainer.split_by_whitespace
+    )
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", int(rules.add_dummy_prefix), 0)])
-    tokenizer.add_tokens([token for token in parts["additional_special_tokens"] if not token.special])
+    tokenizer.decoder = decoders.Sequence(
+        [*steps, decoders.Strip(" ", int(rules.add_dummy_prefix), 0)]
+    )
+    tokenizer.add_tokens(
+        [token for token in parts["additional_special_tokens"] if not token.special]
+    )
     kinds = [kind for kind in ("pad", "eos", "unk", "bos") if getattr(trainer, f"{kind}_id") >= 0]
     names = {f"{kind}_token": getattr(trainer, f"{kind}_piece") for kind in kinds}
     options: dict[str, Any] = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}
-    # The start of a sentence, which no model here uses, has one number on both sides, unlike a token put last
+    # The start of a sentence, which no model here uses, has one number on both sides, unlike a
+    # token put last
     options |= {"pad_token": names.get("bos_token", PAD_TOKEN), "eos_token": EOS_TOKEN, **names}
     own: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
     own.backend_tokenizer.post_processor = _ending_with(own.eos_token, own.eos_token_id)
     return own
 
 
-_LOCATION_OPTIONS = ("cache_dir", "force_download", "token", "revision", "local_files_only", "repo_type")
+_LOCATION_OPTIONS = (
+    "cache_dir",
+    "force_download",
+    "token",
+    "revision",
+    "local_files_only",
+    "repo_type",
+)
 
 
 def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:
     """Makes each tag one token of the source vocabulary, unless it is one already."""
-    # normalized=False leaves the encoding of the text around a tag unchanged; rstrip takes the space after the tag
+    # normalized=False leaves the encoding of the text around a tag unchanged; rstrip takes the
+    # space after the tag
     new = [AddedToken(tag, rstrip=True, normalized=False, special=False) for tag in tags]
     tokenizers.source.add_tokens(new)
 
@@ -312,13 +375,15 @@ def train_tokenizers(
         joint: One vocabulary for both languages.
         kind: What a token is; see `train_tokenizer`.
         target_kind: The same of a separate target vocabulary; None for `kind`.
-        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart.
+        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters
+            apart.
         target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
-        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
+        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no
+            limit.
         split_digits: Whether every digit is a token of its own, with "bpe".
         show_progress: Whether to draw the progress bars of `tokenizers`.
-        pretrained: Folder or Hub name of existing tokenizers, or a file, SentencePiece's .model; they are used
-            unchanged, and all else but `pretrained_target` is ignored then.
+        pretrained: Folder or Hub name of existing tokenizers, or a file, SentencePiece's .model;
+            they are used unchanged, and all else but `pretrained_target` is ignored then.
         pretrained_target: The same of the target's, where it is not in the folder of the source's.
 
     Raises:
@@ -328,7 +393,9 @@ def train_tokenizers(
     if pretrained is not None:
         return TokenizerPair.from_pretrained(pretrained, pretrained_target)
     dataset = dataset["train"] if isinstance(dataset, DatasetDict) else dataset
-    check_vocabulary_sizes(vocab_size, target_vocab_size, joint=joint, kind=kind, target_kind=target_kind)
+    check_vocabulary_sizes(
+        vocab_size, target_vocab_size, joint=joint, kind=kind, target_kind=target_kind
+    )
 
     train: Callable[..., PreTrainedTokenizerFast] = partial(
         train_tokenizer,
@@ -337,11 +404,15 @@ def train_tokenizers(
         split_digits=split_digits,
         show_progress=show_progress,
     )
-    source = train(_texts(dataset, ["source", "target"] if joint else ["source"]), vocab_size, kind=kind)
+    source = train(
+        _texts(dataset, ["source", "target"] if joint else ["source"]), vocab_size, kind=kind
+    )
     if joint:
         return TokenizerPair(source, source)
     target_texts = _texts(dataset, ["target"])
-    return TokenizerPair(source, train(target_texts, target_vocab_size or vocab_size, kind=target_kind or kind))
+    return TokenizerPair(
+        source, train(target_texts, target_vocab_size or vocab_size, kind=target_kind or kind)
+    )
 
 
 def _texts(dataset: Dataset, columns: list[str]) -> Iterator[str]:
@@ -351,14 +422,19 @@ def _texts(dataset: Dataset, columns: list[str]) -> Iterator[str]:
 
 
 def tokenize_dataset(
-    dataset: DatasetDict, tokenizers: TokenizerPair, args: DataArguments, *, num_proc: int | None = None
+    dataset: DatasetDict,
+    tokenizers: TokenizerPair,
+    args: DataArguments,
+    *,
+    num_proc: int | None = None,
 ) -> tuple[DatasetDict, FilterReport]:
     """Turns sentences into token ids, and filters the training split by length.
 
-    The training split loses the pairs with a side longer than `args.max_source_length` or `args.max_target_length`
-    tokens ("</s>" included) and those whose lengths differ by more than `args.max_length_ratio`. No other split loses
-    a pair, so that predictions match references line by line: a longer source is cut for the model, and so is a
-    longer target for the loss. The text columns stay whole.
+    The training split loses the pairs with a side longer than `args.max_source_length` or
+    `args.max_target_length` tokens ("</s>" included) and those whose lengths differ by more than
+    `args.max_length_ratio`. No other split loses a pair, so that predictions match references line
+    by line: a longer source is cut for the model, and so is a longer target for the loss. The text
+    columns stay whole.
 
     Returns:
         The dataset with the added columns input_ids, attention_mask and labels, and the counts.
@@ -388,7 +464,9 @@ def tokenize_dataset(
             for reason, pairs in sorted(Counter(filter(None, reasons)).items()):
                 report.drop(split, reason, pairs)
             if report.dropped:
-                result[split] = rows.select([index for index, reason in enumerate(reasons) if reason is None])
+                result[split] = rows.select(
+                    [index for index, reason in enumerate(reasons) if reason is None]
+                )
             continue
         for side, name, limit in zip((0, 1), ("source", "target"), limits, strict=True):
             longer = sum(limit is not None and pair[side] > limit for pair in lengths)
@@ -396,8 +474,8 @@ def tokenize_dataset(
     if "train" in result and not report.kept["train"]:
         raise ValueError(
             f"no training pair is left: max_source_length={args.max_source_length}, "
-            f"max_target_length={args.max_target_length}, max_length_ratio={args.max_length_ratio} drop all; "
-            f"raise them ({report})"
+            f"max_target_length={args.max_target_length}, max_length_ratio={args.max_length_ratio} "
+            f"drop all; raise them ({report})"
         )
     return DatasetDict(result), report
 
@@ -419,10 +497,12 @@ def _encode(
 
 
 def with_bpe_dropout(dataset: Dataset, tokenizers: TokenizerPair, dropout: float) -> Dataset:
-    """Returns a tokenized split whose rows are cut into tokens anew whenever they are read, for training.
+    """Returns a tokenized split whose rows are cut into tokens anew whenever they are read, for
+    training.
 
-    Each merge of BPE is left out with probability `dropout` (Provilkov et al., ACL 2020). Where a text would have more
-    tokens than the longest of the split, it keeps those that it has. The tokenizers stay as they are.
+    Each merge of BPE is left out with probability `dropout` (Provilkov et al., ACL 2020). Where a
+    text would have more tokens than the longest of the split, it keeps those that it has. The
+    tokenizers stay as they are.
 
     Raises:
         ValueError: One of the tokenizers is not BPE.
@@ -431,17 +511,24 @@ def with_bpe_dropout(dataset: Dataset, tokenizers: TokenizerPair, dropout: float
     for tokenizer in (noisy.source, noisy.target):
         model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
         if not isinstance(model, models.BPE):
-            raise ValueError(f"bpe_dropout is for tokenizers of BPE, not {type(model or tokenizer).__name__}")
+            raise ValueError(
+                f"bpe_dropout is for tokenizers of BPE, not {type(model or tokenizer).__name__}"
+            )
         model.dropout = dropout
     longest = [int(lengths.max()) for lengths in example_lengths(dataset)]
     return dataset.with_transform(partial(_encode_anew, tokenizers=noisy, longest=longest))
 
 
-def _encode_anew(batch: dict[str, list[Any]], tokenizers: TokenizerPair, longest: list[int]) -> dict[str, list[Any]]:
+def _encode_anew(
+    batch: dict[str, list[Any]], tokenizers: TokenizerPair, longest: list[int]
+) -> dict[str, list[Any]]:
     found = _encode(batch, tokenizers, (None, None))
     sides = zip(("input_ids", "labels"), longest, strict=True)
     return {
-        name: [new if len(new) <= limit else old for new, old in zip(found[name], batch[name], strict=True)]
+        name: [
+            new if len(new) <= limit else old
+            for new, old in zip(found[name], batch[name], strict=True)
+        ]
         for name, limit in sides
     }
 
@@ -456,6 +543,8 @@ def _reason_to_drop(source: int, target: int, args: DataArguments) -> str | None
         return f"with a source longer than {args.max_source_length} tokens"
     if args.max_target_length is not None and target > args.max_target_length:
         return f"with a target longer than {args.max_target_length} tokens"
-    if args.max_length_ratio is not None and max(source, target) > args.max_length_ratio * min(source, target):
+    if args.max_length_ratio is not None and max(source, target) > args.max_length_ratio * min(
+        source, target
+    ):
         return f"with a length ratio above {args.max_length_ratio:g}"
     return None

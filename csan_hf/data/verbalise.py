@@ -1,11 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Numbers, dates, times and money in words, for every language that num2words and Babel both know.
 
-num2words needs up to half a millisecond for one long number, which is too slow for a corpus of tens of thousands
-of sentences. In practically every language the words of `1000 * a + b` are *words for a thousands* followed by
-*words for b*, so a `Verbaliser` asks num2words for the parts once and joins them. Whether a language really
-works like that is checked on samples when the verbaliser is made; one that does not is spelled out in full each time.
-"""
+num2words needs up to half a millisecond for one long number, which is too slow for a corpus of tens
+of thousands of sentences. In practically every language the words of `1000 * a + b` are *words for
+a thousands* followed by *words for b*, so a `Verbaliser` asks num2words for the parts once and
+joins them. Whether a language really works like that is checked on samples when the verbaliser is
+made; one that does not is spelled out in full each time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,27 @@ MAX_NUMBER = 9_999_999
 """The largest cardinal number that a `Verbaliser` says."""
 
 _UNUSABLE = {"am"}  # num2words does not return from Amharic numbers above a thousand
-_SAMPLES = (1_001, 2_017, 21_300, 81_080, 325_417, 999_999, 1_000_001, 3_000_320, 5_001_000, 8_421_734, MAX_NUMBER)
+_SAMPLES = (
+    1_001,
+    2_017,
+    21_300,
+    81_080,
+    325_417,
+    999_999,
+    1_000_001,
+    3_000_320,
+    5_001_000,
+    8_421_734,
+    MAX_NUMBER,
+)
 
 
 @lru_cache(maxsize=1)
 def supported_languages() -> tuple[str, ...]:
     """Language codes known to num2words and to Babel, sorted."""
-    return tuple(sorted(code for code in CONVERTER_CLASSES if code not in _UNUSABLE and _has_locale(code)))
+    return tuple(
+        sorted(code for code in CONVERTER_CLASSES if code not in _UNUSABLE and _has_locale(code))
+    )
 
 
 def _has_locale(code: str) -> bool:
@@ -84,7 +98,8 @@ class _Cardinals:
         two_millions = self._direct(2_000_000)
         self._thousands = _Additive(lambda a, b: self._direct(1_000 * a + b), self._direct(2_000))
         self._millions = _Additive(lambda m, b: self._direct(1_000_000 * m + b), two_millions)
-        # The part below a million reads differently after a million than alone ("und", a comma, nothing).
+        # The part below a million reads differently after a million than alone ("und", a comma,
+        # nothing).
         self._after_million = _Additive(
             lambda a, b: _cut(self._direct(2_000_000 + 1_000 * a + b), two_millions),
             _cut(self._direct(2_002_000), two_millions),
@@ -120,7 +135,9 @@ class _Cardinals:
 
 
 class Verbaliser:
-    """One language's words for numbers, dates and money; None for a value that num2words cannot say in it."""
+    """One language's words for numbers, dates and money; None for a value that num2words cannot say
+    in it.
+    """
 
     def __init__(self, language: str) -> None:
         if language not in supported_languages():
@@ -136,7 +153,9 @@ class Verbaliser:
     def _try(self, value: float, to: str, **options: str) -> str | None:
         try:
             return num2words(value, lang=self.language, to=to, **options)
-        except Exception:  # a language that lacks a kind or a value fails in many ways (KeyError, TypeError, ...)
+        except (
+            Exception
+        ):  # a language that lacks a kind or a value fails in many ways (KeyError, TypeError, ...)
             return None
 
     @lru_cache(maxsize=5_000)  # noqa: B019
@@ -147,7 +166,9 @@ class Verbaliser:
 
     @lru_cache(maxsize=1_000)  # noqa: B019
     def year(self, year: int) -> str:
-        """The year as it is said ("nineteen eighty-four"); the plain number where there is no such form."""
+        """The year as it is said ("nineteen eighty-four"); the plain number where there is no such
+        form.
+        """
         return self._try(year, "year") or self.cardinal(year)
 
     def month(self, month: int) -> str:
@@ -181,7 +202,9 @@ class Verbaliser:
         """The currency codes that this language has words of its own for."""
         said = {code: self._try(12.45, "currency", currency=code) for code in candidates}
         words = list(said.values())
-        return tuple(code for code, phrase in said.items() if phrase is not None and words.count(phrase) == 1)
+        return tuple(
+            code for code, phrase in said.items() if phrase is not None and words.count(phrase) == 1
+        )
 
     def money(self, whole: int, cents: int, currency: str) -> str:
         """An amount in words; `currency` is one of `currencies`."""
@@ -199,7 +222,9 @@ class Verbaliser:
         amounts = [self._amount(2, cents, currency) for cents in range(1, 100)]
         pairs = enumerate(zip(min(amounts), max(amounts), strict=False))
         prefix = amounts[0][: next(place for place, (left, right) in pairs if left != right)]
-        return _Additive(lambda whole, cents: self._amount(whole, cents, currency), prefix, anchor=7)
+        return _Additive(
+            lambda whole, cents: self._amount(whole, cents, currency), prefix, anchor=7
+        )
 
 
 _DATE_FIELD = re.compile(r"'(?P<quoted>[^']*)'|d+\.?|M+|y+|G+ ?")

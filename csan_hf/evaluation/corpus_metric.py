@@ -15,42 +15,63 @@ from tqdm.auto import tqdm
 
 Lines = Sequence[str]
 Corpus = Collection[str]
-"""Anything that has a length and can be gone through; a `csan_hf.text_files.TextFile` keeps no line in memory."""
+"""Anything that has a length and can be gone through; a `csan_hf.text_files.TextFile` keeps no line
+in memory.
+"""
 
 
 class CorpusMetric(evaluate.Metric, ABC):
     """A score of a corpus that is a function of counts added up over its segments.
 
-    Everything else follows from the two halves, `statistics` and `score`: the corpus score, the scores of single
-    sentences and of groups of them, and significance by resampling. It is a metric of the library evaluate, without
-    network: `metric.compute(predictions=…, references=…)`, `add_batch`, `evaluate.combine`.
+    Everything else follows from the two halves, `statistics` and `score`: the corpus score, the
+    scores of single sentences and of groups of them, and significance by resampling. It is a metric
+    of the library evaluate, without network: `metric.compute(predictions=…, references=…)`,
+    `add_batch`, `evaluate.combine`.
 
     A subclass says what it is in class attributes.
     """
 
     name: ClassVar[str]  # its key in results and recipes, such as "bleu"
     label: ClassVar[str]  # what people read, such as "BLEU"
-    summary: ClassVar[str] = ""  # what it measures; by default the first line of the class's description
+    summary: ClassVar[str] = (
+        ""  # what it measures; by default the first line of the class's description
+    )
     citation: ClassVar[str] = ""
     decimals: ClassVar[int] = 2  # after the point when printed
     greater_is_better: ClassVar[bool] = True
     upper_bound: ClassVar[float | None] = 100.0  # the best score, or the worst of an error rate
-    # What a segment is: text as people write it, tokens with spaces between them, or alignments in Pharaoh's format
+    # What a segment is: text as people write it, tokens with spaces between them, or alignments in
+    # Pharaoh's format
     needs: ClassVar[Literal["text", "tokens", "alignments"]] = "text"
     needs_sources: ClassVar[bool] = False  # whether `statistics` needs the source sentences, too
-    uses_tokenizer: ClassVar[bool] = False  # whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers
+    uses_tokenizer: ClassVar[bool] = (
+        False  # whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers
+    )
     segments_at_once: ClassVar[int | None] = 1000  # that `statistics` is given at most; None = all
-    on_hub: ClassVar[bool] = False  # whether https://hf.co/metrics has it by this name, for a card's metadata
+    on_hub: ClassVar[bool] = (
+        False  # whether https://hf.co/metrics has it by this name, for a card's metadata
+    )
 
     def __init__(self, **evaluate_arguments: Any) -> None:
-        super().__init__(**{"keep_in_memory": evaluate_arguments.get("num_process", 1) == 1, **evaluate_arguments})
+        super().__init__(
+            **{
+                "keep_in_memory": evaluate_arguments.get("num_process", 1) == 1,
+                **evaluate_arguments,
+            }
+        )
 
     def check_requirements(self) -> None:
-        """Raises `OSError` if what the metric needs besides csan_hf is not installed, before translations are made."""
+        """Raises `OSError` if what the metric needs besides csan_hf is not installed, before
+        translations are made.
+        """
 
     @abstractmethod
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
-        """Returns the counts of each segment, float64 [S, K]; a single prediction and reference make a row."""
+    def statistics(
+        self, predictions: Lines, references: Lines, sources: Lines | None = None
+    ) -> np.ndarray:
+        """Returns the counts of each segment, float64 [S, K]; a single prediction and reference
+        make a row.
+        """
 
     @abstractmethod
     def score(self, sums: np.ndarray) -> float:
@@ -78,7 +99,8 @@ class CorpusMetric(evaluate.Metric, ABC):
         progress: bool = False,
         title: str | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yields the counts of a corpus in order, a part of the segments at a time, float64 [part, K].
+        """Yields the counts of a corpus in order, a part of the segments at a time, float64 [part,
+        K].
 
         Args:
             predictions: The hypotheses.
@@ -101,11 +123,15 @@ class CorpusMetric(evaluate.Metric, ABC):
                 bar.update(len(part[0]))
 
     def segment_counts(self, *corpus: Corpus | None, **options: Any) -> np.ndarray:
-        """Returns the counts of all segments, float64 [S, K], which resampling needs; for arguments see `counts`."""
+        """Returns the counts of all segments, float64 [S, K], which resampling needs; for arguments
+        see `counts`.
+        """
         return np.concatenate(list(self.counts(*corpus, **options)))  # type: ignore[arg-type]
 
     def results(self, *corpus: Corpus | None, progress: bool = False) -> dict[str, Any]:
-        """Returns the score under the metric's name, `NAME_signature` if it has one, and `details`; see `counts`."""
+        """Returns the score under the metric's name, `NAME_signature` if it has one, and `details`;
+        see `counts`.
+        """
         sums: Any = sum(part.sum(axis=0) for part in self.counts(*corpus, progress=progress))  # type: ignore[arg-type]
         signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
         return {self.name: self.score(sums), **signature, **self.details(sums)}
@@ -123,7 +149,9 @@ class CorpusMetric(evaluate.Metric, ABC):
             features=datasets.Features({column: datasets.Value("string") for column in columns}),
         )
 
-    def _compute(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> dict[str, Any]:
+    def _compute(
+        self, predictions: Lines, references: Lines, sources: Lines | None = None
+    ) -> dict[str, Any]:
         return self.results(predictions, references, sources)
 
 
@@ -134,10 +162,14 @@ class MeanMetric(CorpusMetric):
     def value(self, prediction: str, reference: str) -> float:
         """Returns the value of a segment."""
 
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
+    def statistics(
+        self, predictions: Lines, references: Lines, sources: Lines | None = None
+    ) -> np.ndarray:
         """Returns for each segment its value, and 1."""
         pairs = zip(predictions, references, strict=True)
-        return np.array([(self.value(ours, theirs), 1.0) for ours, theirs in pairs], dtype=np.float64)
+        return np.array(
+            [(self.value(ours, theirs), 1.0) for ours, theirs in pairs], dtype=np.float64
+        )
 
     def score(self, sums: np.ndarray) -> float:
         """Returns the mean over the segments, times 100."""
@@ -145,7 +177,9 @@ class MeanMetric(CorpusMetric):
 
 
 class SacrebleuMetric(CorpusMetric):
-    """A metric of sacreBLEU with one reference a segment: `scorer_class` with `options`, and `tokenize` if given."""
+    """A metric of sacreBLEU with one reference a segment: `scorer_class` with `options`, and
+    `tokenize` if given.
+    """
 
     scorer_class: ClassVar[Any]
     options: ClassVar[dict[str, Any]] = {}
@@ -156,9 +190,13 @@ class SacrebleuMetric(CorpusMetric):
         self.scorer = self.scorer_class(**self.scorer_options)
         self.scorer.num_refs = 1  # part of the signature
 
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
+    def statistics(
+        self, predictions: Lines, references: Lines, sources: Lines | None = None
+    ) -> np.ndarray:
         """Returns sacreBLEU's counts of each segment, float64 [S, K]."""
-        return np.array(self.scorer._extract_corpus_statistics(predictions, [references]), dtype=np.float64)
+        return np.array(
+            self.scorer._extract_corpus_statistics(predictions, [references]), dtype=np.float64
+        )
 
     def score(self, sums: np.ndarray) -> float:
         """Returns sacreBLEU's score."""
@@ -171,17 +209,21 @@ class SacrebleuMetric(CorpusMetric):
 
 
 def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple[str, ...]]]:
-    """Yields `size` entries of each column at a time; no more are in memory. Columns must be of one length."""
+    """Yields `size` entries of each column at a time; no more are in memory. Columns must be of one
+    length.
+    """
     rows = zip(*columns, strict=True)
     while part := list(islice(rows, size)):
         yield list(zip(*part, strict=True))
 
 
 def check_segments(predictions: Corpus, references: Corpus, sources: Corpus | None = None) -> None:
-    """Raises `ValueError` unless predictions, references and sources are equally many, and at least one."""
+    """Raises `ValueError` unless predictions, references and sources are equally many, and at least
+    one.
+    """
     for name, lines in (("hypotheses", predictions), ("sources", sources)):
         if lines is not None and not len(lines) == len(references) > 0:
             raise ValueError(
-                f"{len(lines)} {name} and {len(references)} references: there must be one for each, and something to "
-                "score."
+                f"{len(lines)} {name} and {len(references)} references: there must be one for "
+                "each, and something to score."
             )

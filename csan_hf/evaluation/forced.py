@@ -44,31 +44,47 @@ def score_forced(
         max_batch_tokens: Tokens of the longer side in a batch, padding included.
 
     Returns:
-        For each pair `log_probability`, the natural logarithm of the target's probability given the source, and
-        `tokens`, of the target, "</s>" included: what the validation loss counts.
+        For each pair `log_probability`, the natural logarithm of the target's probability given the
+        source, and `tokens`, of the target, "</s>" included: what the validation loss counts.
     """
     view = evaluation_view(model)
     pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
     pipeline: Any = TextTranslationPipeline(model=view, **pair, device=model.device)
     if tgt_lang is not None and hasattr(tokenizers.target, "tgt_lang"):
         tokenizers.target.tgt_lang = tgt_lang
-    inputs = [pipeline.preprocess(text, src_lang=src_lang, tgt_lang=tgt_lang)["input_ids"][0] for text in sources]
-    labels = [torch.tensor(tokenizers.target(text_target=text, verbose=False)["input_ids"]) for text in targets]
+    inputs = [
+        pipeline.preprocess(text, src_lang=src_lang, tgt_lang=tgt_lang)["input_ids"][0]
+        for text in sources
+    ]
+    labels = [
+        torch.tensor(tokenizers.target(text_target=text, verbose=False)["input_ids"])
+        for text in targets
+    ]
     lengths = [max(map(len, pair)) for pair in zip(inputs, labels, strict=True)]
     batches = list(batches_by_length(lengths, max_batch_tokens))
     if processes is not None:
         batches = batches[processes.process_index :: processes.num_processes]
     found: list[tuple[int, dict[str, Any]]] = []
     for batch in tqdm(batches, desc="scoring", unit=" batches", disable=not progress):
-        given, wanted = [inputs[n] for n in batch], _padded((labels[n] for n in batch), -100).to(model.device)
+        given, wanted = (
+            [inputs[n] for n in batch],
+            _padded((labels[n] for n in batch), -100).to(model.device),
+        )
         logits = view(
             input_ids=_padded(given, pipeline.tokenizer.pad_token_id or 0).to(model.device),
             attention_mask=_padded(map(torch.ones_like, given), 0).to(model.device),
             labels=wanted,
         ).logits
-        losses = F.cross_entropy(logits.float().transpose(1, 2), wanted, reduction="none").double().sum(1)
+        losses = (
+            F.cross_entropy(logits.float().transpose(1, 2), wanted, reduction="none")
+            .double()
+            .sum(1)
+        )
         columns = zip(batch, losses.tolist(), wanted.ne(-100).sum(1).tolist(), strict=True)
-        found += [(number, {"log_probability": -loss, "tokens": tokens}) for number, loss, tokens in columns]
+        found += [
+            (number, {"log_probability": -loss, "tokens": tokens})
+            for number, loss, tokens in columns
+        ]
     if processes is not None:
         found = gather_object(found)
     return [scores for _, scores in sorted(found, key=lambda each: each[0])]

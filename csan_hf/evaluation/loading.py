@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 def launched_processes(device: str | None = None) -> PartialState | None:
     """Joins the processes that `accelerate launch` or torchrun started.
 
-    Returns the state of all of them, or None if this process is alone. The device "cpu" keeps them off the
-    accelerators; otherwise each has its own.
-    """
+    Returns the state of all of them, or None if this process is alone. The device "cpu" keeps them
+    off the accelerators; otherwise each has its own."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
-    on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    on_cpu = (
+        device == "cpu"
+        or parse_flag_from_env("ACCELERATE_USE_CPU")
+        or not torch.accelerator.is_available()
+    )
     # A long timeout, as the processes wait for each other only at the end of their work
     return PartialState(cpu=on_cpu, timeout=timedelta(hours=6))
 
@@ -48,7 +51,8 @@ def load_translation_model(
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> tuple[PreTrainedModel, TokenizerPair]:
-    """Loads a checkpoint or what `export_onnx` made of it, with tokenizers, or several checkpoints as an ensemble.
+    """Loads a checkpoint or what `export_onnx` made of it, with tokenizers, or several checkpoints
+    as an ensemble.
 
     Args:
         names: Folder or Hub name, or those of an ensemble's members.
@@ -58,21 +62,31 @@ def load_translation_model(
         progress: Whether transformers shows bars while it loads, if it does at all.
 
     Raises:
-        ValueError: If the dtype or the device is unknown or cannot be used, or weights or `num_beams` are impossible,
-            or members of an ensemble have different vocabularies.
+        ValueError: If the dtype or the device is unknown or cannot be used, or weights or
+            `num_beams` are impossible, or members of an ensemble have different vocabularies.
         OSError: If there is no such checkpoint.
     """
     if device is None:
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        accelerator = (
+            torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        )
         device = "cpu" if accelerator is None else accelerator.type
     place = _usable_device(device)
     names = [names] if isinstance(names, str) else names
     with nullcontext() if progress else _no_bars():
         (first, tokenizers), *others = [_load(name, dtype, trust_remote_code) for name in names]
-    if others and any(isinstance(model, OnnxTranslationModel) for model, _ in [(first, tokenizers), *others]):
-        raise ValueError("Members of an ensemble are checkpoints, not what was made of them for ONNX Runtime.")
+    if others and any(
+        isinstance(model, OnnxTranslationModel) for model, _ in [(first, tokenizers), *others]
+    ):
+        raise ValueError(
+            "Members of an ensemble are checkpoints, not what was made of them for ONNX Runtime."
+        )
     check_vocabularies(names, [tokenizers, *(theirs for _, theirs in others)])
-    model: Any = EnsembleForConditionalGeneration.of([first, *(other for other, _ in others)]) if others else first
+    model: Any = (
+        EnsembleForConditionalGeneration.of([first, *(other for other, _ in others)])
+        if others
+        else first
+    )
     return model.to(place).eval(), tokenizers
 
 
@@ -84,12 +98,18 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
             if any(Path(name, file).is_file() for file in (ENCODER, DECODER)):
                 model: Any = OnnxTranslationModel.from_directory(name)
             else:
-                model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code)
-        except RuntimeError as error:  # of shapes; the library's report, logged before, names the tensors
+                model = AutoModelForSeq2SeqLM.from_pretrained(
+                    name, dtype=dtype, trust_remote_code=trust_remote_code
+                )
+        except (
+            RuntimeError
+        ) as error:  # of shapes; the library's report, logged before, names the tensors
             raise ValueError(f"{name}: the weights do not fit config.json: {error}") from error
         beams = model.generation_config.num_beams
         if beams is not None and (not isinstance(beams, int) or beams < 1):
-            raise ValueError(f"{name}/generation_config.json: `num_beams` must be at least 1, got {beams!r}.")
+            raise ValueError(
+                f"{name}/generation_config.json: `num_beams` must be at least 1, got {beams!r}."
+            )
         return model, TokenizerPair.from_pretrained(name, trust_remote_code=trust_remote_code)
 
 
@@ -120,5 +140,7 @@ def _usable_device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"device {name!r} cannot be used here: {reason}. Leave it out, or use 'cpu'.") from error
+        raise ValueError(
+            f"device {name!r} cannot be used here: {reason}. Leave it out, or use 'cpu'."
+        ) from error
     return device

@@ -1,8 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The metrics and their table, which everything else reads.
 
-A new one is a class, here or in a file of its own, and a line in `_METRICS`; `register_metric` adds one from outside.
-"""
+A new one is a class, here or in a file of its own, and a line in `_METRICS`; `register_metric` adds
+one from outside."""
 
 from __future__ import annotations
 
@@ -33,25 +33,35 @@ DEFAULT_METRICS = ("bleu", "chrf")
 _NEEDED = {
     "ja-mecab": ("MeCab", "sacrebleu[ja]"),
     "ko-mecab": ("mecab_ko", "sacrebleu[ko]"),
-    **dict.fromkeys(("spm", "flores101", "flores200", "spBLEU-1K"), ("sentencepiece", "sentencepiece")),
+    **dict.fromkeys(
+        ("spm", "flores101", "flores200", "spBLEU-1K"), ("sentencepiece", "sentencepiece")
+    ),
 }
 
 
 def check_sacrebleu_tokenizer(name: str | None, key: str = "tokenize") -> None:
-    """Raises `ValueError`, with the caller's `key`, if sacreBLEU has no such tokenizer or its package is missing."""
+    """Raises `ValueError`, with the caller's `key`, if sacreBLEU has no such tokenizer or its
+    package is missing.
+    """
     if name is not None and name not in sacrebleu.metrics.BLEU.TOKENIZERS:
-        raise ValueError(f"{key} must be one of {', '.join(sacrebleu.metrics.BLEU.TOKENIZERS)}, got {name!r}.")
+        raise ValueError(
+            f"{key} must be one of {', '.join(sacrebleu.metrics.BLEU.TOKENIZERS)}, got {name!r}."
+        )
     module, package = _NEEDED.get(name or "", (None, None))
     if module is not None and importlib.util.find_spec(module) is None:
         raise ValueError(f"{key} is {name!r}, which is not installed here: pip install {package}")
 
 
 class Bleu(SacrebleuMetric):
-    """Shared 1- to 4-grams with the reference, times a penalty for brevity, as sacreBLEU's command computes it."""
+    """Shared 1- to 4-grams with the reference, times a penalty for brevity, as sacreBLEU's command
+    computes it.
+    """
 
     name = "bleu"
     label = "BLEU"
-    citation = "Papineni et al. (2002), BLEU; Post (2018), A Call for Clarity in Reporting BLEU Scores"
+    citation = (
+        "Papineni et al. (2002), BLEU; Post (2018), A Call for Clarity in Reporting BLEU Scores"
+    )
     uses_tokenizer = True
     on_hub = True
     scorer_class = sacrebleu.metrics.BLEU
@@ -65,11 +75,15 @@ class Bleu(SacrebleuMetric):
         self._sentence_scorer = sacrebleu.metrics.BLEU(force=True, effective_order=True)
 
     def segment_score(self, counts: np.ndarray) -> float:
-        """Returns sacreBLEU's sentence BLEU: n-grams longer than the sentence do not count against it."""
+        """Returns sacreBLEU's sentence BLEU: n-grams longer than the sentence do not count against
+        it.
+        """
         return float(self._sentence_scorer._compute_score_from_stats(counts.tolist()).score)
 
     def details(self, sums: np.ndarray) -> dict[str, Any]:
-        """Returns the four precisions, the brevity penalty and the ratio of hypothesis to reference tokens."""
+        """Returns the four precisions, the brevity penalty and the ratio of hypothesis to reference
+        tokens.
+        """
         score = self.scorer._compute_score_from_stats(sums.tolist())
         return {
             "bleu_precisions": [float(value) for value in score.precisions],
@@ -79,7 +93,9 @@ class Bleu(SacrebleuMetric):
 
 
 class Chrf(SacrebleuMetric):
-    """F-score of the character 1- to 6-grams shared with the reference, recall counting twice (chrF2, sacreBLEU)."""
+    """F-score of the character 1- to 6-grams shared with the reference, recall counting twice
+    (chrF2, sacreBLEU).
+    """
 
     name = "chrf"
     label = "chrF"
@@ -93,7 +109,9 @@ class Ter(SacrebleuMetric):
 
     name = "ter"
     label = "TER"
-    citation = "Snover et al. (2006), A Study of Translation Edit Rate with Targeted Human Annotation"
+    citation = (
+        "Snover et al. (2006), A Study of Translation Edit Rate with Targeted Human Annotation"
+    )
     greater_is_better = False
     upper_bound = None
     on_hub = True
@@ -103,8 +121,8 @@ class Ter(SacrebleuMetric):
 class TokenizedBleu(SacrebleuMetric):
     """BLEU of text that is tokenised already, as `multi-bleu.perl` computes it, without smoothing.
 
-    Compare it only with scores on the same tokens, such as those in papers that do not use sacreBLEU.
-    """
+    Compare it only with scores on the same tokens, such as those in papers that do not use
+    sacreBLEU."""
 
     name = "tokenized_bleu"
     label = "BLEU (tokens)"
@@ -127,7 +145,9 @@ class ExactMatch(MeanMetric):
 
 
 class GraphemeToPhonemeWordErrorRate(MeanMetric):
-    """Percentage of words whose phones, which white space separates, are not the reference's (SIGMORPHON)."""
+    """Percentage of words whose phones, which white space separates, are not the reference's
+    (SIGMORPHON).
+    """
 
     name = "g2p_wer"
     label = "G2P WER"
@@ -141,20 +161,31 @@ class GraphemeToPhonemeWordErrorRate(MeanMetric):
 
 
 class ErrorRate(CorpusMetric):
-    """Insertions, deletions and replacements of units, at their fewest, per 100 units of the references.
+    """Insertions, deletions and replacements of units, at their fewest, per 100 units of the
+    references.
 
-    Units are what white space separates. The rate exceeds 100 where hypotheses are much too long. A segment without
-    any reference unit counts its insertions; if no segment has one, the rate is 0 without insertions, else 100.
-    """
+    Units are what white space separates. The rate exceeds 100 where hypotheses are much too long. A
+    segment without any reference unit counts its insertions; if no segment has one, the rate is 0
+    without insertions, else 100."""
 
     greater_is_better = False
     upper_bound = None
-    citation = "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
+    citation = (
+        "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
+    )
 
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
+    def statistics(
+        self, predictions: Lines, references: Lines, sources: Lines | None = None
+    ) -> np.ndarray:
         """Returns edits and reference units of each segment."""
-        pairs = ((ours.split(), theirs.split()) for ours, theirs in zip(predictions, references, strict=True))
-        return np.array([(Levenshtein.distance(ours, theirs), len(theirs)) for ours, theirs in pairs], np.float64)
+        pairs = (
+            (ours.split(), theirs.split())
+            for ours, theirs in zip(predictions, references, strict=True)
+        )
+        return np.array(
+            [(Levenshtein.distance(ours, theirs), len(theirs)) for ours, theirs in pairs],
+            np.float64,
+        )
 
     def score(self, sums: np.ndarray) -> float:
         """Returns edits per 100 reference units."""
@@ -168,7 +199,9 @@ class ErrorRate(CorpusMetric):
 
 
 class WordErrorRate(ErrorRate):
-    """Insertions, deletions and replacements per 100 words, which white space separates, of the reference."""
+    """Insertions, deletions and replacements per 100 words, which white space separates, of the
+    reference.
+    """
 
     name = "wer"
     label = "WER"
@@ -176,7 +209,9 @@ class WordErrorRate(ErrorRate):
 
 
 class PhoneErrorRate(ErrorRate):
-    """Insertions, deletions and replacements per 100 phones of the reference, such as "ˈ h aʊ s" (SIGMORPHON)."""
+    """Insertions, deletions and replacements per 100 phones of the reference, such as "ˈ h aʊ s"
+    (SIGMORPHON).
+    """
 
     name = "per"
     label = "PER"
@@ -186,22 +221,35 @@ class PhoneErrorRate(ErrorRate):
 class RepeatedTerms(CorpusMetric):
     """Percentage of the terms that a document repeats that are there as often as in the reference.
 
-    Terms are words, in lower case, that a reference has at least twice and that are in at most a tenth of the
-    references (in one at least): whoever translates a term now so, now otherwise, loses the others.
-    """
+    Terms are words, in lower case, that a reference has at least twice and that are in at most a
+    tenth of the references (in one at least): whoever translates a term now so, now otherwise,
+    loses the others."""
 
     name = "repeated_terms"
     label = "terms"
     segments_at_once = None
 
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
+    def statistics(
+        self, predictions: Lines, references: Lines, sources: Lines | None = None
+    ) -> np.ndarray:
         """Returns for each reference how many of its repeated terms are there, and how many it has."""
-        ours, theirs = ([Counter(re.findall(r"\w+", t.lower())) for t in side] for side in (predictions, references))
+        ours, theirs = (
+            [Counter(re.findall(r"\w+", t.lower())) for t in side]
+            for side in (predictions, references)
+        )
         documents = Counter(word for words in theirs for word in words)
         most = max(1, len(theirs) // 10)
-        terms = [{word: n for word, n in words.items() if n > 1 and documents[word] <= most} for words in theirs]
-        found = [sum(min(n, own[word]) for word, n in each.items()) for own, each in zip(ours, terms, strict=True)]
-        return np.array([(n, sum(each.values())) for n, each in zip(found, terms, strict=True)], np.float64)
+        terms = [
+            {word: n for word, n in words.items() if n > 1 and documents[word] <= most}
+            for words in theirs
+        ]
+        found = [
+            sum(min(n, own[word]) for word, n in each.items())
+            for own, each in zip(ours, terms, strict=True)
+        ]
+        return np.array(
+            [(n, sum(each.values())) for n, each in zip(found, terms, strict=True)], np.float64
+        )
 
     def score(self, sums: np.ndarray) -> float:
         """Returns the percentage; 100 where nothing is repeated."""
@@ -209,11 +257,11 @@ class RepeatedTerms(CorpusMetric):
 
 
 class AlignmentErrorRate(CorpusMetric):
-    """Links that are missing or too many: 100 · (1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)), counted over all sentences.
+    """Links that are missing or too many: 100 · (1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)), counted
+    over all sentences.
 
-    A are the links found, such as "0-0 1-2", S the sure links of the gold alignment and P the possible ones with them,
-    such as "0-0 1p2".
-    """
+    A are the links found, such as "0-0 1-2", S the sure links of the gold alignment and P the
+    possible ones with them, such as "0-0 1p2"."""
 
     name = "aer"
     label = "AER"
@@ -221,7 +269,9 @@ class AlignmentErrorRate(CorpusMetric):
     greater_is_better = False
     needs = "alignments"
 
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
+    def statistics(
+        self, predictions: Lines, references: Lines, sources: Lines | None = None
+    ) -> np.ndarray:
         """Returns |A ∩ S|, |A ∩ P|, |A|, |S| and |P| of each sentence."""
         rows = []
         for number, (found, gold) in enumerate(zip(predictions, references, strict=True), 1):
@@ -233,7 +283,9 @@ class AlignmentErrorRate(CorpusMetric):
     def score(self, sums: np.ndarray) -> float:
         """Returns the rate; 0 where there is neither a link found nor a sure one."""
         sure_hits, possible_hits, found, sure, _ = sums
-        return float(100 * (1 - (sure_hits + possible_hits) / (found + sure))) if found + sure else 0.0
+        return (
+            float(100 * (1 - (sure_hits + possible_hits) / (found + sure))) if found + sure else 0.0
+        )
 
     def details(self, sums: np.ndarray) -> dict[str, float]:
         """Returns precision |A ∩ P| / |A| and recall |A ∩ S| / |S|, from 0 to 100."""
@@ -247,8 +299,8 @@ class AlignmentErrorRate(CorpusMetric):
 class Comet(CorpusMetric):
     """A neural network's judgement of source, hypothesis and reference, times 100.
 
-    The package unbabel-comet needs older libraries than csan_hf does, so its program `comet-score` runs in an
-    environment of its own: `pipx install unbabel-comet`.
+    The package unbabel-comet needs older libraries than csan_hf does, so its program `comet-score`
+    runs in an environment of its own: `pipx install unbabel-comet`.
 
     Args:
         model: Name or path of COMET's model; it is downloaded the first time.
@@ -264,28 +316,48 @@ class Comet(CorpusMetric):
     segments_at_once = None
     on_hub = True
 
-    def __init__(self, model: str = "Unbabel/wmt22-comet-da", gpus: int = 0, **evaluate_arguments: Any) -> None:
+    def __init__(
+        self, model: str = "Unbabel/wmt22-comet-da", gpus: int = 0, **evaluate_arguments: Any
+    ) -> None:
         super().__init__(**evaluate_arguments)
         self.model, self.gpus = model, gpus
 
     def check_requirements(self) -> None:
         """Raises `OSError` if `comet-score` is not installed."""
         if shutil.which("comet-score") is None:
-            raise OSError("COMET needs the program comet-score: install it with `pipx install unbabel-comet`.")
+            raise OSError(
+                "COMET needs the program comet-score: install it with `pipx install unbabel-comet`."
+            )
 
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
-        """Returns for each segment its score, and 1; `OSError` holds the last line of a `comet-score` that fails."""
+    def statistics(
+        self, predictions: Lines, references: Lines, sources: Lines | None = None
+    ) -> np.ndarray:
+        """Returns for each segment its score, and 1; `OSError` holds the last line of a
+        `comet-score` that fails.
+        """
         self.check_requirements()
         texts = {"src": sources or (), "mt": predictions, "ref": references}
         with tempfile.TemporaryDirectory() as name:
             folder, output = Path(name), Path(name, "scores.json")
             for file, lines in texts.items():
                 write_lines(folder / file, lines)
-            command = ["comet-score", "-s", "src", "-t", "mt", "-r", "ref", "--to_json", output.name]
+            command = [
+                "comet-score",
+                "-s",
+                "src",
+                "-t",
+                "mt",
+                "-r",
+                "ref",
+                "--to_json",
+                output.name,
+            ]
             command += ["--model", self.model, "--gpus", str(self.gpus), "--quiet", "--only_system"]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             if done.returncode or not output.is_file():
-                printed = (done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"]
+                printed = (done.stderr or done.stdout).strip().splitlines() or [
+                    "it printed nothing"
+                ]
                 raise OSError(f"comet-score failed with status {done.returncode}: {printed[-1]}")
             [entries] = json.loads(output.read_text(encoding="utf-8")).values()
         return np.array([(float(entry["COMET"]), 1.0) for entry in entries], dtype=np.float64)
@@ -334,12 +406,16 @@ def find_metric(name: str) -> type[CorpusMetric]:
 
 
 def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> CorpusMetric:
-    """Makes a metric by its name; `tokenize` is sacreBLEU's tokenizer, which only some need, without network."""
+    """Makes a metric by its name; `tokenize` is sacreBLEU's tokenizer, which only some need,
+    without network.
+    """
     metric = find_metric(name)
     return metric(**({"tokenize": tokenize} if metric.uses_tokenizer else {}), **arguments)
 
 
-def load_metrics(names: Iterable[str] = DEFAULT_METRICS, *, tokenize: str | None = None) -> list[CorpusMetric]:
+def load_metrics(
+    names: Iterable[str] = DEFAULT_METRICS, *, tokenize: str | None = None
+) -> list[CorpusMetric]:
     """Makes several metrics; see `load_metric`."""
     return [load_metric(name, tokenize=tokenize) for name in names]
 

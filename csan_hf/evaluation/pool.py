@@ -21,10 +21,11 @@ _translator: Any = None  # of a process of the pool
 
 
 class TranslationPool(ProcessPoolExecutor):
-    """Processes that translate batches side by side on the CPU; the cores are shared out among them.
+    """Processes that translate batches side by side on the CPU; the cores are shared out among
+    them.
 
-    As they are many, none of them gains by threads that wait for each other at every small product: N processes of one
-    thread translate more than one process of N threads.
+    As they are many, none of them gains by threads that wait for each other at every small product:
+    N processes of one thread translate more than one process of N threads.
 
     Args:
         count: Processes; 0 = as many as this process may use cores.
@@ -33,22 +34,32 @@ class TranslationPool(ProcessPoolExecutor):
     """
 
     def __init__(self, count: int, names: list[str], **options: Any) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         count = count or cores
         arguments = max(1, cores // count), names, {**options, "device": "cpu", "progress": False}
         super().__init__(count, multiprocessing.get_context("spawn"), _start, arguments)
 
-    def translate_segments(self, segments: list[str], **options: Any) -> "Future[list[dict[str, Any]]]":
+    def translate_segments(
+        self, segments: list[str], **options: Any
+    ) -> "Future[list[dict[str, Any]]]":
         """See `TextTranslationPipeline.translate_segments`, in one of the processes."""
         return self.submit(_translate_segments, segments, options)
 
     def __exit__(self, kind: Any, error: Any, place: Any) -> None:
-        if kind is not None:  # not after batches that may take long; Python 3.14 has terminate_workers
+        if (
+            kind is not None
+        ):  # not after batches that may take long; Python 3.14 has terminate_workers
             for process in list(self._processes.values()):
                 process.terminate()
         self.shutdown(cancel_futures=kind is not None)
         if kind is BrokenProcessPool:
-            raise ValueError(f"A process of --processes has died, perhaps for want of memory: {error}") from error
+            raise ValueError(
+                f"A process of --processes has died, perhaps for want of memory: {error}"
+            ) from error
 
 
 def _start(threads: int, names: list[str], options: dict[str, Any]) -> None:
@@ -59,7 +70,10 @@ def _start(threads: int, names: list[str], options: dict[str, Any]) -> None:
     import_modules(os.environ.get(IMPORTS, "").split(","))
     model, tokenizers = load_translation_model(names, **options)
     _translator = TextTranslationPipeline(
-        model=model, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device
+        model=model,
+        tokenizer=tokenizers.source,
+        target_tokenizer=tokenizers.target,
+        device=model.device,
     )
 
 

@@ -30,11 +30,13 @@ def score_translations(
         references: A reference each.
         sources: The source sentences, for metrics that need them, such as COMET.
         metrics: Names in the table of metrics.
-        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`, `intl`, `none`...
+        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`,
+            `intl`, `none`...
         progress: Shows bars on standard error.
 
     Returns:
-        For each metric what `CorpusMetric.results` gives: the score under its name and its signature; for BLEU also
+        For each metric what `CorpusMetric.results` gives: the score under its name and its
+            signature; for BLEU also
         `bleu_precisions`, `brevity_penalty` and `length_ratio` (hypothesis over reference tokens).
 
     Raises:
@@ -47,7 +49,8 @@ def score_translations(
 
 
 def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarray]:
-    """Returns the numbers of the sentences in at most `groups` groups of similar length in words, short ones first.
+    """Returns the numbers of the sentences in at most `groups` groups of similar length in words,
+    short ones first.
 
     Each has about as many sentences, and those of one length stay together.
     """
@@ -69,28 +72,39 @@ def score_by_length(
     samples: int = 0,
     progress: bool = False,
 ) -> list[dict[str, Any]]:
-    """Scores translations in groups of similar source length; the other arguments are those of `score_translations`.
+    """Scores translations in groups of similar source length; the other arguments are those of
+    `score_translations`.
 
     Args:
         groups: Most groups; see `group_by_length`.
         samples: Resamples for 95% confidence intervals; 0 = none.
 
     Returns:
-        One entry a group, short sentences first: `shortest` and `longest` source, in words between spaces;
-        `sentences`; `reference_words` and `hypothesis_words`, means; each metric's score under its name and,
-        with samples, its interval (low, high) under `NAME_interval`.
+        One entry a group, short sentences first: `shortest` and `longest` source, in words between
+            spaces;
+        `sentences`; `reference_words` and `hypothesis_words`, means; each metric's score under its
+        name and, with samples, its interval (low, high) under `NAME_interval`.
     """
     check_segments(hypotheses, references, sources)
     parts = group_by_length(sources, groups)
     lengths, ours, theirs = (count_words(lines) for lines in (sources, hypotheses, references))
     entries: list[dict[str, Any]] = []
     for rows in parts:
-        sizes = {"shortest": int(lengths[rows].min()), "longest": int(lengths[rows].max()), "sentences": len(rows)}
-        means = {"reference_words": float(theirs[rows].mean()), "hypothesis_words": float(ours[rows].mean())}
+        sizes = {
+            "shortest": int(lengths[rows].min()),
+            "longest": int(lengths[rows].max()),
+            "sentences": len(rows),
+        }
+        means = {
+            "reference_words": float(theirs[rows].mean()),
+            "hypothesis_words": float(ours[rows].mean()),
+        }
         entries.append({**sizes, **means})
     for metric in load_metrics(metrics, tokenize=tokenize):
         title = f"{metric.label} by length"
-        counts = metric.segment_counts(hypotheses, references, sources, progress=progress, title=title)
+        counts = metric.segment_counts(
+            hypotheses, references, sources, progress=progress, title=title
+        )
         for entry, rows in zip(entries, parts, strict=True):
             entry[metric.name] = metric.score(counts[rows].sum(axis=0))
             if samples:
@@ -112,11 +126,11 @@ def bleu_by_order(
     tokenize: str | None = None,
     progress: bool = False,
 ) -> list[float]:
-    """Returns BLEU of n-grams up to length 1, 2... `orders`; the other arguments are those of `score_translations`.
+    """Returns BLEU of n-grams up to length 1, 2... `orders`; the other arguments are those of
+    `score_translations`.
 
-    The difference between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4; NAACL 2019, Figure
-    3).
-    """
+    The difference between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4;
+    NAACL 2019, Figure 3)."""
     metric = Bleu(tokenize)
     scorer = metric.scorer = sacrebleu.metrics.BLEU(max_ngram_order=orders, **metric.scorer_options)
     parts = metric.counts(hypotheses, references, progress=progress, title="n-grams")

@@ -1,16 +1,17 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """How sure a score is, and whether a difference between two systems is more than chance.
 
-Seeds are not drawn with replacement, as segments are: of equal systems that depend on their seed alone, one in
-five would seem to differ. The bootstrap draws segments and keeps the runs; what another seed changes is drawn from
-Student's t distribution, with the variance between the seeds of a system, pooled over the systems compared. The part
-of it that comes from single segments is in the bootstrap's variance, too; it counts once, and never takes more from
-the bootstrap's interval than that of the seeds gives back.
+Seeds are not drawn with replacement, as segments are: of equal systems that depend on their seed
+alone, one in five would seem to differ. The bootstrap draws segments and keeps the runs; what
+another seed changes is drawn from Student's t distribution, with the variance between the seeds of
+a system, pooled over the systems compared. The part of it that comes from single segments is in the
+bootstrap's variance, too; it counts once, and never takes more from the bootstrap's interval than
+that of the seeds gives back.
 
-For systems of one run, the draws are those of `sacrebleu --paired-bs` and the p-values of a randomisation those of
-`--paired-ar` with the same seed and number of samples. All p-values here are of both sides, which those of
-`--paired-bs` are not; that of two systems of exactly the same score is 1.
-"""
+For systems of one run, the draws are those of `sacrebleu --paired-bs` and the p-values of a
+randomisation those of `--paired-ar` with the same seed and number of samples. All p-values here are
+of both sides, which those of `--paired-bs` are not; that of two systems of exactly the same score
+is 1."""
 
 from __future__ import annotations
 
@@ -31,13 +32,17 @@ BOOTSTRAP_SAMPLES = 1000  # sacreBLEU's
 RANDOMISATION_TRIALS = 10_000  # sacreBLEU's
 DRAWS_AT_ONCE = 4_000_000
 SIGNIFICANT = 0.05  # p-values below it, adjusted for the systems compared (Holm), get a star
-_NORMAL_95 = NormalDist().inv_cdf(0.975)  # standard deviations on either side of 95% of a normal distribution
+_NORMAL_95 = NormalDist().inv_cdf(
+    0.975
+)  # standard deviations on either side of 95% of a normal distribution
 _SEEDS_PER_SAMPLE = 100  # draws of other seeds, for each sample of segments
 
 
 @dataclass(frozen=True)
 class Resampled:
-    """Scores of a system's runs, one for each training seed; other systems' by the same draws are comparable."""
+    """Scores of a system's runs, one for each training seed; other systems' by the same draws are
+    comparable.
+    """
 
     scores: np.ndarray  # on the test set, [R]
     draws: np.ndarray  # on resampled test sets, [samples, R]
@@ -65,13 +70,16 @@ def resample(
     seed: int = SEED,
     progress: bool = False,
 ) -> Resampled:
-    """Scores runs on the test set and on resampled ones (Koehn, 2004), each of as many segments, with replacement.
+    """Scores runs on the test set and on resampled ones (Koehn, 2004), each of as many segments,
+    with replacement.
 
-    The draws are sacreBLEU's; unlike there, a few samples at a time are added up, as all at once would be gigabytes.
+    The draws are sacreBLEU's; unlike there, a few samples at a time are added up, as all at once
+    would be gigabytes.
 
     Args:
         metric: The metric.
-        runs: The metric's counts [S, K] of the segments, for each run of the system (one, or one for each seed).
+        runs: The metric's counts [S, K] of the segments, for each run of the system (one, or one
+            for each seed).
         samples: How many test sets.
         seed: The same for all systems that are compared.
         progress: Shows a bar on standard error.
@@ -82,14 +90,18 @@ def resample(
     generator = np.random.default_rng(seed)
     for start, stop in sample_chunks(samples, segments, 1, f"bootstrap, {metric.label}", progress):
         drawn = generator.integers(segments, size=(stop - start, segments))
-        weights = np.stack([np.bincount(row, minlength=segments) for row in drawn]).astype(np.float64)
+        weights = np.stack([np.bincount(row, minlength=segments) for row in drawn]).astype(
+            np.float64
+        )
         sums = (weights @ stacked).reshape(stop - start, number, -1)
         draws[start:stop] = [[metric.score(counts) for counts in row] for row in sums]
     return Resampled(np.array([metric.score(run.sum(axis=0)) for run in runs]), draws)
 
 
 def seed_variance(systems: Sequence[Resampled]) -> SeedVariance:
-    """Estimates how much another seed changes the score of any of these systems, which have the same draws."""
+    """Estimates how much another seed changes the score of any of these systems, which have the
+    same draws.
+    """
     degrees = sum(len(system.scores) - 1 for system in systems)
     if not degrees:
         return SeedVariance(0.0, 0.0, 0)
@@ -104,44 +116,60 @@ def _squares(values: np.ndarray) -> np.ndarray:
 
 
 def draw_scores(system: Resampled, variance: SeedVariance, *, seed: int = SEED) -> np.ndarray:
-    """Returns mean scores that a system may have on other segments and, 100 a sample, with other seeds if known."""
+    """Returns mean scores that a system may have on other segments and, 100 a sample, with other
+    seeds if known.
+    """
     return _with_other_seeds(system.draws.mean(axis=1), variance, 1 / len(system.scores), seed)
 
 
 def draw_differences(
     system: Resampled, baseline: Resampled, variance: SeedVariance, *, seed: int = SEED
 ) -> np.ndarray:
-    """Returns differences of mean scores, a system's less its baseline's with the same draws; see `draw_scores`."""
+    """Returns differences of mean scores, a system's less its baseline's with the same draws; see
+    `draw_scores`.
+    """
     runs = 1 / len(system.scores) + 1 / len(baseline.scores)
-    return _with_other_seeds(system.draws.mean(axis=1) - baseline.draws.mean(axis=1), variance, runs, seed)
+    return _with_other_seeds(
+        system.draws.mean(axis=1) - baseline.draws.mean(axis=1), variance, runs, seed
+    )
 
 
-def _with_other_seeds(drawn: np.ndarray, variance: SeedVariance, per_run: float, seed: int) -> np.ndarray:
+def _with_other_seeds(
+    drawn: np.ndarray, variance: SeedVariance, per_run: float, seed: int
+) -> np.ndarray:
     if not variance.degrees:
         return drawn
     of_segments, centre = drawn.var(), drawn.mean()
     seeds = draw_seeds(variance, per_run, len(drawn), seed=seed)
-    # What segments add to the variance between seeds is in that already, less than expected if seeds happen to agree
-    counted_twice = min(variance.of_segments * per_run, (np.quantile(np.abs(seeds), 0.95) / _NORMAL_95) ** 2)
+    # What segments add to the variance between seeds is in that already, less than expected if
+    # seeds happen to agree
+    counted_twice = min(
+        variance.of_segments * per_run, (np.quantile(np.abs(seeds), 0.95) / _NORMAL_95) ** 2
+    )
     kept = np.sqrt(max(0.0, 1 - counted_twice / of_segments)) if of_segments else 1.0
     return (centre + kept * (drawn - centre)[:, None] + seeds).ravel()
 
 
-def draw_seeds(variance: SeedVariance, per_run: float, samples: int, *, seed: int = SEED) -> np.ndarray:
+def draw_seeds(
+    variance: SeedVariance, per_run: float, samples: int, *, seed: int = SEED
+) -> np.ndarray:
     """Returns what other seeds may add to a mean score or to a difference of two, [samples, 100].
 
-    `variance` has 1 degree of freedom or more; `per_run` is 1 / the number of runs, for a difference the sum of both.
-    """
-    noise = np.random.default_rng([seed, 1]).standard_t(variance.degrees, size=(samples, _SEEDS_PER_SAMPLE))
+    `variance` has 1 degree of freedom or more; `per_run` is 1 / the number of runs, for a
+    difference the sum of both."""
+    noise = np.random.default_rng([seed, 1]).standard_t(
+        variance.degrees, size=(samples, _SEEDS_PER_SAMPLE)
+    )
     return np.sqrt(variance.variance * per_run) * noise
 
 
-def unequal_seeds_p_value(systems: Sequence[Resampled], *, draws: int = 10_000, seed: int = SEED) -> float:
+def unequal_seeds_p_value(
+    systems: Sequence[Resampled], *, draws: int = 10_000, seed: int = SEED
+) -> float:
     """Tests whether the seeds of one system differ more than those of the others (Cochran's C).
 
-    Returns how often the largest variance of equal systems (`draws` random ones) is at least as large a share of all;
-    1 with fewer than two systems of several runs, or if no seeds differ.
-    """
+    Returns how often the largest variance of equal systems (`draws` random ones) is at least as
+    large a share of all; 1 with fewer than two systems of several runs, or if no seeds differ."""
     scores = [system.scores for system in systems if len(system.scores) > 1]
     variances = np.array([own.var(ddof=1) for own in scores])
     if len(variances) < 2 or not variances.any():
@@ -153,7 +181,9 @@ def unequal_seeds_p_value(systems: Sequence[Resampled], *, draws: int = 10_000, 
 
 
 def confidence_interval(scores: np.ndarray) -> tuple[float, float]:
-    """Returns the bounds between which 95% of the scores lie; 2.5% of them are left out at either end."""
+    """Returns the bounds between which 95% of the scores lie; 2.5% of them are left out at either
+    end.
+    """
     ordered = np.sort(scores)
     out = len(ordered) // 40
     return float(ordered[out]), float(ordered[len(ordered) - out - 1])
@@ -162,9 +192,13 @@ def confidence_interval(scores: np.ndarray) -> tuple[float, float]:
 def sample_chunks(
     samples: int, segments: int, multiple: int, description: str, progress: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of `multiple`."""
+    """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of
+    `multiple`.
+    """
     step = multiple * max(1, DRAWS_AT_ONCE // segments // multiple)
-    with tqdm(total=samples, desc=description, unit=" samples", disable=not progress, leave=False, delay=1) as bar:
+    with tqdm(
+        total=samples, desc=description, unit=" samples", disable=not progress, leave=False, delay=1
+    ) as bar:
         for start in range(0, samples, step):
             stop = min(start + step, samples)
             yield start, stop
@@ -183,7 +217,9 @@ class PairedTest:
     interval: tuple[float, float]  # 95% confidence interval of the difference, by bootstrap
     test: Test
     samples: int  # resamples or trials
-    degrees: int  # of freedom of the variance between seeds; with 0, nothing here is about other seeds
+    degrees: (
+        int  # of freedom of the variance between seeds; with 0, nothing here is about other seeds
+    )
 
 
 def paired_test(
@@ -199,18 +235,20 @@ def paired_test(
 ) -> PairedTest:
     """Tests whether a system differs from a baseline on the same segments.
 
-    - `"bootstrap"` (Koehn, 2004): how often the difference on a resampled test set is further from its mean, to either
-      side, than the real difference is from 0. (sacreBLEU and Moses look at one side: of equal systems about one in
-      ten has a p-value below 0.05 there.)
-    - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
-      segment by segment, differ by more than the real ones. The runs of a segment are exchanged together, as they are
-      much alike; the p-value is about these runs, and only the interval about others.
+    - `"bootstrap"` (Koehn, 2004): how often the difference on a resampled test set is further from
+      its mean, to either side, than the real difference is from 0. (sacreBLEU and Moses look at one
+      side: of equal systems about one in ten has a p-value below 0.05 there.)
+    - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging
+      hypotheses at random, segment by segment, differ by more than the real ones. The runs of a
+      segment are exchanged together, as they are much alike; the p-value is about these runs, and
+      only the interval about others.
 
     Args:
         metric: The metric.
         system: The metric's counts [S, K] of the segments, for each run; see `resample`.
         baseline: The same for the baseline.
-        test: Which of the two tests; where there are several runs, the bootstrap is about other seeds, too.
+        test: Which of the two tests; where there are several runs, the bootstrap is about other
+            seeds, too.
         samples: None = 1,000 resamples, or 10,000 trials.
         seed: Seed of the draws.
         variance: That between training seeds, if more systems than these two show it.
@@ -224,7 +262,8 @@ def paired_test(
         raise ValueError(f"All runs must have the same segments, got {sorted(segments)} of them.")
     resamples = samples if samples is not None and test != "randomisation" else BOOTSTRAP_SAMPLES
     ours, theirs = (
-        resample(metric, runs, samples=resamples, seed=seed, progress=progress) for runs in (system, baseline)
+        resample(metric, runs, samples=resamples, seed=seed, progress=progress)
+        for runs in (system, baseline)
     )
     variance = seed_variance([ours, theirs]) if variance is None else variance
     if test != "randomisation":
@@ -233,25 +272,34 @@ def paired_test(
     chance = _exchanged_differences(metric, system, baseline, trials, seed, progress)
     interval = confidence_interval(draw_differences(ours, theirs, variance, seed=seed))
     difference = ours.mean - theirs.mean
-    return PairedTest(difference, _p_value(chance, difference, trials), interval, test, trials, variance.degrees)
+    return PairedTest(
+        difference, _p_value(chance, difference, trials), interval, test, trials, variance.degrees
+    )
 
 
 def compare_resampled(
     system: Resampled, baseline: Resampled, variance: SeedVariance, *, seed: int = SEED
 ) -> PairedTest:
-    """Tests whether a system differs from a baseline with the same draws, by a bootstrap; see `paired_test`."""
+    """Tests whether a system differs from a baseline with the same draws, by a bootstrap; see
+    `paired_test`.
+    """
     difference = system.mean - baseline.mean
     drawn = draw_differences(system, baseline, variance, seed=seed)
     # Not around the mean of what is drawn: Student's t of 1 degree of freedom has none
     chance = np.abs(drawn - (system.draws.mean() - baseline.draws.mean()))
     samples = len(system.draws)
     p_value = _p_value(chance, difference, samples)
-    return PairedTest(difference, p_value, confidence_interval(drawn), "bootstrap", samples, variance.degrees)
+    return PairedTest(
+        difference, p_value, confidence_interval(drawn), "bootstrap", samples, variance.degrees
+    )
 
 
 def _p_value(chance: np.ndarray, difference: float, samples: int) -> float:
-    """Returns how often chance exceeds a difference, which counts as one of the samples; no less than 1 of them."""
-    # For two systems of equal score, sacreBLEU's strict comparison would give the smallest possible p-value
+    """Returns how often chance exceeds a difference, which counts as one of the samples; no less
+    than 1 of them.
+    """
+    # For two systems of equal score, sacreBLEU's strict comparison would give the smallest possible
+    # p-value
     if not difference:
         return 1.0
     # Of 100 draws a sample, where seeds vary
@@ -263,8 +311,8 @@ def check_test(test: str, runs: int, baseline_runs: int) -> None:
     """Raises `ValueError` unless a test takes these numbers of runs."""
     if test == "randomisation" and runs != baseline_runs:
         raise ValueError(
-            f"{counted(runs, 'run')} and {baseline_runs} of the baseline: the randomisation test needs equally many; "
-            "give as many, or use the bootstrap."
+            f"{counted(runs, 'run')} and {baseline_runs} of the baseline: the randomisation test "
+            "needs equally many; give as many, or use the bootstrap."
         )
 
 
@@ -279,9 +327,14 @@ def _exchanged_differences(
     """Returns the absolute differences between randomly exchanged systems, [trials]."""
     generator = np.random.default_rng(seed)
     differences = np.empty(trials)
-    # One random number gives 32 tosses of a coin: parts of a multiple of 32 draw the same as all trials at once
-    for start, stop in sample_chunks(trials, len(system[0]), 32, f"randomisation, {metric.label}", progress):
-        exchanged = generator.integers(2, size=(stop - start, len(system[0])), dtype=bool).astype(np.float64)
+    # One random number gives 32 tosses of a coin: parts of a multiple of 32 draw the same as all
+    # trials at once
+    for start, stop in sample_chunks(
+        trials, len(system[0]), 32, f"randomisation, {metric.label}", progress
+    ):
+        exchanged = generator.integers(2, size=(stop - start, len(system[0])), dtype=bool).astype(
+            np.float64
+        )
         found = np.zeros(stop - start)
         for ours, theirs in zip(system, baseline, strict=True):
             first = ours.sum(axis=0) + exchanged @ (theirs - ours)
@@ -299,15 +352,16 @@ def sign_flip_test(
     trials: int = RANDOMISATION_TRIALS,
     seed: int = SEED,
 ) -> float:
-    """Tests whether the mean of differences, one for each corpus or language, is 0 (Fisher's randomisation test).
+    """Tests whether the mean of differences, one for each corpus or language, is 0 (Fisher's
+    randomisation test).
 
-    The p-value is how often the mean would be at least as far from 0 with random signs. All combinations of signs are
-    tried if there are at most `trials` of them, otherwise random ones.
+    The p-value is how often the mean would be at least as far from 0 with random signs. All
+    combinations of signs are tried if there are at most `trials` of them, otherwise random ones.
 
     Args:
         differences: Differences of the scores, one for each corpus.
-        variance: That between training seeds, if another seed moves all differences at once, as where one training
-            serves all corpora; the means with random signs are then moved, too.
+        variance: That between training seeds, if another seed moves all differences at once, as
+            where one training serves all corpora; the means with random signs are then moved, too.
         per_run: See `draw_seeds`.
         trials: How many combinations of signs to try.
         seed: Seed of the draws.
@@ -326,16 +380,18 @@ def sign_flip_test(
     further = np.mean(np.abs(chance) >= observed - slack)
     if variance is not None and variance.degrees:
         moved = chance + draw_seeds(variance, per_run, len(chance), seed=seed)
-        # Not less than before: half of what is moved away from the real signs' own mean would count no more
+        # Not less than before: half of what is moved away from the real signs' own mean would count
+        # no more
         further = max(further, np.mean(np.abs(moved) >= observed - slack))
     return float(further if exact else (further * trials + 1) / (trials + 1))
 
 
 def holm_adjusted(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values of several tests in the same order, adjusted for their number (Holm, 1979), at most 1.
+    """Returns p-values of several tests in the same order, adjusted for their number (Holm, 1979),
+    at most 1.
 
-    However the tests depend on each other, rejecting all up to α rejects a true one with probability α at most.
-    """
+    However the tests depend on each other, rejecting all up to α rejects a true one with
+    probability α at most."""
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda number: p_values[number])):

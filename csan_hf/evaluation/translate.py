@@ -43,25 +43,27 @@ def translate(
 ) -> list[str]:
     """Translates any number of sentences, longest first, and returns them in the order given.
 
-    Each is translated as `csan_hf.pipelines.TextTranslationPipeline` does: nothing of it is cut, but one that is
-    longer than the model takes is split and put together again; and where no length was set, a translation may have
-    twice the source's tokens and 50.
+    Each is translated as `csan_hf.pipelines.TextTranslationPipeline` does: nothing of it is cut,
+    but one that is longer than the model takes is split and put together again; and where no length
+    was set, a translation may have twice the source's tokens and 50.
 
     Args:
-        model: A sequence-to-sequence model; it translates in evaluation mode, and is left in the mode that it has.
+        model: A sequence-to-sequence model; it translates in evaluation mode, and is left in the
+            mode that it has.
         tokenizers: Its source and target tokenizers.
         sentences: Source sentences or texts. A blank one gives an empty translation.
         max_batch_tokens: Source tokens in a batch, padding included; beams are not counted.
         progress: Shows a bar on standard error.
-        processes: The processes that share the work, each of which calls this with the same sentences. Of R processes
-            each translates every R-th batch; the batches, and hence the translations, are those of a single process.
-            None: this process translates all.
-        generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the `src_lang`,
-            `tgt_lang` and `prefix` of `TranslationPipeline`; None means the default.
+        processes: The processes that share the work, each of which calls this with the same
+            sentences. Of R processes each translates every R-th batch; the batches, and hence the
+            translations, are those of a single process. None: this process translates all.
+        generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the
+            `src_lang`, `tgt_lang` and `prefix` of `TranslationPipeline`; None means the default.
 
     Raises:
         ValueError: If `num_beams` is less than 1, or if a language is unknown or missing.
-        ImportError: If a sentence is too long for the model, and the sentence splitter is not installed.
+        ImportError: If a sentence is too long for the model, and the sentence splitter is not
+            installed.
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
     work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
@@ -81,17 +83,28 @@ def translate_stream(
     pool: TranslationPool | None = None,
     **generate_arguments: Any,
 ) -> Iterator[list[str]]:
-    """Translates sentences as they come, in memory that does not grow with their number; see also `translate`.
+    """Translates sentences as they come, in memory that does not grow with their number; see also
+    `translate`.
 
-    A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read and translated at a
-    time; its sentences go together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are
-    how the translations begin, one for each sentence (where a text is split, for the first one of it). The
-    processes of a `pool` translate the batches, and one window more is read ahead.
+    A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read
+    and translated at a time; its sentences go together by length. Errors of the iteration over
+    `sentences` are passed on. `prefixes` are how the translations begin, one for each sentence
+    (where a text is split, for the first one of it). The processes of a `pool` translate the
+    batches, and one window more is read ahead.
 
     Yields:
         The translations of a window, in order.
     """
-    work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments, prefixes, pool)
+    work = (
+        model,
+        tokenizers,
+        max_batch_tokens,
+        progress,
+        processes,
+        generate_arguments,
+        prefixes,
+        pool,
+    )
     for results in _translate_windows(_windows(sentences, processes), None, *work):
         yield [result[0]["translation_text"].strip() for result in results]
 
@@ -116,9 +129,11 @@ def n_best_stream(
     pool: TranslationPool | None = None,
     **generate_arguments: Any,
 ) -> Iterator[list[list[Hypothesis]]]:
-    """Translates sentences as `translate_stream` does, with the n best hypotheses of each, or n samples.
+    """Translates sentences as `translate_stream` does, with the n best hypotheses of each, or n
+    samples.
 
-    Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a single, blank, one.
+    Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a
+    single, blank, one.
 
     Yields:
         The hypotheses of a window, [sentences][n], in the order that `generate` gives them.
@@ -136,7 +151,10 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
     if "sentences" not in several[0]:
         return [Hypothesis("", 0.0)]
     return [
-        Hypothesis(result["translation_text"].strip(), sum(part["log_probability"] for part in result["sentences"]))
+        Hypothesis(
+            result["translation_text"].strip(),
+            sum(part["log_probability"] for part in result["sentences"]),
+        )
         for result in several
     ]
 
@@ -173,16 +191,23 @@ def _translate_windows(
 
     def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
         """A window that is split, and its batches, which a pool begins to translate."""
-        view = evaluation_view(model) if any(module.training for module in model.modules()) else model
+        view = (
+            evaluation_view(model) if any(module.training for module in model.modules()) else model
+        )
         translator: Any = TextTranslationPipeline(
-            model=view, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device
+            model=view,
+            tokenizer=tokenizers.source,
+            target_tokenizer=tokenizers.target,
+            device=model.device,
         )
         options = {name: value for name, value in generate_arguments.items() if value is not None}
         count = translator.token_counter(**options)
         splits = translator.split(sentences, **options)
         segments = [segment for split in splits for segment in split.segments]
         forced = None if beginnings is None else _forced_tokens(translator, splits, beginnings)
-        batches = list(batches_by_length([count(segment) for segment in segments], max_batch_tokens))
+        batches = list(
+            batches_by_length([count(segment) for segment in segments], max_batch_tokens)
+        )
         bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
         if processes is not None:
             batches = batches[processes.process_index :: processes.num_processes]
@@ -190,15 +215,23 @@ def _translate_windows(
         for batch in batches:
             own = {**options, "batch_size": len(batch)}
             if forced is not None:
-                begin = ForcedPrefixes([forced[number] for number in batch], _first_free(translator, options))
+                begin = ForcedPrefixes(
+                    [forced[number] for number in batch], _first_free(translator, options)
+                )
                 own["logits_processor"] = [begin]
-            call = partial((pool or translator).translate_segments, [segments[number] for number in batch], **own)
+            call = partial(
+                (pool or translator).translate_segments,
+                [segments[number] for number in batch],
+                **own,
+            )
             work.append((batch, call if pool is None else call().result))
         return translator, splits, options, work
 
     with tqdm(total=total, desc="translating", unit=" sentences", disable=not shown) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
-        for translator, splits, options, work in _ahead((started(each, bar) for each in windows), pool is not None):
+        for translator, splits, options, work in _ahead(
+            (started(each, bar) for each in windows), pool is not None
+        ):
             found: list[tuple[int, list[dict[str, Any]]]] = []
             for batch, results in work:
                 found += zip(batch, results(), strict=True)
@@ -206,7 +239,10 @@ def _translate_windows(
             if processes is not None:
                 found = gather_object(found)
             by_place = iter(result for _, result in sorted(found, key=itemgetter(0)))
-            yield [translator.join(split, list(islice(by_place, len(split.segments))), options) for split in splits]
+            yield [
+                translator.join(split, list(islice(by_place, len(split.segments))), options)
+                for split in splits
+            ]
 
 
 def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
@@ -247,26 +283,37 @@ class ForcedPrefixes(LogitsProcessor):
         return scores
 
 
-def _forced_tokens(translator: Any, splits: Sequence[Any], beginnings: Iterator[str]) -> list[list[int]]:
+def _forced_tokens(
+    translator: Any, splits: Sequence[Any], beginnings: Iterator[str]
+) -> list[list[int]]:
     """The tokens with which the translation of each segment begins."""
     tokens: list[list[int]] = []
     for split in splits:
         if (beginning := next(beginnings, None)) is None:
-            raise ValueError("There are fewer prefixes than sentences: give one for each, an empty one for none.")
+            raise ValueError(
+                "There are fewer prefixes than sentences: give one for each, an empty one for none."
+            )
         ids = translator.target_tokenizer(beginning, add_special_tokens=False)["input_ids"]
         tokens += [ids if number == 0 else [] for number in range(len(split.segments))]
     return tokens
 
 
 def _first_free(translator: Any, options: dict[str, Any]) -> int:
-    """The place of the first token that the model chooses: after the start and, where it is forced, the language."""
+    """The place of the first token that the model chooses: after the start and, where it is forced,
+    the language.
+    """
     languages = translator._language_settings(options.get("src_lang"), options.get("tgt_lang"))[1]
-    settings = {"forced_bos_token_id": translator.model.generation_config.forced_bos_token_id, **languages}
+    settings = {
+        "forced_bos_token_id": translator.model.generation_config.forced_bos_token_id,
+        **languages,
+    }
     return 1 + (settings["forced_bos_token_id"] is not None)
 
 
 def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens` tokens."""
+    """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens`
+    tokens.
+    """
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
         # The first of a batch is its longest, hence its padded width.

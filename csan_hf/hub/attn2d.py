@@ -4,11 +4,13 @@
 That code and this package compute the same function and store it differently:
 
 - it concatenates [x_j ; y_i], source first; here the target comes first;
-- it stores k×k kernels and multiplies the rows after the present one by zero; here they do not exist;
-- each of its layers has its own running statistics of the features that it reads; here a feature has one mean and one
-  variance. In training they agree, as every layer reads the same features. Where they do not, the difference goes
-  into the layer's affine map;
-- its sentences count positions from 1 in the source and from 0 in the target, in tables of the same kind.
+- it stores k×k kernels and multiplies the rows after the present one by zero; here they do not
+  exist;
+- each of its layers has its own running statistics of the features that it reads; here a feature
+  has one mean and one variance. In training they agree, as every layer reads the same features.
+  Where they do not, the difference goes into the layer's affine map;
+- its sentences count positions from 1 in the source and from 0 in the target, in tables of the same
+  kind.
 """
 
 import os
@@ -22,15 +24,24 @@ import torch
 from ..models import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 
 # The 2018 name of every aggregation that exists here, and our own names of them
-_AGGREGATIONS = {"max": "max", "truncated-max": "max", "average": "average", "truncated-mean": "average"}
+_AGGREGATIONS = {
+    "max": "max",
+    "truncated-max": "max",
+    "average": "average",
+    "truncated-mean": "average",
+}
 _SUPPORTED = (
-    "network.type densenet with one dense block and half_inputs 1, norm batch, use_st 0, bias 0, weight_norm 0; "
-    "encode_length 0; embeddings of type lookup; aggregator.mode max, truncated-max or truncated-mean"
+    "network.type densenet with one dense block and half_inputs 1, norm batch, use_st 0, bias 0, "
+    "weight_norm 0; encode_length 0; embeddings of type lookup; aggregator.mode max, "
+    "truncated-max or truncated-mean"
 )
 _BLOCK = "net.features.denseblock1.denselayer"
 _TRANSITION = "net.features.transition1"
 _SOURCE, _TARGET = "src_embedding.label_embedding.weight", "trg_embedding.label_embedding.weight"
-_SOURCE_POSITIONS, _TARGET_POSITIONS = "src_embedding.pos_embedding.weight", "trg_embedding.pos_embedding.weight"
+_SOURCE_POSITIONS, _TARGET_POSITIONS = (
+    "src_embedding.pos_embedding.weight",
+    "trg_embedding.pos_embedding.weight",
+)
 _NORM = ("weight", "bias", "running_mean", "running_var")
 # That of every batch norm in the 2018 code: torch's default
 _EPS = 1e-5
@@ -50,47 +61,54 @@ def convert_attn2d(
     decoder_start_token_id: int = 3,
     **overrides: Any,
 ) -> PervasiveAttentionForConditionalGeneration:
-    """Make a Pervasive Attention model of a state dict of the authors' 2018 code (model convs2s2D, type densenet).
+    """Make a Pervasive Attention model of a state dict of the authors' 2018 code (model convs2s2D,
+    type densenet).
 
-    It computes the same logits, those that the 2018 code gives for a sentence alone (it lets a batch's padding in).
-    Its sources end without an end-of-sentence token. Of two tables of positions the shorter one sets
-    `max_position_embeddings`.
+    It computes the same logits, those that the 2018 code gives for a sentence alone (it lets a
+    batch's padding in). Its sources end without an end-of-sentence token. Of two tables of
+    positions the shorter one sets `max_position_embeddings`.
 
     ```python
     model = convert_attn2d("save/l24/model-best.pth")
     ```
 
     Args:
-        checkpoint: The file that their trainer saved (`model.pth`, `model-best.pth`), or the state dict itself.
-        aggregation: What the weights do not tell: the 2018 `aggregator.mode`, `"max"`, `"truncated-max"` or
-            `"truncated-mean"`, or this package's name for the latter, `"average"`.
+        checkpoint: The file that their trainer saved (`model.pth`, `model-best.pth`), or the state
+            dict itself.
+        aggregation: What the weights do not tell: the 2018 `aggregator.mode`, `"max"`,
+            `"truncated-max"` or `"truncated-mean"`, or this package's name for the latter,
+            `"average"`.
         pad_token_id: Padding, `<PAD>` of their vocabulary files.
         eos_token_id: End of a target sentence, their `<EOS>`.
         decoder_start_token_id: First input of the decoder, their `<BOS>`.
-        **overrides: Fields of `PervasiveAttentionConfig` that the weights do not determine: `dropout` and
-            `embedding_dropout` (default: 0.2 as in their configurations), `use_cache`, ...
+        **overrides: Fields of `PervasiveAttentionConfig` that the weights do not determine:
+            `dropout` and `embedding_dropout` (default: 0.2 as in their configurations),
+            `use_cache`, ...
 
     Returns:
-        The model in evaluation mode on the CPU, with the data type of the weights. Its weights are copies.
+        The model in evaluation mode on the CPU, with the data type of the weights. Its weights are
+        copies.
 
     Raises:
-        ValueError: The file holds no state dict, weights are missing, unknown or of another shape, or they or
-            `aggregation` belong to a variant that this package cannot represent; the message names them.
+        ValueError: The file holds no state dict, weights are missing, unknown or of another shape,
+            or they or `aggregation` belong to a variant that this package cannot represent; the
+            message names them.
         OSError: The file cannot be read.
     """
     if aggregation not in _AGGREGATIONS:
         raise ValueError(
-            f"aggregation={aggregation!r} cannot be converted; supported: {', '.join(map(repr, _AGGREGATIONS))}. (The "
-            "2018 'mean' and attentions differ from the paper's equations 3 and 9, and from those here, by a factor "
-            "that depends on the sentence's length, so no weights make up for it.)"
+            f"aggregation={aggregation!r} cannot be converted; supported: "
+            f"{', '.join(map(repr, _AGGREGATIONS))}. (The 2018 'mean' and attentions differ from "
+            "the paper's equations 3 and 9, and from those here, by a factor that depends on the "
+            "sentence's length, so no weights make up for it.)"
         )
     weights = _read(checkpoint)
     fields = _infer(weights)
     _compare(weights, _expected_shapes(fields))
     if fields["position_embeddings"] and pad_token_id != 0:
         raise ValueError(
-            f"pad_token_id={pad_token_id}: the 2018 position embeddings ({_SOURCE_POSITIONS}) take token 0 for "
-            "padding, so they can be converted with pad_token_id=0 only."
+            f"pad_token_id={pad_token_id}: the 2018 position embeddings ({_SOURCE_POSITIONS}) take "
+            "token 0 for padding, so they can be converted with pad_token_id=0 only."
         )
     config = PervasiveAttentionConfig(
         **fields,
@@ -108,7 +126,9 @@ def convert_attn2d(
 
 
 def _read(checkpoint: str | os.PathLike | StateDict) -> dict[str, torch.Tensor]:
-    """The parameters and statistics of a state dict or its file, without the prefix of a DataParallel."""
+    """The parameters and statistics of a state dict or its file, without the prefix of a
+    DataParallel.
+    """
     source = "The state dict"
     if isinstance(checkpoint, str | os.PathLike):
         source = os.fspath(checkpoint)
@@ -118,13 +138,16 @@ def _read(checkpoint: str | os.PathLike | StateDict) -> dict[str, torch.Tensor]:
             if isinstance(error, OSError) and error.filename:
                 raise  # one without a name comes of reading where a damaged file points
             raise ValueError(
-                f"{source} cannot be read as a file of tensors, and nothing else is loaded, as other pickles can run "
-                "code. Expected what torch.save(model.state_dict()) writes, such as model-best.pth."
+                f"{source} cannot be read as a file of tensors, and nothing else is loaded, as "
+                "other pickles can run code. Expected what torch.save(model.state_dict()) writes, "
+                "such as model-best.pth."
             ) from error
-    if not isinstance(checkpoint, Mapping) or any(not isinstance(each, torch.Tensor) for each in checkpoint.values()):
+    if not isinstance(checkpoint, Mapping) or any(
+        not isinstance(each, torch.Tensor) for each in checkpoint.values()
+    ):
         raise ValueError(
-            f"{source} is not a state dict of tensors; expected what torch.save(model.state_dict()) writes, such as "
-            "model-best.pth."
+            f"{source} is not a state dict of tensors; expected what "
+            "torch.save(model.state_dict()) writes, such as model-best.pth."
         )
     weights = {name.removeprefix("module."): weight for name, weight in checkpoint.items()}
     no_weights = (".conv2.mask", ".incremental_state")
@@ -133,12 +156,22 @@ def _read(checkpoint: str | os.PathLike | StateDict) -> dict[str, torch.Tensor]:
 
 def _infer(weights: StateDict) -> dict[str, Any]:
     """The config's fields that follow from shapes; `_compare` checks that the other weights agree."""
-    names = _SOURCE, _TARGET, f"{_BLOCK}1.conv1.weight", f"{_BLOCK}1.conv2.weight", f"{_TRANSITION}.norm.weight"
+    names = (
+        _SOURCE,
+        _TARGET,
+        f"{_BLOCK}1.conv1.weight",
+        f"{_BLOCK}1.conv2.weight",
+        f"{_TRANSITION}.norm.weight",
+    )
     if missing := [name for name in names if name not in weights]:
         raise ValueError(
-            f"This is no state dict that can be converted. Missing: {', '.join(missing)}. Supported: {_SUPPORTED}."
+            f"This is no state dict that can be converted. Missing: {', '.join(missing)}. "
+            f"Supported: {_SUPPORTED}."
         )
-    (vocab_size, source_dim), (decoder_vocab_size, target_dim) = weights[_SOURCE].shape, weights[_TARGET].shape
+    (vocab_size, source_dim), (decoder_vocab_size, target_dim) = (
+        weights[_SOURCE].shape,
+        weights[_TARGET].shape,
+    )
     bottleneck, kernels = len(weights[names[2]]), len(weights[names[3]])
     numbers = (re.match(re.escape(_BLOCK) + r"(\d+)\.", name) for name in weights)
     num_layers = max(int(number.group(1)) for number in numbers if number)
@@ -149,7 +182,8 @@ def _infer(weights: StateDict) -> dict[str, Any]:
         "source_embed_dim": source_dim,
         "target_embed_dim": target_dim,
         "share_encoder_decoder_embeddings": _same(weights, _SOURCE, _TARGET),
-        "tie_word_embeddings": "aggregator.lin.weight" in weights,  # the output projection is then the embedding
+        "tie_word_embeddings": "aggregator.lin.weight"
+        in weights,  # the output projection is then the embedding
         "num_layers": num_layers,
         "growth_rate": growth_rate,
         "bottleneck_factor": bottleneck // max(growth_rate, 1),
@@ -158,7 +192,8 @@ def _infer(weights: StateDict) -> dict[str, Any]:
         "position_embeddings": None,
     }
     if _SOURCE_POSITIONS in weights and _TARGET_POSITIONS in weights:
-        # The source's row 0 belongs to padding. A sentence that has no row must fail here as it does there.
+        # The source's row 0 belongs to padding. A sentence that has no row must fail here as it
+        # does there.
         length = min(len(weights[_SOURCE_POSITIONS]) - 1, len(weights[_TARGET_POSITIONS]))
         fields.update(position_embeddings="learned", max_position_embeddings=length)
     return fields
@@ -189,7 +224,9 @@ def _expected_shapes(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     shapes[f"{_TRANSITION}.conv.weight"] = (width, channels, 1, 1)
     shapes.update({f"net.features.norm_last.{name}": (width,) for name in _NORM})
     if fields["tie_word_embeddings"]:
-        shapes.update({"aggregator.lin.weight": (target_dim, width), "aggregator.lin.bias": (target_dim,)})
+        shapes.update(
+            {"aggregator.lin.weight": (target_dim, width), "aggregator.lin.bias": (target_dim,)}
+        )
         width = target_dim
     shapes["prediction.weight"] = (fields["decoder_vocab_size"], width)
     shapes["prediction.bias"] = (fields["decoder_vocab_size"],)
@@ -202,7 +239,11 @@ def _compare(weights: StateDict, shapes: dict[str, tuple[int, ...]]) -> None:
     if {_SOURCE_POSITIONS, _TARGET_POSITIONS} <= weights.keys():
         known |= {_SOURCE_POSITIONS, _TARGET_POSITIONS}  # of any length
     # Counters came with torch 0.4.1; nothing is computed with them
-    known |= {name.removesuffix("running_mean") + "num_batches_tracked" for name in shapes if "running_mean" in name}
+    known |= {
+        name.removesuffix("running_mean") + "num_batches_tracked"
+        for name in shapes
+        if "running_mean" in name
+    }
     problems = {
         "missing": shapes.keys() - weights.keys(),
         "unknown": weights.keys() - known,
@@ -214,15 +255,23 @@ def _compare(weights: StateDict, shapes: dict[str, tuple[int, ...]]) -> None:
     }
     if "aggregator.lin.weight" in weights and not _same(weights, "prediction.weight", _TARGET):
         problems["that must be equal beside aggregator.lin"] = {"prediction.weight", _TARGET}
-    if found := [f"{kind}: {', '.join(sorted(names)[:_MOST_NAMES])}" for kind, names in problems.items() if names]:
-        raise ValueError(f"The 2018 state dict has weights {'; weights '.join(found)}. Supported: {_SUPPORTED}.")
+    if found := [
+        f"{kind}: {', '.join(sorted(names)[:_MOST_NAMES])}"
+        for kind, names in problems.items()
+        if names
+    ]:
+        raise ValueError(
+            f"The 2018 state dict has weights {'; weights '.join(found)}. Supported: {_SUPPORTED}."
+        )
 
 
 def _convert(weights: StateDict, config: PervasiveAttentionConfig) -> dict[str, torch.Tensor]:
     """This package's state dict."""
     source, target = weights[_SOURCE], weights[_TARGET]
     first = "net.features.initial_transiton"
-    of_source, of_target = weights[f"{first}.weight"].flatten(1).split([source.shape[1], target.shape[1]], dim=1)
+    of_source, of_target = (
+        weights[f"{first}.weight"].flatten(1).split([source.shape[1], target.shape[1]], dim=1)
+    )
     converted = {
         "model.encoder.embed_tokens.weight": source,
         "model.decoder.embed_tokens.weight": target,
@@ -237,7 +286,9 @@ def _convert(weights: StateDict, config: PervasiveAttentionConfig) -> dict[str, 
         converted["model.shared.weight"] = source
     if config.position_embeddings:
         length = config.max_position_embeddings
-        converted["model.encoder.embed_positions.weight"] = weights[_SOURCE_POSITIONS][1 : length + 1]
+        converted["model.encoder.embed_positions.weight"] = weights[_SOURCE_POSITIONS][
+            1 : length + 1
+        ]
         converted["model.decoder.embed_positions.weight"] = weights[_TARGET_POSITIONS][:length]
     if config.tie_word_embeddings:
         for name in ("weight", "bias"):
@@ -245,7 +296,9 @@ def _convert(weights: StateDict, config: PervasiveAttentionConfig) -> dict[str, 
     return converted
 
 
-def _convert_block(weights: StateDict, num_layers: int, growth_rate: int) -> dict[str, torch.Tensor]:
+def _convert_block(
+    weights: StateDict, num_layers: int, growth_rate: int
+) -> dict[str, torch.Tensor]:
     """The weights of the dense block and its transition."""
     block = "model.decoder.dense_block"
     layers = [f"{_BLOCK}{number}" for number in range(1, num_layers + 1)]
@@ -253,14 +306,19 @@ def _convert_block(weights: StateDict, num_layers: int, growth_rate: int) -> dic
     # A feature's statistics are those of the first norm that reads it
     mean, variance = (
         torch.cat(
-            [weights[f"{readers[0]}.{name}"], *(weights[f"{norm}.{name}"][-growth_rate:] for norm in readers[1:])]
+            [
+                weights[f"{readers[0]}.{name}"],
+                *(weights[f"{norm}.{name}"][-growth_rate:] for norm in readers[1:]),
+            ]
         )
         for name in ("running_mean", "running_var")
     )
     converted = {
         f"{block}.feature_norm.running_mean": mean,
         f"{block}.feature_norm.running_var": variance,
-        f"{block}.feature_norm.num_batches_tracked": weights.get(f"{readers[0]}.num_batches_tracked", torch.tensor(0)),
+        f"{block}.feature_norm.num_batches_tracked": weights.get(
+            f"{readers[0]}.num_batches_tracked", torch.tensor(0)
+        ),
         f"{block}.transition.conv.weight": weights[f"{_TRANSITION}.conv.weight"].flatten(1),
     }
     for reader, name in zip(
@@ -280,7 +338,9 @@ def _convert_block(weights: StateDict, num_layers: int, growth_rate: int) -> dic
 def _with_statistics(
     weights: StateDict, norm: str, mean: torch.Tensor, variance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A norm's affine map, changed so that statistics [C] (their first channels) can replace its own."""
+    """A norm's affine map, changed so that statistics [C] (their first channels) can replace its
+    own.
+    """
     weight, bias, own_mean, own_variance = (weights[f"{norm}.{name}"].double() for name in _NORM)
     channels = len(weight)
     scale = weight * torch.rsqrt(own_variance + _EPS)
@@ -290,7 +350,10 @@ def _with_statistics(
 
 def _convert_norm(weights: StateDict, norm: str, name: str) -> dict[str, torch.Tensor]:
     converted = {f"{name}.{part}": weights[f"{norm}.{part}"] for part in _NORM}
-    return {**converted, f"{name}.num_batches_tracked": weights.get(f"{norm}.num_batches_tracked", torch.tensor(0))}
+    return {
+        **converted,
+        f"{name}.num_batches_tracked": weights.get(f"{norm}.num_batches_tracked", torch.tensor(0)),
+    }
 
 
 def _same(weights: StateDict, *names: str) -> bool:

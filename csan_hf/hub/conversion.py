@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Marian, M2M100, NLLB, BART and mBART as CSANs (window and area add no parameters), and CSANs as Marian's."""
+"""Marian, M2M100, NLLB, BART and mBART as CSANs (window and area add no parameters), and CSANs as
+Marian's.
+"""
 
 import copy
 import dataclasses
@@ -43,11 +45,12 @@ def convert_marian(
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of a Marian model, weight for weight, ready for fine-tuning.
 
-    With the defaults it computes what the Marian model computes. With a window or an area it has the same parameters
-    but computes something else, so it needs fine-tuning. Other methods of locality add parameters, which start from
-    the config's initialisation. Two things differ on purpose: positions are counted from the first real token, so that
-    left padding changes nothing, and `decoder_inputs_embeds` are taken as given (Marian's decoder multiplies them by
-    √d with `scale_embedding`, its encoder does not).
+    With the defaults it computes what the Marian model computes. With a window or an area it has
+    the same parameters but computes something else, so it needs fine-tuning. Other methods of
+    locality add parameters, which start from the config's initialisation. Two things differ on
+    purpose: positions are counted from the first real token, so that left padding changes nothing,
+    and `decoder_inputs_embeds` are taken as given (Marian's decoder multiplies them by √d with
+    `scale_embedding`, its encoder does not).
 
     ```python
     model = convert_marian("Helsinki-NLP/opus-mt-de-en", local_window=11, head_area=3)
@@ -55,17 +58,19 @@ def convert_marian(
 
     Args:
         name_or_path_or_model: A Marian model, or the directory or Hub name of one.
-        local_window: Window M of the local layers in tokens, both edges included; `None` is unrestricted.
+        local_window: Window M of the local layers in tokens, both edges included; `None` is
+            unrestricted.
         head_area: Heads N that a local layer attends to jointly; 1 is each head by itself.
         **config_overrides: Other fields of `CsanConfig`: `localness_layers`, `dropout`, ...
 
     Returns:
-        The CSAN in evaluation mode, with the data type, device and generation config of the Marian model. Its
-        weights are copies.
+        The CSAN in evaluation mode, with the data type, device and generation config of the Marian
+        model. Its weights are copies.
 
     Raises:
-        ValueError: The checkpoint is not Marian's, is incomplete, or holds weights that CSAN cannot represent; the
-            message names them. Also where an override names no field of `CsanConfig`.
+        ValueError: The checkpoint is not Marian's, is incomplete, or holds weights that CSAN cannot
+            represent; the message names them. Also where an override names no field of
+            `CsanConfig`.
         RuntimeError: An override changes the shape of a weight.
     """
     fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
@@ -75,7 +80,9 @@ def convert_marian(
     for name in set(_POSITIONS) & weights.keys():
         weight = weights[name]
         expected = model.get_submodule(name.removesuffix(".weight")).create_weight(weight.shape[0])
-        if torch.allclose(weight.cpu().float(), expected, atol=1e-2 if weight.dtype.itemsize < 4 else 1e-5):
+        if torch.allclose(
+            weight.cpu().float(), expected, atol=1e-2 if weight.dtype.itemsize < 4 else 1e-5
+        ):
             del weights[name]  # the sinusoids that CSAN computes
     return _transfer(marian, model, weights)
 
@@ -89,8 +96,8 @@ def convert_m2m100(
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of an M2M100 or NLLB model, weight for weight, ready for fine-tuning.
 
-    As `convert_marian`, which describes arguments, result and errors. The model's own tokenizer and the languages of
-    the pipeline stay usable.
+    As `convert_marian`, which describes arguments, result and errors. The model's own tokenizer and
+    the languages of the pipeline stay usable.
 
     ```python
     model = convert_m2m100("facebook/nllb-200-distilled-600M", local_window=11, head_area=3)
@@ -99,12 +106,18 @@ def convert_m2m100(
     fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     source = _load_source(name_or_path_or_model, M2M100ForConditionalGeneration, fields)
     model: Any = CsanForConditionalGeneration(convert_config(source.config, **fields))
-    weights = {**source.state_dict(), "final_logits_bias": model.final_logits_bias}  # which M2M100 does not have
+    weights = {
+        **source.state_dict(),
+        "final_logits_bias": model.final_logits_bias,
+    }  # which M2M100 does not have
     return _transfer(source, model, weights)
 
 
 def convert_bart(
-    name_or_path_or_model: str | os.PathLike | BartForConditionalGeneration | MBartForConditionalGeneration,
+    name_or_path_or_model: str
+    | os.PathLike
+    | BartForConditionalGeneration
+    | MBartForConditionalGeneration,
     *,
     local_window: int | None = None,
     head_area: int = 1,
@@ -112,8 +125,9 @@ def convert_bart(
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of a BART or mBART model, weight for weight, ready for fine-tuning.
 
-    As `convert_marian`, which describes arguments, result and errors. Like BART it has learned positions, and refuses
-    a text with more tokens than these. Of mBART, the decoder begins with the end of a sentence, as mBART-50's does.
+    As `convert_marian`, which describes arguments, result and errors. Like BART it has learned
+    positions, and refuses a text with more tokens than these. Of mBART, the decoder begins with the
+    end of a sentence, as mBART-50's does.
 
     ```python
     model = convert_bart("facebook/mbart-large-50-many-to-many-mmt", local_window=11, head_area=3)
@@ -127,7 +141,9 @@ def convert_bart(
         else AutoConfig.from_pretrained(given, trust_remote_code=False)
     )
     is_mbart = isinstance(config, MBartConfig)
-    source = _load_source(given, MBartForConditionalGeneration if is_mbart else BartForConditionalGeneration, fields)
+    source = _load_source(
+        given, MBartForConditionalGeneration if is_mbart else BartForConditionalGeneration, fields
+    )
     model: Any = CsanForConditionalGeneration(convert_config(source.config, **fields))
     weights = dict(source.state_dict())
     for name in _POSITIONS:
@@ -138,84 +154,114 @@ def convert_bart(
 def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
     """Makes a Marian model of a CSAN whose locality is off, weight for weight.
 
-    It computes the same in transformers, and other programs that read Marian models, such as optimum, can read it.
+    It computes the same in transformers, and other programs that read Marian models, such as
+    optimum, can read it.
 
     Args:
         model: The CSAN, unwrapped.
 
     Returns:
-        The Marian model in evaluation mode, with the data type, device and generation config of the CSAN. Its weights
-        are copies.
+        The Marian model in evaluation mode, with the data type, device and generation config of the
+        CSAN. Its weights are copies.
 
     Raises:
-        ValueError: Layers are local, or the architecture is not Marian's; the message names what differs.
+        ValueError: Layers are local, or the architecture is not Marian's; the message names what
+            differs.
     """
     config = model.config
     found: dict[str, Any] = {
-        f"local {part} layers": config.local_layers(part) for part in ("encoder", "decoder", "cross")
+        f"local {part} layers": config.local_layers(part)
+        for part in ("encoder", "decoder", "cross")
     }
     found |= {"normalize_before": config.normalize_before, "sinusoids": config.sinusoids}
     for name, value in found.items():
         if value != (expected := {"normalize_before": False, "sinusoids": "marian"}.get(name, [])):
-            raise ValueError(f"Marian models have {name}={expected!r}, but this CSAN has {value!r}.")
+            raise ValueError(
+                f"Marian models have {name}={expected!r}, but this CSAN has {value!r}."
+            )
     marian: Any = MarianMTModel(MarianConfig(**_shared_fields(config, MarianConfig)))
     embedding: Any = model.model.encoder.embed_positions
-    table = embedding.create_weight(config.max_position_embeddings).to(device=model.device, dtype=model.dtype)
+    table = embedding.create_weight(config.max_position_embeddings).to(
+        device=model.device, dtype=model.dtype
+    )
     positions = {name: table for name in _POSITIONS if name in marian.state_dict()}
     return _transfer(model, marian, {**model.state_dict(), **positions})
 
 
 def convert_config(
-    source: PreTrainedConfig, *, local_window: int | None = None, head_area: int = 1, **config_overrides: Any
+    source: PreTrainedConfig,
+    *,
+    local_window: int | None = None,
+    head_area: int = 1,
+    **config_overrides: Any,
 ) -> CsanConfig:
     """Returns the config of the CSAN that a model of a family above with this config becomes.
 
-    The further arguments are those of `convert_marian`. Raises `ValueError` if an override names no field of
-    `CsanConfig`, or a value is out of range.
-    """
+    The further arguments are those of `convert_marian`. Raises `ValueError` if an override names no
+    field of `CsanConfig`, or a value is out of range."""
     names = {field.name for field in dataclasses.fields(CsanConfig)}
     for name in config_overrides.keys() - names:
-        hint = "".join(f" Did you mean {close!r}?" for close in difflib.get_close_matches(name, names, n=1))
+        hint = "".join(
+            f" Did you mean {close!r}?" for close in difflib.get_close_matches(name, names, n=1)
+        )
         raise ValueError(f"CsanConfig has no field {name!r}.{hint}")
     fields = _shared_fields(source, CsanConfig)
     if isinstance(source, M2M100Config):
-        fields |= {"normalize_before": True, "sinusoids": "m2m_100", "share_encoder_decoder_embeddings": True}
+        fields |= {
+            "normalize_before": True,
+            "sinusoids": "m2m_100",
+            "share_encoder_decoder_embeddings": True,
+        }
     elif isinstance(source, BartConfig | MBartConfig):
         fields |= {"sinusoids": "bart", "share_encoder_decoder_embeddings": True}
         fields["normalize_before"] = isinstance(source, MBartConfig)
         fields["decoder_start_token_id"] = source.decoder_start_token_id or source.eos_token_id
     elif fields["share_encoder_decoder_embeddings"]:
-        fields["decoder_vocab_size"] = fields["vocab_size"]  # which Marian reads alone: the other may hold anything
-    return CsanConfig(**{**fields, "local_window": local_window, "head_area": head_area, **config_overrides})
+        fields["decoder_vocab_size"] = fields[
+            "vocab_size"
+        ]  # which Marian reads alone: the other may hold anything
+    return CsanConfig(
+        **{**fields, "local_window": local_window, "head_area": head_area, **config_overrides}
+    )
 
 
 def _load_source(source: Any, model_class: Any, fields: dict[str, Any]) -> Any:
-    """Returns the model to convert: `source` itself, or the complete model of a directory or Hub name."""
+    """Returns the model to convert: `source` itself, or the complete model of a directory or Hub
+    name.
+    """
     if isinstance(source, model_class):
         return source
     with reading_folder_or_name(source, "model"):
         # What is out of range is refused before a model of such sizes is built
         convert_config(model_class.config_class.from_pretrained(source), **fields)
-        # Sizes that differ are reported below. The library types this as if it always returned the model alone
-        loaded: Any = model_class.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True)
+        # Sizes that differ are reported below. The library types this as if it always returned the
+        # model alone
+        loaded: Any = model_class.from_pretrained(
+            source, output_loading_info=True, ignore_mismatched_sizes=True
+        )
     model, report = loaded
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         if problem := report.get(kind):
-            raise ValueError(f"The checkpoint {source} has {kind.replace('_', ' ')}: {sorted(problem)}")
+            raise ValueError(
+                f"The checkpoint {source} has {kind.replace('_', ' ')}: {sorted(problem)}"
+            )
     return model
 
 
 def _shared_fields(config: PreTrainedConfig, other: type[PreTrainedConfig]) -> dict[str, Any]:
     """Returns the fields of a config that another class of configs has under the same names."""
-    mine, theirs = ({field.name for field in dataclasses.fields(class_)} for class_ in (type(config), other))
+    mine, theirs = (
+        {field.name for field in dataclasses.fields(class_)} for class_ in (type(config), other)
+    )
     return {name: copy.deepcopy(getattr(config, name)) for name in (mine & theirs) - _NOT_COPIED}
 
 
 def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Tensor]) -> Any:
-    """Copies `weights`, data type, device, name and generation config to a new model of the other family.
+    """Copies `weights`, data type, device, name and generation config to a new model of the other
+    family.
 
-    Raises `ValueError` if a weight is missing, left over or tied differently, torch's `RuntimeError` for other shapes.
-    """
+    Raises `ValueError` if a weight is missing, left over or tied differently, torch's
+    `RuntimeError` for other shapes."""
     target.to(device=source.device, dtype=source.dtype)
     new = {
         f"{place}.{name}.{weight}"
@@ -227,10 +273,17 @@ def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Ten
     message = f"{type(target).__name__} cannot represent this {type(source).__name__}: "
     missing, left_over = target.load_state_dict(weights, strict=False)
     loaded = target.state_dict()
-    # Where the target ties two weights that differ in the source, the later one has overwritten the earlier
-    tied = [name for name in weights.keys() & loaded.keys() if not torch.equal(weights[name], loaded[name])]
+    # Where the target ties two weights that differ in the source, the later one has overwritten the
+    # earlier
+    tied = [
+        name
+        for name in weights.keys() & loaded.keys()
+        if not torch.equal(weights[name], loaded[name])
+    ]
     problems = {"missing": {*missing} - new, "left over": left_over, "that would be tied": tied}
-    if found := [f"weights {kind}: {', '.join(sorted(names))}" for kind, names in problems.items() if names]:
+    if found := [
+        f"weights {kind}: {', '.join(sorted(names))}" for kind, names in problems.items() if names
+    ]:
         raise ValueError(message + "; ".join(found))
     if new:
         logger.warning(f"Newly initialised, to be trained: {sorted(new)}")

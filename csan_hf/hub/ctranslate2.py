@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Export to CTranslate2 of what it can express: full attention, with Shaw's relative positions or without."""
+"""Export to CTranslate2 of what it can express: full attention, with Shaw's relative positions or
+without.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,20 @@ def export_ctranslate2(
     tokenizers: Any,
     quantization: str = "float32",
 ) -> Path:
-    """Writes a CSAN for `ctranslate2.Translator`, which in float32 scores translations as the model does.
+    """Writes a CSAN for `ctranslate2.Translator`, which in float32 scores translations as the model
+    does.
 
-    So greedy search finds the same tokens; beam search ends, and counts lengths, by CTranslate2's own rules. Sentences
-    are given as tokens with that of the end (`tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)`). What the
-    generation config's `bad_words_ids` forbids gets a bias by which it is never chosen; its other settings, such as
-    beams, the longest output and a first token that names the language, are arguments of `translate_batch`.
+    So greedy search finds the same tokens; beam search ends, and counts lengths, by CTranslate2's
+    own rules. Sentences are given as tokens with that of the end
+    (`tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)`). What the generation config's
+    `bad_words_ids` forbids gets a bias by which it is never chosen; its other settings, such as
+    beams, the longest output and a first token that names the language, are arguments of
+    `translate_batch`.
 
     Args:
-        model: A `CsanForConditionalGeneration`, unwrapped. Locality is off, or relative positions, with tables that
-            the heads have in common, are in every layer of encoder and decoder in place of sinusoids, all alike.
+        model: A `CsanForConditionalGeneration`, unwrapped. Locality is off, or relative positions,
+            with tables that the heads have in common, are in every layer of encoder and decoder in
+            place of sinusoids, all alike.
         directory: A new or empty directory.
         tokenizers: The `TokenizerPair`, whose vocabularies are written beside the weights.
         quantization: Of weights: `"float32"`, `"int8"`, `"float16"` or another of CTranslate2's.
@@ -44,7 +50,8 @@ def export_ctranslate2(
         `directory` as a `Path`.
 
     Raises:
-        ValueError: The model has a method that CTranslate2 cannot express, or the directory is not empty.
+        ValueError: The model has a method that CTranslate2 cannot express, or the directory is not
+            empty.
         ImportError: CTranslate2 is missing (`pip install ctranslate2`).
     """
     if importlib.util.find_spec("ctranslate2") is None:
@@ -65,12 +72,20 @@ def export_ctranslate2(
 
 
 def _relative_positions(model: Any) -> bool:
-    """Whether all layers have relative positions; raises ValueError for what CTranslate2 cannot express."""
+    """Whether all layers have relative positions; raises ValueError for what CTranslate2 cannot
+    express.
+    """
     config, found = model.config, set[RelativePositions | None]()
     if config.model_type != "csan" or not hasattr(model, "model"):
         kind = type(model).__name__
-        raise ValueError(f"CTranslate2 has no {kind}, only checkpoints of CSAN: see `csan-hf export-onnx`.")
-    for part, depth in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers), ("cross", 0)):
+        raise ValueError(
+            f"CTranslate2 has no {kind}, only checkpoints of CSAN: see `csan-hf export-onnx`."
+        )
+    for part, depth in (
+        ("encoder", config.encoder_layers),
+        ("decoder", config.decoder_layers),
+        ("cross", 0),
+    ):
         for index in range(depth or config.decoder_layers):
             locality = config.layer_locality(part, index)
             methods = locality.methods if locality is not None else ()
@@ -78,17 +93,20 @@ def _relative_positions(model: Any) -> bool:
                 if part == "cross" or not isinstance(method, RelativePositions) or method.per_head:
                     heads = " of each head" if isinstance(method, RelativePositions) else ""
                     raise ValueError(
-                        f"CTranslate2 has no `{method.key}`{heads} ({part} layer {index}): see `csan-hf export-onnx`."
+                        f"CTranslate2 has no `{method.key}`{heads} ({part} layer {index}): see "
+                        "`csan-hf export-onnx`."
                     )
             if part != "cross":
                 found.add(methods[0] if methods else None)
     if found != {None} and (len(found) > 1 or config.sinusoids is not None):
         raise ValueError(
-            "CTranslate2 has relative positions in all layers of encoder and decoder alike and without sinusoids, or "
-            "none: see `csan-hf export-onnx`."
+            "CTranslate2 has relative positions in all layers of encoder and decoder alike and "
+            "without sinusoids, or none: see `csan-hf export-onnx`."
         )
     if found == {None} and config.sinusoids is None:
-        raise ValueError("CTranslate2 has no Transformer without positions: see `csan-hf export-onnx`.")
+        raise ValueError(
+            "CTranslate2 has no Transformer without positions: see `csan-hf export-onnx`."
+        )
     return found != {None}
 
 
@@ -97,9 +115,17 @@ def _specification(model: Any, tokenizers: Any) -> Any:
     from ctranslate2.specs.common_spec import Activation
 
     config = model.config
-    activations = {"relu": "RELU", "gelu": "GELU", "gelu_new": "GELUTanh", "swish": "SWISH", "silu": "SWISH"}
+    activations = {
+        "relu": "RELU",
+        "gelu": "GELU",
+        "gelu_new": "GELUTanh",
+        "swish": "SWISH",
+        "silu": "SWISH",
+    }
     if config.activation_function not in activations:
-        raise ValueError(f"CTranslate2 has no `activation_function` {config.activation_function!r}.")
+        raise ValueError(
+            f"CTranslate2 has no `activation_function` {config.activation_function!r}."
+        )
     if config.encoder_attention_heads != config.decoder_attention_heads:
         raise ValueError("CTranslate2 has as many heads in the decoder as in the encoder.")
     spec = TransformerSpec.from_config(
@@ -134,10 +160,17 @@ def _tokens(tokenizer: Any, size: int) -> list[str]:
 
 
 def _set_stack(spec: Any, embeddings: Any, stack: Any) -> None:
-    embeddings.weight, spec.scale_embeddings = stack.embed_tokens.weight, stack.embed_tokens.embed_scale
+    embeddings.weight, spec.scale_embeddings = (
+        stack.embed_tokens.weight,
+        stack.embed_tokens.embed_scale,
+    )
     if stack.config.sinusoids is not None:
         positions = stack.embed_positions
-        table = positions.weight if positions.kind == "bart" else positions.create_weight(positions.num_positions)
+        table = (
+            positions.weight
+            if positions.kind == "bart"
+            else positions.create_weight(positions.num_positions)
+        )
         spec.position_encodings.encodings = table
     if stack.config.sinusoids == "bart":
         _set_norm(spec.layernorm_embedding, stack.layernorm_embedding)
@@ -153,9 +186,13 @@ def _set_stack(spec: Any, embeddings: Any, stack: Any) -> None:
 
 
 def _set_attention(spec: Any, attention: CsanAttention, norm: Any) -> None:
-    """Queries, keys and values are one layer in self-attention; in cross-attention keys and values are."""
+    """Queries, keys and values are one layer in self-attention; in cross-attention keys and values
+    are.
+    """
     own = [attention.q_proj, attention.k_proj, attention.v_proj]
-    for linear, parts in zip(spec.linear, [own[:1], own[1:]] if attention.is_cross_attention else [own], strict=False):
+    for linear, parts in zip(
+        spec.linear, [own[:1], own[1:]] if attention.is_cross_attention else [own], strict=False
+    ):
         linear.weight = torch.cat([part.weight for part in parts])
         linear.bias = torch.cat([part.bias for part in parts])
     _set_linear(spec.linear[-1], attention.out_proj)

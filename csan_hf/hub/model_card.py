@@ -29,7 +29,10 @@ PLOTS = "plots"
 """Folder of a report's plots, each as PNG and SVG; `results.json` lists them."""
 # Metrics of classifiers, which go to 1; those of translations have a table of their own
 _CLASSIFICATION = {"accuracy": "accuracy", "f1": "F1", "precision": "precision", "recall": "recall"}
-_TASKS = {"ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification"}
+_TASKS = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+}
 EXAMPLES = {
     "de": "Ein Hund läuft durch den Schnee.",
     "en": "A dog runs through the snow.",
@@ -37,21 +40,29 @@ EXAMPLES = {
     "ja": "犬が雪の中を走っています。",
     "zh": "一只狗在雪地里奔跑。",
 }
-_NUMBERS_EXAMPLES = {"de": "Die Zahl ist vierhunderteinundsechzig.", "en": "The number is four hundred and sixty-one."}
+_NUMBERS_EXAMPLES = {
+    "de": "Die Zahl ist vierhunderteinundsechzig.",
+    "en": "The number is four hundred and sixty-one.",
+}
 
 
-def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], results: dict[str, Any]) -> Path:
+def write_model_card(
+    output_dir: str | os.PathLike, recipe: dict[str, Any], results: dict[str, Any]
+) -> Path:
     """Writes `README.md`, the model card, into the folder of a run.
 
     Args:
-        output_dir: The folder of a run or checkpoint. The locality that its `config.json` describes is drawn as
-            `locality.png`; its `training.png` is shown, and of `plots/` what the results list.
-        recipe: The recipe as a dict: `name`, `description`, `language`, `license`, `dataset_name`, `hub_dataset`,
-            `init_from`, `task` (the tag of a model that is not for translation) and the sections `config`, `data`,
-            `tokenizer`, `training`, `generation`. All may be missing.
-        results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split (`bleu`, `chrf` and
-            their signatures, or `accuracy`, `f1`, ... of a classifier; `sentences`, `num_beams`, `seconds`, ...),
-            `training`, `environment`; `example`, an input to show. All may be missing.
+        output_dir: The folder of a run or checkpoint. The locality that its `config.json` describes
+            is drawn as `locality.png`; its `training.png` is shown, and of `plots/` what the
+            results list.
+        recipe: The recipe as a dict: `name`, `description`, `language`, `license`, `dataset_name`,
+            `hub_dataset`, `init_from`, `task` (the tag of a model that is not for translation) and
+            the sections `config`, `data`, `tokenizer`, `training`, `generation`. All may be
+            missing.
+        results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split
+            (`bleu`, `chrf` and their signatures, or `accuracy`, `f1`, ... of a classifier;
+            `sentences`, `num_beams`, `seconds`, ...), `training`, `environment`; `example`, an
+            input to show. All may be missing.
 
     Returns:
         The path of the card.
@@ -70,7 +81,9 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
     return path
 
 
-def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str, Any]) -> ModelCard:
+def build_model_card(
+    output_dir: Path, recipe: dict[str, Any], results: dict[str, Any]
+) -> ModelCard:
     """Makes the card of a run without writing it; the arguments are those of `write_model_card`."""
     config = read_json(output_dir / "config.json") or dict(recipe.get("config") or {})
     family = family_of(str(config.get("model_type") or recipe.get("model") or "csan"))
@@ -79,7 +92,9 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
     name = _line(recipe.get("name") or output_dir.resolve().name)
     languages = [_line(language) for language in _languages(recipe)]
     data = recipe.get("data") or {}
-    dataset = recipe.get("dataset_name") or _public_name(data.get("dataset") or data.get("data_dir"))
+    dataset = recipe.get("dataset_name") or _public_name(
+        data.get("dataset") or data.get("data_dir")
+    )
     dataset = dataset and _line(dataset)
     hub_dataset = _hub_name(data.get("dataset"))
     training_data = hub_dataset or _hub_name(recipe.get("hub_dataset"))
@@ -96,15 +111,22 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         datasets=[training_data] if training_data else None,
         metrics=[metric.name for metric in metrics if metric.on_hub] or None,
         model_name=name,
-        eval_results=_eval_results(tag, languages, hub_dataset, dataset or "unknown", scores, metrics) or None,
+        eval_results=_eval_results(
+            tag, languages, hub_dataset, dataset or "unknown", scores, metrics
+        )
+        or None,
     )
     network: dict[str, Any] = {"kind": family.kind or results.get("model"), "papers": family.papers}
     if family.describe is not None:
         network |= pkgutil.resolve_name(family.describe)(config, task)
     shown = public_recipe(recipe)
-    recipe_text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).strip() if shown else ""
+    recipe_text = (
+        yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).strip() if shown else ""
+    )
     examples = _NUMBERS_EXAMPLES if dataset == "numbers" else EXAMPLES
-    example = results.get("example") or examples.get(languages[0] if languages else "en", EXAMPLES["en"])
+    example = results.get("example") or examples.get(
+        languages[0] if languages else "en", EXAMPLES["en"]
+    )
     model_id = (recipe.get("training") or {}).get("hub_model_id") or (
         output_dir.name if is_local_path(str(output_dir)) else output_dir.as_posix()
     )
@@ -126,7 +148,9 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         languages=languages,
         config=config,
         has_code=family.module != "transformers",
-        labels=list((config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()),  # the library's default
+        labels=list(
+            (config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()
+        ),  # the library's default
         # Python string literals, from which no text can break out
         model_id=json.dumps(str(model_id), ensure_ascii=False),
         example=json.dumps(str(example), ensure_ascii=False),
@@ -135,7 +159,11 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),
         recipe=recipe_text,
-        own_code=[path.name for path in sorted(output_dir.glob("*.py")) if not (MODELS / path.name).exists()],
+        own_code=[
+            path.name
+            for path in sorted(output_dir.glob("*.py"))
+            if not (MODELS / path.name).exists()
+        ],
         fence="`" * max(3, 1 + max(map(len, re.findall("`+", recipe_text)), default=0)),
         metrics=metrics,
         scores=scores,
@@ -147,23 +175,34 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
 def _bibliography(papers: Collection[str]) -> str:
     """The entries of `papers.bib` with these keys, in its order."""
     entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
-    return "\n\n".join(entry for entry in entries if entry[entry.index("{") + 1 : entry.index(",")] in papers)
+    return "\n\n".join(
+        entry for entry in entries if entry[entry.index("{") + 1 : entry.index(",")] in papers
+    )
 
 
 def _eval_results(
-    tag: str, languages: list[str], hub_dataset: str | None, dataset: str, scores: dict[str, Any], metrics: list[Any]
+    tag: str,
+    languages: list[str],
+    hub_dataset: str | None,
+    dataset: str,
+    scores: dict[str, Any],
+    metrics: list[Any],
 ) -> list[EvalResult]:
     return [
         EvalResult(
             task_type=tag,
-            task_name=" ".join(filter(None, [tag.replace("-", " ").capitalize(), "-".join(languages)])),
+            task_name=" ".join(
+                filter(None, [tag.replace("-", " ").capitalize(), "-".join(languages)])
+            ),
             dataset_type=hub_dataset or re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-"),
             dataset_name=dataset,
             dataset_split=split,
             metric_type=metric.name,
             metric_name=metric.label,
             metric_value=round(float(entry[metric.name]), metric.decimals),
-            metric_args={"signature": signature} if (signature := entry.get(f"{metric.name}_signature")) else None,
+            metric_args={"signature": signature}
+            if (signature := entry.get(f"{metric.name}_signature"))
+            else None,
         )
         for split, entry in scores.items()
         for metric in metrics
@@ -172,11 +211,12 @@ def _eval_results(
 
 
 def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
-    """Copies the card of a run to a folder of cards, with its pictures and the results that it was written from.
+    """Copies the card of a run to a folder of cards, with its pictures and the results that it was
+    written from.
 
-    `copy_model_card("runs/numbers", "model_cards/numbers.md")` writes `numbers.md`, `numbers.json` (the run's
-    `results.json`), `numbers.png` (loss and scores), `numbers_locality.png` and, of a report's plots,
-    `numbers_NAME.png` and `numbers_NAME.svg`.
+    `copy_model_card("runs/numbers", "model_cards/numbers.md")` writes `numbers.md`, `numbers.json`
+    (the run's `results.json`), `numbers.png` (loss and scores), `numbers_locality.png` and, of a
+    report's plots, `numbers_NAME.png` and `numbers_NAME.svg`.
 
     Args:
         run: Folder of the run.
@@ -193,11 +233,19 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
     text = (run / "README.md").read_text(encoding="utf-8")
     results = (run / "results.json").read_text(encoding="utf-8")
     if problems := card_problems(ModelCard(text), json.loads(results)):
-        raise ValueError(f"The card of {run} and its results.json do not agree:\n- " + "\n- ".join(problems))
+        raise ValueError(
+            f"The card of {run} and its results.json do not agree:\n- " + "\n- ".join(problems)
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
-    names = {"training.png": f"{path.stem}.png", LOCALITY_PICTURE: f"{path.stem}_{LOCALITY_PICTURE}"}
+    names = {
+        "training.png": f"{path.stem}.png",
+        LOCALITY_PICTURE: f"{path.stem}_{LOCALITY_PICTURE}",
+    }
     for plot in _plots(json.loads(results), run):
-        names |= {f"{PLOTS}/{plot['name']}{end}": f"{path.stem}_{plot['name']}{end}" for end in (".png", ".svg")}
+        names |= {
+            f"{PLOTS}/{plot['name']}{end}": f"{path.stem}_{plot['name']}{end}"
+            for end in (".png", ".svg")
+        }
     for picture, name in names.items():
         if f"]({picture})" in text:
             write_bytes(path.with_name(name), (run / picture).read_bytes())
@@ -210,18 +258,23 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
 def card_problems(
     card: ModelCard, results: dict[str, Any] | None = None, *, pipeline_tag: str | None = None
 ) -> list[str]:
-    """Checks a card for what its model and its run say; the Hub checks the rest when the card is pushed.
+    """Checks a card for what its model and its run say; the Hub checks the rest when the card is
+    pushed.
 
     Args:
         card: The card.
-        results: The run's `results.json`, whose scores and speeds the card must give; None = not compared.
+        results: The run's `results.json`, whose scores and speeds the card must give; None = not
+            compared.
         pipeline_tag: The task of the model; None = any.
 
     Returns:
         The problems found, one sentence each; none if the card is right.
     """
     data: Any = card.data
-    expected = {"library_name": ["transformers"], "pipeline_tag": [pipeline_tag or data.get("pipeline_tag")]}
+    expected = {
+        "library_name": ["transformers"],
+        "pipeline_tag": [pipeline_tag or data.get("pipeline_tag")],
+    }
     if pipeline_tag == "translation":  # whose pipeline serves any conversion of text
         expected["pipeline_tag"].append("text2text-generation")
     problems = [
@@ -260,7 +313,9 @@ def task_of(config: dict[str, Any]) -> str:
         config: The fields of its config; `architectures` names the class that was saved.
     """
     architecture = next(iter(config.get("architectures") or []), "")
-    return next((task for head, task in _TASKS.items() if architecture.endswith(head)), "translation")
+    return next(
+        (task for head, task in _TASKS.items() if architecture.endswith(head)), "translation"
+    )
 
 
 def _metrics(task: str, scores: dict[str, Any]) -> list[Any]:
@@ -269,20 +324,28 @@ def _metrics(task: str, scores: dict[str, Any]) -> list[Any]:
     if task == "translation":
         return list(metrics_in(measured or DEFAULT_METRICS))
     labels = {name: label for name, label in _CLASSIFICATION.items() if name in measured}
-    return [SimpleNamespace(name=name, label=label, decimals=4, on_hub=True) for name, label in labels.items()]
+    return [
+        SimpleNamespace(name=name, label=label, decimals=4, on_hub=True)
+        for name, label in labels.items()
+    ]
 
 
 def _speed(entry: dict[str, Any]) -> float | None:
     """Sentences per second, where they or the time are known."""
     sentences, seconds = entry.get("sentences"), entry.get("seconds")
-    return entry.get("sentences_per_second") or (sentences / seconds if sentences and seconds else None)
+    return entry.get("sentences_per_second") or (
+        sentences / seconds if sentences and seconds else None
+    )
 
 
 def _plots(results: dict[str, Any], output_dir: Path) -> list[dict[str, str]]:
     """Returns names and titles of a report's plots, those whose files are there."""
     found = []
     for entry in results.get("plots") or []:
-        name, title = str(entry["name"]), re.sub(r"([\\`*_\[\]()<>])", r"\\\1", " ".join(str(entry["title"]).split()))
+        name, title = (
+            str(entry["name"]),
+            re.sub(r"([\\`*_\[\]()<>])", r"\\\1", " ".join(str(entry["title"]).split())),
+        )
         files = [output_dir / PLOTS / f"{name}{end}" for end in (".png", ".svg")]
         if re.fullmatch(r"[\w-]+", name) and all(file.is_file() for file in files):
             found.append({"name": name, "title": title})
@@ -298,7 +361,10 @@ def _languages(recipe: dict[str, Any]) -> list[str]:
         return []
     if pairs := data.get("language_pairs"):
         return list(dict.fromkeys(language for pair in pairs for language in pair.split("-")))
-    return [data.get("source_lang", DataArguments.source_lang), data.get("target_lang", DataArguments.target_lang)]
+    return [
+        data.get("source_lang", DataArguments.source_lang),
+        data.get("target_lang", DataArguments.target_lang),
+    ]
 
 
 def _hub_name(name: Any) -> str | None:
@@ -308,10 +374,14 @@ def _hub_name(name: Any) -> str | None:
 
 
 def _public_name(name: Any) -> str | None:
-    """Returns the public name of a data set or checkpoint: its name on the Hub, or that of its folder."""
+    """Returns the public name of a data set or checkpoint: its name on the Hub, or that of its
+    folder.
+    """
     return None if name is None else (_hub_name(name) or _line(Path(str(name)).name))
 
 
 def _line(text: Any) -> str:
-    """Returns a name of a recipe as one line of Markdown, which begins nothing new and holds no HTML."""
+    """Returns a name of a recipe as one line of Markdown, which begins nothing new and holds no
+    HTML.
+    """
     return " ".join(str(text).split()).replace("<", "&lt;")

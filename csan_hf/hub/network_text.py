@@ -41,13 +41,17 @@ class _Text(NamedTuple):
 
 _METHODS = {
     "window": _Text(
-        lambda m, site: f"a window of {m.size} tokens, the query's own and {m.size // 2} on either side",
+        lambda m, site: (
+            f"a window of {m.size} tokens, the query's own and {m.size // 2} on either side"
+        ),
         paper="yang-etal-2019-convolutional",
     ),
     "head_area": _Text(
         lambda m, site: (
-            f"an area of {m.size} heads (of {site.num_heads}), the query's own and {m.size // 2} on either side"
-            f"{', the first and last head being neighbours' * (m.boundary == 'circular')}, under one softmax"
+            f"an area of {m.size} heads (of {site.num_heads}), the query's own and {m.size // 2} "
+            "on either side"
+            f"{', the first and last head being neighbours' * (m.boundary == 'circular')}, under "
+            "one softmax"
         ),
         paper="yang-etal-2019-convolutional",
     ),
@@ -61,8 +65,8 @@ _METHODS = {
     ),
     "relative_positions": _Text(
         lambda m, site: (
-            f"relative positions: a learned vector for each distance up to {m.max_distance} tokens, added to keys and "
-            "values"
+            f"relative positions: a learned vector for each distance up to {m.max_distance} "
+            "tokens, added to keys and values"
         ),
         "relative positions",
         "shaw-etal-2018-self",
@@ -76,14 +80,18 @@ _METHODS = {
         "raffel-etal-2020-exploring",
     ),
     "neighbor": _Text(
-        lambda m, site: "a Gaussian around each query, with a window predicted from the query, added to the energies",
+        lambda m, site: (
+            "a Gaussian around each query, with a window predicted from the query, added to the "
+            "energies"
+        ),
         "a Gaussian around each query",
         "sperber-etal-2018-self",
     ),
     "local_hard": _Text(
         lambda m, site: (
-            f"a Gaussian around a position predicted from each query, with a window of {m.width:g} tokens, added to "
-            f"the energies{f'; keys more than {m.width:g} tokens from it are not seen' * m.cut_off}"
+            f"a Gaussian around a position predicted from each query, with a window of {m.width:g} "
+            "tokens, added to the "
+            f"energies{f'; keys more than {m.width:g} tokens from it are not seen' * m.cut_off}"
         ),
         "a Gaussian around a predicted position",
         "luong-etal-2015-effective",
@@ -98,22 +106,26 @@ _METHODS = {
     ),
     "moving_gaussian": _Text(
         lambda m, site: (
-            "a Gaussian that moves on with every target token by a step predicted from the query, with one learned "
-            "window per head, added to the energies"
+            "a Gaussian that moves on with every target token by a step predicted from the query, "
+            "with one learned window per head, added to the energies"
         ),
         "a moving Gaussian",
         "graves-2013-generating",
     ),
     "block": _Text(
         lambda m, site: (
-            f"bi-directional block self-attention in place of multi-head attention: blocks of {m.length} tokens, "
-            f"{site.d_model // 2 if m.width is None else m.width} features in each direction"
+            "bi-directional block self-attention in place of multi-head attention: blocks of "
+            f"{m.length} tokens, {site.d_model // 2 if m.width is None else m.width} features in "
+            "each direction"
         ),
         "block self-attention",
         "shen-etal-2018-block",
     ),
     "cnn": _Text(
-        lambda m, site: f"{m.layers} depthwise separable convolutions of {m.kernel_size} tokens before the attention",
+        lambda m, site: (
+            f"{m.layers} depthwise separable convolutions of {m.kernel_size} tokens before the "
+            "attention"
+        ),
         "convolutions",
         "yu-etal-2018-qanet",
     ),
@@ -122,18 +134,26 @@ _METHODS = {
 
 def _text(method: LocalityMethod) -> _Text:
     """The text on a method; on one from outside this package its key and settings."""
-    return _METHODS.get(method.key) or _Text(lambda m, site: caption(m), method.key.replace("_", " "))
+    return _METHODS.get(method.key) or _Text(
+        lambda m, site: caption(m), method.key.replace("_", " ")
+    )
 
 
 def describe_csan(config: dict[str, Any], task: str) -> dict[str, Any]:
-    """Returns what a card says of a CSAN: its kind, its locality and the papers, as keys of the bibliography.
+    """Returns what a card says of a CSAN: its kind, its locality and the papers, as keys of the
+    bibliography.
 
     Args:
         config: The fields of a `CsanConfig`, as in `config.json`.
         task: `"translation"`, or a classifier's, which has an encoder alone.
     """
     if task != "translation":
-        decoder = ("decoder_localness_layers", "cross_localness_layers", "decoder_locality", "cross_locality")
+        decoder = (
+            "decoder_localness_layers",
+            "cross_localness_layers",
+            "decoder_locality",
+            "cross_locality",
+        )
         config = {**config, **dict.fromkeys(decoder)}
     papers = [*locality_papers(config), "vaswani-etal-2017-attention"]
     return {"kind": short_name(config), "locality": describe_locality(config), "papers": papers}
@@ -143,7 +163,8 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
     """Says where and how a CSAN's attention is local; missing fields of its config count as off.
 
     Returns:
-        Sentences in Markdown, one for each group of layers that are local alike; a single one for a plain Transformer.
+        Sentences in Markdown, one for each group of layers that are local alike; a single one for a
+        plain Transformer.
     """
     full = _as_config(config)
     sentences = []
@@ -151,15 +172,24 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
         site = full.attention_site(part, layers[0])
         how = "; ".join(_text(method).phrase(method, site) for method in locality.methods)
         depth = full.encoder_layers if part == "encoder" else full.decoder_layers
-        numbers = f"layer{'s' if len(layers) > 1 else ''} {', '.join(str(layer + 1) for layer in layers)}"
+        numbers = (
+            f"layer{'s' if len(layers) > 1 else ''} {', '.join(str(layer + 1) for layer in layers)}"
+        )
         added = added_parameters(full, part, layers[0])
         parameters = f"{added:+,} parameters in each layer" if added else "no parameters added"
-        sentences.append(f"**{_PARTS[part]}**, {numbers} of {depth}, counted from the input: {how}; {parameters}.")
-    return sentences or ["None: every layer attends to the whole sentence, as in the plain Transformer."]
+        sentences.append(
+            f"**{_PARTS[part]}**, {numbers} of {depth}, counted from the input: {how}; "
+            f"{parameters}."
+        )
+    return sentences or [
+        "None: every layer attends to the whole sentence, as in the plain Transformer."
+    ]
 
 
 def added_parameters(config: CsanConfig, part: str, index: int) -> int:
-    """Counts parameters of an attention (of a part, `"encoder"` say, and a layer) beyond multi-head attention's."""
+    """Counts parameters of an attention (of a part, `"encoder"` say, and a layer) beyond multi-head
+    attention's.
+    """
     with torch.device("meta"):
         attention = CsanAttention(config, part, index)
     d = config.d_model
@@ -185,7 +215,9 @@ def _csan_name(locality: LayerLocality) -> str | None:
 
 def locality_papers(config: dict[str, Any]) -> list[str]:
     """Papers of the methods that a CSAN's attention uses, as keys of the card's bibliography."""
-    methods = [method for _, locality, _ in _groups(_as_config(config)) for method in locality.methods]
+    methods = [
+        method for _, locality, _ in _groups(_as_config(config)) for method in locality.methods
+    ]
     return list(dict.fromkeys(paper for method in methods if (paper := _text(method).paper)))
 
 
@@ -217,11 +249,11 @@ def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str,
         kind, network = "Pervasive Attention, residual", "residual network"
         parts = f"layers, each a feed-forward network of {config['ffn_dim']} and a depthwise convolution with "
     grid = (
-        f"one masked 2D {network} over the grid of target and source tokens, without an encoder beside the "
-        f"embeddings; {layers} {parts}"
-        f"{kernel}×{kernel} kernels, of which the {kernel // 2 + 1} rows that do not look ahead are used (a cell sees "
-        f"{reach} target tokens back and {reach} source tokens to either side); embeddings of "
-        f"{config['source_embed_dim']} (source) and {config['target_embed_dim']} (target); a target position is "
-        f"{_AGGREGATIONS[config['aggregation']]}"
+        f"one masked 2D {network} over the grid of target and source tokens, without an encoder "
+        f"beside the embeddings; {layers} {parts}{kernel}×{kernel} kernels, of which the "
+        f"{kernel // 2 + 1} rows that do not look ahead are used (a cell sees {reach} target "
+        f"tokens back and {reach} source tokens to either side); embeddings of "
+        f"{config['source_embed_dim']} (source) and {config['target_embed_dim']} (target); a "
+        f"target position is {_AGGREGATIONS[config['aggregation']]}"
     )
     return {"kind": kind, "grid": grid, "papers": ["elbayad-etal-2018-pervasive"]}

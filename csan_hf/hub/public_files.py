@@ -25,7 +25,14 @@ _TOKENIZER = (
     *("source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
 )
 _FILES = (
-    *("config.json", "generation_config.json", "README.md", "LICENSE", "recipe.yaml", "results.json"),
+    *(
+        "config.json",
+        "generation_config.json",
+        "README.md",
+        "LICENSE",
+        "recipe.yaml",
+        "results.json",
+    ),
     *("model.safetensors", "model.safetensors.index.json"),
     *_TOKENIZER,
     *(f"{TARGET_TOKENIZER_SUBFOLDER}/{name}" for name in _TOKENIZER),
@@ -44,28 +51,41 @@ class IncompleteCheckpointError(ValueError):
 
 
 class PrivateContentError(IncompleteCheckpointError):
-    """A file that must not be uploaded; the message names it and what to do, and shows nothing of its content."""
+    """A file that must not be uploaded; the message names it and what to do, and shows nothing of
+    its content.
+    """
 
 
 def public_files(directory: Path) -> dict[str, Path]:
     """Lists the files of a run or checkpoint that are uploaded, by their names in the repository.
 
-    Weights, configs, the code that the config names and what it imports, tokenizers, the card and its pictures,
-    recipe, results and the hypotheses that these score. Nothing else: no optimizer state, no pickle, no log.
+    Weights, configs, the code that the config names and what it imports, tokenizers, the card and
+    its pictures, recipe, results and the hypotheses that these score. Nothing else: no optimizer
+    state, no pickle, no log.
 
     Raises:
         PrivateContentError: If one of them leads to a file outside the folder.
         FileNotFoundError: If the code imports a file that is missing.
     """
-    names = [*_FILES, *sorted(path.name for path in directory.glob("model-*-of-*.safetensors")), *_code(directory)]
+    names = [
+        *_FILES,
+        *sorted(path.name for path in directory.glob("model-*-of-*.safetensors")),
+        *_code(directory),
+    ]
     if (card := directory / "README.md").is_file():
         names += _PICTURE.findall(card.read_text(encoding="utf-8", errors="replace"))
-    names += [f"hypotheses/{name}.txt" for name in sorted(read_json(directory / "results.json").get("scores") or ())]
-    found = {name: directory / name for name in dict.fromkeys(names) if (directory / name).is_file()}
+    names += [
+        f"hypotheses/{name}.txt"
+        for name in sorted(read_json(directory / "results.json").get("scores") or ())
+    ]
+    found = {
+        name: directory / name for name in dict.fromkeys(names) if (directory / name).is_file()
+    }
     for path in found.values():
         if not path.resolve().is_relative_to(directory.resolve()):
             raise PrivateContentError(
-                f"{path} leads out of the folder, and what it leads to would be uploaded: put a copy in its place."
+                f"{path} leads out of the folder, and what it leads to would be uploaded: put a "
+                "copy in its place."
             )
     return found
 
@@ -83,7 +103,8 @@ def _code(directory: Path) -> Iterator[str]:
 
 
 def public_content(directory: Path, name: str, path: Path, recipe: Path) -> bytes | None:
-    """Returns the content that is uploaded instead of a file's own; None if the file is uploaded unchanged.
+    """Returns the content that is uploaded instead of a file's own; None if the file is uploaded
+    unchanged.
 
     Local paths are cut to their last part, and a recipe loses the keys that say only where it ran.
 
@@ -101,12 +122,16 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
     text = path.read_text(encoding="utf-8", errors="surrogateescape")
     value = _parse(name, text)
     if holds_credential(text) or any(True for _ in find_credentials(value)):
-        raise PrivateContentError(f"{path} holds a credential: take it out there, and have it replaced by a new one.")
+        raise PrivateContentError(
+            f"{path} holds a credential: take it out there, and have it replaced by a new one."
+        )
     if name.endswith((".py", "LICENSE")) or name.startswith("hypotheses/"):
         return None
     public = text
     if name == "recipe.yaml" and isinstance(value, dict):
-        public = yaml.safe_dump(public_recipe(value), sort_keys=False, allow_unicode=True, width=100)
+        public = yaml.safe_dump(
+            public_recipe(value), sort_keys=False, allow_unicode=True, width=100
+        )
     public = without_local_paths(public, directory, recipe)
     return None if public == text else public.encode("utf-8", errors="surrogateescape")
 
@@ -114,17 +139,21 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
 def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
     """Returns a text in which local paths are cut to their last part.
 
-    Those are looked for that this machine is known to have, that of `directory`, and those in a run's `recipe`, which
-    need not exist.
-    """
+    Those are looked for that this machine is known to have, that of `directory`, and those in a
+    run's `recipe`, which need not exist."""
     roots = {Path.home(), Path.cwd(), directory.absolute(), Path(tempfile.gettempdir())}
     roots |= {Path(sys.prefix)} if sys.prefix != sys.base_prefix else set()  # a virtual environment
     roots |= {root.resolve() for root in roots}
     paths = {f"~{_user()}", *(str(root) for root in roots if len(root.parts) > 1)}
     texts: list[str] = []
     if recipe.is_file():
-        _mapped(_parse("recipe.yaml", recipe.read_text(encoding="utf-8", errors="replace")), texts.append)
-    paths |= {text.rstrip("/\\") for text in texts if is_local_path(text) and len(Path(text).parts) > 1}
+        _mapped(
+            _parse("recipe.yaml", recipe.read_text(encoding="utf-8", errors="replace")),
+            texts.append,
+        )
+    paths |= {
+        text.rstrip("/\\") for text in texts if is_local_path(text) and len(Path(text).parts) > 1
+    }
     paths |= {json.dumps(path)[1:-1] for path in paths}  # as JSON writes what is not ASCII
     for path in sorted(paths, key=len, reverse=True):
         pattern = rf"(?:file://|(?<![\w/~])){re.escape(path)}(?=$|[/\\{_END}.:])[^{_END}]*"
@@ -138,15 +167,27 @@ def _parse(name: str, text: str) -> Any:
             return yaml.safe_load(text)
         if name.endswith(".py"):
             return dict(re.findall(r"""^\s*(\w+)\s*=\s*["'](.+)["']""", text, flags=re.MULTILINE))
-        return json.loads(text) if name.endswith(".json") and not name.endswith("tokenizer.json") else None
+        return (
+            json.loads(text)
+            if name.endswith(".json") and not name.endswith("tokenizer.json")
+            else None
+        )
     except (ValueError, yaml.YAMLError, RecursionError):
         return None
 
 
 def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns a recipe without the keys that say where it ran, its local paths cut to their last part."""
-    kept = {key: value for key, value in recipe.items() if key not in _PLACES and value not in (None, {})}
-    public: dict[str, Any] = _mapped(kept, lambda text: _last_part(text) if is_local_path(text) else text)
+    """Returns a recipe without the keys that say where it ran, its local paths cut to their last
+    part.
+    """
+    kept = {
+        key: value
+        for key, value in recipe.items()
+        if key not in _PLACES and value not in (None, {})
+    }
+    public: dict[str, Any] = _mapped(
+        kept, lambda text: _last_part(text) if is_local_path(text) else text
+    )
     return public
 
 
@@ -173,7 +214,9 @@ def _user() -> str:
 
 
 def is_local_path(text: str) -> bool:
-    """Says whether a text is a path that has a meaning on one machine alone: absolute, from home, or leading up."""
+    """Says whether a text is a path that has a meaning on one machine alone: absolute, from home,
+    or leading up.
+    """
     return (
         text.startswith(("~", "../", "..\\", "\\\\", "file:"))
         or os.path.isabs(text)
@@ -183,5 +226,9 @@ def is_local_path(text: str) -> bool:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the object that a JSON file holds; an empty one where there is none."""
-    content = _parse(path.name, path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
+    content = (
+        _parse(path.name, path.read_text(encoding="utf-8", errors="replace"))
+        if path.is_file()
+        else None
+    )
     return content if isinstance(content, dict) else {}

@@ -24,13 +24,24 @@ from .checkpoint import save_self_contained
 from .model_card import card_problems, task_of, write_model_card
 from .public_files import IncompleteCheckpointError, public_content, public_files, read_json
 
-# Files that earlier versions and the library's own pushes may have left in a repository, which must not stay public
+# Files that earlier versions and the library's own pushes may have left in a repository, which must
+# not stay public
 _NOT_PUBLIC = [
-    *("training_args.bin", "_*", "checkpoint-*/*", "last-checkpoint/*", "runs/*", "evaluation/*", "*.pt", "*.pth"),
+    *(
+        "training_args.bin",
+        "_*",
+        "checkpoint-*/*",
+        "last-checkpoint/*",
+        "runs/*",
+        "evaluation/*",
+        "*.pt",
+        "*.pth",
+    ),
     *("optimizer*", "complete.json", "trainer_state.json"),
 ]
 
-# Runs where csan_hf cannot be imported; a random model may translate into nothing, so only failures count
+# Runs where csan_hf cannot be imported; a random model may translate into nothing, so only failures
+# count
 _LOADS_ALONE = """
 import sys
 sys.modules["csan_hf"] = None
@@ -58,7 +69,8 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
         load: Whether to load every class, and to translate, in a fresh process without csan_hf.
 
     Raises:
-        IncompleteCheckpointError: Something is missing, must not be uploaded or does not load; the message says what.
+        IncompleteCheckpointError: Something is missing, must not be uploaded or does not load; the
+            message says what.
     """
     directory = Path(directory)
     config = read_json(directory / "config.json")
@@ -72,7 +84,9 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
     if not problems:
         try:
             card = ModelCard.load(directory / "README.md")
-            problems += [f"README.md: {problem}" for problem in card_problems(card, pipeline_tag=task)]
+            problems += [
+                f"README.md: {problem}" for problem in card_problems(card, pipeline_tag=task)
+            ]
             additions_of(directory)
         except FileNotFoundError as error:
             problems.append(f"{Path(error.filename).name} is missing, which other code imports")
@@ -82,13 +96,17 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
         with tempfile.TemporaryDirectory() as home:
             command = [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve()), task]
             environment = {**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"}
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=home)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, env=environment, cwd=home
+            )
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             problems.append(f"it does not load where only transformers is installed: {last}")
     if problems:
         raise IncompleteCheckpointError(
-            f"{directory} cannot be shared:\n- " + "\n- ".join(problems) + "\n`save_self_contained` of csan_hf.hub "
+            f"{directory} cannot be shared:\n- "
+            + "\n- ".join(problems)
+            + "\n`save_self_contained` of csan_hf.hub "
             "writes weights, code and tokenizers, `write_model_card` the card."
         )
 
@@ -105,8 +123,8 @@ def push_checkpoint(
 ) -> CommitInfo:
     """Uploads a self-contained checkpoint, as `csan-hf train` or `save_self_contained` writes it.
 
-    A second commit makes the card load the first one, which is returned: without a revision transformers warns of
-    each file of code that it downloads.
+    A second commit makes the card load the first one, which is returned: without a revision
+    transformers warns of each file of code that it downloads.
 
     Args:
         directory: The folder, with a model card in `README.md`.
@@ -118,7 +136,8 @@ def push_checkpoint(
         check: Whether to refuse an incomplete checkpoint (`check_checkpoint`).
 
     Raises:
-        IncompleteCheckpointError: The checkpoint is incomplete, or holds what must not be uploaded; nothing was.
+        IncompleteCheckpointError: The checkpoint is incomplete, or holds what must not be uploaded;
+            nothing was.
         huggingface_hub.errors.HfHubHTTPError: The Hub refused.
         ConnectionError: The Hub is out of reach.
     """
@@ -132,32 +151,45 @@ def push_checkpoint(
             api.list_repo_files(repo_id, revision=revision), allow_patterns=_NOT_PUBLIC
         )
         operations: Any = [*additions, *map(CommitOperationDelete, private_files)]
-        commit = api.create_commit(repo_id, operations, revision=revision, commit_message=commit_message)
+        commit = api.create_commit(
+            repo_id, operations, revision=revision, commit_message=commit_message
+        )
         if card := _pinned_card(additions, repo_id, commit.oid):
-            api.create_commit(repo_id, [card], revision=revision, commit_message="Card with the revision to load")
+            api.create_commit(
+                repo_id, [card], revision=revision, commit_message="Card with the revision to load"
+            )
         return commit
     except HTTPError as error:
         if isinstance(error, OSError):  # an answer of the Hub
             raise
-        raise ConnectionError(f"The Hub cannot be reached, {directory} was not uploaded: {error}") from error
+        raise ConnectionError(
+            f"The Hub cannot be reached, {directory} was not uploaded: {error}"
+        ) from error
 
 
-def _pinned_card(additions: Sequence[CommitOperationAdd], repo_id: str, commit: str) -> CommitOperationAdd | None:
-    """The card among the additions with calls that load this commit, of which the library does not warn."""
+def _pinned_card(
+    additions: Sequence[CommitOperationAdd], repo_id: str, commit: str
+) -> CommitOperationAdd | None:
+    """The card among the additions with calls that load this commit, of which the library does not
+    warn.
+    """
     for addition in additions:
         if addition.path_in_repo == "README.md":
             with addition.as_file() as file:
                 text = file.read().decode("utf-8")
             call = rf'\1"{repo_id}", revision="{commit}"'
-            return CommitOperationAdd("README.md", re.sub(r'(pipeline\("[\w-]+", model=)"[^"]*"', call, text).encode())
+            return CommitOperationAdd(
+                "README.md", re.sub(r'(pipeline\("[\w-]+", model=)"[^"]*"', call, text).encode()
+            )
     return None
 
 
 def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOperationAdd]:
-    """Returns the additions of a commit for the folder of a run or checkpoint: public files with public content.
+    """Returns the additions of a commit for the folder of a run or checkpoint: public files with
+    public content.
 
-    `recipe` is that of the run; None = the one in the folder. Raises `PrivateContentError` as `public_files` does.
-    """
+    `recipe` is that of the run; None = the one in the folder. Raises `PrivateContentError` as
+    `public_files` does."""
     uploads = []
     for name, path in public_files(directory).items():
         content = public_content(directory, name, path, recipe or directory / "recipe.yaml")
@@ -166,9 +198,16 @@ def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOper
 
 
 def push_in_background(
-    checkpoint: Path, repo_id: str, *, recipe: Path, token: str | None, revision: str | None, commit_message: str
+    checkpoint: Path,
+    repo_id: str,
+    *,
+    recipe: Path,
+    token: str | None,
+    revision: str | None,
+    commit_message: str,
 ) -> Future[CommitInfo]:
-    """Uploads the public files of a checkpoint while training goes on, which may delete it before the upload ends.
+    """Uploads the public files of a checkpoint while training goes on, which may delete it before
+    the upload ends.
 
     Args:
         checkpoint: The folder of a checkpoint within that of its run.
@@ -178,7 +217,9 @@ def push_in_background(
     """
     run = checkpoint.resolve().parent
     with ExitStack() as stack:
-        where = tempfile.TemporaryDirectory(prefix=f".{run.name}.", dir=run.parent, ignore_cleanup_errors=True)
+        where = tempfile.TemporaryDirectory(
+            prefix=f".{run.name}.", dir=run.parent, ignore_cleanup_errors=True
+        )
         folder = Path(stack.enter_context(where), "checkpoint")
         for name, path in public_files(checkpoint).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +228,11 @@ def push_in_background(
             except OSError:  # a file system without hard links
                 shutil.copyfile(path, folder / name)
         job = HfApi(token=token).create_commit(
-            repo_id, additions_of(folder, recipe), revision=revision, commit_message=commit_message, run_as_future=True
+            repo_id,
+            additions_of(folder, recipe),
+            revision=revision,
+            commit_message=commit_message,
+            run_as_future=True,
         )
         kept = stack.pop_all()
     job.add_done_callback(lambda _: kept.close())
@@ -218,7 +263,15 @@ def push_to_hub(
     """
     with tempfile.TemporaryDirectory() as temporary:
         directory = save_self_contained(model, tokenizers, Path(temporary) / repo_id.split("/")[-1])
-        facts = {"model": type(model).__name__, "parameters": model.num_parameters(), **(results or {})}
-        known = {"model": model.config.model_type, "training": {"hub_model_id": repo_id}, **(recipe or {})}
+        facts = {
+            "model": type(model).__name__,
+            "parameters": model.num_parameters(),
+            **(results or {}),
+        }
+        known = {
+            "model": model.config.model_type,
+            "training": {"hub_model_id": repo_id},
+            **(recipe or {}),
+        }
         write_model_card(directory, {"name": repo_id.split("/")[-1], **known}, facts)
         return push_checkpoint(directory, repo_id, **options)

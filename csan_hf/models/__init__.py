@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The models, flat: what a checkpoint on the Hub needs stands here, and transformers copies what a model imports."""
+"""The models, flat: what a checkpoint on the Hub needs stands here, and transformers copies what a
+model imports.
+"""
 
 from .configuration_conv_s2s import ConvS2SConfig
 from .configuration_csan import CsanConfig
@@ -9,14 +11,22 @@ from .functional import local_attention
 from .locality import register_locality
 from .modeling_conv_s2s import ConvS2SForConditionalGeneration, ConvS2SModel, ConvS2SPreTrainedModel
 from .modeling_csan import CsanForConditionalGeneration, CsanModel, CsanPreTrainedModel
-from .modeling_csan_classification import CsanEncoderModel, CsanForSequenceClassification, CsanForTokenClassification
+from .modeling_csan_classification import (
+    CsanEncoderModel,
+    CsanForSequenceClassification,
+    CsanForTokenClassification,
+)
 from .modeling_ensemble import EnsembleConfig, EnsembleForConditionalGeneration
 from .modeling_pervasive_attention import (
     PervasiveAttentionForConditionalGeneration,
     PervasiveAttentionModel,
     PervasiveAttentionPreTrainedModel,
 )
-from .modeling_rnnsearch import RnnSearchForConditionalGeneration, RnnSearchModel, RnnSearchPreTrainedModel
+from .modeling_rnnsearch import (
+    RnnSearchForConditionalGeneration,
+    RnnSearchModel,
+    RnnSearchPreTrainedModel,
+)
 
 __all__ = [
     "ConvS2SConfig",

@@ -25,7 +25,8 @@ class KeyArea:
     Attributes:
         window: Total width M in tokens (odd), |j - i| <= (M - 1) / 2; `None` is unrestricted.
         head_area: Number N of neighbouring heads attended to jointly (odd); 1 is the own head.
-        head_boundary: `"mask"`, heads outside 0..H-1 are not visible, or `"circular"`, heads wrap modulo H.
+        head_boundary: `"mask"`, heads outside 0..H-1 are not visible, or `"circular"`, heads wrap
+            modulo H.
         causal: Whether keys after the query are invisible.
     """
 
@@ -45,21 +46,29 @@ class KeyArea:
         return (self.head_area - 1) // 2
 
     def within_window(self, distance: Tensor) -> Tensor:
-        """Whether a key at `distance` (key position minus query position, any shape) is in the query's reach."""
+        """Whether a key at `distance` (key position minus query position, any shape) is in the
+        query's reach.
+        """
         m = self.half_window
         visible = torch.ones_like(distance, dtype=torch.bool) if m is None else distance.abs() <= m
         return visible & (distance <= 0) if self.causal else visible
 
     def visible_heads(self, num_heads: int, device: torch.device | None = None) -> Tensor | None:
-        """Which of the N neighbour slots of each head hold a head, [H, N]; `None` where all of them do."""
+        """Which of the N neighbour slots of each head hold a head, [H, N]; `None` where all of them
+        do.
+        """
         n = self.half_area
         if n == 0 or self.head_boundary == "circular":
             return None
-        neighbours = torch.arange(num_heads, device=device)[:, None] + torch.arange(-n, n + 1, device=device)
+        neighbours = torch.arange(num_heads, device=device)[:, None] + torch.arange(
+            -n, n + 1, device=device
+        )
         return (neighbours >= 0) & (neighbours < num_heads)
 
     def pad_heads(self, states: Tensor) -> Tensor:
-        """Put the heads beyond both boundaries in place: [B, H, J, D] -> [B, H + 2n, J, D], zeros or wrapped heads."""
+        """Put the heads beyond both boundaries in place: [B, H, J, D] -> [B, H + 2n, J, D], zeros
+        or wrapped heads.
+        """
         n = self.half_area
         if n == 0:
             return states
@@ -68,7 +77,9 @@ class KeyArea:
         return F.pad(states, (0, 0, 0, 0, n, n))
 
     def with_neighbours(self, states: Tensor) -> Tensor:
-        """Each head's keys and its neighbours', position by position: [B, H, J, D] -> [B, H, J * N, D]."""
+        """Each head's keys and its neighbours', position by position: [B, H, J, D] -> [B, H, J * N,
+        D].
+        """
         if self.head_area == 1:
             return states
         padded, heads = self.pad_heads(states), states.shape[1]
@@ -88,17 +99,20 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def count_from(start: int | Tensor, places: Tensor) -> Tensor:
-    """`start` plus places [1, ...]: [1, ...], or [B, ...] where every sentence has a start of its own."""
+    """`start` plus places [1, ...]: [1, ...], or [B, ...] where every sentence has a start of its
+    own.
+    """
     if isinstance(start, Tensor) and start.dim() == 1:
         start = start.view(-1, *[1] * (places.dim() - 1))
     return places + start
 
 
 class Cells:
-    """The cells (query, key) that a backend computes. All results broadcast together; a key's head is not known.
+    """The cells (query, key) that a backend computes. All results broadcast together; a key's head
+    is not known.
 
-    All int64: positions among the real tokens, `distance` = key position - query position, the query's `head`.
-    """
+    All int64: positions among the real tokens, `distance` = key position - query position, the
+    query's `head`."""
 
     query_position: Tensor
     key_position: Tensor
@@ -118,7 +132,9 @@ class Cells:
         raise NotImplementedError
 
     def over_keys(self, values: Tensor) -> Tensor:
-        """What a term says of its cells, [.., 1 or J] or with fewer axes, for every key: [.., .., .., J]."""
+        """What a term says of its cells, [.., 1 or J] or with fewer axes, for every key: [.., ..,
+        .., J].
+        """
         keys = self.key_position.shape[-1]
         return values.expand(torch.broadcast_shapes(values.shape, (1, 1, 1, keys)))
 
@@ -129,22 +145,27 @@ class Cells:
         return rows.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
 
     def sum_by(self, weights: Tensor, index: Tensor, size: int) -> Tensor:
-        """Each query's weights [..., J], summed over the keys of equal `index`: [..., K], K = `size`."""
+        """Each query's weights [..., J], summed over the keys of equal `index`: [..., K], K =
+        `size`.
+        """
         sums = weights.new_zeros(*weights.shape[:-1], size)
         return sums.scatter_add(-1, index.expand_as(weights), weights)
 
 
 class Term:
-    """What a method adds to one call. Subclasses define what they contribute and keep their tensors as attributes.
+    """What a method adds to one call. Subclasses define what they contribute and keep their tensors
+    as attributes.
 
-    The query's weights are softmax(λ q·k + Σ energies) over the visible keys; its output is Σ weight · value, plus the
-    value terms. In a layer with an area of heads a term treats keys of one position alike, whatever their head.
+    The query's weights are softmax(λ q·k + Σ energies) over the visible keys; its output is Σ
+    weight · value, plus the value terms. In a layer with an area of heads a term treats keys of one
+    position alike, whatever their head.
 
-        visible(cells): Whether the query sees the key; boolean, broadcastable to the cells (it may be the same for
-            all keys). Layers whose terms are equal share the mask, if the term is a frozen dataclass.
+        visible(cells): Whether the query sees the key; boolean, broadcastable to the cells (it may
+            be the same for all keys). Layers whose terms are equal share the mask, if the term is a
+            frozen dataclass.
         energy(cells): Added to the energy before the softmax, float32 (or better).
-        value(cells, weights): Added to the output, [..., I, D]; `weights` [..., I, J] have seen dropout and are
-            summed over the area. Fused kernels do not give them.
+        value(cells, weights): Added to the output, [..., I, D]; `weights` [..., I, J] have seen
+            dropout and are summed over the area. Fused kernels do not give them.
     """
 
     visible: ClassVar[Any] = None
@@ -155,7 +176,9 @@ class Term:
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient is wanted for one of the term's tensors."""
-        return any(isinstance(value, Tensor) and value.requires_grad for value in vars(self).values())
+        return any(
+            isinstance(value, Tensor) and value.requires_grad for value in vars(self).values()
+        )
 
 
 class SharedMasks:
@@ -175,17 +198,19 @@ class AttentionCall:
 
     Attributes:
         query: [B, H, I, D].
-        key, value: [B, H, J, D], without those that a cache has dropped. In a causal call with I < J the queries are
-            the last I positions (a decoding step).
+        key, value: [B, H, J, D], without those that a cache has dropped. In a causal call with I <
+            J the queries are the last I positions (a decoding step).
         scale: Factor λ of the dot products.
         key_padding_mask: [B, J] boolean, True = a real token; None = all real.
-        query_start: Position of the first query: a number, [] or [B] (negative where padding stands before it).
+        query_start: Position of the first query: a number, [] or [B] (negative where padding stands
+            before it).
         key_start: The same of the first key (above 0 where a cache has dropped earlier keys).
         dropout_p: Probability of dropping an attention weight.
-        shared: What other layers of the forward have made; all calls with it agree in padding and positions.
+        shared: What other layers of the forward have made; all calls with it agree in padding and
+            positions.
         terms: What the locality methods add.
-        running_sum: Sums of what queries contribute, [B, H, I], over each and all before it; in a decoding step also
-            those that are no longer at hand.
+        running_sum: Sums of what queries contribute, [B, H, I], over each and all before it; in a
+            decoding step also those that are no longer at hand.
     """
 
     query: Tensor
@@ -218,16 +243,22 @@ class AttentionCall:
     @property
     def query_positions(self) -> Tensor:
         """[B or 1, I]."""
-        return count_from(self.query_start, torch.arange(self.query.shape[2], device=self.query.device)[None])
+        return count_from(
+            self.query_start, torch.arange(self.query.shape[2], device=self.query.device)[None]
+        )
 
     @property
     def key_positions(self) -> Tensor:
         """[B or 1, J]."""
-        return count_from(self.key_start, torch.arange(self.key.shape[2], device=self.key.device)[None])
+        return count_from(
+            self.key_start, torch.arange(self.key.shape[2], device=self.key.device)[None]
+        )
 
     @property
     def visible_length(self) -> Tensor:
-        """Number L of real tokens that a query may see, [B or 1, 1, I or 1] float32: a prefix in a causal layer."""
+        """Number L of real tokens that a query may see, [B or 1, 1, I or 1] float32: a prefix in a
+        causal layer.
+        """
         if self.area.causal:
             return (self.query_positions + 1).float()[:, None, :]
         if self.key_padding_mask is None:
@@ -235,10 +266,11 @@ class AttentionCall:
         return self.key_padding_mask.sum(dim=-1).float()[:, None, None]
 
     def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
-        """Return `make()`, computed once for all layers of a forward in which queries see the same keys.
+        """Return `make()`, computed once for all layers of a forward in which queries see the same
+        keys.
 
-        The result may depend on `name`, sizes, area and visibility terms alone, and take no part in gradients.
-        """
+        The result may depend on `name`, sizes, area and visibility terms alone, and take no part in
+        gradients."""
         if torch.compiler.is_compiling():
             return make()  # a compiled program finds equal computations by itself
         sizes = self.query.shape[:3], self.key.shape[2], self.query.device
@@ -254,14 +286,18 @@ class AttentionCall:
 
     @property
     def has_backward(self) -> bool:
-        """Whether a backward pass is to be expected: with dropout, also where checkpointing computes without first."""
+        """Whether a backward pass is to be expected: with dropout, also where checkpointing
+        computes without first.
+        """
         if self.dropout_p > 0.0 or not torch.is_grad_enabled():
             return self.dropout_p > 0.0
         parts: tuple[Any, ...] = (self.query, self.key, self.value, *self.terms)
         return any(part.requires_grad for part in parts)
 
     def added_energies(self, cells: Cells) -> Tensor | None:
-        """The sum of the terms' energies for all heads of the area, [..., 1 or I, J * N]; None without such terms."""
+        """The sum of the terms' energies for all heads of the area, [..., 1 or I, J * N]; None
+        without such terms.
+        """
         if not self.energy_terms:
             return None
         total = self.energy_terms[0].energy(cells)

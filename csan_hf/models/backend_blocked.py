@@ -1,5 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Local attention of blocks of queries to their keys and m on either side: linear memory, forward and backward.
+"""Local attention of blocks of queries to their keys and m on either side: linear memory, forward
+and backward.
 
 By torch's fused attention where it can compute the call on a CPU, by matrix products elsewhere.
 """
@@ -17,9 +18,11 @@ from .attention_call import AttentionCall, Cells, KeyArea, count_from
 from .backend_dense import Masks, attend_by_products, make_masks, trains_faster_in_float32
 from .seq2seq_model import is_plain
 
-# Queries per block: small enough to waste little on the edges, large enough for efficient matrix products.
+# Queries per block: small enough to waste little on the edges, large enough for efficient matrix
+# products.
 _BLOCK_SIZE = 32
-# Of the keys that one call of the fused kernel reads: 2 megabytes of float32, whose gradient is added from the cache
+# Of the keys that one call of the fused kernel reads: 2 megabytes of float32, whose gradient is
+# added from the cache
 _VALUES_OF_A_RUN = 2**19
 
 
@@ -30,14 +33,24 @@ def blocked_attention(call: AttentionCall) -> Tensor:
         return _attend_fused(call, blocks)[:, :, :queries]
     masks = call.once("blocks", lambda: _block_masks(call, blocks))
     everything = [(slice(None), slice(None))]
-    keys, values = (_keys_of_runs(states, call.area, blocks, everything)[0] for states in (call.key, call.value))
-    output = attend_by_products(call, blocks.of_queries(call.query), keys, values, masks)  # [B, H, R, size, D]
+    keys, values = (
+        _keys_of_runs(states, call.area, blocks, everything)[0] for states in (call.key, call.value)
+    )
+    output = attend_by_products(
+        call, blocks.of_queries(call.query), keys, values, masks
+    )  # [B, H, R, size, D]
     return output.flatten(2, 3)[:, :, :queries]
 
 
 def fuses_blocks(call: AttentionCall) -> bool:
-    """Whether the fused kernel for CPUs has all that the call needs; the masks' runs are read, hence not traced."""
-    return is_plain(call.query) and call.query.shape[0] > 0 and not (call.terms or call.dropout_p > 0.0)
+    """Whether the fused kernel for CPUs has all that the call needs; the masks' runs are read,
+    hence not traced.
+    """
+    return (
+        is_plain(call.query)
+        and call.query.shape[0] > 0
+        and not (call.terms or call.dropout_p > 0.0)
+    )
 
 
 def span_of_a_block(call: AttentionCall) -> int:
@@ -54,11 +67,11 @@ def _block_size(half_window: int, fused: bool) -> int:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """How R = `count` blocks of `size` queries meet their keys: block r sees `span` keys from r * size - before on.
+    """How R = `count` blocks of `size` queries meet their keys: block r sees `span` keys from r *
+    size - before on.
 
-    Places count from the first key that a query sees, of which `unreached` come before (in a decoding step); there are
-    places `before` the first key and `after` the last.
-    """
+    Places count from the first key that a query sees, of which `unreached` come before (in a
+    decoding step); there are places `before` the first key and `after` the last."""
 
     count: int
     size: int
@@ -68,13 +81,17 @@ class _Blocks:
     after: int
 
     def of_keys(self, states: Tensor, axis: int) -> Tensor:
-        """`states` [.., J, ..] on the places that the blocks see, (R - 1) * size + span of them; 0 without a key."""
+        """`states` [.., J, ..] on the places that the blocks see, (R - 1) * size + span of them; 0
+        without a key.
+        """
         if self.unreached:
             states = states.narrow(axis, self.unreached, states.shape[axis] - self.unreached)
         return F.pad(states, (*(0, 0) * (states.dim() - 1 - axis), self.before, self.after))
 
     def of_queries(self, states: Tensor, value: float = 0.0) -> Tensor:
-        """[B, H, I, D] -> [B, H, R, size, D]; the queries past the last one are filled with `value`."""
+        """[B, H, I, D] -> [B, H, R, size, D]; the queries past the last one are filled with
+        `value`.
+        """
         padded = F.pad(states, (0, 0, 0, self.count * self.size - states.shape[2]), value=value)
         return padded.unflatten(2, (self.count, self.size))
 
@@ -94,7 +111,8 @@ def _blocks_of(call: AttentionCall) -> _Blocks:
 
 
 class _BlockCells(Cells):
-    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway.
+    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is
+    masked anyway.
 
     `key_place` [R, span] is among all keys of the call, and at the ends below 0 or beyond the last.
     """
@@ -104,16 +122,23 @@ class _BlockCells(Cells):
         _, num_heads, self.query_length, _ = call.query.shape
         self.blocks, self.key_length = blocks, call.key.shape[2]
         starts = (torch.arange(blocks.count, device=device) * blocks.size)[:, None]  # [R, 1]
-        in_block, in_span = torch.arange(blocks.size, device=device), torch.arange(blocks.span, device=device)
+        in_block, in_span = (
+            torch.arange(blocks.size, device=device),
+            torch.arange(blocks.span, device=device),
+        )
         first = blocks.unreached - blocks.before  # place of the first block's first key
         self.query_place, self.key_place = starts + in_block, starts + first + in_span
         self.query_position = count_from(call.query_start, self.query_place[None, None, :, :, None])
         self.key_position = count_from(call.key_start, self.key_place[None, None, :, None, :])
-        self.distance = in_span[None, :] - (in_block + (self.key_length - self.query_length - first))[:, None]
+        self.distance = (
+            in_span[None, :] - (in_block + (self.key_length - self.query_length - first))[:, None]
+        )
         self.head = torch.arange(num_heads, device=device)[:, None, None, None]
 
     def rows(self, values: Tensor) -> Tensor:
-        """[B, H, I or 1, K] -> [B, H, R or 1, size or 1, K]; the added queries repeat the value 1, always safe."""
+        """[B, H, I or 1, K] -> [B, H, R or 1, size or 1, K]; the added queries repeat the value 1,
+        always safe.
+        """
         if values.shape[2] == 1 and self.query_length != 1:
             return values.unsqueeze(2)
         return self.blocks.of_queries(values, 1.0)
@@ -144,18 +169,22 @@ _Runs = list[tuple[slice, slice]]
 """Neighbouring sentences and blocks that are computed together."""
 
 
-def _keys_of_runs(states: Tensor, area: KeyArea, blocks: _Blocks, runs: _Runs) -> tuple[Tensor, ...]:
+def _keys_of_runs(
+    states: Tensor, area: KeyArea, blocks: _Blocks, runs: _Runs
+) -> tuple[Tensor, ...]:
     """The keys of each run's b sentences and r blocks: [B, H, J, D] -> [b, H, r, span * N, D]."""
     keys, heads = area.with_neighbours(blocks.of_keys(states, axis=2)), area.head_area
-    found: tuple[Tensor, ...] = _OverlappingKeys.apply(keys, blocks.span * heads, blocks.size * heads, runs)
+    found: tuple[Tensor, ...] = _OverlappingKeys.apply(
+        keys, blocks.span * heads, blocks.size * heads, runs
+    )
     return found
 
 
 class _OverlappingKeys(torch.autograd.Function):
     """Views of overlapping windows of keys; backward adds them up again.
 
-    torch's own backward of `unfold` scatters element by element, which costs more than the attention itself.
-    """
+    torch's own backward of `unfold` scatters element by element, which costs more than the
+    attention itself."""
 
     generate_vmap_rule = True
 
@@ -166,7 +195,9 @@ class _OverlappingKeys(torch.autograd.Function):
         return tuple(windows[sentences, :, places] for sentences, places in runs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int, _Runs], output: tuple[Tensor, ...]) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, int, int, _Runs], output: tuple[Tensor, ...]
+    ) -> None:
         keys, ctx.span, ctx.size, ctx.runs = inputs
         ctx.shape = keys.shape
 
@@ -180,26 +211,45 @@ class _OverlappingKeys(torch.autograd.Function):
             start = places.start or 0
             for block in range(reach):
                 part = grad[:, :, :, block * size : (block + 1) * size]
-                total[sentences, :, start + block : start + block + part.shape[2], : part.shape[3]] += part
+                total[
+                    sentences, :, start + block : start + block + part.shape[2], : part.shape[3]
+                ] += part
         return total.flatten(2, 3)[:, :, :length], None, None, None
 
 
-# --- by torch's fused attention -----------------------------------------------------------------------------------
+# --- by torch's fused attention
+# -----------------------------------------------------------------------------------
 
 
 def _attend_fused(call: AttentionCall, blocks: _Blocks) -> Tensor:
-    """The output [B, H, R * size, D]; the kernel reads the blocks' keys where they lie, so that nothing is copied."""
+    """The output [B, H, R * size, D]; the kernel reads the blocks' keys where they lie, so that
+    nothing is copied.
+    """
     dtype = call.query.dtype
-    exact = torch.promote_types(dtype, torch.float32) if trains_faster_in_float32(call.query, 0.0) else dtype
+    exact = (
+        torch.promote_types(dtype, torch.float32)
+        if trains_faster_in_float32(call.query, 0.0)
+        else dtype
+    )
     runs, masks = call.once(("fused blocks", exact), lambda: _runs_and_masks(call, blocks, exact))
-    queries = blocks.of_queries(call.query.to(exact)).transpose(1, 2).flatten(0, 1)  # [B * R, H, size, D]
+    queries = (
+        blocks.of_queries(call.query.to(exact)).transpose(1, 2).flatten(0, 1)
+    )  # [B * R, H, size, D]
     queries = queries.split([places.stop - places.start for _, places in runs])
-    keys, values = (_keys_of_runs(states.to(exact), call.area, blocks, runs) for states in (call.key, call.value))
+    keys, values = (
+        _keys_of_runs(states.to(exact), call.area, blocks, runs)
+        for states in (call.key, call.value)
+    )
     outputs = []
     for query, key, value, (mask, empty) in zip(queries, keys, values, masks, strict=True):
-        key, value = key.squeeze(0).transpose(0, 1), value.squeeze(0).transpose(0, 1)  # [R, H, span * N, D]
+        key, value = (
+            key.squeeze(0).transpose(0, 1),
+            value.squeeze(0).transpose(0, 1),
+        )  # [R, H, span * N, D]
         with torch.autocast("cpu", enabled=False):
-            output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=call.scale)
+            output = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, scale=call.scale
+            )
         output = output if empty is None else output.masked_fill(empty, 0.0)
         outputs.append(output.transpose(1, 2))  # as the kernel writes it, [R, size, H, D]
     output = torch.cat(outputs).unflatten(0, (-1, blocks.count)).flatten(1, 2)
@@ -209,11 +259,11 @@ def _attend_fused(call: AttentionCall, blocks: _Blocks) -> Tensor:
 def _runs_and_masks(
     call: AttentionCall, blocks: _Blocks, dtype: torch.dtype
 ) -> tuple[_Runs, list[tuple[Tensor, Tensor | None]]]:
-    """Runs of each sentence's blocks, in order, and their masks; the longest stretch of real keys alone shares one.
+    """Runs of each sentence's blocks, in order, and their masks; the longest stretch of real keys
+    alone shares one.
 
-    A mask is what is added to the energies, [R or 1, H or 1, size, span * N], and which queries see no key,
-    [R, 1, size, 1] (None: none).
-    """
+    A mask is what is added to the energies, [R or 1, H or 1, size, span * N], and which queries see
+    no key, [R, 1, size, 1] (None: none)."""
     cells = _BlockCells(blocks, call)
 
     def masks_of(real: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -235,7 +285,9 @@ def _runs_and_masks(
                 places = slice(place, min(place + most, stop))
                 runs.append((slice(sentence, sentence + 1), places))
                 masks.append(
-                    shared if (start, stop) == (first, last) else masks_of(real[sentence : sentence + 1, :, places])
+                    shared
+                    if (start, stop) == (first, last)
+                    else masks_of(real[sentence : sentence + 1, :, places])
                 )
     return runs, masks
 

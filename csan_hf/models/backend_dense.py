@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Local attention of all pairs: matrix products, torch's fused attention, or either in chunks of queries."""
+"""Local attention of all pairs: matrix products, torch's fused attention, or either in chunks of
+queries.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,38 @@ from .attention_call import AttentionCall, Cells
 from .seq2seq_model import drop
 
 CHUNK_CELLS = 2**21
-"""Cells of a chunk, over all sentences and heads: 8 megabytes of float32, about what a processor's cache holds."""
+"""Cells of a chunk, over all sentences and heads: 8 megabytes of float32, about what a processor's
+cache holds.
+"""
 LEAST_CHUNK = 16
 """Queries of a chunk at least: fewer make matrix products inefficient."""
 
 
 def eager_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, by matrix products."""
-    keys, values = call.area.with_neighbours(call.key), call.area.with_neighbours(call.value)  # [B, H, J * N, D]
+    keys, values = (
+        call.area.with_neighbours(call.key),
+        call.area.with_neighbours(call.value),
+    )  # [B, H, J * N, D]
     return attend_by_products(call, call.query, keys, values, _dense_masks(call))
 
 
 def attention_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """The output [B, H, I, D], and the weights it is computed from, [B, H, I, J], summed over the area's heads."""
+    """The output [B, H, I, D], and the weights it is computed from, [B, H, I, J], summed over the
+    area's heads.
+    """
     masks = _dense_masks(call)
-    keys, values = call.area.with_neighbours(call.key), call.area.with_neighbours(call.value)  # [B, H, J * N, D]
+    keys, values = (
+        call.area.with_neighbours(call.key),
+        call.area.with_neighbours(call.value),
+    )  # [B, H, J * N, D]
     weights = _softmax_weights(call, call.query, keys, masks)  # [B, H, I, J * N]
     joint = _zero_rows(weights, masks.fully_masked).unflatten(-1, (-1, call.area.head_area))
     sums = joint.sum(dim=-1)  # [B, H, I, J]
     of_positions = weights = sums.to(values.dtype)
     if call.area.head_area > 1:
-        # The joint weights again, as a position's weight, which is returned, times each head's share of it
+        # The joint weights again, as a position's weight, which is returned, times each head's
+        # share of it
         shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-1)
         weights = (of_positions.unsqueeze(-1) * shares).flatten(-2).to(values.dtype)
     weights = drop(weights, call.dropout_p)
@@ -48,19 +61,37 @@ def sdpa_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, by torch's fused attention."""
     area, query = call.area, call.query
     unmasked = area.head_area == 1 and call.key_padding_mask is None and not call.terms
-    if unmasked and area.window is None and (not area.causal or query.shape[2] == call.key.shape[2]):
+    if (
+        unmasked
+        and area.window is None
+        and (not area.causal or query.shape[2] == call.key.shape[2])
+    ):
         return F.scaled_dot_product_attention(
-            query, call.key, call.value, dropout_p=call.dropout_p, is_causal=area.causal, scale=call.scale
+            query,
+            call.key,
+            call.value,
+            dropout_p=call.dropout_p,
+            is_causal=area.causal,
+            scale=call.scale,
         )
-    keys, values = area.with_neighbours(call.key), area.with_neighbours(call.value)  # [B, H, J * N, D]
+    keys, values = (
+        area.with_neighbours(call.key),
+        area.with_neighbours(call.value),
+    )  # [B, H, J * N, D]
     return _attend_fused(call, query, keys, values, _dense_masks(call))
 
 
 def chunked_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, computed in chunks of queries."""
     attend = _attend_fused if fused_is_faster(call) else attend_by_products
-    keys, values = call.area.with_neighbours(call.key), call.area.with_neighbours(call.value)  # [B, H, J * N, D]
-    size = max(LEAST_CHUNK, CHUNK_CELLS // max(1, call.query.shape[0] * call.query.shape[1] * keys.shape[2]))
+    keys, values = (
+        call.area.with_neighbours(call.key),
+        call.area.with_neighbours(call.value),
+    )  # [B, H, J * N, D]
+    size = max(
+        LEAST_CHUNK,
+        CHUNK_CELLS // max(1, call.query.shape[0] * call.query.shape[1] * keys.shape[2]),
+    )
     if call.query.shape[2] <= size:
         return attend(call, call.query, keys, values, _dense_masks(call))
 
@@ -73,16 +104,23 @@ def chunked_attention(call: AttentionCall) -> Tensor:
     outputs = []
     for index, query in enumerate(call.query.split(size, dim=2)):
         chunk = (query, keys, values, slice(index * size, index * size + query.shape[2]))
-        outputs.append(checkpoint(attend_chunk, *chunk, **options) if again else attend_chunk(*chunk))
+        outputs.append(
+            checkpoint(attend_chunk, *chunk, **options) if again else attend_chunk(*chunk)
+        )
     return torch.cat(outputs, dim=2)
 
 
-# --- the two ways to compute queries with their keys, all or a chunk; the first serves blocks, too ------------------
+# --- the two ways to compute queries with their keys, all or a chunk; the first serves blocks, too
+# ------------------
 
 
-def attend_by_products(call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, masks: Masks) -> Tensor:
+def attend_by_products(
+    call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, masks: Masks
+) -> Tensor:
     """The output [..., I, D] of queries [..., I, D] for keys and values [..., J * N, D]."""
-    weights = drop(_softmax_weights(call, query, keys, masks).to(values.dtype), call.dropout_p)  # [..., I, J * N]
+    weights = drop(
+        _softmax_weights(call, query, keys, masks).to(values.dtype), call.dropout_p
+    )  # [..., I, J * N]
     output = call.with_value_terms(torch.matmul(weights, values), masks.cells, weights)
     return _zero_rows(output, masks.fully_masked)
 
@@ -94,12 +132,16 @@ def _softmax_weights(call: AttentionCall, query: Tensor, keys: Tensor, masks: Ma
     if added is not None:
         energies = energies + added
     if masks.hidden is not None:
-        energies = energies.masked_fill_(masks.hidden, float("-inf"))  # safe in place: no other reference
+        energies = energies.masked_fill_(
+            masks.hidden, float("-inf")
+        )  # safe in place: no other reference
     return torch.softmax(energies, dim=-1)
 
 
 def dot_products_in_float32(query: Tensor, key: Tensor) -> Tensor:
-    """The products of queries [..., I, D] and keys [..., J, D] in float32 or better; finite for float16, too."""
+    """The products of queries [..., I, D] and keys [..., J, D] in float32 or better; finite for
+    float16, too.
+    """
     energies = torch.matmul(query, key.transpose(-1, -2))
     if energies.dtype == torch.float16:
         limits = torch.finfo(torch.float16)
@@ -107,7 +149,9 @@ def dot_products_in_float32(query: Tensor, key: Tensor) -> Tensor:
     return energies.to(torch.promote_types(energies.dtype, torch.float32))
 
 
-def _attend_fused(call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, masks: Masks) -> Tensor:
+def _attend_fused(
+    call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, masks: Masks
+) -> Tensor:
     """As `attend_by_products`, by torch's fused attention."""
     dtype = query.dtype
     energies = call.added_energies(masks.cells)
@@ -119,7 +163,9 @@ def _attend_fused(call: AttentionCall, query: Tensor, keys: Tensor, values: Tens
         seen = masks.additive(query.dtype)
     else:
         energies = energies.to(query.dtype)
-        seen = energies if masks.hidden is None else energies.masked_fill(masks.hidden, float("-inf"))
+        seen = (
+            energies if masks.hidden is None else energies.masked_fill(masks.hidden, float("-inf"))
+        )
     # Tensors without content have no autocast
     with nullcontext() if query.is_meta else torch.autocast(query.device.type, enabled=False):
         output = F.scaled_dot_product_attention(
@@ -129,10 +175,12 @@ def _attend_fused(call: AttentionCall, query: Tensor, keys: Tensor, values: Tens
 
 
 def fused_is_faster(call: AttentionCall) -> bool:
-    """Whether torch's fused attention, which gives no weights and no gradient for energies, is the better way."""
+    """Whether torch's fused attention, which gives no weights and no gradient for energies, is the
+    better way.
+    """
     if call.value_terms or (call.energy_terms and call.dropout_p > 0.0):
-        # With dropout the choice must not depend on gradients: reentrant checkpointing computes without and again with
-        # them, and each way drops other weights.
+        # With dropout the choice must not depend on gradients: reentrant checkpointing computes
+        # without and again with them, and each way drops other weights.
         return False
     if torch.is_grad_enabled() and any(term.requires_grad for term in call.terms):
         return False
@@ -140,11 +188,18 @@ def fused_is_faster(call: AttentionCall) -> bool:
 
 
 def trains_faster_in_float32(query: Tensor, dropout_p: float) -> bool:
-    """Whether torch's fused attention is to compute in float32: CPUs are slow in bfloat16's backward."""
-    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and (query.requires_grad or dropout_p > 0.0)
+    """Whether torch's fused attention is to compute in float32: CPUs are slow in bfloat16's
+    backward.
+    """
+    return (
+        query.device.type == "cpu"
+        and query.dtype == torch.bfloat16
+        and (query.requires_grad or dropout_p > 0.0)
+    )
 
 
-# --- masks: shared with the blocks --------------------------------------------------------------------------------
+# --- masks: shared with the blocks
+# --------------------------------------------------------------------------------
 
 
 @dataclass
@@ -152,12 +207,18 @@ class Masks:
     """What layers share if their queries see the same keys."""
 
     cells: Cells
-    hidden: Tensor | None  # keys that a query does not see (None: it sees all); opened where it sees none
-    fully_masked: Tensor | None  # [..., I, 1], queries that see no key, whose output becomes zero; None: none
+    hidden: (
+        Tensor | None
+    )  # keys that a query does not see (None: it sees all); opened where it sees none
+    fully_masked: (
+        Tensor | None
+    )  # [..., I, 1], queries that see no key, whose output becomes zero; None: none
     _additive: Tensor | None = None
 
     def additive(self, dtype: torch.dtype) -> Tensor | None:
-        """0 for what is seen, -inf for what is not, made once; torch would make it of a boolean mask every time."""
+        """0 for what is seen, -inf for what is not, made once; torch would make it of a boolean
+        mask every time.
+        """
         if self.hidden is not None and (self._additive is None or self._additive.dtype != dtype):
             zeros = torch.zeros_like(self.hidden, dtype=dtype)
             self._additive = zeros.masked_fill_(self.hidden, float("-inf"))
@@ -167,7 +228,9 @@ class Masks:
 def make_masks(call: AttentionCall, cells: Cells, real: Tensor | None) -> Masks:
     """The masks of `cells`; `real` says which keys are real tokens, broadcastable to the cells."""
     area, fully_masked = call.area, None
-    may_hide_all = [term.visible(cells) for term in call.visibility_terms] + ([] if real is None else [real])
+    may_hide_all = [term.visible(cells) for term in call.visibility_terms] + (
+        [] if real is None else [real]
+    )
     allowed = [area.within_window(cells.distance)] if area.window is not None or area.causal else []
     allowed += may_hide_all
     visible = cells.over_keys(functools.reduce(Tensor.__and__, allowed)) if allowed else None
@@ -189,19 +252,28 @@ def _zero_rows(output: Tensor, fully_masked: Tensor | None) -> Tensor:
     return output if fully_masked is None else output.masked_fill(fully_masked, 0.0)
 
 
-# --- masks written out for all pairs -----------------------------------------------------------------------------
+# --- masks written out for all pairs
+# -----------------------------------------------------------------------------
 
 
 class DenseCells(Cells):
-    """All cells of a call, or those of a chunk of its queries: [B or 1, H or 1, I, J], I the queries of the chunk."""
+    """All cells of a call, or those of a chunk of its queries: [B or 1, H or 1, I, J], I the
+    queries of the chunk.
+    """
 
     def __init__(self, call: AttentionCall, chunk: slice | None = None) -> None:
-        (_, heads, queries, _), keys, device = call.query.shape, call.key.shape[2], call.query.device
+        (_, heads, queries, _), keys, device = (
+            call.query.shape,
+            call.key.shape[2],
+            call.query.device,
+        )
         self.chunk = chunk
         self.query_position = self.rows(call.query_positions[:, None, :, None])  # [B or 1, 1, I, 1]
         self.key_position = call.key_positions[:, None, None, :]
         places = torch.arange(keys, device=device)
-        self.distance = places[None, :] - self.rows(torch.arange(keys - queries, keys, device=device)[:, None])
+        self.distance = places[None, :] - self.rows(
+            torch.arange(keys - queries, keys, device=device)[:, None]
+        )
         self.head = torch.arange(heads, device=device)[:, None, None]
 
     def rows(self, values: Tensor) -> Tensor:
@@ -220,6 +292,8 @@ def _dense_masks(call: AttentionCall, chunk: slice | None = None) -> Masks:
 
     def make() -> Masks:
         padding = call.key_padding_mask
-        return make_masks(call, DenseCells(call, chunk), None if padding is None else padding[:, None, None, :])
+        return make_masks(
+            call, DenseCells(call, chunk), None if padding is None else padding[:, None, None, :]
+        )
 
     return call.once("dense", make) if chunk is None else make()

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Local attention through torch's FlexAttention: one fused kernel that skips the blocks that no query sees."""
+"""Local attention through torch's FlexAttention: one fused kernel that skips the blocks that no
+query sees.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,22 @@ def flex_local_attention(call: AttentionCall) -> Tensor:
 
 @functools.cache
 def _kernel(device_type: str) -> Callable[..., Tensor]:
-    # Uncompiled, FlexAttention writes out all energies: right on a CPU without a compiler, wasteful on a GPU.
-    kernel: Any = flex_attention if device_type == "cpu" else torch.compile(flex_attention, dynamic=True)
+    # Uncompiled, FlexAttention writes out all energies: right on a CPU without a compiler, wasteful
+    # on a GPU.
+    kernel: Any = (
+        flex_attention if device_type == "cpu" else torch.compile(flex_attention, dynamic=True)
+    )
     return kernel
 
 
 def _keys_of_area(states: Tensor, call: AttentionCall) -> Tensor:
-    """[B, H, J, D] -> [B, H, N * slot, D]: place p is key p % slot of the neighbour p // slot; the rest is zeros."""
+    """[B, H, J, D] -> [B, H, N * slot, D]: place p is key p % slot of the neighbour p // slot; the
+    rest is zeros.
+    """
     padded = call.area.pad_heads(F.pad(states, (0, 0, 0, _slot(call) - states.shape[2])))
-    return padded.unfold(1, call.area.head_area, 1).permute(0, 1, 4, 2, 3).flatten(2, 3).contiguous()
+    return (
+        padded.unfold(1, call.area.head_area, 1).permute(0, 1, 4, 2, 3).flatten(2, 3).contiguous()
+    )
 
 
 def _slot(call: AttentionCall) -> int:
@@ -49,13 +58,16 @@ def _slot(call: AttentionCall) -> int:
     return keys if call.area.head_area == 1 else -(-keys // BLOCK) * BLOCK
 
 
-# --- single cells, as FlexAttention asks for them -----------------------------------------------------------------
+# --- single cells, as FlexAttention asks for them
+# -----------------------------------------------------------------
 
 
 class _OneCell(Cells):
     """The cell of query i of head h and key j."""
 
-    def __init__(self, starts: tuple[int | Tensor, int | Tensor], offset: int, *index: Tensor) -> None:
+    def __init__(
+        self, starts: tuple[int | Tensor, int | Tensor], offset: int, *index: Tensor
+    ) -> None:
         self.index = b, self.head, i, j = index
         self.distance = j - (i + offset)
         self.query_position, self.key_position = (
@@ -78,7 +90,9 @@ class _OneCell(Cells):
 
     def _within(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         """The cell's index into a tensor that broadcasts to [B, H, I, J] (or a prefix of it)."""
-        return tuple(at if size != 1 else at * 0 for at, size in zip(self.index, shape, strict=False))
+        return tuple(
+            at if size != 1 else at * 0 for at, size in zip(self.index, shape, strict=False)
+        )
 
 
 def _cell_at(call: AttentionCall) -> Callable[..., _OneCell]:
@@ -124,11 +138,14 @@ def _score(call: AttentionCall) -> Callable[..., Tensor] | None:
     return added if call.energy_terms else None
 
 
-# --- blocks of cells ----------------------------------------------------------------------------------------------
+# --- blocks of cells
+# ----------------------------------------------------------------------------------------------
 
 
 def flex_block_mask(call: AttentionCall) -> BlockMask:
-    """Which blocks of keys each block of queries sees, without writing out all cells as `create_block_mask` does."""
+    """Which blocks of keys each block of queries sees, without writing out all cells as
+    `create_block_mask` does.
+    """
     some, whole = _visible_blocks(call)
     return BlockMask.from_kv_blocks(
         *_ordered(some & ~whole),
@@ -140,7 +157,9 @@ def flex_block_mask(call: AttentionCall) -> BlockMask:
 
 
 def _visible_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """Whether blocks may hold a visible cell, and whether all of theirs are: [B or 1, H or 1, blocks, N * blocks]."""
+    """Whether blocks may hold a visible cell, and whether all of theirs are: [B or 1, H or 1,
+    blocks, N * blocks].
+    """
     area, device = call.area, call.query.device
     queries, keys = call.query.shape[2], call.key.shape[2]
     query_blocks = torch.arange(0, queries, BLOCK, device=device)[:, None]
@@ -148,12 +167,18 @@ def _visible_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
     last_key = (first_key + (BLOCK - 1)).clamp(max=keys - 1)
     first_query = query_blocks + (keys - queries)  # in places of keys
     last_query = (query_blocks + (BLOCK - 1)).clamp(max=queries - 1) + (keys - queries)
-    nearest, farthest = first_key - last_query, last_key - first_query  # distances in a block lie between
+    nearest, farthest = (
+        first_key - last_query,
+        last_key - first_query,
+    )  # distances in a block lie between
     reach = max(queries, keys) if area.half_window is None else area.half_window
     most = 0 if area.causal else reach
     some = (farthest >= -reach) & (nearest <= most)
     whole = (nearest >= -reach) & (farthest <= most) & (first_key + BLOCK <= keys)
-    some, whole = some[None, None, :, None], whole[None, None, :, None]  # [1, 1, query blocks, 1, key blocks]
+    some, whole = (
+        some[None, None, :, None],
+        whole[None, None, :, None],
+    )  # [1, 1, query blocks, 1, key blocks]
     if call.key_padding_mask is not None:
         real = F.pad(call.key_padding_mask, (0, -keys % BLOCK)).unflatten(1, (-1, BLOCK))
         some = some & real.any(dim=-1)[:, None, None, None]
@@ -168,7 +193,9 @@ def _visible_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of blocks chosen in each row, and the blocks with these first, as `BlockMask` takes them."""
+    """The number of blocks chosen in each row, and the blocks with these first, as `BlockMask`
+    takes them.
+    """
     numbers = blocks.int()
     order = torch.argsort(numbers, dim=-1, descending=True, stable=True)
     return numbers.sum(dim=-1, dtype=torch.int32), order.to(torch.int32).contiguous()

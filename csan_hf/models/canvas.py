@@ -1,9 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Which cells of a batch's grids are real, and the one image that every convolution reads.
 
-What works on single cells gets the real ones alone, packed as rows of a matrix [R, channels]. For a convolution they
-are put on one canvas: the sentences lie side by side on shelves, with k // 2 columns of zeros between neighbours and
-k // 2 rows of zeros above each shelf, so that no window reaches from one sentence into another.
+What works on single cells gets the real ones alone, packed as rows of a matrix [R, channels]. For a
+convolution they are put on one canvas: the sentences lie side by side on shelves, with k // 2
+columns of zeros between neighbours and k // 2 rows of zeros above each shelf, so that no window
+reaches from one sentence into another.
 
     . . . . . . . . . . .      2 shelves, 4 sentences, k = 3:
     a a a a . b b b . c c      . is a zero
@@ -12,8 +13,8 @@ k // 2 rows of zeros above each shelf, so that no window reaches from one senten
     . . . . . . . . . . .
     d d d d d d d . . . .
 
-Without padding, the batch's grids themselves serve as the canvas, one below the other. They also do while torch traces
-a program for all lengths; there padding is masked instead.
+Without padding, the batch's grids themselves serve as the canvas, one below the other. They also do
+while torch traces a program for all lengths; there padding is masked instead.
 
 Shapes: B sentences, I target rows, J source columns, N real rows, R real cells.
 """
@@ -60,8 +61,10 @@ class Canvas:
         shape: (B, I, J) of the grids.
         size: (S, H, W) of the canvas, `above` rows of zeros at the top of each of the S images.
         above: Rows of zeros above a sentence.
-        places: Where the real cells are; None = all cells are there, in order, each grid an image of its own.
-        real: [B · I · J, 1], True = a real cell, where padding is among the cells; None = it is not.
+        places: Where the real cells are; None = all cells are there, in order, each grid an image
+            of its own.
+        real: [B · I · J, 1], True = a real cell, where padding is among the cells; None = it is
+            not.
     """
 
     shape: tuple[int, int, int]
@@ -81,9 +84,9 @@ class Canvas:
     ) -> "Canvas":
         """The canvas of the cells where both tokens are real.
 
-        The lengths are read once, together, and nothing else waits for a GPU. They determine the size of the canvas
-        and the number of cells, which the host must know, as they are shapes of tensors. Without them every padded
-        cell would have to be computed.
+        The lengths are read once, together, and nothing else waits for a GPU. They determine the
+        size of the canvas and the number of cells, which the host must know, as they are shapes of
+        tensors. Without them every padded cell would have to be computed.
 
         Args:
             shape: (B, I, J).
@@ -113,7 +116,9 @@ class Canvas:
         tops, lefts, height, width = _arrange(heights, widths, above, beside)
         corners = torch.tensor([tops, lefts], device=lengths.device) - lengths[[0, 3]]
         cells = sum(count * wide for count, wide in zip(row_counts, column_counts, strict=True))
-        places = _find_places(target_mask, source_mask, lengths[5], corners, width, sum(row_counts), cells)
+        places = _find_places(
+            target_mask, source_mask, lengths[5], corners, width, sum(row_counts), cells
+        )
         return cls(shape, (1, height, width), above, places)
 
     def pack(self, grid: torch.Tensor) -> torch.Tensor:
@@ -130,7 +135,9 @@ class Canvas:
         return cells.view(batch, rows, columns, cells.shape[-1])
 
     def sum_of(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """At each cell [R, channels], its row of [B, I, channels] plus its column of [B, J, channels]."""
+        """At each cell [R, channels], its row of [B, I, channels] plus its column of [B, J,
+        channels].
+        """
         if self.places is None:
             return (rows.unsqueeze(2) + columns.unsqueeze(1)).flatten(0, 2)
         rows = rows.flatten(0, 1).index_select(0, self.places.rows)
@@ -141,14 +148,18 @@ class Canvas:
         """An image [S, channels, H, W], channels last, with the cells [R, channels] on it."""
         if self.places is None:
             grid = self.unpack(cells)
-            canvas = torch.nn.functional.pad(grid, (0, 0, 0, 0, self.above, 0)) if self.above else grid
+            canvas = (
+                torch.nn.functional.pad(grid, (0, 0, 0, 0, self.above, 0)) if self.above else grid
+            )
         else:
             canvas = _spread(cells, self.places.on_canvas, self.size[1] * self.size[2])
             canvas = canvas.view(*self.size, cells.shape[-1])
         return canvas.permute(0, 3, 1, 2)
 
     def paint_output(self, cells: torch.Tensor) -> torch.Tensor:
-        """Put cells [R, channels] where `read` finds them: an image [S, channels, H - above, W], zero elsewhere."""
+        """Put cells [R, channels] where `read` finds them: an image [S, channels, H - above, W],
+        zero elsewhere.
+        """
         if self.places is None:
             return self.unpack(cells).permute(0, 3, 1, 2)
         _, height, width = self.size
@@ -172,7 +183,8 @@ class Canvas:
     def aggregate(
         self, cells: torch.Tensor, source_mask: torch.Tensor | None, aggregation: Aggregate
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """An aggregation of real cells [R, f] over the source, of which the mask [B, J] says what is real.
+        """An aggregation of real cells [R, f] over the source, of which the mask [B, J] says what
+        is real.
 
         Returns:
             [B, I, f'] and ρ [B, I, J] or None; zero where a row has no real cell.
@@ -181,8 +193,12 @@ class Canvas:
         if self.places is None:
             return aggregation(self.unpack(cells), source_mask)
         count = self.places.rows.shape[0]
-        grid = _spread(cells, self.places.in_rows, count * columns).view(count, 1, columns, cells.shape[-1])
-        mask = None if source_mask is None else source_mask.index_select(0, self.places.rows // rows)
+        grid = _spread(cells, self.places.in_rows, count * columns).view(
+            count, 1, columns, cells.shape[-1]
+        )
+        mask = (
+            None if source_mask is None else source_mask.index_select(0, self.places.rows // rows)
+        )
         vectors, weights = aggregation(grid, mask)
         attention = None if weights is None else self._put_rows_back(weights.squeeze(1))
         return self._put_rows_back(vectors.squeeze(1)), attention
@@ -200,7 +216,9 @@ def _spread(cells: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tens
 
 
 def _extent(real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For a mask [B, T]: the first real place, the places from it to the last real one, the real ones, [B] each."""
+    """For a mask [B, T]: the first real place, the places from it to the last real one, the real
+    ones, [B] each.
+    """
     places = real.shape[1]
     count = real.sum(dim=1)
     first = real.int().argmax(dim=1)
@@ -208,7 +226,9 @@ def _extent(real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return first, torch.where(count > 0, last - first + 1, 0), count
 
 
-def _arrange(heights: list[int], widths: list[int], above: int, beside: int) -> tuple[list[int], list[int], int, int]:
+def _arrange(
+    heights: list[int], widths: list[int], above: int, beside: int
+) -> tuple[list[int], list[int], int, int]:
     """Put rectangles on shelves, the highest first, each on the first shelf with room for it.
 
     Returns:
@@ -233,7 +253,9 @@ def _arrange(heights: list[int], widths: list[int], above: int, beside: int) -> 
 def _fill_shelves(
     order: list[int], heights: list[int], widths: list[int], width: int, above: int, beside: int
 ) -> tuple[list[int], list[int], int]:
-    """Top row and left column of each rectangle on shelves of one width, and the height of all shelves."""
+    """Top row and left column of each rectangle on shelves of one width, and the height of all
+    shelves.
+    """
     tops, lefts = [0] * len(heights), [0] * len(heights)
     shelves: list[list[int]] = []  # top row and first free column of each
     height = 0
@@ -257,17 +279,22 @@ def _find_places(
     row_count: int,
     cell_count: int,
 ) -> _Places:
-    """The places of the real cells of masks [B, I] and [B, J] with `column_counts` [B] real columns.
+    """The places of the real cells of masks [B, I] and [B, J] with `column_counts` [B] real
+    columns.
 
-    `corners` [2, B] are the row and column of the canvas where row 0 and column 0 of a sentence's grid would lie.
-    """
+    `corners` [2, B] are the row and column of the canvas where row 0 and column 0 of a sentence's
+    grid would lie."""
     rows_each, columns_each = target_mask.shape[1], source_mask.shape[1]
     rows = torch.nonzero_static(target_mask.flatten(), size=row_count).squeeze(1)
-    columns = torch.nonzero_static(source_mask.flatten(), size=int(source_mask.shape[0] * columns_each), fill_value=0)
+    columns = torch.nonzero_static(
+        source_mask.flatten(), size=int(source_mask.shape[0] * columns_each), fill_value=0
+    )
     columns = columns.squeeze(1)
     sentence = rows // rows_each
     cells_of_row = column_counts[sentence]
-    row_of_cell = torch.arange(row_count, device=rows.device).repeat_interleave(cells_of_row, output_size=cell_count)
+    row_of_cell = torch.arange(row_count, device=rows.device).repeat_interleave(
+        cells_of_row, output_size=cell_count
+    )
     first_cell = cells_of_row.cumsum(0) - cells_of_row
     number_in_row = torch.arange(cell_count, device=rows.device) - first_cell[row_of_cell]
     sentence_of_cell = sentence[row_of_cell]
@@ -291,12 +318,13 @@ def rows_with_labels(labels: torch.Tensor) -> torch.Tensor:
     return _up_to_last(labels.ne(-100))
 
 
-def rows_before_padding(decoder_input_ids: torch.Tensor, config: PervasiveAttentionConfig) -> torch.Tensor:
+def rows_before_padding(
+    decoder_input_ids: torch.Tensor, config: PervasiveAttentionConfig
+) -> torch.Tensor:
     """[B, I], True for the start token and what follows, up to trailing padding.
 
-    A last end of sentence is not real, either: it is there because a longer sentence is in the batch, and no token
-    follows it. An end of sentence before other tokens counts as real.
-    """
+    A last end of sentence is not real, either: it is there because a longer sentence is in the
+    batch, and no token follows it. An end of sentence before other tokens counts as real."""
     following = decoder_input_ids[:, 1:]
     real = torch.ones_like(decoder_input_ids, dtype=torch.bool)
     unpadded = _up_to_last(following.ne(config.pad_token_id))
@@ -320,7 +348,9 @@ def words_to_explain(
     decoder_attention_mask: torch.Tensor | None,
     labels: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The word [B, I] whose logit each row's alignment explains: the label, the next input, or the likeliest word."""
+    """The word [B, I] whose logit each row's alignment explains: the label, the next input, or the
+    likeliest word.
+    """
     words = logits.argmax(dim=-1)
     if decoder_input_ids is not None and decoder_input_ids.shape[1] > 1:
         following = decoder_input_ids[:, 1:]

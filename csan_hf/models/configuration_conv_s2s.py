@@ -5,23 +5,29 @@ from .configuration_seq2seq import MOST_LAYERS, Seq2SeqConfig, bounded
 
 
 class ConvS2SConfig(Seq2SeqConfig):
-    """Configuration of a convolutional encoder-decoder with attention in every decoder layer (Gehring et al., 2017).
+    """Configuration of a convolutional encoder-decoder with attention in every decoder layer
+    (Gehring et al., 2017).
 
     The defaults are the deep network of Elbayad et al. (CoNLL 2018, section 4.1).
 
     Args:
         vocab_size: Entries of the source vocabulary (of both, where shared).
         decoder_vocab_size: Entries of the target vocabulary; default: `vocab_size`.
-        share_encoder_decoder_embeddings: Whether source and target share one embedding (and one vocabulary).
+        share_encoder_decoder_embeddings: Whether source and target share one embedding (and one
+            vocabulary).
         tie_word_embeddings: Whether the output projection is the target embedding.
-        embed_dim: Width e of embeddings, of what attention compares, and of the input of the output projection.
-        hidden_size: Channels d of the convolutions' inputs; each makes 2d, one half gates the other.
+        embed_dim: Width e of embeddings, of what attention compares, and of the input of the output
+            projection.
+        hidden_size: Channels d of the convolutions' inputs; each makes 2d, one half gates the
+            other.
         encoder_layers: Convolutions of the encoder.
         decoder_layers: Convolutions of the decoder, each followed by attention.
         kernel_size: Width of the convolutions, in tokens; odd.
-        dropout: Dropout of embeddings, of the input of every convolution and of the output projection's.
+        dropout: Dropout of embeddings, of the input of every convolution and of the output
+            projection's.
         max_position_embeddings: Learned positions; longer inputs are refused.
-        use_cache: Whether generation keeps the last `kernel_size` - 1 inputs of every decoder convolution.
+        use_cache: Whether generation keeps the last `kernel_size` - 1 inputs of every decoder
+            convolution.
         decoder_start_token_id: First input of the decoder.
         pad_token_id: Padding token.
         eos_token_id: End of a sentence.
@@ -48,7 +54,9 @@ class ConvS2SConfig(Seq2SeqConfig):
     max_position_embeddings: int = bounded(1024, 1)
 
     def validate_fields(self) -> None:
-        """Raise `ValueError` where the configuration is impossible; the message names field and value."""
+        """Raise `ValueError` where the configuration is impossible; the message names field and
+        value.
+        """
         super().validate_fields()
         if self.kernel_size % 2 == 0:
             raise ValueError(f"`kernel_size` must be odd, got {self.kernel_size}.")

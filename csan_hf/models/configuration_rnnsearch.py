@@ -7,23 +7,30 @@ from .configuration_seq2seq import Seq2SeqConfig, bounded
 
 
 class RnnSearchConfig(Seq2SeqConfig):
-    """Configuration of a recurrent encoder-decoder with attention (Bahdanau et al., 2015; Luong et al., 2015).
+    """Configuration of a recurrent encoder-decoder with attention (Bahdanau et al., 2015; Luong et
+    al., 2015).
 
-    The defaults are the baseline of Elbayad et al. (CoNLL 2018, section 4.1). Its published 6M parameters fit
-    `tie_word_embeddings=False`; with the tied projection of the paper's text there are 3.6M.
+    The defaults are the baseline of Elbayad et al. (CoNLL 2018, section 4.1). Its published 6M
+    parameters fit `tie_word_embeddings=False`; with the tied projection of the paper's text there
+    are 3.6M.
 
     Args:
         vocab_size: Entries of the source vocabulary (of both, where shared).
         decoder_vocab_size: Entries of the target vocabulary; default: `vocab_size`.
-        share_encoder_decoder_embeddings: Whether source and target share one embedding (and one vocabulary).
+        share_encoder_decoder_embeddings: Whether source and target share one embedding (and one
+            vocabulary).
         tie_word_embeddings: Whether the output projection is the target embedding.
         source_embed_dim: Width d_s of the source embedding.
         target_embed_dim: Width d_t of the target embedding.
-        hidden_size: Width d of the decoder's LSTM, and of the encoder's two directions together. Even.
-        attention: Energy of a decoder state h and an encoder state s: `"dot"` h·s, `"general"` h·(W s) (Luong et al.,
-            section 3.1) or `"additive"` v·tanh(W h + U s) (Bahdanau et al., appendix A.1.2).
-        input_feeding: Whether the attentional state of a step is an input of the next (Luong et al., section 3.3).
-        dropout: Dropout of both embeddings and of the attentional state before the output projection.
+        hidden_size: Width d of the decoder's LSTM, and of the encoder's two directions together.
+            Even.
+        attention: Energy of a decoder state h and an encoder state s: `"dot"` h·s, `"general"` h·(W
+            s) (Luong et al., section 3.1) or `"additive"` v·tanh(W h + U s) (Bahdanau et al.,
+            appendix A.1.2).
+        input_feeding: Whether the attentional state of a step is an input of the next (Luong et
+            al., section 3.3).
+        dropout: Dropout of both embeddings and of the attentional state before the output
+            projection.
         init_std: Standard deviation of new embeddings; default: their width ** -0.5.
         use_cache: Whether generation keeps the decoder's state.
         decoder_start_token_id: First input of the decoder.
@@ -60,10 +67,14 @@ class RnnSearchConfig(Seq2SeqConfig):
         return self.target_embed_dim if self.tie_word_embeddings else self.hidden_size
 
     def validate_fields(self) -> None:
-        """Raise `ValueError` where the configuration is impossible; the message names field and value."""
+        """Raise `ValueError` where the configuration is impossible; the message names field and
+        value.
+        """
         super().validate_fields()
         if self.hidden_size % 2:
-            raise ValueError(f"`hidden_size` must be even (two directions share it), got {self.hidden_size}.")
+            raise ValueError(
+                f"`hidden_size` must be even (two directions share it), got {self.hidden_size}."
+            )
         if self.share_encoder_decoder_embeddings and self.source_embed_dim != self.target_embed_dim:
             raise ValueError(
                 f"`target_embed_dim` ({self.target_embed_dim}) must equal `source_embed_dim` "

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the configurations of all families share: fields, declared bounds, refusal of misspelt fields, saving."""
+"""What the configurations of all families share: fields, declared bounds, refusal of misspelt
+fields, saving.
+"""
 
 import dataclasses
 import difflib
@@ -18,7 +20,8 @@ MINIMUM_TRANSFORMERS = "5.24"
 UNTESTED_TRANSFORMERS = "5.25"
 require_version(
     f"transformers>={MINIMUM_TRANSFORMERS}",
-    f"This checkpoint's code needs transformers {MINIMUM_TRANSFORMERS} or newer: pip install -U transformers",
+    f"This checkpoint's code needs transformers {MINIMUM_TRANSFORMERS} or newer: pip install -U "
+    "transformers",
 )
 
 # An older transformers lacks what follows
@@ -30,19 +33,42 @@ logger = logging.get_logger(__name__)
 
 if version.parse(transformers.__version__) >= version.parse(UNTESTED_TRANSFORMERS):
     logger.warning_once(
-        f"This code was tested with transformers {MINIMUM_TRANSFORMERS} to below {UNTESTED_TRANSFORMERS}, and this is "
-        f"{transformers.__version__}. Should it fail: pip install 'transformers<{UNTESTED_TRANSFORMERS}'"
+        f"This code was tested with transformers {MINIMUM_TRANSFORMERS} to below "
+        f"{UNTESTED_TRANSFORMERS}, and this is {transformers.__version__}. Should it fail: pip "
+        f"install 'transformers<{UNTESTED_TRANSFORMERS}'"
     )
 
-MOST_LAYERS = 1000  # a config.json that asks for millions would keep the machine busy without a word
-MOST_TOKENS = 2**31 - 1  # the longest distance, window or width: a number that every tensor can hold
-# What transformers and its companions hand to a config or keep in it, beside its fields and properties
-_OF_THE_LIBRARY = {"attn_implementation", "experts_implementation", "auto_map", "custom_pipelines", "tokenizer_class"}
-_OF_THE_LIBRARY |= {"prefix", "pruned_heads", "quantization_config", "task_specific_params", "torchscript"}
+MOST_LAYERS = (
+    1000  # a config.json that asks for millions would keep the machine busy without a word
+)
+MOST_TOKENS = (
+    2**31 - 1
+)  # the longest distance, window or width: a number that every tensor can hold
+# What transformers and its companions hand to a config or keep in it, beside its fields and
+# properties
+_OF_THE_LIBRARY = {
+    "attn_implementation",
+    "experts_implementation",
+    "auto_map",
+    "custom_pipelines",
+    "tokenizer_class",
+}
+_OF_THE_LIBRARY |= {
+    "prefix",
+    "pruned_heads",
+    "quantization_config",
+    "task_specific_params",
+    "torchscript",
+}
 
 
 def bounded(
-    default: Any, least: Any = None, most: Any = None, above: Any = None, below: Any = None, odd: Any = None
+    default: Any,
+    least: Any = None,
+    most: Any = None,
+    above: Any = None,
+    below: Any = None,
+    odd: Any = None,
 ) -> Any:
     """A field and the numbers that it may hold; `above` and `below` are strict, None = no bound."""
     bounds = {"above": above, "at least": least, "below": below, "at most": most, "odd": odd}
@@ -51,12 +77,13 @@ def bounded(
 
 
 class Seq2SeqConfig(PreTrainedConfig):
-    """Base of the families' configurations: encoder-decoders with one shared or two separate vocabularies.
+    """Base of the families' configurations: encoder-decoders with one shared or two separate
+    vocabularies.
 
-    Fields are checked by their types and the bounds declared beside them (`bounded`) on construction, on loading, with
-    overrides, too, and before saving: a ValueError names field and value. A misspelt field is refused; any other
-    keyword gives a warning and is kept as an attribute, as in transformers.
-    """
+    Fields are checked by their types and the bounds declared beside them (`bounded`) on
+    construction, on loading, with overrides, too, and before saving: a ValueError names field and
+    value. A misspelt field is refused; any other keyword gives a warning and is kept as an
+    attribute, as in transformers."""
 
     after_saving: ClassVar[Any] = None  # method with which csan_hf adds what a save needs
     architectures: list[str] | None = None
@@ -83,38 +110,66 @@ class Seq2SeqConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Make a config as transformers does, with overrides among its fields checked like all others."""
+        """Make a config as transformers does, with overrides among its fields checked like all
+        others.
+        """
         names = {name: cls.attribute_map.get(name, name) for name in kwargs if name != "dtype"}
-        overrides = {own: kwargs.pop(name) for name, own in names.items() if own in cls.__dataclass_fields__}
+        overrides = {
+            own: kwargs.pop(name) for name, own in names.items() if own in cls.__dataclass_fields__
+        }
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:  # type: ignore[override]
-        """Save as transformers does, the code of the configuration beside it, if the fields are possible."""
+        """Save as transformers does, the code of the configuration beside it, if the fields are
+        possible.
+        """
         self.validate_fields()
         super().save_pretrained(save_directory, **kwargs)
         if self.after_saving is not None:
             self.after_saving(save_directory)
 
     def validate_fields(self) -> None:
-        """Raise `ValueError` where the configuration is impossible; the message names field and value."""
+        """Raise `ValueError` where the configuration is impossible; the message names field and
+        value.
+        """
         check_fields(self)
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             sizes = f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size})"
             raise ValueError(f"{sizes} with share_encoder_decoder_embeddings=True.")
-        for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id", "bos_token_id", "forced_eos_token_id"):
-            size = self.decoder_vocab_size if name != "pad_token_id" else min(self.vocab_size, self.decoder_vocab_size)
+        for name in (
+            "pad_token_id",
+            "decoder_start_token_id",
+            "eos_token_id",
+            "bos_token_id",
+            "forced_eos_token_id",
+        ):
+            size = (
+                self.decoder_vocab_size
+                if name != "pad_token_id"
+                else min(self.vocab_size, self.decoder_vocab_size)
+            )
             value = getattr(self, name)
             tokens = value if isinstance(value, list) else [0 if value is None else value]
             if not tokens or not all(0 <= token < size for token in tokens):
-                raise ValueError(f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}.")
+                raise ValueError(
+                    f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}."
+                )
 
     def _check_keywords(self, keywords: dict[str, Any]) -> None:
-        """Refuse misspelt fields, and warn of other keywords that name none; a config saved earlier always loads."""
-        known = {*_OF_THE_LIBRARY, *self.attribute_map, *GenerationConfig._get_default_generation_params()}
+        """Refuse misspelt fields, and warn of other keywords that name none; a config saved earlier
+        always loads.
+        """
+        known = {
+            *_OF_THE_LIBRARY,
+            *self.attribute_map,
+            *GenerationConfig._get_default_generation_params(),
+        }
         for name in keywords:
             if name in known or name.startswith("_") or hasattr(type(self), name):
                 continue
-            close = difflib.get_close_matches(name, type(self).__dataclass_fields__, n=1, cutoff=0.8)
+            close = difflib.get_close_matches(
+                name, type(self).__dataclass_fields__, n=1, cutoff=0.8
+            )
             message = f"{type(self).__name__} has no field {name!r}"
             if close and self.transformers_version is None:
                 raise ValueError(f"{message}. Did you mean {close[0]!r}?")
@@ -122,16 +177,24 @@ class Seq2SeqConfig(PreTrainedConfig):
 
 
 def check_fields(instance: Any, prefix: str = "") -> None:
-    """Raise `ValueError` unless all fields of a dataclass have their types and are within the declared bounds."""
+    """Raise `ValueError` unless all fields of a dataclass have their types and are within the
+    declared bounds.
+    """
     for field in dataclasses.fields(instance):
         bounds, value = field.metadata.get("bounds", {}), getattr(instance, field.name)
         try:
-            type_validator(field.name, value, field.type)  # transformers' own have no types at run time
-            fits = value is None or all(_HOLDS[words](value, bound) for words, bound in bounds.items())
+            type_validator(
+                field.name, value, field.type
+            )  # transformers' own have no types at run time
+            fits = value is None or all(
+                _HOLDS[words](value, bound) for words, bound in bounds.items()
+            )
         except TypeError:
             fits = False
         if not fits or value in (float("inf"), float("-inf")):
-            limits = " and ".join(words if words == "odd" else f"{words} {bound}" for words, bound in bounds.items())
+            limits = " and ".join(
+                words if words == "odd" else f"{words} {bound}" for words, bound in bounds.items()
+            )
             kind = f"{_in_words(field.type)} {limits}".strip()
             raise ValueError(f"`{prefix}{field.name}` must be {kind}, got {value!r}.")
 
@@ -142,12 +205,25 @@ def _in_words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {list(parts)}"
     if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_in_words(part) for part in parts if part is not int or float not in parts)
+        return " or ".join(
+            _in_words(part) for part in parts if part is not int or float not in parts
+        )
     return _WORDS.get(kind) or str(kind)
 
 
-_HOLDS: dict[str, Any] = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
+_HOLDS: dict[str, Any] = {
+    "at least": operator.ge,
+    "at most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+}
 _HOLDS["odd"] = lambda value, odd: value % 2 == odd
-_WORDS = {bool: "True or False", int: "an integer", float: "a number", str: "a string", type(None): "None"}
+_WORDS = {
+    bool: "True or False",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    type(None): "None",
+}
 
 __all__ = ["Seq2SeqConfig"]

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    EncoderDecoderCache,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
@@ -25,10 +31,18 @@ from .locality import LayerLocality, parameters_name
 from .seq2seq_model import drop
 
 BLOCKED = "blocked"
-"""An `attn_implementation` of CSAN's own, unknown to the library: local layers in blocks, the others as "sdpa"."""
+"""An `attn_implementation` of CSAN's own, unknown to the library: local layers in blocks, the
+others as "sdpa".
+"""
 
-# Backend of the local layers under each attention implementation; under "sdpa", the library's default, the fastest.
-_LOCAL_BACKENDS = {"eager": "eager", "sdpa": None, BLOCKED: "blocked", "flex_attention": "flex_attention"}
+# Backend of the local layers under each attention implementation; under "sdpa", the library's
+# default, the fastest.
+_LOCAL_BACKENDS = {
+    "eager": "eager",
+    "sdpa": None,
+    BLOCKED: "blocked",
+    "flex_attention": "flex_attention",
+}
 
 
 def check_local_implementation(implementation: str, locality: LayerLocality) -> None:
@@ -36,20 +50,29 @@ def check_local_implementation(implementation: str, locality: LayerLocality) -> 
     if implementation in _LOCAL_BACKENDS:
         return
     is_flash = is_flash_attention_requested(requested_attention_implementation=implementation)
-    if not is_flash or locality.area.head_area > 1 or any(method.term is not None for method in locality.methods):
+    if (
+        not is_flash
+        or locality.area.head_area > 1
+        or any(method.term is not None for method in locality.methods)
+    ):
         knows = " (the only locality it knows is a window of positions)" if is_flash else ""
         raise ValueError(
             f"attn_implementation={implementation!r} cannot run CSAN's local layers{knows}: "
-            f"{', '.join(method.key for method in locality.methods)}; use one of {list(_LOCAL_BACKENDS)}."
+            f"{', '.join(method.key for method in locality.methods)}; use one of "
+            f"{list(_LOCAL_BACKENDS)}."
         )
 
 
 def full_attention_implementation(implementation: str | None) -> str | None:
-    """The library's name of the implementation that layers without locality use under `implementation`."""
+    """The library's name of the implementation that layers without locality use under
+    `implementation`.
+    """
     return "sdpa" if implementation == BLOCKED else implementation
 
 
-_SDPA = SimpleNamespace(_attn_implementation="sdpa")  # made here, as a compiled forward cannot make it
+_SDPA = SimpleNamespace(
+    _attn_implementation="sdpa"
+)  # made here, as a compiled forward cannot make it
 
 
 def mask_config(config: CsanConfig) -> Any:
@@ -61,14 +84,18 @@ class AttentionMasks(NamedTuple):
     """The masks of one kind of attention, made once per forward for all layers."""
 
     full: Any = None  # what the library's attention functions take
-    padding: Tensor | None = None  # [B, J] boolean, True = a real token; for local attention. None = all real
+    padding: Tensor | None = (
+        None  # [B, J] boolean, True = a real token; for local attention. None = all real
+    )
     first_real: Tensor | None = None  # [B], place of each sentence's first real token; None = 0
     shared: SharedMasks | None = None  # what the local layers derive from these
     real_queries: Tensor | None = None  # [B, past + I] boolean, of cross-attention; None = all real
 
 
 def first_real_token(padding: Tensor | None) -> Tensor | None:
-    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None without a mask."""
+    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None
+    without a mask.
+    """
     return None if padding is None else padding.to(torch.int32).argmax(dim=-1)
 
 
@@ -84,17 +111,21 @@ def eager_attention_forward(
 ) -> tuple[Tensor, Tensor]:
     """Full attention that also returns its weights: output [B, I, H, D], weights [B, H, I, J].
 
-    A query that sees no key (`attention_mask` is the lowest number in its whole row, or False) yields zeros.
-    """
+    A query that sees no key (`attention_mask` is the lowest number in its whole row, or False)
+    yields zeros."""
     energies = dot_products_in_float32(query * scaling, key)
     row_visible = None
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:  # a user's own
             lowest = torch.finfo(query.dtype).min
-            attention_mask = torch.zeros_like(attention_mask, dtype=query.dtype).masked_fill(~attention_mask, lowest)
+            attention_mask = torch.zeros_like(attention_mask, dtype=query.dtype).masked_fill(
+                ~attention_mask, lowest
+            )
         lowest = torch.finfo(attention_mask.dtype).min
         row_visible = (attention_mask > lowest).any(dim=-1, keepdim=True)
-        energies = energies + attention_mask.clamp(min=lowest)  # not -inf, whose softmax in an empty row is NaN
+        energies = energies + attention_mask.clamp(
+            min=lowest
+        )  # not -inf, whose softmax in an empty row is NaN
     weights = F.softmax(energies, dim=-1)
     if row_visible is not None:
         weights = weights.masked_fill(~row_visible, 0.0)
@@ -104,7 +135,8 @@ def eager_attention_forward(
 
 
 class CsanAttention(nn.Module):
-    """Multi-head attention, full or local as `config.layer_locality` says; a method's parameters are a submodule.
+    """Multi-head attention, full or local as `config.layer_locality` says; a method's parameters
+    are a submodule.
 
     `observe_terms`, where it is set, is called with the terms of every call.
     """
@@ -114,7 +146,11 @@ class CsanAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         site = config.attention_site(part, layer_idx)
-        self.num_heads, self.head_dim, self.is_causal = site.num_heads, site.head_dim, site.is_causal
+        self.num_heads, self.head_dim, self.is_causal = (
+            site.num_heads,
+            site.head_dim,
+            site.is_causal,
+        )
         self.is_cross_attention = part == "cross"
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
@@ -131,11 +167,15 @@ class CsanAttention(nn.Module):
 
     def locality_modules(self) -> dict[str, nn.Module]:
         """The parameters that locality methods add, by their names in this module."""
-        names = [parameters_name(method) for method in self.locality.methods] if self.locality else []
+        names = (
+            [parameters_name(method) for method in self.locality.methods] if self.locality else []
+        )
         return {name: module for name in names if (module := getattr(self, name)) is not None}
 
     def before(self, states: Tensor, masks: AttentionMasks | None) -> Tensor:
-        """Apply what locality methods put before the sub-layer, such as convolutions: [B, T, d] -> [B, T, d]."""
+        """Apply what locality methods put before the sub-layer, such as convolutions: [B, T, d] ->
+        [B, T, d].
+        """
         for method in self.locality.methods if self.locality else ():
             if method.before is not None:
                 padding = None if masks is None else masks.padding
@@ -151,12 +191,13 @@ class CsanAttention(nn.Module):
         query_offset: int | Tensor = 0,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from states [B, I, d] to themselves, or to `key_value_states` [B, J, d] in cross-attention.
+        """Attend from states [B, I, d] to themselves, or to `key_value_states` [B, J, d] in
+        cross-attention.
 
-        `query_offset` is the place of the first query (decoding with a cache). Returns the output [B, I, d] and, under
-        `eager`, weights [B, H, I, J], of a local layer only with `output_attentions`; summed over an area of heads,
-        and zero where something else replaces the attention.
-        """
+        `query_offset` is the place of the first query (decoding with a cache). Returns the output
+        [B, I, d] and, under `eager`, weights [B, H, I, J], of a local layer only with
+        `output_attentions`; summed over an area of heads, and zero where something else replaces
+        the attention."""
         masks = attention_mask or AttentionMasks()
         asked = kwargs.get("output_attentions")
         if asked is None:
@@ -165,7 +206,8 @@ class CsanAttention(nn.Module):
             module = getattr(self, parameters_name(replacement))
             output, weights = replacement.attend(module, hidden_states, masks.padding)
             if weights is None and self.config._attn_implementation == "eager":
-                # Zeros for None, which the library drops: that would shift the weights of later layers
+                # Zeros for None, which the library drops: that would shift the weights of later
+                # layers
                 batch, length = output.shape[:2]
                 weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)
             return output, weights if asked else None
@@ -175,24 +217,36 @@ class CsanAttention(nn.Module):
             output, weights = self._attend_fully(query, key, value, masks, **kwargs)
         else:
             running_sum = functools.partial(self._running_sum, cache, masks.real_queries)
-            output, weights = self._attend_locally(query, key, value, masks, query_offset, asked, running_sum)
+            output, weights = self._attend_locally(
+                query, key, value, masks, query_offset, asked, running_sum
+            )
         return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
     def _attend_fully(
         self, query: Tensor, key: Tensor, value: Tensor, masks: AttentionMasks, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D] and, under `eager`, the weights [B, H, I, J]."""
-        implementation: Any = full_attention_implementation(self.config._attn_implementation)  # None = eager
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        implementation: Any = full_attention_implementation(
+            self.config._attn_implementation
+        )  # None = eager
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            implementation, eager_attention_forward
+        )
         mask, dtype = masks.full, query.dtype
-        options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling, **kwargs}
+        options = {
+            "dropout": self.dropout if self.training else 0.0,
+            "scaling": self.scaling,
+            **kwargs,
+        }
         if implementation != "sdpa":
             return attend(self, query, key, value, mask, **options)
         in_float32 = trains_faster_in_float32(query, options["dropout"])
         if in_float32:
             query, key, value = query.float(), key.float(), value.float()
         if mask is not None and mask.is_floating_point() and mask.dtype != query.dtype:
-            mask = mask.float()  # a user's own: torch takes boolean masks, those of the queries' type, and float32
+            mask = (
+                mask.float()
+            )  # a user's own: torch takes boolean masks, those of the queries' type, and float32
         with torch.autocast(query.device.type, enabled=False) if in_float32 else nullcontext():
             output, _ = attend(self, query, key, value, mask, **options)
         return output.to(dtype) if in_float32 else output, None
@@ -207,25 +261,39 @@ class CsanAttention(nn.Module):
         wants_weights: bool,
         running_sum: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor | None]:
-        """The output [B, I, H, D] and, where they are asked for and there are any, the weights [B, H, I, J]."""
+        """The output [B, I, H, D] and, where they are asked for and there are any, the weights [B,
+        H, I, J].
+        """
         locality: Any = self.locality
         held, queries, padding = key.shape[2], query.shape[2], masks.padding
         # The keys that end at the last query, with their padding
         if self.is_causal and isinstance(query_offset, Tensor):
-            # Only the device knows how much a static cache holds, and shapes cannot depend on that: as many keys are
-            # taken as the queries can ever reach; those before the first are masked
-            reached = held if locality.past_tokens is None else min(held, queries + locality.past_tokens)
+            # Only the device knows how much a static cache holds, and shapes cannot depend on that:
+            # as many keys are taken as the queries can ever reach; those before the first are
+            # masked
+            reached = (
+                held if locality.past_tokens is None else min(held, queries + locality.past_tokens)
+            )
             places = torch.arange(queries - reached, queries, device=key.device) + query_offset
             index, real = places.clamp(min=0), (places >= 0).expand(key.shape[0], -1)
             padding = real if padding is None else real & padding.index_select(1, index)
             key, value = key.index_select(2, index), value.index_select(2, index)
         elif self.is_causal:
             seen = query_offset + queries
-            key, value = key[:, :, :seen], value[:, :, :seen]  # a static cache that is filled for the first time
+            key, value = (
+                key[:, :, :seen],
+                value[:, :, :seen],
+            )  # a static cache that is filled for the first time
         if padding is not None and padding.shape[-1] > key.shape[2]:
-            padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
-        # Where queries and keys stand among the real tokens; a windowed cache hands over the last keys only
-        query_start, key_start = query_offset, query_offset + queries - key.shape[2] if self.is_causal else 0
+            padding = padding[
+                :, padding.shape[-1] - key.shape[2] :
+            ]  # a windowed cache keeps the last keys
+        # Where queries and keys stand among the real tokens; a windowed cache hands over the last
+        # keys only
+        query_start, key_start = (
+            query_offset,
+            query_offset + queries - key.shape[2] if self.is_causal else 0,
+        )
         if masks.first_real is not None:
             key_start = key_start - masks.first_real
             query_start = query_start if self.is_cross_attention else query_start - masks.first_real
@@ -243,15 +311,21 @@ class CsanAttention(nn.Module):
         backend = _LOCAL_BACKENDS[implementation]
         if backend == "eager" and wants_weights:
             output, weights = attention_with_weights(call)
-            weights = _over_all_positions(weights, held, query_offset) if self.is_causal else weights
+            weights = (
+                _over_all_positions(weights, held, query_offset) if self.is_causal else weights
+            )
             return output.transpose(1, 2), weights
         if call.area.window is None and backend == "blocked":
             backend = None  # blocks follow a window; a layer without one has nothing to split
         return run(call, backend).transpose(1, 2), None
 
     def _running_sum(self, cache: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
-        """See `AttentionCall`: of real queries alone; the cache keeps the last sum beside the keys of all layers."""
-        sums = (values if real is None else values * real[:, None, -values.shape[-1] :]).cumsum(dim=-1)
+        """See `AttentionCall`: of real queries alone; the cache keeps the last sum beside the keys
+        of all layers.
+        """
+        sums = (values if real is None else values * real[:, None, -values.shape[-1] :]).cumsum(
+            dim=-1
+        )
         if cache is None:
             return sums
         kept: Any = getattr(cache, "self_attention_cache", cache)
@@ -259,7 +333,9 @@ class CsanAttention(nn.Module):
         if index < len(kept.layers) and kept.layers[index].get_seq_length() > 0:
             sums = sums + kept.layers[index].keys[:, :, -1:, 0]
         elif kept.is_compileable:
-            raise ValueError("A static cache has no place for the sums of `cross_locality`: take a dynamic one.")
+            raise ValueError(
+                "A static cache has no place for the sums of `cross_locality`: take a dynamic one."
+            )
         elif index == len(kept.layers) and kept.layer_class_to_replicate is None:
             kept.layers.append(DynamicSlidingWindowLayer(2))
         kept.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
@@ -269,7 +345,11 @@ class CsanAttention(nn.Module):
         """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         half_window, padding = call.area.half_window, call.key_padding_mask
-        if padding is not None and not torch.compiler.is_compiling() and call.once("all real", padding.all):
+        if (
+            padding is not None
+            and not torch.compiler.is_compiling()
+            and call.once("all real", padding.all)
+        ):
             padding = None  # as the library's own mask function
         # The library hands (w - 1, w - 1) to the kernel, whose unit is the tokens on either side
         window = None if half_window is None else half_window + 1
@@ -304,15 +384,18 @@ class CsanAttention(nn.Module):
 
 
 def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) -> Tensor:
-    """Spread weights [B, H, I, K], the last key at the last query's position, over all positions; the others get zero.
+    """Spread weights [B, H, I, K], the last key at the last query's position, over all positions;
+    the others get zero.
 
-    The cache gave `held` keys: fewer than there are positions where it keeps a window, more where it is static.
-    """
+    The cache gave `held` keys: fewer than there are positions where it keeps a window, more where
+    it is static."""
     queries, count = weights.shape[-2:]
     if isinstance(query_offset, Tensor):
         places = torch.arange(queries - count, queries, device=weights.device) + query_offset
         everywhere = weights.new_zeros(*weights.shape[:-1], held)
-        return everywhere.index_add(-1, places.clamp(min=0), weights)  # the clamped places have weight 0
+        return everywhere.index_add(
+            -1, places.clamp(min=0), weights
+        )  # the clamped places have weight 0
     end = query_offset + queries
     return weights if count == max(held, end) else F.pad(weights, (end - count, max(held - end, 0)))
 
@@ -329,7 +412,9 @@ class _BeamSharedCache(DynamicCache):
         self.num_beams = num_beams
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Reorder, unless each beam comes from its own sentence; an accelerator would wait longer for that check."""
+        """Reorder, unless each beam comes from its own sentence; an accelerator would wait longer
+        for that check.
+        """
         if beam_idx.device.type == "cpu":
             sentence = torch.arange(beam_idx.shape[0]) // self.num_beams
             if torch.equal(beam_idx // self.num_beams, sentence):
@@ -338,11 +423,20 @@ class _BeamSharedCache(DynamicCache):
 
 
 def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache of decoder layers, which keep what they need; `num_beams` consecutive rows share a source."""
+    """An empty cache of decoder layers, which keep what they need; `num_beams` consecutive rows
+    share a source.
+    """
     cache = DynamicCache()
     for layer in layers:
         past = None if layer.self_attn.locality is None else layer.self_attn.locality.past_tokens
-        # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
-        cache.layers.append(DynamicLayer() if past is None else DynamicSlidingWindowLayer(max(past + 1, 2)))
-    cache.layers += [DynamicSlidingWindowLayer(2) for layer in layers if _keeps_a_sum(layer.encoder_attn.locality)]
+        # The library's unit is the query and the keys before it; it keeps one fewer, and at least
+        # one.
+        cache.layers.append(
+            DynamicLayer() if past is None else DynamicSlidingWindowLayer(max(past + 1, 2))
+        )
+    cache.layers += [
+        DynamicSlidingWindowLayer(2)
+        for layer in layers
+        if _keeps_a_sum(layer.encoder_attn.locality)
+    ]
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

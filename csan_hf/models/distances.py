@@ -1,8 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Methods that go by distance: a window of positions, an area of heads, directions, relative positions.
+"""Methods that go by distance: a window of positions, an area of heads, directions, relative
+positions.
 
-Window and area: Yang et al., NAACL 2019. `BI_DIRECT` and `REL_POS` of its Table 1: Shen et al., AAAI 2018 (DiSAN), and
-Shaw et al., NAACL 2018. Biases of distances: Raffel et al., JMLR 2020 (T5).
+Window and area: Yang et al., NAACL 2019. `BI_DIRECT` and `REL_POS` of its Table 1: Shen et al.,
+AAAI 2018 (DiSAN), and Shaw et al., NAACL 2018. Biases of distances: Raffel et al., JMLR 2020 (T5).
 """
 
 import math
@@ -40,11 +41,13 @@ class Window(LocalityMethod):
 
 @dataclass(frozen=True)
 class HeadArea(LocalityMethod):
-    """A query of head h sees the keys of the heads |s - h| <= (N - 1) / 2, under one softmax (equations 5-6).
+    """A query of head h sees the keys of the heads |s - h| <= (N - 1) / 2, under one softmax
+    (equations 5-6).
 
     Attributes:
         size: N heads, the query's own included; odd, at most 2H - 1.
-        boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo H, N <= H).
+        boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo H, N
+            <= H).
     """
 
     size: int = bounded(MISSING, 1, odd=True)
@@ -85,9 +88,9 @@ class DirectionTerm(Term):
 class BiDirectional(LocalityMethod):
     """The first half of the heads sees the past, the second half the future; no parameters.
 
-    The query's own position is visible in both directions (DiSAN has a gate that brings it back). The released code
-    alternates past and future heads; in halves, the heads of an area agree in direction.
-    """
+    The query's own position is visible in both directions (DiSAN has a gate that brings it back).
+    The released code alternates past and future heads; in halves, the heads of an area agree in
+    direction."""
 
     key: ClassVar[str] = "bi_direct"
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
@@ -96,7 +99,10 @@ class BiDirectional(LocalityMethod):
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
         if site.num_heads % 2:
-            raise ValueError(f"`{name}` divides the heads and needs an even number of them, got {site.num_heads}.")
+            raise ValueError(
+                f"`{name}` divides the heads and needs an even number of them, got "
+                f"{site.num_heads}."
+            )
 
     def term(self, module: None, call: AttentionCall) -> DirectionTerm:
         """See `LocalityMethod`."""
@@ -107,7 +113,8 @@ class BiDirectional(LocalityMethod):
 class RelativePositionTerm(Term):
     """What the distance j - i, clipped to k on either side, adds to energies and outputs."""
 
-    energies: Tensor  # λ q_i · a^K_r for each of the 2k + 1 distances r, [B, H, I, 2k + 1], float32 or better
+    # λ q_i · a^K_r for each of the 2k + 1 distances r, [B, H, I, 2k + 1], float32 or better
+    energies: Tensor
     values: Tensor  # a^V, [2k + 1, D] or one table per head [H, 2k + 1, D]
 
     def energy(self, cells: Cells) -> Tensor:
@@ -117,7 +124,9 @@ class RelativePositionTerm(Term):
     def value(self, cells: Cells, weights: Tensor) -> Tensor:
         """Σ_j α_ij a^V_clip(j - i), the second summand of equation 3."""
         size, values = self.values.shape[-2], self.values
-        if values.dim() == 3:  # [H, 1.., 2k + 1, D], an axis for blocks of queries where there are some
+        if (
+            values.dim() == 3
+        ):  # [H, 1.., 2k + 1, D], an axis for blocks of queries where there are some
             values = values.view(values.shape[0], *[1] * (weights.dim() - 4), *values.shape[1:])
         return cells.sum_by(weights, self._clipped(cells), size).to(values.dtype) @ values
 
@@ -128,7 +137,9 @@ class RelativePositionTerm(Term):
 
 
 class RelativePositionTables(LocalityModule):
-    """The embeddings a^K (`keys`) and a^V (`values`) of the distances -k to k: [2k + 1, D], or [H, 2k + 1, D]."""
+    """The embeddings a^K (`keys`) and a^V (`values`) of the distances -k to k: [2k + 1, D], or [H,
+    2k + 1, D].
+    """
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -152,8 +163,8 @@ class RelativePositionTables(LocalityModule):
 class RelativePositions(LocalityMethod):
     """A learned vector of the distance j - i is added to every key and to every value.
 
-    Distances beyond k count as k. The heads of an area must share the tables. Shaw's base model has k = 16
-    and one table per head, the big model k = 8 and shared tables, every layer its own.
+    Distances beyond k count as k. The heads of an area must share the tables. Shaw's base model has
+    k = 16 and one table per head, the big model k = 8 and shared tables, every layer its own.
 
     Attributes:
         max_distance: k, in tokens.
@@ -168,7 +179,9 @@ class RelativePositions(LocalityMethod):
     key: ClassVar[str] = "relative_positions"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
     presets: ClassVar = {
-        "rel_pos": {"encoder_locality": {"relative_positions": {"max_distance": 16, "per_head": True}}}
+        "rel_pos": {
+            "encoder_locality": {"relative_positions": {"max_distance": 16, "per_head": True}}
+        }
     }
 
     def conflict(self, other: LocalityMethod) -> str | None:
@@ -199,7 +212,9 @@ class RelativeBiasTerm(Term):
         return cells.look_up(self.table[None, :, None], self._bucket(cells.distance))
 
     def _bucket(self, distance: Tensor) -> Tensor:
-        """Half of a side's buckets are for one distance each, the others ever wider, the last for all beyond."""
+        """Half of a side's buckets are for one distance each, the others ever wider, the last for
+        all beyond.
+        """
         buckets = self.table.shape[-1] if self.causal else self.table.shape[-1] // 2
         far, exact = distance.abs(), buckets // 2
         spread = (buckets - exact) / math.log(self.max_distance / exact)
@@ -226,7 +241,8 @@ class RelativeBiasTable(LocalityModule):
 
 @dataclass(frozen=True)
 class RelativeBias(LocalityMethod):
-    """A learned number for each head and bucket of distances is added to the energy, as in T5; cheaper than vectors.
+    """A learned number for each head and bucket of distances is added to the energy, as in T5;
+    cheaper than vectors.
 
     Attributes:
         buckets: K, of both sides together; a decoder uses all for the past.
@@ -244,7 +260,9 @@ class RelativeBias(LocalityMethod):
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
         if self.max_distance <= self.buckets // 2:
-            raise ValueError(f"`{name}.max_distance` must be more than half of {self.buckets} buckets.")
+            raise ValueError(
+                f"`{name}.max_distance` must be more than half of {self.buckets} buckets."
+            )
 
     def build(self, site: AttentionSite) -> RelativeBiasTable:
         """See `LocalityMethod`."""

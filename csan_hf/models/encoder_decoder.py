@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    EncoderDecoderCache,
+)
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
@@ -37,19 +43,32 @@ class FeatureEncoder:
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
-        """Encode tokens [B, J] (or `inputs_embeds` [B, J, e]) under a mask [B, J], 1 = a real token.
+        """Encode tokens [B, J] (or `inputs_embeds` [B, J, e]) under a mask [B, J], 1 = a real
+        token.
 
         There is no attention for `output_attentions` to ask for.
         """
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
-        states, seen = self.encode(embeddings, _real_tokens(attention_mask, embeddings, "attention_mask"))
-        shown = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        return BaseModelOutput(last_hidden_state=states, hidden_states=tuple(seen) if shown else None)
+        embeddings = embed(
+            self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds")
+        )
+        states, seen = self.encode(
+            embeddings, _real_tokens(attention_mask, embeddings, "attention_mask")
+        )
+        shown = (
+            self.config.output_hidden_states
+            if output_hidden_states is None
+            else output_hidden_states
+        )
+        return BaseModelOutput(
+            last_hidden_state=states, hidden_states=tuple(seen) if shown else None
+        )
 
     def encode(
         self, embeddings: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-        """The states [B, J, C] for the decoder, and the hidden states; mask [B, J], True = a real token."""
+        """The states [B, J, C] for the decoder, and the hidden states; mask [B, J], True = a real
+        token.
+        """
         raise NotImplementedError
 
 
@@ -85,7 +104,8 @@ class FeatureDecoder:
             cache: Cache of features of earlier positions.
             inputs_embeds: [B, I, e] instead of `input_ids`.
             use_cache: Whether to keep them; default: the config's, outside training.
-            output_attentions: Whether to return `cross_attentions`, [B, 1, I, J] for each layer that attends.
+            output_attentions: Whether to return `cross_attentions`, [B, 1, I, J] for each layer
+                that attends.
             output_hidden_states: Whether to return `hidden_states`, too.
 
         Returns:
@@ -94,18 +114,23 @@ class FeatureDecoder:
         known_keywords(kwargs, type(self).forward)
         config, source = self.config, encoder_hidden_states
         if source is None:
-            raise ValueError("`encoder_hidden_states` must be given: the decoder attends to the source.")
+            raise ValueError(
+                "`encoder_hidden_states` must be given: the decoder attends to the source."
+            )
         names = "decoder_input_ids", "decoder_inputs_embeds"
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, names)
         check_as_many(source.shape[0], embeddings.shape[0])
-        if cache is None and (config.use_cache and not self.training if use_cache is None else use_cache):
+        if cache is None and (
+            config.use_cache and not self.training if use_cache is None else use_cache
+        ):
             cache = self.make_cache()
         features = getattr(cache, "self_attention_cache", cache)
         growing = DynamicLayer, DynamicSlidingWindowLayer
         if any(type(layer) not in growing for layer in getattr(features, "layers", ())):
             raise ValueError(
-                f"{config.model_type} keeps features of the last positions, which a {type(features).__name__} of "
-                "another kind cannot hold: leave `cache` and `cache_implementation` unset, or pass use_cache=False."
+                f"{config.model_type} keeps features of the last positions, which a "
+                f"{type(features).__name__} of another kind cannot hold: leave `cache` and "
+                "`cache_implementation` unset, or pass use_cache=False."
             )
         past = 0 if features is None else features.get_seq_length()
         mask = _real_tokens(attention_mask, embeddings, "decoder_attention_mask", past)
@@ -128,7 +153,8 @@ class FeatureDecoder:
         source_mask: torch.Tensor | None,
         cache: Cache | None,
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-        """The last states [B, I, C], the attention weights [B, I, J] of each layer, and the hidden states.
+        """The last states [B, I, C], the attention weights [B, I, J] of each layer, and the hidden
+        states.
 
         Args:
             embeddings: [B, I, e].
@@ -145,26 +171,39 @@ class FeatureDecoder:
 
 
 def make_feature_cache(num_layers: int, num_positions: int) -> EncoderDecoderCache:
-    """An empty cache of features [B, T, C] of the last positions, T at most `num_positions`, for each layer.
+    """An empty cache of features [B, T, C] of the last positions, T at most `num_positions`, for
+    each layer.
 
-    They lie in the library's sliding windows as keys [B, 1, T, C] whose values have no width; `update` gives them with
-    the new ones. So beams are reordered, and assisted generation takes tokens back, as the library does.
-    """
+    They lie in the library's sliding windows as keys [B, 1, T, C] whose values have no width;
+    `update` gives them with the new ones. So beams are reordered, and assisted generation takes
+    tokens back, as the library does."""
     cache = DynamicCache()
-    cache.layers = [DynamicSlidingWindowLayer(sliding_window=num_positions + 1) for _ in range(num_layers)]
+    cache.layers = [
+        DynamicSlidingWindowLayer(sliding_window=num_positions + 1) for _ in range(num_layers)
+    ]
     return EncoderDecoderCache(cache, DynamicCache())
 
 
 def attention_weights(energies: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The softmax over the real source tokens of a mask [B, J] (None = all) of energies [B, I, J], in float32."""
+    """The softmax over the real source tokens of a mask [B, J] (None = all) of energies [B, I, J],
+    in float32.
+    """
     precise = energies.to(torch.promote_types(energies.dtype, torch.float32))
     if mask is None:
         return precise.softmax(dim=-1).to(energies.dtype)
     hidden = ~mask.unsqueeze(1)
     precise = precise.masked_fill(hidden, torch.finfo(precise.dtype).min).softmax(dim=-1)
-    return precise.masked_fill(hidden, 0.0).to(energies.dtype)  # zeros for a source without a real token
+    return precise.masked_fill(hidden, 0.0).to(
+        energies.dtype
+    )  # zeros for a source without a real token
 
 
-def _real_tokens(mask: torch.Tensor | None, states: torch.Tensor, name: str, past: int = 0) -> torch.Tensor | None:
-    """A padding mask [B, past + T] for states [B, T, C] as booleans, True = a real token; None = all are real."""
-    return None if mask is None else padding_mask(mask, states.shape[0], past + states.shape[1], name)
+def _real_tokens(
+    mask: torch.Tensor | None, states: torch.Tensor, name: str, past: int = 0
+) -> torch.Tensor | None:
+    """A padding mask [B, past + T] for states [B, T, C] as booleans, True = a real token; None =
+    all are real.
+    """
+    return (
+        None if mask is None else padding_mask(mask, states.shape[0], past + states.shape[1], name)
+    )

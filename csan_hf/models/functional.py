@@ -28,50 +28,69 @@ def local_attention(
     dropout_p: float = 0.0,
     backend: str | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention in which a query sees a window of positions and an area of heads.
+    """Scaled dot-product attention in which a query sees a window of positions and an area of
+    heads.
 
     Args:
         query: [B, H, I, D].
-        key, value: [B, H, J, D]. In a causal call with I < J the queries are the last I positions (a decoding step).
+        key, value: [B, H, J, D]. In a causal call with I < J the queries are the last I positions
+            (a decoding step).
         window: Total width M in tokens, both edges included; odd, `None` = unrestricted.
         head_area: Number N of neighbouring heads attended to jointly; odd, 1 to 2H - 1.
-        head_boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo H, N <= H).
-        bias: Added to the energies, [B, H, I, J] or broadcastable to it, or a `Term`. It applies to the
-            key at its position, whatever the key's head.
+        head_boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo
+            H, N <= H).
+        bias: Added to the energies, [B, H, I, J] or broadcastable to it, or a `Term`. It applies to
+            the key at its position, whatever the key's head.
         key_padding_mask: [B, J] boolean, True = a real token.
         causal: Whether keys after the query are invisible.
         scale: Factor of the dot products, default 1/sqrt(D).
         dropout_p: Probability of dropping an attention weight.
-        backend: One of `BACKENDS`, as in the table of `backends.py`, or `None` for the fastest that can run.
+        backend: One of `BACKENDS`, as in the table of `backends.py`, or `None` for the fastest that
+            can run.
 
     Returns:
         [B, H, I, D]. A query that sees no key yields zeros.
 
     Raises:
-        ValueError: An argument is out of range or has another shape, or the backend cannot do what is asked.
+        ValueError: An argument is out of range or has another shape, or the backend cannot do what
+            is asked.
     """
     (batch, heads, queries, width), keys = query.shape, key.shape[-2]
     for name, given, sizes, dtype in (
         ("key", key, (batch, heads, keys, width), query.dtype),
         ("value", value, (batch, heads, keys, value.shape[-1]), query.dtype),
-        ("key_padding_mask", key_padding_mask, (batch, keys), torch.bool),  # integers would invert into nonsense
+        (
+            "key_padding_mask",
+            key_padding_mask,
+            (batch, keys),
+            torch.bool,
+        ),  # integers would invert into nonsense
     ):
         if given is not None and (given.shape != sizes or given.dtype != dtype):
-            raise ValueError(f"`{name}` must be {dtype} {list(sizes)}, got {given.dtype} {list(given.shape)}.")
-    area, scale = KeyArea(window, head_area, head_boundary, causal), width**-0.5 if scale is None else scale
+            raise ValueError(
+                f"`{name}` must be {dtype} {list(sizes)}, got {given.dtype} {list(given.shape)}."
+            )
+    area, scale = (
+        KeyArea(window, head_area, head_boundary, causal),
+        width**-0.5 if scale is None else scale,
+    )
     check_fields(area)
     check_head_area(head_area, heads, head_boundary)
     if isinstance(bias, Tensor):
         bias.expand(batch, heads, queries, keys)  # torch refuses other shapes
         bias = DenseBias(torch.atleast_1d(bias))
     first, terms = keys - queries if causal else 0, () if bias is None else (bias,)
-    call = AttentionCall(query, key, value, area, scale, key_padding_mask, first, dropout_p=dropout_p, terms=terms)
+    call = AttentionCall(
+        query, key, value, area, scale, key_padding_mask, first, dropout_p=dropout_p, terms=terms
+    )
     return run(call, backend)
 
 
 @dataclass
 class DenseBias(Term):
-    """An energy given for every pair, broadcastable to [B, H, I, J]; -inf = the query does not see the key."""
+    """An energy given for every pair, broadcastable to [B, H, I, J]; -inf = the query does not see
+    the key.
+    """
 
     bias: Tensor
 

@@ -1,9 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Gaussian localness (Yang et al., EMNLP 2018; `LOCAL_SOFT` of NAACL 2019): energies fall off around a centre.
+"""Gaussian localness (Yang et al., EMNLP 2018; `LOCAL_SOFT` of NAACL 2019): energies fall off
+around a centre.
 
-The authors' released code has (L - 1) · sigmoid(p) as the centre, 0.1 added to the window, and biases in the
-predictors; here as in the text, with a floor of the window that has a gradient (`raise_to_floor`).
-"""
+The authors' released code has (L - 1) · sigmoid(p) as the centre, 0.1 added to the window, and
+biases in the predictors; here as in the text, with a floor of the window that has a gradient
+(`raise_to_floor`)."""
 
 import math
 from dataclasses import dataclass
@@ -25,10 +26,11 @@ _SLOPE_BELOW_FLOOR = 0.1
 
 @dataclass
 class GaussianTerm(Term):
-    """The Gaussian energies of every query, G[i, j] = -(j - P_i)² / (2 σ_i²) with σ_i = D_i / 2 (equation 5).
+    """The Gaussian energies of every query, G[i, j] = -(j - P_i)² / (2 σ_i²) with σ_i = D_i / 2
+    (equation 5).
 
-    P is `center`, a position, and D `width`, in tokens, raised to `MINIMUM_WINDOW`: broadcastable to [B, H, I].
-    """
+    P is `center`, a position, and D `width`, in tokens, raised to `MINIMUM_WINDOW`: broadcastable
+    to [B, H, I]."""
 
     center: Tensor
     width: Tensor
@@ -45,21 +47,25 @@ class CutOffGaussianTerm(GaussianTerm):
     """The Gaussian of a window that nothing is seen beyond: |j - P| <= D."""
 
     def visible(self, cells: Cells) -> Tensor:
-        """Whether the key lies within the window; the centre gets its gradient from the energies alone."""
+        """Whether the key lies within the window; the centre gets its gradient from the energies
+        alone.
+        """
         center, width = cells.of_query(self.center.detach()), cells.of_query(self.width)
         return (cells.key_position - at_least_float32(center)).abs() <= at_least_float32(width)
 
 
 def raise_to_floor(width: Tensor) -> Tensor:
-    """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never without a gradient."""
+    """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never
+    without a gradient.
+    """
     return torch.maximum(width, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * width)
 
 
 class QueryPredictor(LocalityModule):
     """L · sigmoid(u_h · tanh(W q_i)), a position or a window in tokens for each head and query.
 
-    W (`query_proj`) is [d/2, d], u (`head_proj`) [H, d/2]: half the width gives the +0.4M of NAACL 2019, Table 1.
-    """
+    W (`query_proj`) is [d/2, d], u (`head_proj`) [H, d/2]: half the width gives the +0.4M of NAACL
+    2019, Table 1."""
 
     def __init__(self, site: AttentionSite) -> None:
         super().__init__()
@@ -73,7 +79,8 @@ class QueryPredictor(LocalityModule):
 
 
 class GaussianLocalness(LocalityModule):
-    """Predicts centre and window of each query's Gaussian (Yang et al., EMNLP 2018, sections 3.1-3.4).
+    """Predicts centre and window of each query's Gaussian (Yang et al., EMNLP 2018, sections
+    3.1-3.4).
 
     W_p is `query_proj`, U_p `center_proj`, U_d `window_proj`, W_d `key_proj`.
     """
@@ -122,7 +129,9 @@ def _merge_heads(states: Tensor) -> Tensor:
 
 
 def _mean_key(call: AttentionCall) -> Tensor:
-    """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal layer."""
+    """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal
+    layer.
+    """
     keys, mask = _merge_heads(call.key), call.key_padding_mask  # [B, J, d]
     real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
     keys = at_least_float32(keys * real.to(keys.dtype).unsqueeze(-1))
@@ -135,7 +144,9 @@ def _mean_key(call: AttentionCall) -> Tensor:
 
 
 class GaussianMethod(LocalityMethod):
-    """One Gaussian for each query: `Gaussian` predicts both, `Neighbor` the width alone, `LocalHard` the centre."""
+    """One Gaussian for each query: `Gaussian` predicts both, `Neighbor` the width alone,
+    `LocalHard` the centre.
+    """
 
     def build(self, site: AttentionSite) -> LocalityModule:
         """See `LocalityMethod`."""
@@ -161,7 +172,9 @@ class Gaussian(GaussianMethod):
 
     key: ClassVar[str] = "gaussian"
     module_name: ClassVar[str] = "localness"
-    presets: ClassVar = {"local_soft": {"local_window": None, "head_area": 1, "localness_window": "query"}}
+    presets: ClassVar = {
+        "local_soft": {"local_window": None, "head_area": 1, "localness_window": "query"}
+    }
 
     @property
     def needs_all_keys(self) -> bool:
@@ -179,10 +192,11 @@ class Gaussian(GaussianMethod):
 
 @dataclass(frozen=True)
 class Neighbor(GaussianMethod):
-    """Energies fall off with the distance to the query, the faster the narrower the window predicted from it.
+    """Energies fall off with the distance to the query, the faster the narrower the window
+    predicted from it.
 
-    Sperber et al. learn one variance for each head; Yang et al. predict it ("predicting a window size"), as here.
-    """
+    Sperber et al. learn one variance for each head; Yang et al. predict it ("predicting a window
+    size"), as here."""
 
     key: ClassVar[str] = "neighbor"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
@@ -197,8 +211,9 @@ class Neighbor(GaussianMethod):
 class LocalHard(GaussianMethod):
     """Energies fall off around a position predicted from each query, over a window of fixed width.
 
-    Luong et al. (equations 9-10) multiply the weights after the softmax and see nothing beyond P ± D; Yang et al. add
-    the Gaussian to the energies and cut nothing off, as here. P is not rounded: W needs its gradient.
+    Luong et al. (equations 9-10) multiply the weights after the softmax and see nothing beyond P ±
+    D; Yang et al. add the Gaussian to the energies and cut nothing off, as here. P is not rounded:
+    W needs its gradient.
 
     Attributes:
         width: D, in tokens, at least 1.
@@ -219,10 +234,11 @@ class LocalHard(GaussianMethod):
 
 
 class StepPredictor(LocalityModule):
-    """How far each head's centre moves on at each query, softplus(u_h · tanh(W q_i) + b_h) tokens, and its window D.
+    """How far each head's centre moves on at each query, softplus(u_h · tanh(W q_i) + b_h) tokens,
+    and its window D.
 
-    W (`query_proj`) is [d/2, d], u and b (`step_proj`) [H, d/2] and [H]; D is exp of `log_width` [H].
-    """
+    W (`query_proj`) is [d/2, d], u and b (`step_proj`) [H, d/2] and [H]; D is exp of `log_width`
+    [H]."""
 
     def __init__(self, site: AttentionSite, width: float) -> None:
         super().__init__()
@@ -238,7 +254,9 @@ class StepPredictor(LocalityModule):
         init.constant_(self.log_width, math.log(self.initial_width))
 
     def forward(self, call: AttentionCall) -> GaussianTerm:
-        """The Gaussian of every query, around the sum of all steps so far, the first position being 0."""
+        """The Gaussian of every query, around the sum of all steps so far, the first position being
+        0.
+        """
         hidden = torch.tanh(self.query_proj(_merge_heads(call.query)))  # [B, I, d / 2]
         steps = F.softplus(at_least_float32(self.step_proj(hidden).transpose(1, 2)))  # [B, H, I]
         width = torch.exp(at_least_float32(self.log_width))[None, :, None]
@@ -247,11 +265,12 @@ class StepPredictor(LocalityModule):
 
 @dataclass(frozen=True)
 class MovingGaussian(GaussianMethod):
-    """A Gaussian that moves on through the source with every target token, so that attention keeps its place.
+    """A Gaussian that moves on through the source with every target token, so that attention keeps
+    its place.
 
-    The centre is that of Graves (2013, equation 51), with softplus for exp as in Battenberg et al. (2020, GMMv2b); it
-    is added to the energies, which stay content-based. Without other positions it needs no length to be known, and
-    works on texts longer than those of training.
+    The centre is that of Graves (2013, equation 51), with softplus for exp as in Battenberg et al.
+    (2020, GMMv2b); it is added to the energies, which stay content-based. Without other positions
+    it needs no length to be known, and works on texts longer than those of training.
 
     Attributes:
         width: D at the start of training, in tokens; each head learns its own.

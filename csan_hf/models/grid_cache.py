@@ -1,14 +1,15 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What a masked convolution over the grid keeps of earlier rows while it generates.
 
-The masked convolution of a target row reads k // 2 rows above it. A new row is multiplied at once with all rows of the
-kernel, which gives its part of its own output and of the k // 2 rows below. For each of these rows the parts of all
-rows so far are summed up. These pending sums are all that is kept, so a step costs one row whatever the length of the
-sentence.
+The masked convolution of a target row reads k // 2 rows above it. A new row is multiplied at once
+with all rows of the kernel, which gives its part of its own output and of the k // 2 rows below.
+For each of these rows the parts of all rows so far are summed up. These pending sums are all that
+is kept, so a step costs one row whatever the length of the sentence.
 
-They are kept in a sliding-window layer of the library. One layer holds the sums of all convolutions, so that beam
-search reorders one tensor: its keys are [B, 1, rows, L · J · k // 2 · channels], the sums after each of the last rows
-(after the last one alone, unless the library records the past to crop it), and its values have no width.
+They are kept in a sliding-window layer of the library. One layer holds the sums of all
+convolutions, so that beam search reorders one tensor: its keys are [B, 1, rows, L · J · k // 2 ·
+channels], the sums after each of the last rows (after the last one alone, unless the library
+records the past to crop it), and its values have no width.
 
 Shapes: B sentences, I new target rows, J source columns, R cells of the new rows, L convolutions.
 """
@@ -43,7 +44,8 @@ class _LastRows(DynamicSlidingWindowLayer):
         return key_states, value_states
 
 
-# What a generation makes of the weights. No attribute of the cache, as the library's exporters take these for state
+# What a generation makes of the weights. No attribute of the cache, as the library's exporters take
+# these for state
 _PREPARED: "WeakKeyDictionary[GridCache, dict[Any, Any]]" = WeakKeyDictionary()
 
 
@@ -60,7 +62,9 @@ class GridCache(DynamicCache):
         _PREPARED.pop(self, None)
 
     def last(self) -> torch.Tensor | None:
-        """The sums after the last row, [B, L · J · channels]; None before the first row and for k = 1."""
+        """The sums after the last row, [B, L · J · channels]; None before the first row and for k =
+        1.
+        """
         layer: Any = self.layers[0]
         if not layer.is_initialized or layer.keys.numel() == 0:
             return None
@@ -95,14 +99,16 @@ class RowSums:
             expected = [sentences, num_layers * columns * channels]
             if list(self._before.shape) != expected:
                 raise ValueError(
-                    f"`cache` must hold [sentences, features] = {expected} for sources [{sentences}, "
-                    f"{columns}], got {list(self._before.shape)}: use a cache with the source and the model that "
-                    "filled it."
+                    f"`cache` must hold [sentences, features] = {expected} for sources "
+                    f"[{sentences}, {columns}], got {list(self._before.shape)}: use a cache with "
+                    "the source and the model that filled it."
                 )
             self._before = self._before.view(sentences, num_layers, columns, channels)
 
     def prepared(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` makes of the weights, once in a generation; `key` says of which and for which type."""
+        """What `make` makes of the weights, once in a generation; `key` says of which and for which
+        type.
+        """
         kept = _PREPARED.setdefault(self._cache, {})
         if key not in kept:
             kept[key] = make()
@@ -112,8 +118,8 @@ class RowSums:
         """Add the contributions of the rows above to the outputs of the next layer.
 
         Args:
-            products: [R, (k // 2 + 1) * channels], the new rows' contributions to themselves, to the next row and so
-                on.
+            products: [R, (k // 2 + 1) * channels], the new rows' contributions to themselves, to
+                the next row and so on.
             channels: Channels of the layer's outputs.
 
         Returns:
@@ -133,8 +139,11 @@ class RowSums:
         self._cache.keep(torch.stack(self._after, dim=2))
 
 
-def _add_rows_above(products: torch.Tensor, before: torch.Tensor | None, channels: int) -> torch.Tensor:
-    """The contributions of all rows so far to each of several rows and to those below it: as `products`, summed up.
+def _add_rows_above(
+    products: torch.Tensor, before: torch.Tensor | None, channels: int
+) -> torch.Tensor:
+    """The contributions of all rows so far to each of several rows and to those below it: as
+    `products`, summed up.
 
     Args:
         products: [B, I, J, (k // 2 + 1) * channels], the outputs first, then the pending sums.

@@ -1,14 +1,17 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Batch normalisation (Ioffe and Szegedy, 2015) of the real cells of a grid, as rows [R, channels].
 
-`GridBatchNorm` is a batch normalisation as torch means it: `train` and `eval`, `momentum` (None = a cumulative
-average), `reset_running_stats` and `torch.optim.swa_utils.update_bn` act on it as on torch's own. Beyond that
+`GridBatchNorm` is a batch normalisation as torch means it: `train` and `eval`, `momentum` (None = a
+cumulative average), `reset_running_stats` and `torch.optim.swa_utils.update_bn` act on it as on
+torch's own. Beyond that
 
 - its statistics are float32 (or float64), whatever the type of the model;
-- frozen, with no trainable weight, it is a constant: it neither uses nor gathers statistics of batches, unless a
-  cumulative average is asked for. Its bias may be trained: an adapter with biases is saved without statistics;
+- frozen, with no trainable weight, it is a constant: it neither uses nor gathers statistics of
+  batches, unless a cumulative average is asked for. Its bias may be trained: an adapter with biases
+  is saved without statistics;
 - its statistics can be those of several processes;
-- a forward that is computed again for its backward (gradient checkpointing) does not count as another batch.
+- a forward that is computed again for its backward (gradient checkpointing) does not count as
+  another batch.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,12 +26,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def is_traced() -> bool:
-    """Whether torch must see every operation: in a compiled program, or under a transformation of `torch.func`."""
+    """Whether torch must see every operation: in a compiled program, or under a transformation of
+    `torch.func`.
+    """
     return torch.compiler.is_compiling() or bool(torch._C._are_functorch_transforms_active())
 
 
 def _as_image(cells: torch.Tensor) -> torch.Tensor:
-    """[R, channels] as a channels-last image [1, channels, R, 1]: torch has a fast kernel for these."""
+    """[R, channels] as a channels-last image [1, channels, R, 1]: torch has a fast kernel for
+    these.
+    """
     return cells.t()[None, :, :, None]
 
 
@@ -37,7 +44,9 @@ def _as_rows(image: torch.Tensor) -> torch.Tensor:
 
 
 class Statistics(NamedTuple):
-    """What cells are normalised with: mean and variance [channels], and whether these depend on the cells."""
+    """What cells are normalised with: mean and variance [channels], and whether these depend on the
+    cells.
+    """
 
     mean: torch.Tensor
     variance: torch.Tensor  # epsilon included
@@ -48,7 +57,9 @@ class Statistics(NamedTuple):
 def normalize(
     cells: torch.Tensor, statistics: Statistics | None, weight: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    """weight · (cells - mean) / deviation + bias, [R, channels], rounded once; None = mean 0 and deviation 1."""
+    """weight · (cells - mean) / deviation + bias, [R, channels], rounded once; None = mean 0 and
+    deviation 1.
+    """
     if statistics is not None:
         weight = torch.rsqrt(statistics.variance) * weight
         bias = bias - statistics.mean * weight
@@ -56,7 +67,9 @@ def normalize(
         return torch.addcmul(bias, cells, weight)
     zeros, ones = torch.zeros_like(weight), torch.ones_like(weight)
     # An epsilon that adds nothing to 1: some versions of torch refuse 0
-    return _as_rows(F.batch_norm(_as_image(cells.contiguous()), zeros, ones, weight, bias, eps=1e-30))
+    return _as_rows(
+        F.batch_norm(_as_image(cells.contiguous()), zeros, ones, weight, bias, eps=1e-30)
+    )
 
 
 def normalize_backward(
@@ -79,7 +92,11 @@ def normalize_backward(
     sums = torch.stack([grad_weight, grad_bias, torch.full_like(mean, len(grad))])
     sums = _sum_over_processes(sums, group)
     means = sums[:2] / sums[2]
-    return ((exact - means[1] - normalized * means[0]) * (rstd * weight)).to(grad.dtype), grad_weight, grad_bias
+    return (
+        ((exact - means[1] - normalized * means[0]) * (rstd * weight)).to(grad.dtype),
+        grad_weight,
+        grad_bias,
+    )
 
 
 def _sum_over_processes(values: torch.Tensor, process_group: Any) -> torch.Tensor:
@@ -90,7 +107,9 @@ def _sum_over_processes(values: torch.Tensor, process_group: Any) -> torch.Tenso
 
 
 class _Standardize(torch.autograd.Function):
-    """(cells - mean) / deviation. Its output is kept for the backward pass, as those that read it keep it, too."""
+    """(cells - mean) / deviation. Its output is kept for the backward pass, as those that read it
+    keep it, too.
+    """
 
     @staticmethod
     def forward(ctx: Any, cells: torch.Tensor, statistics: Statistics) -> torch.Tensor:
@@ -108,7 +127,9 @@ class _Standardize(torch.autograd.Function):
 
 
 class _ProcessGroup:
-    """A group of torch.distributed as an attribute: copies of a module share it, and saved ones have none."""
+    """A group of torch.distributed as an attribute: copies of a module share it, and saved ones
+    have none.
+    """
 
     def __init__(self, group: Any = None) -> None:
         self.group = group
@@ -127,12 +148,16 @@ class GridBatchNorm(_BatchNorm):
     running_var: torch.Tensor
     num_batches_tracked: torch.Tensor
 
-    def __init__(self, channels: int, eps: float, momentum: float | None, affine: bool = True) -> None:
+    def __init__(
+        self, channels: int, eps: float, momentum: float | None, affine: bool = True
+    ) -> None:
         super().__init__(channels, eps, momentum, affine=affine)
         self._process_group = _ProcessGroup()
         for name in _STATISTICS:  # of a model that is made in bf16
             statistics = getattr(self, name)
-            self._buffers[name] = statistics.to(torch.promote_types(statistics.dtype, torch.float32))
+            self._buffers[name] = statistics.to(
+                torch.promote_types(statistics.dtype, torch.float32)
+            )
 
     @property
     def process_group(self) -> Any:
@@ -144,7 +169,9 @@ class GridBatchNorm(_BatchNorm):
         self._process_group = _ProcessGroup(group)
 
     def affine_weights(self) -> Iterable[nn.Parameter]:
-        """The weights of what is normalised here; where none is trainable, the running statistics stay."""
+        """The weights of what is normalised here; where none is trainable, the running statistics
+        stay.
+        """
         return (self.weight,)
 
     @property
@@ -181,8 +208,12 @@ class GridBatchNorm(_BatchNorm):
         scale = torch.rsqrt(self.running_var + self.eps) * self.weight
         return scale, self.bias - self.running_mean * scale
 
-    def standardize(self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None) -> torch.Tensor:
-        """`forward` without the affine map, of the channels from `start` on; the first ones begin a batch."""
+    def standardize(
+        self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`forward` without the affine map, of the channels from `start` on; the first ones begin a
+        batch.
+        """
         statistics = self.statistics(cells, start, real)
         mean, rstd = statistics.mean, torch.rsqrt(statistics.variance)
         if is_traced():
@@ -192,8 +223,12 @@ class GridBatchNorm(_BatchNorm):
         output: torch.Tensor = _Standardize.apply(cells, statistics)
         return output
 
-    def statistics(self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None) -> Statistics:
-        """What the channels from `start` on are normalised with; a batch enters the running statistics."""
+    def statistics(
+        self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None
+    ) -> Statistics:
+        """What the channels from `start` on are normalised with; a batch enters the running
+        statistics.
+        """
         part = slice(start, start + cells.shape[1])
         mean, variance = self.running_mean[part], self.running_var[part]
         if self.is_of_batch:
@@ -207,10 +242,12 @@ class GridBatchNorm(_BatchNorm):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of the real cells of all processes, which enter the running statistics.
 
-        The variance takes a second pass, for accuracy; one cell counts as an unbiased variance of 0.
-        """
+        The variance takes a second pass, for accuracy; one cell counts as an unbiased variance of
+        0."""
         running_mean, running_var = self.running_mean[part], self.running_var[part]
-        is_new = is_traced() or torch._C._current_graph_task_id() == -1  # not computed again within a backward
+        is_new = (
+            is_traced() or torch._C._current_graph_task_id() == -1
+        )  # not computed again within a backward
         if part.start == 0 and is_new:
             self.num_batches_tracked.add_(1)
         momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
@@ -219,7 +256,9 @@ class GridBatchNorm(_BatchNorm):
             cells = cells.detach()  # `normalize_backward` has the whole gradient
         if real is None and self.process_group is None and not is_traced():
             self._check_count(len(cells))
-            return torch.batch_norm_update_stats(_as_image(cells), running_mean, running_var, momentum)
+            return torch.batch_norm_update_stats(
+                _as_image(cells), running_mean, running_var, momentum
+            )
 
         def total(values: torch.Tensor) -> torch.Tensor:
             values = values if real is None else torch.where(real, values, 0.0)
@@ -227,7 +266,9 @@ class GridBatchNorm(_BatchNorm):
 
         exact = cells.to(running_mean.dtype)
         count = total(torch.ones_like(exact[:, :1]))
-        if not is_traced() and cells.device.type == "cpu":  # reading the number would wait for a GPU
+        if (
+            not is_traced() and cells.device.type == "cpu"
+        ):  # reading the number would wait for a GPU
             self._check_count(int(count))
         mean = total(exact) / count
         variance = total((exact - mean).square()) / count
@@ -238,8 +279,9 @@ class GridBatchNorm(_BatchNorm):
     def _check_count(self, count: int) -> None:
         if count < 2:
             raise ValueError(
-                f"Batch normalisation needs at least 2 real cells (source tokens times target tokens) in a training "
-                f"batch, got {count}; give more or longer sentences, or call model.eval()."
+                "Batch normalisation needs at least 2 real cells (source tokens times target "
+                f"tokens) in a training batch, got {count}; give more or longer sentences, or call "
+                "model.eval()."
             )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
@@ -248,7 +290,11 @@ class GridBatchNorm(_BatchNorm):
         super()._apply(fn, recurse)
         for name, statistics in before.items():
             after = self._buffers[name]
-            if after is not None and statistics is not None and after.dtype.itemsize < torch.float32.itemsize:
+            if (
+                after is not None
+                and statistics is not None
+                and after.dtype.itemsize < torch.float32.itemsize
+            ):
                 source = after if statistics.is_meta else statistics
                 self._buffers[name] = source.to(after.device, torch.float32)
         return self

@@ -1,8 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""ConvS2S: gated convolutions in encoder and decoder, attention in every decoder layer (Gehring et al., ICML 2017).
+"""ConvS2S: gated convolutions in encoder and decoder, attention in every decoder layer (Gehring et
+al., ICML 2017).
 
-Shapes: B batch, I target and J source positions, T either, e width of the embeddings, d channels of the convolutions.
-"""
+Shapes: B batch, I target and J source positions, T either, e width of the embeddings, d channels of
+the convolutions."""
 
 import math
 from typing import Any
@@ -26,10 +27,9 @@ _ROOT_HALF = math.sqrt(0.5)
 class WeightNormalized(nn.Module):
     """A linear map, or a convolution of a kernel size, whose weights are g v / |v| for each output.
 
-    Weight normalisation (Salimans and Kingma, 2016), which the paper applies to all layers but the embeddings.
-    torch's parametrisation computes the same, but makes weights anew at each access: an adapter that is merged into
-    them is lost, and the model cannot be pickled.
-    """
+    Weight normalisation (Salimans and Kingma, 2016), which the paper applies to all layers but the
+    embeddings. torch's parametrisation computes the same, but makes weights anew at each access: an
+    adapter that is merged into them is lost, and the model cannot be pickled."""
 
     def __init__(self, inputs: int, outputs: int, *kernel_size: int) -> None:
         super().__init__()
@@ -65,11 +65,15 @@ class ScaledGradient(torch.autograd.Function):
 
 
 class GatedConvolution(nn.Module):
-    """A weight-normalised convolution [B, T + k - 1, d] -> [B, T, d] whose one half of channels gates the other."""
+    """A weight-normalised convolution [B, T + k - 1, d] -> [B, T, d] whose one half of channels
+    gates the other.
+    """
 
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__()
-        self.convolution = WeightNormalized(config.hidden_size, 2 * config.hidden_size, config.kernel_size)
+        self.convolution = WeightNormalized(
+            config.hidden_size, 2 * config.hidden_size, config.kernel_size
+        )
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Each output sees k inputs; the caller pads."""
@@ -85,14 +89,18 @@ class ConvS2SEncoderLayer(GradientCheckpointingLayer):
         self.convolution = GatedConvolution(config)
 
     def forward(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """[B, J, d] -> [B, J, d]; padding, where the mask [B, J, 1] is False, is zero for the convolution."""
+        """[B, J, d] -> [B, J, d]; padding, where the mask [B, J, 1] is False, is zero for the
+        convolution.
+        """
         inputs = states if mask is None else states * mask
         inputs = F.pad(drop(inputs, self.dropout, self.training), (0, 0, self.beside, self.beside))
         return (self.convolution(inputs) + states) * _ROOT_HALF
 
 
 class ConvS2SDecoderLayer(GradientCheckpointingLayer):
-    """A causal gated convolution and attention (section 3.3), with a residual connection around both."""
+    """A causal gated convolution and attention (section 3.3), with a residual connection around
+    both.
+    """
 
     def __init__(self, config: ConvS2SConfig, layer_idx: int) -> None:
         super().__init__()
@@ -120,14 +128,16 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
             values: Encoder states with the source embeddings, (z + e) √½, [B, J, e].
             mask: [B, I, 1], True = a real target token.
             source_mask: [B, J], True = a real source token.
-            cache: Holds the last inputs of the convolution; where activations are checkpointed, the library
-                takes a cache of this name away.
+            cache: Holds the last inputs of the convolution; where activations are checkpointed, the
+                library takes a cache of this name away.
         """
         inputs = drop(states if mask is None else states * mask, self.dropout, self.training)
         if cache is not None:
             rows = inputs.unsqueeze(1)
             inputs = cache.update(rows, rows[..., :0], self.layer_idx)[0][:, 0]
-        convolved = self.convolution(F.pad(inputs, (0, 0, self.above + states.shape[1] - inputs.shape[1], 0)))
+        convolved = self.convolution(
+            F.pad(inputs, (0, 0, self.above + states.shape[1] - inputs.shape[1], 0))
+        )
         query = (self.query_projection(convolved) + embeddings) * _ROOT_HALF
         weights = attention_weights(query @ keys.transpose(1, 2), source_mask)
         lengths: Any = keys.shape[1]
@@ -152,7 +162,9 @@ class ConvS2SPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignor
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Variances that keep those of activations (section 3.5); embeddings and positions N(0, 0.1)."""
+        """Variances that keep those of activations (section 3.5); embeddings and positions N(0,
+        0.1).
+        """
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, mean=0.0, std=0.1)
         elif isinstance(module, WeightNormalized):
@@ -162,7 +174,11 @@ class ConvS2SPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignor
             init.copy_(module.magnitude, module.direction.flatten(1).norm(dim=1))
             init.zeros_(module.bias)
         elif isinstance(module, nn.Linear):
-            init.normal_(module.weight, mean=0.0, std=math.sqrt((1.0 - self.config.dropout) / module.in_features))
+            init.normal_(
+                module.weight,
+                mean=0.0,
+                std=math.sqrt((1.0 - self.config.dropout) / module.in_features),
+            )
             init.zeros_(module.bias)
 
 
@@ -179,17 +195,23 @@ class _Embedding(ConvS2SPreTrainedModel):
     def _add_positions(
         self, embeddings: torch.Tensor, mask: torch.Tensor | None, past: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Token + position [B, T, e], positions counting real tokens, and the mask [B, T, 1] of these tokens."""
+        """Token + position [B, T, e], positions counting real tokens, and the mask [B, T, 1] of
+        these tokens.
+        """
         seen = past + embeddings.shape[1]
         if seen > self.config.max_position_embeddings:
             raise ValueError(
-                f"A sentence of {seen} tokens exceeds max_position_embeddings={self.config.max_position_embeddings}; "
-                "shorten it (truncation, max_length)."
+                f"A sentence of {seen} tokens exceeds "
+                f"max_position_embeddings={self.config.max_position_embeddings}; shorten it "
+                "(truncation, max_length)."
             )
         if mask is None:
             positions = torch.arange(past, seen, device=embeddings.device)
         else:
-            positions, mask = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:], mask[:, past:, None]
+            positions, mask = (
+                (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:],
+                mask[:, past:, None],
+            )
         embeddings = embeddings + self.embed_positions(positions)
         return drop(embeddings, self.config.dropout, self.training), mask
 
@@ -200,18 +222,26 @@ class ConvS2SEncoder(FeatureEncoder, _Embedding):  # type: ignore[override]
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__(config)
         self._build(config.vocab_size)
-        self.layers = nn.ModuleList([ConvS2SEncoderLayer(config) for _ in range(config.encoder_layers)])
+        self.layers = nn.ModuleList(
+            [ConvS2SEncoderLayer(config) for _ in range(config.encoder_layers)]
+        )
         self.gradient_checkpointing = False
         self.post_init()
 
-    def encode(self, embeddings: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """See `FeatureEncoder`: states [B, J, 2e], the keys z of the attention, then its values (z + e) √½."""
+    def encode(
+        self, embeddings: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """See `FeatureEncoder`: states [B, J, 2e], the keys z of the attention, then its values (z
+        + e) √½.
+        """
         embeddings, mask = self._add_positions(embeddings, mask, 0)
         seen = [self.input_projection(embeddings)]
         for layer in self.layers:
             seen.append(layer(seen[-1], mask))
         # Every decoder layer sends a gradient here
-        keys = ScaledGradient.apply(self.output_projection(seen[-1]), 1.0 / (2.0 * self.config.decoder_layers))
+        keys = ScaledGradient.apply(
+            self.output_projection(seen[-1]), 1.0 / (2.0 * self.config.decoder_layers)
+        )
         if mask is not None:
             keys, embeddings = keys * mask, embeddings * mask
         return torch.cat([keys, (keys + embeddings) * _ROOT_HALF], dim=-1), seen
@@ -223,7 +253,9 @@ class ConvS2SDecoder(FeatureDecoder, _Embedding):  # type: ignore[override]
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__(config)
         self._build(config.decoder_vocab_size)
-        self.layers = nn.ModuleList([ConvS2SDecoderLayer(config, i) for i in range(config.decoder_layers)])
+        self.layers = nn.ModuleList(
+            [ConvS2SDecoderLayer(config, i) for i in range(config.decoder_layers)]
+        )
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -240,11 +272,15 @@ class ConvS2SDecoder(FeatureDecoder, _Embedding):  # type: ignore[override]
         cache: Cache | None,
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
         """See `FeatureDecoder`: the states [B, I, e]."""
-        embeddings, mask = self._add_positions(embeddings, mask, 0 if cache is None else cache.get_seq_length())
+        embeddings, mask = self._add_positions(
+            embeddings, mask, 0 if cache is None else cache.get_seq_length()
+        )
         keys, values = source.chunk(2, dim=-1)
         seen, attentions = [self.input_projection(embeddings)], []
         for layer in self.layers:
-            states, weights = layer(seen[-1], embeddings, keys, values, mask, source_mask, cache=cache)
+            states, weights = layer(
+                seen[-1], embeddings, keys, values, mask, source_mask, cache=cache
+            )
             seen.append(states)
             attentions.append(weights)
         return self.output_projection(seen[-1]), attentions, seen

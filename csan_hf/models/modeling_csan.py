@@ -1,9 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """CSAN: the Transformer of Vaswani et al. (2017) with local self-attention in its lower layers.
 
-With locality off it computes what transformers' Marian computes, weight for weight. Shapes: B batch, H heads,
-I queries, J keys, T positions, d model width, D = d / H head width.
-"""
+With locality off it computes what transformers' Marian computes, weight for weight. Shapes: B
+batch, H heads, I queries, J keys, T positions, d model width, D = d / H head width."""
 
 import math
 from collections.abc import Callable
@@ -50,13 +49,15 @@ from .seq2seq_model import (
 )
 
 if TYPE_CHECKING:
-    # Never run: transformers copies the files that a relative import names, and this one belongs to a checkpoint
-    # whose `auto_map` offers the classification heads.
+    # Never run: transformers copies the files that a relative import names, and this one belongs to
+    # a checkpoint whose `auto_map` offers the classification heads.
     from .modeling_csan_classification import CsanForSequenceClassification  # noqa: F401
 
 
 class _ResidualLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: self-attention and the feed-forward sub-layer, under Marian's names."""
+    """What encoder and decoder layers share: self-attention and the feed-forward sub-layer, under
+    Marian's names.
+    """
 
     part: ClassVar[str]
 
@@ -80,12 +81,19 @@ class _ResidualLayer(GradientCheckpointingLayer):
         return self.fc2(drop(hidden_states, self.activation_dropout, self.training))
 
     def _sublayer(
-        self, norm: nn.Module, hidden_states: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
+        self,
+        norm: nn.Module,
+        hidden_states: torch.Tensor,
+        function: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Residual connection, dropout and layer normalisation around a sub-layer, post- or pre-norm."""
+        """Residual connection, dropout and layer normalisation around a sub-layer, post- or
+        pre-norm.
+        """
         output = function(norm(hidden_states) if self.normalize_before else hidden_states)
         output = hidden_states + drop(output, self.dropout, self.training)
-        if output.dtype == torch.float16:  # kept finite: a layer normalisation would make NaN of an infinite one
+        if (
+            output.dtype == torch.float16
+        ):  # kept finite: a layer normalisation would make NaN of an infinite one
             limit = torch.finfo(torch.float16).max - 1000
             output = output.clamp(min=-limit, max=limit)
         return output if self.normalize_before else norm(output)
@@ -97,19 +105,26 @@ class CsanEncoderLayer(_ResidualLayer):
     part = "encoder"
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: AttentionMasks | None = None, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: AttentionMasks | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """[B, I, d] -> [B, I, d]."""
         kwargs["attention_mask"] = attention_mask
         hidden_states = self.self_attn.before(hidden_states, attention_mask)
         hidden_states = self._sublayer(
-            self.self_attn_layer_norm, hidden_states, lambda states: self.self_attn(states, **kwargs)[0]
+            self.self_attn_layer_norm,
+            hidden_states,
+            lambda states: self.self_attn(states, **kwargs)[0],
         )
         return self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward)
 
 
 class CsanDecoderLayer(_ResidualLayer):
-    """Causal self-attention, cross-attention and feed-forward, each attention local where the config says so."""
+    """Causal self-attention, cross-attention and feed-forward, each attention local where the
+    config says so.
+    """
 
     part = "decoder"
 
@@ -126,12 +141,18 @@ class CsanDecoderLayer(_ResidualLayer):
         """[B, I, d] with encoder states [B, J, d] -> [B, I, d]."""
         kwargs.update(attention_mask=attention_mask, cache=cache, query_offset=query_offset)
         hidden_states = self._sublayer(
-            self.self_attn_layer_norm, hidden_states, lambda states: self.self_attn(states, **kwargs)[0]
+            self.self_attn_layer_norm,
+            hidden_states,
+            lambda states: self.self_attn(states, **kwargs)[0],
         )
         if encoder_hidden_states is not None:
-            kwargs.update(key_value_states=encoder_hidden_states, attention_mask=encoder_attention_mask)
+            kwargs.update(
+                key_value_states=encoder_hidden_states, attention_mask=encoder_attention_mask
+            )
             hidden_states = self._sublayer(
-                self.encoder_attn_layer_norm, hidden_states, lambda states: self.encoder_attn(states, **kwargs)[0]
+                self.encoder_attn_layer_norm,
+                hidden_states,
+                lambda states: self.encoder_attn(states, **kwargs)[0],
             )
         return self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward)
 
@@ -139,7 +160,9 @@ class CsanDecoderLayer(_ResidualLayer):
 class CsanOutputProjection(nn.Linear):
     """The output layer: logits with the vocabulary's bias added in the same pass."""
 
-    def forward(self, hidden_states: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, hidden_states: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """[B, T, d] and a bias [1, V] -> [B, T, V]."""
         return F.linear(hidden_states, self.weight, None if bias is None else bias.squeeze(0))
 
@@ -167,9 +190,9 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
     def _init_weights(self, module: nn.Module) -> None:
         """New weights by `config.initialization`.
 
-        `"xavier"`: Xavier-uniform matrices with `init_gain`, embeddings of standard deviation `init_gain` · d^-½.
-        `"normal"`: N(0, `init_std`) everywhere. Biases are 0 in both, layer normalisations 1.
-        """
+        `"xavier"`: Xavier-uniform matrices with `init_gain`, embeddings of standard deviation
+        `init_gain` · d^-½. `"normal"`: N(0, `init_std`) everywhere. Biases are 0 in both, layer
+        normalisations 1."""
         super()._init_weights(module)
         if isinstance(module, SinusoidalPositionalEmbedding):
             init.copy_(module.weight, module.create_weight(module.num_positions))
@@ -182,7 +205,9 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
 
     def _init_xavier(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding | CsanOutputProjection):
-            init.normal_(module.weight, mean=0.0, std=self.config.init_gain * self.config.d_model**-0.5)
+            init.normal_(
+                module.weight, mean=0.0, std=self.config.init_gain * self.config.d_model**-0.5
+            )
             padding = getattr(module, "padding_idx", None)
             if padding is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[padding])
@@ -191,19 +216,28 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
         elif isinstance(module, nn.Conv1d):
             # torch's own counts the outputs of all groups
             outputs, inputs, taps = module.weight.shape
-            bound = self.config.init_gain * math.sqrt(6 / (taps * (inputs + outputs // module.groups)))
+            bound = self.config.init_gain * math.sqrt(
+                6 / (taps * (inputs + outputs // module.groups))
+            )
             init.uniform_(module.weight, -bound, bound)
 
-    def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+    def get_correct_attn_implementation(
+        self, requested_attention: str | None, *args: Any, **kwargs: Any
+    ) -> str:
         """See transformers, which does not know the implementation `"blocked"` of CSAN's own."""
         known = full_attention_implementation(requested_attention)
         correct: str = super().get_correct_attn_implementation(known, *args, **kwargs)
         return BLOCKED if requested_attention == BLOCKED else correct
 
-    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
+    def _check_and_adjust_attn_implementation(
+        self, attn_implementation: str | None, *args: Any, **kwargs: Any
+    ) -> str:
         """Refuse what local layers cannot run before anything is computed, or installed for it."""
-        # The library refuses names that it does not know; one with a slash it would load as a kernel from the Hub.
-        known = attn_implementation in ALL_ATTENTION_FUNCTIONS.valid_keys() or "/" in (attn_implementation or "")
+        # The library refuses names that it does not know; one with a slash it would load as a
+        # kernel from the Hub.
+        known = attn_implementation in ALL_ATTENTION_FUNCTIONS.valid_keys() or "/" in (
+            attn_implementation or ""
+        )
         if attn_implementation is not None and known:
             for locality in self.config.localities():
                 check_local_implementation(attn_implementation, locality)
@@ -211,7 +245,9 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
 
 
 class CsanScaledWordEmbedding(nn.Embedding):
-    """Word embeddings, times sqrt(d) with `config.scale_embedding`; `inputs_embeds` are its outputs, as in Marian."""
+    """Word embeddings, times sqrt(d) with `config.scale_embedding`; `inputs_embeds` are its
+    outputs, as in Marian.
+    """
 
     def __init__(self, config: CsanConfig, num_embeddings: int) -> None:
         super().__init__(num_embeddings, config.d_model, config.pad_token_id)
@@ -233,9 +269,14 @@ class _CsanStack(CsanPreTrainedModel):
         vocab_size = config.vocab_size if part == "encoder" else config.decoder_vocab_size
         self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, vocab_size)
         self.embed_positions = SinusoidalPositionalEmbedding(
-            config.max_position_embeddings, config.d_model, config.sinusoids or "marian", config.pad_token_id
+            config.max_position_embeddings,
+            config.d_model,
+            config.sinusoids or "marian",
+            config.pad_token_id,
         )
-        self.layernorm_embedding = nn.LayerNorm(config.d_model) if config.sinusoids == "bart" else nn.Identity()
+        self.layernorm_embedding = (
+            nn.LayerNorm(config.d_model) if config.sinusoids == "bart" else nn.Identity()
+        )
         depth = getattr(config, f"{part}_layers")
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(depth)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
@@ -243,36 +284,57 @@ class _CsanStack(CsanPreTrainedModel):
         self.post_init()
 
     def _masks(
-        self, make_full: Callable, name: str, mask: torch.Tensor | None, batch: int, length: int | None, **inputs: Any
+        self,
+        make_full: Callable,
+        name: str,
+        mask: torch.Tensor | None,
+        batch: int,
+        length: int | None,
+        **inputs: Any,
     ) -> AttentionMasks:
-        """The masks of all layers, for full attention by the library's `make_full` with its other `inputs`.
+        """The masks of all layers, for full attention by the library's `make_full` with its other
+        `inputs`.
 
-        `mask`, which the caller calls `name`, is a padding mask [B, T] (`length` T may be unknown), or a ready-made
-        one [B, H, I, J], boolean or added to the energies, where no layer is local.
+        `mask`, which the caller calls `name`, is a padding mask [B, T] (`length` T may be unknown),
+        or a ready-made one [B, H, I, J], boolean or added to the energies, where no layer is local.
         """
         attention = "encoder_attn" if "encoder_hidden_states" in inputs else "self_attn"
         is_local = [getattr(layer, attention).locality is not None for layer in self.layers]
         padding = full = None
-        if isinstance(mask, torch.Tensor) and (any(is_local) or mask.dim() != 4 or mask.dtype == torch.int64):
+        if isinstance(mask, torch.Tensor) and (
+            any(is_local) or mask.dim() != 4 or mask.dtype == torch.int64
+        ):
             padding = padding_mask(mask, batch, length, name)
         if not all(is_local):
             full = make_full(config=mask_config(self.config), attention_mask=mask, **inputs)
         return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
 
     def _run(
-        self, embeddings: torch.Tensor, offset: int | torch.Tensor, masks: AttentionMasks, *args: Any, **kwargs: Any
+        self,
+        embeddings: torch.Tensor,
+        offset: int | torch.Tensor,
+        masks: AttentionMasks,
+        *args: Any,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """The states [B, T, d] after all layers, of which LayerDrop skips some in training."""
         if self.config.sinusoids is not None:
-            embeddings = embeddings + self.embed_positions(embeddings.shape[1], offset, masks.first_real)
-        hidden_states = drop(self.layernorm_embedding(embeddings), self.config.dropout, self.training)
+            embeddings = embeddings + self.embed_positions(
+                embeddings.shape[1], offset, masks.first_real
+            )
+        hidden_states = drop(
+            self.layernorm_embedding(embeddings), self.config.dropout, self.training
+        )
         layerdrop = getattr(self.config, f"{self.layer_class.part}_layerdrop")
         may_drop = self.training and layerdrop > 0
         for layer in self.layers:
             if may_drop and torch.compiler.is_compiling():
-                # A compiled graph does not branch: the layer is computed, and its output perhaps discarded.
+                # A compiled graph does not branch: the layer is computed, and its output perhaps
+                # discarded.
                 dropped = torch.rand([], device=hidden_states.device) < layerdrop
-                hidden_states = torch.where(dropped, hidden_states, layer(hidden_states, masks, *args, **kwargs))
+                hidden_states = torch.where(
+                    dropped, hidden_states, layer(hidden_states, masks, *args, **kwargs)
+                )
             elif not may_drop or torch.rand([]) >= layerdrop:
                 hidden_states = layer(hidden_states, masks, *args, **kwargs)
         return self.layer_norm(hidden_states)
@@ -293,14 +355,19 @@ class CsanEncoder(_CsanStack):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
-        """Encode sources [B, J] (or embeddings [B, J, d], already scaled) under a padding mask [B, J].
+        """Encode sources [B, J] (or embeddings [B, J, d], already scaled) under a padding mask [B,
+        J].
 
-        `output_attentions` and `output_hidden_states` ask for those of all layers, which `capture_outputs` adds.
-        """
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
+        `output_attentions` and `output_hidden_states` ask for those of all layers, which
+        `capture_outputs` adds."""
+        embeddings = embed(
+            self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds")
+        )
         mask = "attention_mask", attention_mask, embeddings.shape[0], embeddings.shape[1]
         masks = self._masks(create_bidirectional_mask, *mask, inputs_embeds=embeddings)
-        return BaseModelOutput(last_hidden_state=self._run(embeddings, 0, masks, output_attentions=output_attentions))
+        return BaseModelOutput(
+            last_hidden_state=self._run(embeddings, 0, masks, output_attentions=output_attentions)
+        )
 
 
 class CsanDecoder(_CsanStack):
@@ -327,34 +394,51 @@ class CsanDecoder(_CsanStack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode targets [B, I] (or embeddings, scaled) after those in the cache; masks [B, past + I] and [B, J]."""
+        """Decode targets [B, I] (or embeddings, scaled) after those in the cache; masks [B, past +
+        I] and [B, J].
+        """
         kwargs = known_keywords(kwargs, type(self).forward)
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
+        embeddings = embed(
+            self.embed_tokens,
+            input_ids,
+            inputs_embeds,
+            ("decoder_input_ids", "decoder_inputs_embeds"),
+        )
         if use_cache and cache is None:
             cache = make_decoder_cache(self.layers)
         offset = cache.get_seq_length() if cache is not None else 0
         if isinstance(offset, torch.Tensor):
-            offset = offset.clone()  # a static cache counts in place, and its first layer before the others run
+            offset = (
+                offset.clone()
+            )  # a static cache counts in place, and its first layer before the others run
         batch, length = embeddings.shape[:2]
         seen = None if isinstance(offset, torch.Tensor) else offset + length
         target_cache = getattr(cache, "self_attention_cache", cache)
         inputs: dict[str, Any] = {"inputs_embeds": embeddings, "cache": target_cache}
-        masks = self._masks(create_causal_mask, "decoder_attention_mask", attention_mask, batch, seen, **inputs)
+        masks = self._masks(
+            create_causal_mask, "decoder_attention_mask", attention_mask, batch, seen, **inputs
+        )
         cross_masks = AttentionMasks()
         if encoder_hidden_states is not None:
             sources, source_length = encoder_hidden_states.shape[:2]
             check_as_many(sources, batch)
             mask = "attention_mask", encoder_attention_mask, sources, source_length
             inputs = {"inputs_embeds": embeddings, "encoder_hidden_states": encoder_hidden_states}
-            cross_masks = self._masks(create_bidirectional_mask, *mask, **inputs)._replace(real_queries=masks.padding)
+            cross_masks = self._masks(create_bidirectional_mask, *mask, **inputs)._replace(
+                real_queries=masks.padding
+            )
         kwargs.update(encoder_attention_mask=cross_masks, cache=cache, query_offset=offset)
         # Encoder states by position, so that gradient checkpointing sees them
         hidden_states = self._run(embeddings, offset, masks, encoder_hidden_states, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, cache=cache)
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, cache=cache
+        )
 
 
 class CsanEmbeddings(Seq2SeqEmbeddings):
-    """Mixin of the models without output projection: their layers may share the parameters of a locality method."""
+    """Mixin of the models without output projection: their layers may share the parameters of a
+    locality method.
+    """
 
     @property
     def _tied_weights_keys(self) -> dict[str, str]:
@@ -368,8 +452,12 @@ class CsanEmbeddings(Seq2SeqEmbeddings):
                         continue
                     module = f"{attention}.{parameters_name(method)}"
                     owner = owners.setdefault((stack, attention, method), index)
-                    for name, _ in layer.get_submodule(module).named_parameters() if owner != index else ():
-                        keys[f"{stack}.layers.{index}.{module}.{name}"] = f"{stack}.layers.{owner}.{module}.{name}"
+                    for name, _ in (
+                        layer.get_submodule(module).named_parameters() if owner != index else ()
+                    ):
+                        keys[f"{stack}.layers.{index}.{module}.{name}"] = (
+                            f"{stack}.layers.{owner}.{module}.{name}"
+                        )
         return keys
 
 
@@ -395,7 +483,9 @@ class CsanForConditionalGeneration(Seq2SeqHead, CsanPreTrainedModel, GenerationM
         self.lm_head = CsanOutputProjection(config.d_model, config.decoder_vocab_size, bias=False)
         self.post_init()
 
-    def _get_resized_lm_head(self, old_lm_head: Any, new_num_tokens: int | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+    def _get_resized_lm_head(
+        self, old_lm_head: Any, new_num_tokens: int | None = None, **kwargs: Any
+    ) -> Any:  # type: ignore[override]
         """See transformers; resizes the bias, too."""
         if new_num_tokens is not None:
             bias = self.final_logits_bias[:, :new_num_tokens]
@@ -405,7 +495,9 @@ class CsanForConditionalGeneration(Seq2SeqHead, CsanPreTrainedModel, GenerationM
     def _project(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if isinstance(self.lm_head, CsanOutputProjection):
             return self.lm_head(hidden_states, self.final_logits_bias)
-        return self.lm_head(hidden_states) + self.final_logits_bias  # replaced by the user or by an adapter
+        return (
+            self.lm_head(hidden_states) + self.final_logits_bias
+        )  # replaced by the user or by an adapter
 
     def make_cache(self, num_beams: int) -> Cache:
         """See `Seq2SeqHead`: a decoder layer with a window keeps no more than that."""

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Several models as one: `generate`, beam search and the pipelines take the mean of their probabilities."""
+"""Several models as one: `generate`, beam search and the pipelines take the mean of their
+probabilities.
+"""
 
 import copy
 import math
@@ -33,8 +35,8 @@ class EnsembleConfig(PreTrainedConfig):
     """Configuration of an `EnsembleForConditionalGeneration`.
 
     Args:
-        members: The members' configurations, as dicts. What generation and pipelines ask of a config are the tokens
-            and vocabulary of the first, and the fewest positions of all.
+        members: The members' configurations, as dicts. What generation and pipelines ask of a
+            config are the tokens and vocabulary of the first, and the fewest positions of all.
     """
 
     model_type = "ensemble"
@@ -47,11 +49,16 @@ class EnsembleConfig(PreTrainedConfig):
         """Take from the members what others look for in a config."""
         super().__post_init__(**kwargs)
         if configs := self.member_configs():
-            first, limits = configs[0], [getattr(each, "max_position_embeddings", None) for each in configs]
+            first, limits = (
+                configs[0],
+                [getattr(each, "max_position_embeddings", None) for each in configs],
+            )
             for name in (*_TOKENS, "share_encoder_decoder_embeddings"):
                 setattr(self, name, getattr(first, name, None))
             self.vocab_size = target_size(first)
-            self.max_position_embeddings = min((limit for limit in limits if limit is not None), default=None)
+            self.max_position_embeddings = min(
+                (limit for limit in limits if limit is not None), default=None
+            )
 
     def member_configs(self) -> list[PreTrainedConfig]:
         """The members' configurations."""
@@ -89,7 +96,9 @@ class EnsembleCache(Cache):
 
 
 class _Encoders(nn.Module):
-    """The members' encoders: `last_hidden_state` of the first, `member_1` of the second and so on, each [B, J, d]."""
+    """The members' encoders: `last_hidden_state` of the first, `member_1` of the second and so on,
+    each [B, J, d].
+    """
 
     main_input_name = "input_ids"
 
@@ -116,7 +125,8 @@ class _Encoders(nn.Module):
 
 
 class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
-    """Sequence-to-sequence models over the same vocabularies, as one model that averages their probabilities.
+    """Sequence-to-sequence models over the same vocabularies, as one model that averages their
+    probabilities.
 
     Members may be of any family and on any device (`ensemble.members[1].to("cuda:1")`).
 
@@ -135,27 +145,39 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     main_input_name = "input_ids"
     gives_attention = False
 
-    def __init__(self, config: EnsembleConfig, members: Sequence[PreTrainedModel] | None = None) -> None:
+    def __init__(
+        self, config: EnsembleConfig, members: Sequence[PreTrainedModel] | None = None
+    ) -> None:
         super().__init__(config)
         if members is None:
             configs = config.member_configs()
-            members = [AutoModelForSeq2SeqLM.from_config(member, trust_remote_code=False) for member in configs]
+            members = [
+                AutoModelForSeq2SeqLM.from_config(member, trust_remote_code=False)
+                for member in configs
+            ]
         self.members: Any = nn.ModuleList(members)
         self.post_init()
 
     @classmethod
     def of(cls, members: Sequence[Any]) -> "EnsembleForConditionalGeneration":
-        """An ensemble of models that are loaded; of those that are ensembles, the members count one by one.
+        """An ensemble of models that are loaded; of those that are ensembles, the members count one
+        by one.
 
         The first one's generation config is the ensemble's.
         """
-        first, *others = members = [each for model in members for each in getattr(model, "members", [model])]
+        first, *others = members = [
+            each for model in members for each in getattr(model, "members", [model])
+        ]
         for other in others:
-            for what, size in (("target vocabulary", target_size), *((name, _value_of(name)) for name in _TOKENS)):
+            for what, size in (
+                ("target vocabulary", target_size),
+                *((name, _value_of(name)) for name in _TOKENS),
+            ):
                 if size(other.config) != size(first.config):
                     raise ValueError(
                         f"{other.name_or_path!r} and {first.name_or_path!r} differ in their {what} "
-                        f"({size(other.config)} and {size(first.config)}): members of an ensemble share their tokens."
+                        f"({size(other.config)} and {size(first.config)}): members of an ensemble "
+                        "share their tokens."
                     )
         config = EnsembleConfig(members=[member.config.to_dict() for member in members])
         ensemble = cls(config, members).eval()
@@ -167,23 +189,32 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def from_pretrained(  # type: ignore[override]
         cls, names: Any, *args: Any, trust_remote_code: bool = False, **kwargs: Any
     ) -> Any:
-        """Loads a list of models, or an ensemble that was saved; arguments are those of `from_pretrained`."""
+        """Loads a list of models, or an ensemble that was saved; arguments are those of
+        `from_pretrained`.
+        """
         if not isinstance(names, list | tuple):
             return super().from_pretrained(names, *args, **kwargs)
         from csan_hf.data import TokenizerPair
 
         tokenizers: list[Any] = []
         with suppress(OSError, ValueError):  # members without tokenizers
-            tokenizers += [TokenizerPair.from_pretrained(name, trust_remote_code=trust_remote_code) for name in names]
+            tokenizers += [
+                TokenizerPair.from_pretrained(name, trust_remote_code=trust_remote_code)
+                for name in names
+            ]
         check_vocabularies(names, tokenizers)
         members = [
-            AutoModelForSeq2SeqLM.from_pretrained(name, *args, trust_remote_code=trust_remote_code, **kwargs)
+            AutoModelForSeq2SeqLM.from_pretrained(
+                name, *args, trust_remote_code=trust_remote_code, **kwargs
+            )
             for name in names
         ]
         return cls.of(members)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Saves all members as one checkpoint, and the target's tokenizer where the first member has one."""
+        """Saves all members as one checkpoint, and the target's tokenizer where the first member
+        has one.
+        """
         super().save_pretrained(save_directory, *args, **kwargs)
         if self.config.share_encoder_decoder_embeddings is False:
             _keep_target_tokenizer(self.config, Path(save_directory, TARGET_TOKENIZER_SUBFOLDER))
@@ -228,13 +259,14 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
         Args:
             input_ids, attention_mask: Sources [B, J], and which of their tokens are real.
-            decoder_input_ids, decoder_attention_mask: Target tokens [B, I]; default: `labels` shifted right.
+            decoder_input_ids, decoder_attention_mask: Target tokens [B, I]; default: `labels`
+                shifted right.
             encoder_outputs: What `get_encoder()` returned, instead of sources.
             cache: The members' caches of earlier target positions.
             labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy.
             use_cache: Whether the caches are filled.
-            **kwargs: Attentions and hidden states, which `generate` may ask for, differ between members and are not
-                returned.
+            **kwargs: Attentions and hidden states, which `generate` may ask for, differ between
+                members and are not returned.
         """
         known_keywords(kwargs, type(self).forward)
         if encoder_outputs is None:
@@ -243,11 +275,17 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             decoder_input_ids = shift_tokens_right(
                 labels, self.config.pad_token_id, self.config.decoder_start_token_id
             )
-        shared: dict[str, Any] = {"attention_mask": attention_mask, "decoder_attention_mask": decoder_attention_mask}
+        shared: dict[str, Any] = {
+            "attention_mask": attention_mask,
+            "decoder_attention_mask": decoder_attention_mask,
+        }
         shared["decoder_input_ids"] = decoder_input_ids
         total: Any = None
         for number, member in enumerate(self.members):
-            moved = {name: None if value is None else value.to(member.device) for name, value in shared.items()}
+            moved = {
+                name: None if value is None else value.to(member.device)
+                for name, value in shared.items()
+            }
             member_cache = None if cache is None else cache.caches[number]
             logits = member(
                 **moved,
@@ -256,18 +294,27 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 use_cache=use_cache if member_cache is not None else False,
             ).logits
             log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
-            total = log_probs if total is None else torch.logaddexp(total, log_probs.to(total.device))
+            total = (
+                log_probs if total is None else torch.logaddexp(total, log_probs.to(total.device))
+            )
         total = total - math.log(len(self.members))
-        loss = None if labels is None else F.cross_entropy(total.flatten(0, 1), labels.flatten().to(total.device))
+        loss = (
+            None
+            if labels is None
+            else F.cross_entropy(total.flatten(0, 1), labels.flatten().to(total.device))
+        )
         return Seq2SeqLMOutput(loss=loss, logits=total, cache=cache)
 
 
 def check_vocabularies(names: Sequence[str], pairs: Sequence[Any]) -> None:
     """Raises `ValueError` if members' tokenizers, as `TokenizerPair`, differ in their tokens."""
     vocabularies = [(pair.source.get_vocab(), pair.target.get_vocab()) for pair in pairs]
-    if different := [name for name, own in zip(names, vocabularies, strict=False) if own != vocabularies[0]]:
+    if different := [
+        name for name, own in zip(names, vocabularies, strict=False) if own != vocabularies[0]
+    ]:
         raise ValueError(
-            f"{different[0]} and {names[0]} have different vocabularies: members of an ensemble share their tokens."
+            f"{different[0]} and {names[0]} have different vocabularies: members of an ensemble "
+            "share their tokens."
         )
 
 

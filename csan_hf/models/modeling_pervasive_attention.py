@@ -1,10 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Pervasive Attention: translation by one masked 2D network over the source × target grid (Elbayad et al., 2018).
+"""Pervasive Attention: translation by one masked 2D network over the source × target grid (Elbayad
+et al., 2018).
 
-There is no encoder beside the embedding of the source: every cell of the grid sees a target prefix and a source
-token, and convolutions do the rest. Shapes: B batch, I target and J source positions, d_t and d_s widths of the
-embeddings, f_L channels of the final grid, V target vocabulary.
-"""
+There is no encoder beside the embedding of the source: every cell of the grid sees a target prefix
+and a source token, and convolutions do the rest. Shapes: B batch, I target and J source positions,
+d_t and d_s widths of the embeddings, f_L channels of the final grid, V target vocabulary."""
 
 import math
 from collections.abc import Iterable
@@ -27,7 +27,13 @@ from transformers.utils import can_return_tuple
 
 from .canvas import Canvas, rows_before_padding, rows_with_labels, words_to_explain
 from .configuration_pervasive_attention import PervasiveAttentionConfig
-from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine, MaskedConvolution, PointwiseConvolution
+from .dense_block import (
+    FORMER_NAMES,
+    DenseBlock,
+    FeatureAffine,
+    MaskedConvolution,
+    PointwiseConvolution,
+)
 from .grid_cache import GridCache, make_grid_cache
 from .grid_norm import GridBatchNorm
 from .residual_block import DepthwiseConvolution, ResidualBlock
@@ -49,11 +55,14 @@ class LearnedPositionalEmbedding(nn.Embedding):
     """One trained vector for each position."""
 
     def forward(self, length: int, offset: int = 0) -> torch.Tensor:  # type: ignore[override]
-        """Embeddings [length, d] of the positions from `offset` on; too few positions are a ValueError."""
+        """Embeddings [length, d] of the positions from `offset` on; too few positions are a
+        ValueError.
+        """
         if offset + length > self.num_embeddings:
             raise ValueError(
-                f"A sentence of {offset + length} tokens exceeds max_position_embeddings={self.num_embeddings} of the "
-                "learned positions; shorten it (truncation, max_length), or train with "
+                f"A sentence of {offset + length} tokens exceeds "
+                f"max_position_embeddings={self.num_embeddings} of the learned positions; shorten "
+                "it (truncation, max_length), or train with "
                 'position_embeddings="sinusoidal" or None.'
             )
         return self.weight[offset : offset + length]
@@ -69,11 +78,11 @@ def make_position_embedding(config: PervasiveAttentionConfig, width: int) -> nn.
 
 
 class JointProjection(nn.Module):
-    """The grid's input: [y_i ; x_j] (equation 1) through the 1×1 convolution that halves the channels.
+    """The grid's input: [y_i ; x_j] (equation 1) through the 1×1 convolution that halves the
+    channels.
 
-    Computed as the sum of a projection of the targets and one of the sources, so that the grid of all pairs is never
-    built at full width.
-    """
+    Computed as the sum of a projection of the targets and one of the sources, so that the grid of
+    all pairs is never built at full width."""
 
     def __init__(self, target_dim: int, source_dim: int) -> None:
         super().__init__()
@@ -82,8 +91,12 @@ class JointProjection(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels // 2, channels))
         self.bias = nn.Parameter(torch.zeros(channels // 2))
 
-    def forward(self, target: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows [B, I, channels] of targets [B, I, d_t], columns [B, J, channels] of sources; a cell is their sum."""
+    def forward(
+        self, target: torch.Tensor, source: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows [B, I, channels] of targets [B, I, d_t], columns [B, J, channels] of sources; a cell
+        is their sum.
+        """
         rows = F.linear(target, self.weight[:, : self.target_dim])
         return rows, F.linear(source, self.weight[:, self.target_dim :], self.bias)
 
@@ -114,13 +127,19 @@ class MaxAggregation(nn.Module):
         return features.masked_fill(hidden[:, None, :, None], torch.finfo(features.dtype).min)
 
     def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
-        """The real source tokens of the mask [B, J] (None = all) in one [B, I, f or 2f]; ρ [B, I, J], if any."""
+        """The real source tokens of the mask [B, J] (None = all) in one [B, I, f or 2f]; ρ [B, I,
+        J], if any.
+        """
         features = self._pooled(grid, source_mask)
         # The gradient goes to the first of equal ones, for which places must be searched
         return features.max(dim=2).values if features.requires_grad else features.amax(dim=2), None
 
     def contributions(
-        self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
+        self,
+        grid: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        weights: torch.Tensor,
+        directions: torch.Tensor,
     ) -> torch.Tensor:
         """What each source token adds to a linear function of the aggregated row (equation 7).
 
@@ -131,7 +150,8 @@ class MaxAggregation(nn.Module):
             directions: [B, I, f or 2f], the linear function at each row: the row of E of a word.
 
         Returns:
-            α [B, I, J]; its sum over J is the function's value at the aggregated row. For `"attention"` it is ρ.
+            α [B, I, J]; its sum over J is the function's value at the aggregated row. For
+            `"attention"` it is ρ.
         """
         values, columns = self._pooled(grid, source_mask).max(dim=2)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, values * directions)
@@ -153,13 +173,19 @@ class AverageAggregation(MaxAggregation):
         return grid.sum(dim=2) / _root_of_lengths(grid, source_mask), None
 
     def contributions(
-        self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
+        self,
+        grid: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        weights: torch.Tensor,
+        directions: torch.Tensor,
     ) -> torch.Tensor:
         return (grid @ directions.unsqueeze(-1)).squeeze(-1) / _root_of_lengths(grid, source_mask)
 
 
 class AttentionAggregation(MaxAggregation):
-    """Their sum weighted by an attention ρ, times the square root of their number (equations 8 and 9)."""
+    """Their sum weighted by an attention ρ, times the square root of their number (equations 8 and
+    9).
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -172,12 +198,20 @@ class AttentionAggregation(MaxAggregation):
             weights = energies.softmax(dim=-1).to(grid.dtype)
         else:  # zeros for a sentence without real source tokens
             visible = source_mask.unsqueeze(1)
-            weights = energies.masked_fill(~visible, torch.finfo(energies.dtype).min).softmax(dim=-1)
+            weights = energies.masked_fill(~visible, torch.finfo(energies.dtype).min).softmax(
+                dim=-1
+            )
             weights = weights.masked_fill(~visible, 0.0).to(grid.dtype)
-        return (weights.unsqueeze(2) @ grid).squeeze(2) * _root_of_lengths(grid, source_mask), weights
+        return (weights.unsqueeze(2) @ grid).squeeze(2) * _root_of_lengths(
+            grid, source_mask
+        ), weights
 
     def contributions(
-        self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
+        self,
+        grid: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        weights: torch.Tensor,
+        directions: torch.Tensor,
     ) -> torch.Tensor:
         return weights
 
@@ -187,13 +221,23 @@ class MaxAttentionAggregation(AttentionAggregation):
 
     def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
         attended, weights = super().forward(grid, source_mask)
-        return torch.cat([MaxAggregation.forward(self, grid, source_mask)[0], attended], dim=-1), weights
+        return torch.cat(
+            [MaxAggregation.forward(self, grid, source_mask)[0], attended], dim=-1
+        ), weights
 
     def contributions(
-        self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
+        self,
+        grid: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        weights: torch.Tensor,
+        directions: torch.Tensor,
     ) -> torch.Tensor:
         pooled, attended = directions.chunk(2, dim=-1)
-        scores = (grid @ attended.unsqueeze(-1)).squeeze(-1) * weights * _root_of_lengths(grid, source_mask)
+        scores = (
+            (grid @ attended.unsqueeze(-1)).squeeze(-1)
+            * weights
+            * _root_of_lengths(grid, source_mask)
+        )
         return scores + MaxAggregation.contributions(self, grid, source_mask, weights, pooled)
 
 
@@ -215,8 +259,8 @@ AGGREGATIONS = {
     "max_attention": MaxAttentionAggregation,
     "gated_max": GatedMaxAggregation,
 }
-# What makes the cells [R, f_L] of H: `block(inputs, canvas, cache)`; with `needs_norm` the decoder's final
-# norm follows, which checkpoints and adapters know by that place
+# What makes the cells [R, f_L] of H: `block(inputs, canvas, cache)`; with `needs_norm` the
+# decoder's final norm follows, which checkpoints and adapters know by that place
 BLOCKS = {"dense": DenseBlock, "residual": ResidualBlock}
 
 
@@ -232,10 +276,11 @@ class PervasiveAttentionDecoderOutput(BaseModelOutputWithPastAndCrossAttentions)
     """What the decoder returns.
 
     Args:
-        last_hidden_state: [B, I, d_t] what the vocabulary is projected from ([B, I, f_L or 2 f_L] untied).
+        last_hidden_state: [B, I, d_t] what the vocabulary is projected from ([B, I, f_L or 2 f_L]
+            untied).
         hidden_states: Target embeddings [B, I, d_t] and `last_hidden_state`.
-        cross_attentions: With `output_attentions` one [B, 1, I, J]: ρ where the aggregation attends, else the share
-            of channels whose maximum lies at each source token.
+        cross_attentions: With `output_attentions` one [B, 1, I, J]: ρ where the aggregation
+            attends, else the share of channels whose maximum lies at each source token.
         grid: With `output_attentions` H [B, I, J, f_L], zero at padding.
     """
 
@@ -263,23 +308,37 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
     }
 
     @classmethod
-    def from_pretrained(cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any) -> Any:
-        """As `Seq2SeqPreTrained.from_pretrained`, also where the statistics have their former names."""
-        renamed = {rf"dense_block\.{former}": f"dense_block.{own}" for former, own in FORMER_NAMES.items()}
-        return super().from_pretrained(*args, key_mapping={**renamed, **(key_mapping or {})}, **kwargs)
+    def from_pretrained(
+        cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any
+    ) -> Any:
+        """As `Seq2SeqPreTrained.from_pretrained`, also where the statistics have their former
+        names.
+        """
+        renamed = {
+            rf"dense_block\.{former}": f"dense_block.{own}" for former, own in FORMER_NAMES.items()
+        }
+        return super().from_pretrained(
+            *args, key_mapping={**renamed, **(key_mapping or {})}, **kwargs
+        )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """New weights: He for what a ReLU precedes, Xavier for the rest, embeddings N(0, `init_std`)."""
+        """New weights: He for what a ReLU precedes, Xavier for the rest, embeddings N(0,
+        `init_std`).
+        """
         if isinstance(module, GridBatchNorm):
             init.zeros_(module.running_mean)
             init.ones_(module.running_var)
             init.zeros_(module.num_batches_tracked)
-        if isinstance(module, FeatureAffine) or (isinstance(module, GridBatchNorm) and module.affine):
+        if isinstance(module, FeatureAffine) or (
+            isinstance(module, GridBatchNorm) and module.affine
+        ):
             init.ones_(module.weight)
             init.zeros_(module.bias)
         elif isinstance(module, DepthwiseConvolution):
-            init.uniform_(module.weight, -1.0 / module.weight.shape[3], 1.0 / module.weight.shape[3])
+            init.uniform_(
+                module.weight, -1.0 / module.weight.shape[3], 1.0 / module.weight.shape[3]
+            )
             init.zeros_(module.bias)
         elif isinstance(module, PointwiseConvolution | MaskedConvolution):
             init.normal_(module.weight, mean=0.0, std=math.sqrt(2.0 / module.weight[0].numel()))
@@ -288,7 +347,11 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, mean=0.0, std=self.config.init_std or self.config.target_embed_dim**-0.5)
+            init.normal_(
+                module.weight,
+                mean=0.0,
+                std=self.config.init_std or self.config.target_embed_dim**-0.5,
+            )
         elif isinstance(module, SinusoidalPositionalEmbedding):
             init.copy_(module.weight, module.create_weight(module.num_positions))
 
@@ -300,7 +363,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         past: int = 0,
         prefix: str = "",
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Embeddings [B, T, d] with positions, which count real tokens, and the mask [B, past + T] as booleans.
+        """Embeddings [B, T, d] with positions, which count real tokens, and the mask [B, past + T]
+        as booleans.
 
         `prefix` stands before the names of the inputs in messages.
         """
@@ -308,7 +372,11 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         names = f"{prefix}input_ids", f"{prefix}inputs_embeds"
         embeddings = embed(own.embed_tokens, input_ids, inputs_embeds, names)
         batch, length = embeddings.shape[:2]
-        real = None if mask is None else padding_mask(mask, batch, past + length, f"{prefix}attention_mask")
+        real = (
+            None
+            if mask is None
+            else padding_mask(mask, batch, past + length, f"{prefix}attention_mask")
+        )
         scale = self.config.scale_embedding
         if scale:
             embeddings = math.sqrt(embeddings.shape[-1]) * embeddings
@@ -318,7 +386,9 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
             else:
                 ranks = (real.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:]
                 vectors = F.embedding(ranks, own.embed_positions(past + length))
-            embeddings = (1.0 if scale else math.sqrt(0.5)) * (embeddings + vectors.to(embeddings.dtype))
+            embeddings = (1.0 if scale else math.sqrt(0.5)) * (
+                embeddings + vectors.to(embeddings.dtype)
+            )
         return drop(embeddings, self.config.embedding_dropout, self.training), real
 
     def synchronize_batch_norm(self, process_group: Any) -> None:
@@ -327,8 +397,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         Every process of the group must then run the same training forward and backward passes.
 
         Args:
-            process_group: A group of torch.distributed (`torch.distributed.group.WORLD` for all processes), or None
-                to stop sharing.
+            process_group: A group of torch.distributed (`torch.distributed.group.WORLD` for all
+                processes), or None to stop sharing.
         """
         for norm in self._norms():
             norm.process_group = process_group
@@ -338,15 +408,17 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
 
     @torch.no_grad()
     def refresh_batch_statistics(self, batches: Iterable[dict[str, Any]]) -> int:
-        """Replace the running statistics by their averages over batches, with the weights as they are now.
+        """Replace the running statistics by their averages over batches, with the weights as they
+        are now.
 
-        What training leaves is an average over its last few batches, with weights that were still moving, and too
-        noisy where a feature is rarely active; and averaged weights have no statistics of their own at all (Wu and
-        Johnson, 2021, "Rethinking 'Batch' in BatchNorm", section 3).
+        What training leaves is an average over its last few batches, with weights that were still
+        moving, and too noisy where a feature is rarely active; and averaged weights have no
+        statistics of their own at all (Wu and Johnson, 2021, "Rethinking 'Batch' in BatchNorm",
+        section 3).
 
         Args:
-            batches: Arguments of `forward`, as in training: a few hundred batches of training data. What is in eval
-                mode within a model in training mode stays so.
+            batches: Arguments of `forward`, as in training: a few hundred batches of training data.
+                What is in eval mode within a model in training mode stays so.
 
         Returns:
             The number of batches; with 0 nothing has changed.
@@ -354,7 +426,10 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         if not self._norms():
             return 0
         norms = [norm for norm in self._norms() if not norm.is_frozen]
-        momenta, modes = [norm.momentum for norm in norms], {module: module.training for module in self.modules()}
+        momenta, modes = (
+            [norm.momentum for norm in norms],
+            {module: module.training for module in self.modules()},
+        )
         if not self.training:
             self.train()
         count = 0
@@ -371,10 +446,16 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         return count
 
     def num_parameters_with_masked_taps(self) -> int:
-        """Parameters as the paper counts them: k×k kernels, the masked taps included, which are not stored here."""
-        kernels = [module.weight for module in self.modules() if isinstance(module, MaskedConvolution)]
+        """Parameters as the paper counts them: k×k kernels, the masked taps included, which are not
+        stored here.
+        """
+        kernels = [
+            module.weight for module in self.modules() if isinstance(module, MaskedConvolution)
+        ]
         # [out, in, ceil(k / 2), k]: of each row there are k // 2 masked ones
-        return self.num_parameters() + sum(kernel[:, :, 0].numel() * (kernel.shape[3] // 2) for kernel in kernels)
+        return self.num_parameters() + sum(
+            kernel[:, :, 0].numel() * (kernel.shape[3] // 2) for kernel in kernels
+        )
 
 
 class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
@@ -397,20 +478,24 @@ class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
-        """Embed tokens [B, J], or take `inputs_embeds` [B, J, d_s]: `last_hidden_state` [B, J, d_s].
+        """Embed tokens [B, J], or take `inputs_embeds` [B, J, d_s]: `last_hidden_state` [B, J,
+        d_s].
 
-        Positions count the real tokens of the mask [B, J]. There is no attention for `output_attentions` to ask for.
-        """
+        Positions count the real tokens of the mask [B, J]. There is no attention for
+        `output_attentions` to ask for."""
         embeddings, _ = self._embed(input_ids, inputs_embeds, attention_mask)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         return BaseModelOutput(
-            last_hidden_state=embeddings, hidden_states=(embeddings,) if output_hidden_states else None
+            last_hidden_state=embeddings,
+            hidden_states=(embeddings,) if output_hidden_states else None,
         )
 
 
 class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
-    """The network over the grid, from target and source embeddings to one vector for each target position."""
+    """The network over the grid, from target and source embeddings to one vector for each target
+    position.
+    """
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config)
@@ -420,7 +505,9 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         block = BLOCKS[config.block](config)
         self.add_module(f"{config.block}_block", block)
         if block.needs_norm:
-            self.final_norm = GridBatchNorm(config.grid_channels, config.batch_norm_eps, config.batch_norm_momentum)
+            self.final_norm = GridBatchNorm(
+                config.grid_channels, config.batch_norm_eps, config.batch_norm_momentum
+            )
         aggregation: Any = AGGREGATIONS[config.aggregation](config.grid_channels)
         aggregation.after_relu = block.needs_norm and config.aggregation != "gated_max"
         self.aggregation = aggregation
@@ -458,39 +545,51 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             output_hidden_states: Whether to return `hidden_states`, too.
 
         Raises:
-            ValueError: There is no source, source and target do not fit together or are empty, a mask has another
-                shape, or the cache is of another kind.
+            ValueError: There is no source, source and target do not fit together or are empty, a
+                mask has another shape, or the cache is of another kind.
         """
         known_keywords(kwargs, type(self).forward)
         if encoder_hidden_states is None:
-            raise ValueError("`encoder_hidden_states` must be given: every cell of the grid needs a source token.")
+            raise ValueError(
+                "`encoder_hidden_states` must be given: every cell of the grid needs a source "
+                "token."
+            )
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and not torch.is_grad_enabled()
         if use_cache and cache is None:
             cache = make_grid_cache()
         rows = _grid_cache(cache)
         past = rows.get_seq_length() if rows is not None else 0
-        if rows is not None and (torch.is_grad_enabled() or any(norm.is_of_batch for norm in self._norms())):
+        if rows is not None and (
+            torch.is_grad_enabled() or any(norm.is_of_batch for norm in self._norms())
+        ):
             raise ValueError(
-                "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
-                "torch.no_grad(), or pass use_cache=False."
+                "The cache keeps grid rows of an evaluation without gradients; call model.eval() "
+                "and use torch.no_grad(), or pass use_cache=False."
             )
-        embeddings, target_mask = self._embed(input_ids, inputs_embeds, attention_mask, past, prefix="decoder_")
+        embeddings, target_mask = self._embed(
+            input_ids, inputs_embeds, attention_mask, past, prefix="decoder_"
+        )
         source = encoder_hidden_states
         if 0 in (*embeddings.shape[:2], *source.shape[:2]):
             raise ValueError(
-                f"The grid needs at least one sentence, one target and one source token, got targets "
-                f"{list(embeddings.shape[:2])} and sources {list(source.shape[:2])} ([batch, length])."
+                "The grid needs at least one sentence, one target and one source token, got "
+                f"targets {list(embeddings.shape[:2])} and sources {list(source.shape[:2])} "
+                "([batch, length])."
             )
         check_as_many(source.shape[0], embeddings.shape[0])
         source_mask = encoder_attention_mask
         if source_mask is not None:
-            source_mask = padding_mask(source_mask, source.shape[0], source.shape[1], "attention_mask")
+            source_mask = padding_mask(
+                source_mask, source.shape[0], source.shape[1], "attention_mask"
+            )
         if target_mask is not None:
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
         beside = self.config.kernel_size // 2
-        canvas = Canvas.of_masks(shape, target_mask, source_mask, above=beside if rows is None else 0, beside=beside)
+        canvas = Canvas.of_masks(
+            shape, target_mask, source_mask, above=beside if rows is None else 0, beside=beside
+        )
         block = getattr(self, f"{self.config.block}_block")
         cells = block(canvas.sum_of(*self.input_projection(embeddings, source)), canvas, rows)
         if block.needs_norm:
@@ -507,7 +606,11 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         )
         if self.config.output_attentions if output_attentions is None else output_attentions:
             outputs.grid = canvas.unpack(cells)
-            share = self.aggregation.pooled_share(outputs.grid, source_mask) if attention is None else attention
+            share = (
+                self.aggregation.pooled_share(outputs.grid, source_mask)
+                if attention is None
+                else attention
+            )
             outputs.cross_attentions = (share.unsqueeze(1),)
         return outputs
 
@@ -517,8 +620,8 @@ def _grid_cache(cache: Cache | None) -> GridCache | None:
         cache = cache.self_attention_cache
     if cache is not None and not isinstance(cache, GridCache):
         raise ValueError(
-            f"Pervasive Attention keeps grid rows, which a {type(cache).__name__} cannot hold: leave "
-            "`cache` and `cache_implementation` unset, or pass use_cache=False."
+            f"Pervasive Attention keeps grid rows, which a {type(cache).__name__} cannot hold: "
+            "leave `cache` and `cache_implementation` unset, or pass use_cache=False."
         )
     return cache
 
@@ -547,26 +650,36 @@ class PervasiveAttentionForConditionalGeneration(  # type: ignore[misc, override
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config)
         self.model = PervasiveAttentionModel(config)
-        width = config.target_embed_dim if config.tie_word_embeddings else config.aggregated_channels
+        width = (
+            config.target_embed_dim if config.tie_word_embeddings else config.aggregated_channels
+        )
         self.lm_head = nn.Linear(width, config.decoder_vocab_size)
         self.post_init()
 
     def _target_mask(
-        self, mask: torch.Tensor | None, decoder_input_ids: torch.Tensor | None, labels: torch.Tensor | None
+        self,
+        mask: torch.Tensor | None,
+        decoder_input_ids: torch.Tensor | None,
+        labels: torch.Tensor | None,
     ) -> torch.Tensor | None:
-        """Padding must not enter the statistics: the rows up to the last label, or before trailing padding."""
+        """Padding must not enter the statistics: the rows up to the last label, or before trailing
+        padding.
+        """
         if mask is None and labels is not None:
             return rows_with_labels(labels)
         if mask is None and self.training and decoder_input_ids is not None:
-            return rows_before_padding(decoder_input_ids, self.config)  # a Trainer that computes the loss itself
+            return rows_before_padding(
+                decoder_input_ids, self.config
+            )  # a Trainer that computes the loss itself
         return mask
 
     def _explain(self, outputs: Any, logits: torch.Tensor, **inputs: torch.Tensor | None) -> Any:
-        """The implicit alignment of target rows with source tokens, one [B, 1, I, J], zero at padding.
+        """The implicit alignment of target rows with source tokens, one [B, 1, I, J], zero at
+        padding.
 
-        For `"attention"` it is ρ (equation 8). Otherwise it is what each source token adds to the logit of a word
-        (equation 7), before dropout; its sum over the source tokens, plus the biases, is that logit.
-        """
+        For `"attention"` it is ρ (equation 8). Otherwise it is what each source token adds to the
+        logit of a word (equation 7), before dropout; its sum over the source tokens, plus the
+        biases, is that logit."""
         aggregation = self.model.decoder.aggregation
         if outputs.cross_attentions is None:
             return outputs.cross_attentions
@@ -578,7 +691,9 @@ class PervasiveAttentionForConditionalGeneration(  # type: ignore[misc, override
         source_mask = None if attention_mask is None else attention_mask.bool()
         (share,) = outputs.cross_attentions
         grid = outputs.grid
-        alignment = aggregation.contributions(grid, source_mask, share.squeeze(1), directions.to(grid.dtype))
+        alignment = aggregation.contributions(
+            grid, source_mask, share.squeeze(1), directions.to(grid.dtype)
+        )
         return (alignment.unsqueeze(1),)
 
     def make_cache(self, num_beams: int) -> Cache:

@@ -1,8 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""RNNsearch: a bi-directional LSTM encoder, an LSTM decoder with attention (Bahdanau et al., 2015; Luong et al.).
+"""RNNsearch: a bi-directional LSTM encoder, an LSTM decoder with attention (Bahdanau et al., 2015;
+Luong et al.).
 
-Shapes: B batch, I target and J source positions, T either, d_s and d_t widths of the embeddings, d of the states.
-"""
+Shapes: B batch, I target and J source positions, T either, d_s and d_t widths of the embeddings, d
+of the states."""
 
 from typing import Any
 
@@ -21,24 +22,34 @@ from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, dr
 
 
 def call_lstm(lstm: nn.LSTM, inputs: torch.Tensor, state: tuple[torch.Tensor, ...] | None) -> Any:
-    """`lstm(inputs, state)`, in float32 where autocast would ask oneDNN for a bfloat16 that the CPU has not."""
+    """`lstm(inputs, state)`, in float32 where autocast would ask oneDNN for a bfloat16 that the CPU
+    has not.
+    """
     autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
     if autocast and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         with torch.autocast("cpu", enabled=False):
-            return lstm(inputs.float(), None if state is None else tuple(part.float() for part in state))
+            return lstm(
+                inputs.float(), None if state is None else tuple(part.float() for part in state)
+            )
     return lstm(inputs, state)
 
 
 @torch.compiler.disable
 def run_lstm(
-    lstm: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor | None, state: tuple[torch.Tensor, ...] | None = None
+    lstm: nn.LSTM,
+    inputs: torch.Tensor,
+    mask: torch.Tensor | None,
+    state: tuple[torch.Tensor, ...] | None = None,
 ) -> torch.Tensor:
-    """Outputs [B, T, d] of one layer over the real tokens (mask [B, T], None = all) of inputs [B, T, ...].
+    """Outputs [B, T, d] of one layer over the real tokens (mask [B, T], None = all) of inputs [B,
+    T, ...].
 
-    They are zero at padding, wherever it stands; `state` is h and c [1, B, d] before the first token, None = zeros.
-    """
+    They are zero at padding, wherever it stands; `state` is h and c [1, B, d] before the first
+    token, None = zeros."""
     if torch.compiler.is_exporting():
-        raise ValueError("RNNsearch cannot be exported: torch.export unrolls an LSTM for one length.")
+        raise ValueError(
+            "RNNsearch cannot be exported: torch.export unrolls an LSTM for one length."
+        )
     if mask is None:
         return call_lstm(lstm, inputs, state)[0]
     lengths = mask.sum(dim=1).clamp(min=1).cpu()
@@ -46,13 +57,17 @@ def run_lstm(
     packed = pack_padded_sequence(
         inputs.take_along_dim(real_first, 1), lengths, batch_first=True, enforce_sorted=False
     )
-    outputs, _ = pad_packed_sequence(lstm(packed, state)[0], batch_first=True, total_length=mask.shape[1])
+    outputs, _ = pad_packed_sequence(
+        lstm(packed, state)[0], batch_first=True, total_length=mask.shape[1]
+    )
     outputs = torch.zeros_like(outputs).scatter(1, real_first.expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
 class AlignmentModel(nn.Module):
-    """Attention of decoder states on encoder states, and the attentional state tanh(W [context; state])."""
+    """Attention of decoder states on encoder states, and the attentional state tanh(W [context;
+    state]).
+    """
 
     def __init__(self, config: RnnSearchConfig) -> None:
         super().__init__()
@@ -70,7 +85,11 @@ class AlignmentModel(nn.Module):
         return states if self.kind == "dot" else self.key_projection(states)
 
     def forward(
-        self, queries: torch.Tensor, keys: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        states: torch.Tensor,
+        mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The attentional states [B, I, output_dim] and the weights [B, I, J].
 
@@ -86,7 +105,9 @@ class AlignmentModel(nn.Module):
         else:
             energies = queries @ keys.transpose(1, 2)
         weights = attention_weights(energies, mask)
-        return torch.tanh(self.output_projection(torch.cat([weights @ states, queries], dim=-1))), weights
+        return torch.tanh(
+            self.output_projection(torch.cat([weights @ states, queries], dim=-1))
+        ), weights
 
 
 class RnnSearchPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
@@ -108,7 +129,9 @@ class RnnSearchPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ign
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, mean=0.0, std=self.config.init_std or module.embedding_dim**-0.5)
+            init.normal_(
+                module.weight, mean=0.0, std=self.config.init_std or module.embedding_dim**-0.5
+            )
         elif isinstance(module, nn.LSTM):
             for weight in module.parameters():
                 init.uniform_(weight, -(module.hidden_size**-0.5), module.hidden_size**-0.5)
@@ -120,7 +143,9 @@ class RnnSearchEncoder(FeatureEncoder, RnnSearchPreTrainedModel):  # type: ignor
     def __init__(self, config: RnnSearchConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.source_embed_dim)
-        self.lstm = nn.LSTM(config.source_embed_dim, config.hidden_size // 2, batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(
+            config.source_embed_dim, config.hidden_size // 2, batch_first=True, bidirectional=True
+        )
         self.post_init()
 
     def encode(
@@ -183,7 +208,9 @@ class RnnSearchDecoder(FeatureDecoder, RnnSearchPreTrainedModel):  # type: ignor
         return attended, (weights,), (embeddings, attended)
 
     def _initial_state(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """h, c and a fed state of zeros before the first token, [B, 2d + output_dim] (Bahdanau, appendix A.2.2)."""
+        """h, c and a fed state of zeros before the first token, [B, 2d + output_dim] (Bahdanau,
+        appendix A.2.2).
+        """
         half, row = states.shape[-1] // 2, torch.arange(states.shape[0], device=states.device)
         real = states.new_ones(states.shape[:2], dtype=torch.long) if mask is None else mask.long()
         first, end = real.argmax(dim=1), real.cumsum(dim=1).argmax(dim=1)

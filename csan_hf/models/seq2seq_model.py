@@ -1,9 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the families share: loading, saving, tying, resizing, the cache of generation, checks of inputs, loss, layers.
+"""What the families share: loading, saving, tying, resizing, the cache of generation, checks of
+inputs, loss, layers.
 
-Shapes: B sentences, T positions, I target positions, V entries of the vocabulary, d width. Checks read shapes and
-types alone, so that nothing waits for a GPU; tokens out of range are found where torch finds them, on a CPU.
-"""
+Shapes: B sentences, T positions, I target positions, V entries of the vocabulary, d width. Checks
+read shapes and types alone, so that nothing waits for a GPU; tokens out of range are found where
+torch finds them, on a CPU."""
 
 import difflib
 import inspect
@@ -29,7 +30,8 @@ from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
 if TYPE_CHECKING:
-    # Never run: transformers copies the files that relative imports name, and the pipeline belongs to a checkpoint.
+    # Never run: transformers copies the files that relative imports name, and the pipeline belongs
+    # to a checkpoint.
     from .translation import TranslationPipeline  # noqa: F401
 
 logger = logging.get_logger(__name__)
@@ -47,15 +49,21 @@ takes_past_key_values = deprecate_kwarg("past_key_values", "5.40.0", new_name="c
 
 
 class Seq2SeqPreTrained:
-    """Mixin of a family's `PreTrainedModel`: loading, saving, tied weights and the size of vocabularies."""
+    """Mixin of a family's `PreTrainedModel`: loading, saving, tied weights and the size of
+    vocabularies.
+    """
 
     config: Any
-    auto_map: ClassVar[dict[str, str]] = {}  # the classes that a checkpoint offers: FILE.CLASS by Auto class
+    auto_map: ClassVar[
+        dict[str, str]
+    ] = {}  # the classes that a checkpoint offers: FILE.CLASS by Auto class
     base_model_prefix: ClassVar[str] = "model"
     translates: ClassVar[bool] = True  # whether it offers the translation pipeline, too
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """The code of a class is saved with a model if that class is itself registered (`register_for_auto_class`)."""
+        """The code of a class is saved with a model if that class is itself registered
+        (`register_for_auto_class`).
+        """
         super().__init_subclass__(**kwargs)
         cls._auto_class = None  # type: ignore[attr-defined]
 
@@ -63,8 +71,8 @@ class Seq2SeqPreTrained:
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint as transformers does; damaged files of weights are an OSError.
 
-        A missing weight, which the library makes a random one, is a ValueError unless `output_loading_info=True`.
-        """
+        A missing weight, which the library makes a random one, is a ValueError unless
+        `output_loading_info=True`."""
         wants_report = kwargs.pop("output_loading_info", False)
         source, load = pretrained_model_name_or_path, super().from_pretrained  # type: ignore[misc]
         try:
@@ -72,39 +80,66 @@ class Seq2SeqPreTrained:
         except SafetensorError as error:
             broken = f"A file of weights of {str(source)!r} is damaged or incomplete ({error})"
             raise OSError(f"{broken}; copy or download it again.") from error
-        # Other fields or another class (a classifier of a translator) have new weights by intention.
-        by_intention = {"config", "state_dict", *cls.config_class.__dataclass_fields__} & kwargs.keys()  # type: ignore[attr-defined]
+        # Other fields or another class (a classifier of a translator) have new weights by
+        # intention.
+        by_intention = {
+            "config",
+            "state_dict",
+            *cls.config_class.__dataclass_fields__,
+        } & kwargs.keys()  # type: ignore[attr-defined]
         missing = sorted(report["missing_keys"])
-        if missing and not wants_report and not by_intention and model.config.architectures == [cls.__name__]:
+        if (
+            missing
+            and not wants_report
+            and not by_intention
+            and model.config.architectures == [cls.__name__]
+        ):
             raise ValueError(
-                f"The checkpoint {str(source)!r} lacks {', '.join(missing[:3])}{', ...' if missing[3:] else ''}: its "
-                f"file of weights is not the whole model, or its config.json is another's. Copy or download it again."
+                f"The checkpoint {str(source)!r} lacks "
+                f"{', '.join(missing[:3])}{', ...' if missing[3:] else ''}: its file of weights is "
+                "not the whole model, or its config.json is another's. Copy or download it again."
             )
         return (model, report) if wants_report else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save as transformers does, with code and the target's tokenizer, so that it loads without csan_hf."""
+        """Save as transformers does, with code and the target's tokenizer, so that it loads without
+        csan_hf.
+        """
         directory = Path(save_directory)
         if self._auto_class is not None:  # type: ignore[attr-defined]
             self.config.auto_map = dict(self.auto_map)
-            pipeline = {"impl": "translation.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+            pipeline = {
+                "impl": "translation.TranslationPipeline",
+                "pt": ["AutoModelForSeq2SeqLM"],
+                "type": "text",
+            }
             self.config.custom_pipelines = {"translation": pipeline} if self.translates else {}
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         if not (directory / "config.json").is_file():
             return  # not the main process
-        for weights in directory.glob("model*.safetensors"):  # safetensors lets only their owner read them
+        for weights in directory.glob(
+            "model*.safetensors"
+        ):  # safetensors lets only their owner read them
             weights.chmod(stat.S_IMODE((directory / "config.json").stat().st_mode))
         if self.translates and not getattr(self.config, "share_encoder_decoder_embeddings", True):
             _keep_target_tokenizer(self.config, directory / TARGET_TOKENIZER_SUBFOLDER)
 
-    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> Any:
-        """Refuse a choice that would have no effect; the library's own error would suggest to ask for support."""
+    def _check_and_adjust_attn_implementation(
+        self, attn_implementation: str | None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Refuse a choice that would have no effect; the library's own error would suggest to ask
+        for support.
+        """
         if attn_implementation not in (None, "eager") and not self._supports_sdpa:  # type: ignore[attr-defined]
-            raise ValueError(f"{self.config.model_type} attends in one way: leave {attn_implementation=} unset.")
+            raise ValueError(
+                f"{self.config.model_type} attends in one way: leave {attn_implementation=} unset."
+            )
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> Any:
-        """The tied weights under the current config; shared embeddings are tied whatever `tie_word_embeddings` is."""
+        """The tied weights under the current config; shared embeddings are tied whatever
+        `tie_word_embeddings` is.
+        """
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)  # type: ignore[misc]
         return dict(self._tied_weights_keys)
@@ -123,23 +158,30 @@ class Seq2SeqPreTrained:
 
 
 def _keep_target_tokenizer(config: Any, folder: Path) -> None:
-    """Save the second tokenizer of the folder (not repository) that a config came from to `folder`, once."""
+    """Save the second tokenizer of the folder (not repository) that a config came from to `folder`,
+    once.
+    """
     origin = getattr(config, "_name_or_path", "")
     with suppress(OSError, ValueError):
         if not folder.is_dir() and os.path.isdir(origin):
             # False, not None: a save must not stop to ask whether the tokenizer's code may run
-            tokenizer = AutoTokenizer.from_pretrained(origin, subfolder=folder.name, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(
+                origin, subfolder=folder.name, trust_remote_code=False
+            )
             tokenizer.save_pretrained(folder)
     if not folder.is_dir():
         logger.warning(
-            f"{folder.parent} lacks {folder.name}/: the target has a vocabulary of its own, and a model does not know "
-            f"its tokenizers. `target_tokenizer.save_pretrained({str(folder)!r})` adds it; that of a Hub model is "
+            f"{folder.parent} lacks {folder.name}/: the target has a vocabulary of its own, and a "
+            "model does not know its tokenizers. "
+            f"`target_tokenizer.save_pretrained({str(folder)!r})` adds it; that of a Hub model is "
             f"`AutoTokenizer.from_pretrained({origin or 'NAME'!r}, subfolder={folder.name!r})`."
         )
 
 
 class Seq2SeqEmbeddings:
-    """Mixin of the model without output projection, which has `encoder`, perhaps `decoder`, and perhaps `shared`."""
+    """Mixin of the model without output projection, which has `encoder`, perhaps `decoder`, and
+    perhaps `shared`.
+    """
 
     config: Any
     encoder: Any
@@ -156,7 +198,9 @@ class Seq2SeqEmbeddings:
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Replace the source embedding (the shared one in all its places, where shared); used as it is, not scaled."""
+        """Replace the source embedding (the shared one in all its places, where shared); used as it
+        is, not scaled.
+        """
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
             self.shared = value
@@ -189,23 +233,32 @@ class Seq2SeqEmbeddings:
         """Encode (unless `encoder_outputs` is given) and decode.
 
         Args:
-            input_ids: Source tokens, [B, J], or `inputs_embeds` [B, J, d]: what `get_input_embeddings()` gives.
+            input_ids: Source tokens, [B, J], or `inputs_embeds` [B, J, d]: what
+                `get_input_embeddings()` gives.
             attention_mask, decoder_attention_mask: [B, J] and [B, I], 1 = a real token.
-            decoder_input_ids: Target tokens, [B, I]; default, of a shared vocabulary: the source shifted right. Or
-                `decoder_inputs_embeds` [B, I, d].
+            decoder_input_ids: Target tokens, [B, I]; default, of a shared vocabulary: the source
+                shifted right. Or `decoder_inputs_embeds` [B, I, d].
             encoder_outputs: What the encoder returned for this source.
             cache: Cache of earlier target positions.
             use_cache: Whether to return a cache.
-            **kwargs: `output_attentions`, `output_hidden_states` and what else transformers passes on.
+            **kwargs: `output_attentions`, `output_hidden_states` and what else transformers passes
+                on.
         """
         options = known_keywords(kwargs, type(self).forward)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **options)
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, inputs_embeds, return_dict=True, **options
+            )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
-        config, has_targets = self.config, decoder_input_ids is not None or decoder_inputs_embeds is not None
+        config, has_targets = (
+            self.config,
+            decoder_input_ids is not None or decoder_inputs_embeds is not None,
+        )
         if not has_targets and input_ids is not None and config.share_encoder_decoder_embeddings:
-            decoder_input_ids = shift_tokens_right(input_ids, config.pad_token_id, config.decoder_start_token_id)
+            decoder_input_ids = shift_tokens_right(
+                input_ids, config.pad_token_id, config.decoder_start_token_id
+            )
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -268,8 +321,8 @@ class Seq2SeqHead:
             decoder_input_ids: [B, I]; default: `labels` shifted right.
             labels: [B, I], the tokens to predict, -100 = ignored.
 
-        Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the Trainer's
-            `num_items_in_batch`.
+        Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the
+            Trainer's `num_items_in_batch`.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         options = known_keywords(kwargs, type(self).forward)
@@ -278,7 +331,9 @@ class Seq2SeqHead:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        decoder_attention_mask = self._target_mask(decoder_attention_mask, decoder_input_ids, labels)
+        decoder_attention_mask = self._target_mask(
+            decoder_attention_mask, decoder_input_ids, labels
+        )
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -293,8 +348,13 @@ class Seq2SeqHead:
             **options,
         )
         logits = self._project(outputs.last_hidden_state)
-        inputs = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
-        passed_on = {name: value for name, value in outputs.items() if hasattr(Seq2SeqLMOutput, name)}
+        inputs = {
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": decoder_attention_mask,
+        }
+        passed_on = {
+            name: value for name, value in outputs.items() if hasattr(Seq2SeqLMOutput, name)
+        }
         passed_on["cross_attentions"] = self._explain(
             outputs, logits, attention_mask=attention_mask, labels=labels, **inputs
         )
@@ -302,13 +362,18 @@ class Seq2SeqHead:
         return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
 
     def _target_mask(
-        self, mask: torch.Tensor | None, decoder_input_ids: torch.Tensor | None, labels: torch.Tensor | None
+        self,
+        mask: torch.Tensor | None,
+        decoder_input_ids: torch.Tensor | None,
+        labels: torch.Tensor | None,
     ) -> torch.Tensor | None:
         """The decoder's mask [B, I] where a family derives it; else the given one."""
         return mask
 
     def _explain(self, outputs: Any, logits: torch.Tensor, **inputs: torch.Tensor | None) -> Any:
-        """The `cross_attentions` of `outputs`, or what a family makes of them, the logits and the inputs."""
+        """The `cross_attentions` of `outputs`, or what a family makes of them, the logits and the
+        inputs.
+        """
         return outputs.cross_attentions
 
     def _project(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -319,15 +384,24 @@ class Seq2SeqHead:
     @property
     def _tied_weights_keys(self) -> dict[str, str]:
         keys: dict[str, str] = super()._tied_weights_keys  # type: ignore[misc]
-        source = "shared" if self.config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
-        return {**keys, "lm_head.weight": f"model.{source}.weight"} if self.config.tie_word_embeddings else keys
+        source = (
+            "shared" if self.config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
+        )
+        return (
+            {**keys, "lm_head.weight": f"model.{source}.weight"}
+            if self.config.tie_word_embeddings
+            else keys
+        )
 
     def _resize_token_embeddings(self, *sizes: Any) -> Any:
         parent: Any = super()
         if self.config.share_encoder_decoder_embeddings:
             return parent._resize_token_embeddings(*sizes)
-        # The library would also resize the output projection, which belongs to the target vocabulary.
-        self.model.encoder.embed_tokens = parent._get_resized_embeddings(self.model.encoder.embed_tokens, *sizes)
+        # The library would also resize the output projection, which belongs to the target
+        # vocabulary.
+        self.model.encoder.embed_tokens = parent._get_resized_embeddings(
+            self.model.encoder.embed_tokens, *sizes
+        )
         return self.model.encoder.embed_tokens
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> Any:
@@ -344,16 +418,23 @@ class Seq2SeqHead:
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """See `shift_tokens_right`."""
-        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+        return shift_tokens_right(
+            labels, self.config.pad_token_id, self.config.decoder_start_token_id
+        )
 
     def label_loss(
-        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None,
     ) -> torch.Tensor:
         """The loss of logits [B, I, V] and labels [B, I], summed and divided by `count_labels`."""
         count = count_labels(labels, num_items_in_batch)
         labels = labels.long().contiguous()
         if logits.dtype == torch.float64:  # which the library's functions would round
-            total = F.cross_entropy(logits.flatten(0, -2), labels.flatten().to(logits.device), reduction="sum")
+            total = F.cross_entropy(
+                logits.flatten(0, -2), labels.flatten().to(logits.device), reduction="sum"
+            )
             return total / count
         return self.loss_function(logits, labels, logits.shape[-1], num_items_in_batch=count)
 
@@ -362,7 +443,11 @@ class Seq2SeqHead:
         return self.model.decoder.make_cache()
 
     def _prepare_cache_for_generation(
-        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         """Replace the library's default cache by the family's; any other choice is left alone."""
         is_given = model_kwargs.get("cache") is not None or generation_config.use_cache is False
@@ -374,19 +459,29 @@ class Seq2SeqHead:
             cache.activate_past_recording()
         model_kwargs["cache"] = cache
 
-    def create_masks_for_generate(self, attention_mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor | None:
-        """Leave the padding mask [B, T] as it is under a static cache: the model makes what it needs of it."""
+    def create_masks_for_generate(
+        self, attention_mask: torch.Tensor | None, **kwargs: Any
+    ) -> torch.Tensor | None:
+        """Leave the padding mask [B, T] as it is under a static cache: the model makes what it
+        needs of it.
+        """
         return attention_mask
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save with a config that calls the weights tied where they are one tensor."""
-        # peft compares the output projection with the source embedding when it merges an adapter, and may unset it
-        if getattr(self.lm_head, "weight", None) is self.model.get_decoder_input_embeddings().weight:
+        # peft compares the output projection with the source embedding when it merges an adapter,
+        # and may unset it
+        if (
+            getattr(self.lm_head, "weight", None)
+            is self.model.get_decoder_input_embeddings().weight
+        ):
             self.config.tie_word_embeddings = True
         super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
     def compute_transition_scores(self, *args: Any, **kwargs: Any) -> Any:
-        """See transformers, which would take `config.vocab_size`, here the source's, for the target's."""
+        """See transformers, which would take `config.vocab_size`, here the source's, for the
+        target's.
+        """
         # A copy of this model with a config of its own: other threads may be using this model's.
         view = copy(self)
         view.config = copy(self.config)
@@ -394,14 +489,22 @@ class Seq2SeqHead:
         return super(Seq2SeqHead, view).compute_transition_scores(*args, **kwargs)  # type: ignore[misc]
 
 
-def count_labels(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+def count_labels(
+    labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+) -> torch.Tensor | int:
     """What a sum of losses is divided by: the number given, or that of the labels; at least 1."""
     count = labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
-    return count.to(labels.device).clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)
+    return (
+        count.to(labels.device).clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)
+    )
 
 
-def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
-    """Decoder inputs [B, T] for labels [B, T]: the start token, then the labels but the last; -100 becomes padding."""
+def shift_tokens_right(
+    labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int
+) -> torch.Tensor:
+    """Decoder inputs [B, T] for labels [B, T]: the start token, then the labels but the last; -100
+    becomes padding.
+    """
     shifted = labels.new_full(labels.shape, decoder_start_token_id)
     shifted[:, 1:] = labels[:, :-1]
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
@@ -410,7 +513,12 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_to
 def check_tokens(tokens: Any, name: str) -> None:
     """Raise `ValueError` unless `tokens` are token numbers [B, T], at least one."""
     is_tensor = isinstance(tokens, torch.Tensor)
-    if not is_tensor or tokens.dim() != 2 or 0 in tokens.shape or tokens.dtype not in (torch.int64, torch.int32):
+    if (
+        not is_tensor
+        or tokens.dim() != 2
+        or 0 in tokens.shape
+        or tokens.dtype not in (torch.int64, torch.int32)
+    ):
         got = f"{tokens.dtype} {list(tokens.shape)}" if is_tensor else type(tokens).__name__
         wanted = "a tensor [batch, length] of token numbers (int64 or int32), at least one"
         raise ValueError(f"`{name}` must be {wanted}, got {got}.")
@@ -423,8 +531,12 @@ def check_as_many(sources: int, targets: int) -> None:
         raise ValueError(f"Sources and targets must have the same number of sentences, got {both}.")
 
 
-def embed(embed_tokens: Any, input_ids: Any, inputs_embeds: Any, names: tuple[str, str]) -> torch.Tensor:
-    """Embeddings [B, T, d] of tokens [B, T], or ready-made ones; `names` are what the caller calls these two."""
+def embed(
+    embed_tokens: Any, input_ids: Any, inputs_embeds: Any, names: tuple[str, str]
+) -> torch.Tensor:
+    """Embeddings [B, T, d] of tokens [B, T], or ready-made ones; `names` are what the caller calls
+    these two.
+    """
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError(f"Exactly one of `{names[0]}` and `{names[1]}` must be given.")
     if inputs_embeds is not None:
@@ -433,58 +545,95 @@ def embed(embed_tokens: Any, input_ids: Any, inputs_embeds: Any, names: tuple[st
     try:
         return embed_tokens(input_ids)
     except IndexError as error:
-        origin = " (they are `labels`, shifted, where only labels are given)" if names[0].startswith("decoder") else ""
+        origin = (
+            " (they are `labels`, shifted, where only labels are given)"
+            if names[0].startswith("decoder")
+            else ""
+        )
         raise ValueError(
-            f"`{names[0]}` must be tokens of the vocabulary, 0 to {len(embed_tokens.weight) - 1}, got numbers from "
-            f"{input_ids.min()} to {input_ids.max()}{origin}. Check that tokenizer and model belong together, or call "
-            f"`resize_token_embeddings` for added tokens."
+            f"`{names[0]}` must be tokens of the vocabulary, 0 to {len(embed_tokens.weight) - 1}, "
+            f"got numbers from {input_ids.min()} to {input_ids.max()}{origin}. Check that "
+            "tokenizer and model belong together, or call `resize_token_embeddings` for added "
+            "tokens."
         ) from error
 
 
 def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) -> torch.Tensor:
-    """A mask [B, T] (any T with `length` None) of ones and zeros of any type as booleans, True = a real token."""
-    if mask.dim() != 2 or mask.shape[0] != batch or (length is not None and mask.shape[1] != length):
+    """A mask [B, T] (any T with `length` None) of ones and zeros of any type as booleans, True = a
+    real token.
+    """
+    if (
+        mask.dim() != 2
+        or mask.shape[0] != batch
+        or (length is not None and mask.shape[1] != length)
+    ):
         expected = f"[{batch}, {'length' if length is None else length}]"
-        raise ValueError(f"`{name}` must have the shape [batch, length] = {expected}, got {list(mask.shape)}.")
+        raise ValueError(
+            f"`{name}` must have the shape [batch, length] = {expected}, got {list(mask.shape)}."
+        )
     # The values are read on a CPU alone, where that makes nothing wait.
     if mask.dtype != torch.bool and mask.device.type == "cpu" and not torch.compiler.is_compiling():
         # An additive mask (0 and -inf, or 0 and -10000) would mean the opposite.
         strange = mask[(mask != 0) & (mask != 1)]
         if strange.numel():
-            raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}.")
+            raise ValueError(
+                f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}."
+            )
         if ((mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, :1].sum(dim=1) > 1).any():
-            logger.warning_once(f"`{name}` has padding between real tokens; positions and windows count neighbours.")
+            logger.warning_once(
+                f"`{name}` has padding between real tokens; positions and windows count neighbours."
+            )
     return mask.bool()
 
 
 def known_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> dict[str, Any]:
-    """The keywords that every forward pass takes; `TypeError` for any other of `forward` that is not None.
+    """The keywords that every forward pass takes; `TypeError` for any other of `forward` that is
+    not None.
 
-    A newer transformers may rename what it hands over: a forward pass without it would compute something else.
-    """
+    A newer transformers may rename what it hands over: a forward pass without it would compute
+    something else."""
     for name, value in keywords.items():
         if name not in _TAKEN_BY_ALL and value is not None:
-            close = difflib.get_close_matches(name, inspect.signature(forward).parameters, n=1, cutoff=0.8)
+            close = difflib.get_close_matches(
+                name, inspect.signature(forward).parameters, n=1, cutoff=0.8
+            )
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"forward() has no argument {name!r}.{hint}")
     return {name: value for name, value in keywords.items() if name in _TAKEN_BY_ALL}
 
 
 def is_plain(states: torch.Tensor) -> bool:
-    """Whether torch computes `states` on a CPU and at once: for no compiler, tracer, torch.func or subclass."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    """Whether torch computes `states` on a CPU and at once: for no compiler, tracer, torch.func or
+    subclass.
+    """
+    traced = (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+    )
     return type(states) is torch.Tensor and states.device.type == "cpu" and not traced
 
 
 def drop(states: torch.Tensor, probability: float, training: bool = True) -> torch.Tensor:
-    """`torch.nn.functional.dropout`; on a CPU with fewer random numbers, the probability rounded to 1 / 65536."""
+    """`torch.nn.functional.dropout`; on a CPU with fewer random numbers, the probability rounded to
+    1 / 65536.
+    """
     if not training or probability == 0.0:
         return states
-    if not is_plain(states) or states.numel() < _FEWEST or not 0.5 < probability * _DRAWS < _DRAWS - 0.5:
-        return F.dropout(states, probability, training=True)  # one operation that compilers and vmap know
+    if (
+        not is_plain(states)
+        or states.numel() < _FEWEST
+        or not 0.5 < probability * _DRAWS < _DRAWS - 0.5
+    ):
+        return F.dropout(
+            states, probability, training=True
+        )  # one operation that compilers and vmap know
     scale = _DRAWS / max(_DRAWS - round(probability * _DRAWS), 1)
-    # A draw of 64 bits serves four elements. In place and in integers: booleans cost a CPU more than the draws
-    draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64, device=states.device).random_(-(2**63), None)
+    # A draw of 64 bits serves four elements. In place and in integers: booleans cost a CPU more
+    # than the draws
+    draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64, device=states.device).random_(
+        -(2**63), None
+    )
     kept = draws.view(torch.int16)[: states.numel()].ge_(round(probability * _DRAWS) - _DRAWS // 2)
     return states * kept.view(states.shape) * scale  # the integers are what autograd keeps
 
@@ -492,24 +641,36 @@ def drop(states: torch.Tensor, probability: float, training: bool = True) -> tor
 class SinusoidalPositionalEmbedding(nn.Module):
     """Sinusoids of the positions, sines in the first half and cosines in the second.
 
-    `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, in double precision. `"m2m_100"`: of
-    fairseq, frequencies 10000^(-i / (d/2 - 1)), counted from `pad_token_id` + 1, in single precision, as in M2M100.
-    Positions beyond the table of `num_positions` (at most `LONGEST_TABLE`) are computed when they are asked for.
-    `"bart"`: learned, starting as those of `"marian"`; a text that is longer than their table is refused.
-    """
+    `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, in double precision.
+    `"m2m_100"`: of fairseq, frequencies 10000^(-i / (d/2 - 1)), counted from `pad_token_id` + 1, in
+    single precision, as in M2M100. Positions beyond the table of `num_positions` (at most
+    `LONGEST_TABLE`) are computed when they are asked for. `"bart"`: learned, starting as those of
+    `"marian"`; a text that is longer than their table is refused."""
 
     LONGEST_TABLE = 16_384
 
     def __init__(
-        self, num_positions: int, embedding_dim: int, kind: str = "marian", pad_token_id: int | None = None
+        self,
+        num_positions: int,
+        embedding_dim: int,
+        kind: str = "marian",
+        pad_token_id: int | None = None,
     ) -> None:
         super().__init__()
-        self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
+        self.num_positions, self.embedding_dim = (
+            min(num_positions, self.LONGEST_TABLE),
+            embedding_dim,
+        )
         self.kind = kind
         self.first_position = 0 if pad_token_id is None or kind == "marian" else pad_token_id + 1
-        # Made where the model is being made, which may be the meta device, and filled there unless it is
-        weight = torch.empty(self.num_positions, self.embedding_dim).copy_(self.create_weight(self.num_positions))
-        self.weight: torch.Tensor = nn.Parameter(weight) if kind == "bart" else nn.Buffer(weight, persistent=False)
+        # Made where the model is being made, which may be the meta device, and filled there unless
+        # it is
+        weight = torch.empty(self.num_positions, self.embedding_dim).copy_(
+            self.create_weight(self.num_positions)
+        )
+        self.weight: torch.Tensor = (
+            nn.Parameter(weight) if kind == "bart" else nn.Buffer(weight, persistent=False)
+        )
 
     def create_weight(self, end: int) -> torch.Tensor:
         """The sinusoids of positions 0 to `end` - 1, [end, d] float32, on the CPU."""
@@ -523,11 +684,15 @@ class SinusoidalPositionalEmbedding(nn.Module):
         Args:
             length: Number T of positions.
             offset: Place of the first of them (a tensor where a static cache counts them).
-            first_real: [B], place of each sentence's first real token, its position 0, as of those before it.
+            first_real: [B], place of each sentence's first real token, its position 0, as of those
+                before it.
         """
         end = None if isinstance(offset, torch.Tensor) else offset + length
         if self.kind == "bart" and (end or 0) > self.num_positions:
-            raise ValueError(f"{end} tokens are more than the {self.num_positions} learned positions; split the text.")
+            raise ValueError(
+                f"{end} tokens are more than the {self.num_positions} learned positions; split the "
+                "text."
+            )
         positions = torch.arange(length, device=self.weight.device) + offset
         if first_real is not None:
             positions = (positions - first_real.to(positions.device)[:, None]).clamp(min=0)
@@ -537,7 +702,9 @@ class SinusoidalPositionalEmbedding(nn.Module):
 
     def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
         """[..., d] float32 for positions [...], on their device."""
-        single = self.kind == "m2m_100" or positions.device.type == "mps"  # which has no double precision
+        single = (
+            self.kind == "m2m_100" or positions.device.type == "mps"
+        )  # which has no double precision
         exact, half = torch.float32 if single else torch.float64, self.embedding_dim // 2
         places = (positions + self.first_position).to(exact)[..., None]
         if self.kind == "m2m_100":

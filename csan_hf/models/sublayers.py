@@ -1,10 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Methods that change the sub-layer: block self-attention in its place, convolutions before it.
 
-Bi-directional block self-attention, Bi-BloSA (Shen et al., ICLR 2018; `BLOCK` of Yang et al., NAACL 2019): a
-sentence is cut into blocks of r tokens. In each of two directions, a token attends to the tokens of its block before
-(after) it, a block is summed up in one vector, and blocks attend to those before (after) them; a gate brings token,
-block and context together. All attention is multi-dimensional: one softmax for each of the w features.
+Bi-directional block self-attention, Bi-BloSA (Shen et al., ICLR 2018; `BLOCK` of Yang et al., NAACL
+2019): a sentence is cut into blocks of r tokens. In each of two directions, a token attends to the
+tokens of its block before (after) it, a block is summed up in one vector, and blocks attend to
+those before (after) them; a gate brings token, block and context together. All attention is
+multi-dimensional: one softmax for each of the w features.
 
 Convolutions: Yu et al., ICLR 2018, "QANet", section 2.2; `CNN` of Yang et al., NAACL 2019.
 
@@ -26,7 +27,9 @@ _SCORE_LIMIT = 5.0  # c of section 2.3
 
 
 class MaskedSelfAttention(nn.Module):
-    """Each state's average of those before it, or after it (section 2.3); zeros where there is none."""
+    """Each state's average of those before it, or after it (section 2.3); zeros where there is
+    none.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +37,9 @@ class MaskedSelfAttention(nn.Module):
 
     def forward(self, states: Tensor, visible: Tensor) -> Tensor:
         """States [..., n, w], `visible` broadcastable to [..., n, n] -> [..., n, w]."""
-        scores = self.target(states).unsqueeze(-2) + self.source(states).unsqueeze(-3)  # [..., n, n, w]
+        scores = self.target(states).unsqueeze(-2) + self.source(states).unsqueeze(
+            -3
+        )  # [..., n, n, w]
         weights = _softmax(_SCORE_LIMIT * torch.tanh(scores / _SCORE_LIMIT), visible.unsqueeze(-1))
         return (weights * states.unsqueeze(-3)).sum(dim=-2)
 
@@ -48,7 +53,9 @@ class BlockSummary(nn.Module):
 
     def forward(self, states: Tensor, real: Tensor) -> Tensor:
         """States [..., n, w], `real` [..., n] -> [..., w]."""
-        return (_softmax(self.score(F.elu(self.hidden(states))), real.unsqueeze(-1)) * states).sum(dim=-2)
+        return (_softmax(self.score(F.elu(self.hidden(states))), real.unsqueeze(-1)) * states).sum(
+            dim=-2
+        )
 
 
 class BlockDirection(nn.Module):
@@ -60,18 +67,28 @@ class BlockDirection(nn.Module):
         self.input = nn.Linear(d_model, width)
         self.intra, self.inter = MaskedSelfAttention(width), MaskedSelfAttention(width)
         self.summary = BlockSummary(width)
-        self.gate = nn.ModuleDict({"context": nn.Linear(width, width, bias=False), "local": nn.Linear(width, width)})
-        self.fusion = nn.ModuleDict({name: nn.Linear(3 * width, width) for name in ("candidate", "gate")})
+        self.gate = nn.ModuleDict(
+            {"context": nn.Linear(width, width, bias=False), "local": nn.Linear(width, width)}
+        )
+        self.fusion = nn.ModuleDict(
+            {name: nn.Linear(3 * width, width) for name in ("candidate", "gate")}
+        )
 
     def forward(self, blocks: Tensor, real: Tensor) -> Tensor:
         """Tokens [B, R, r, d], `real` [B, R, r] -> [B, R, r, w]."""
         tokens = F.elu(self.input(blocks))
-        attended = self.intra(tokens, self._side(tokens.shape[2], tokens.device) & real.unsqueeze(-2))
+        attended = self.intra(
+            tokens, self._side(tokens.shape[2], tokens.device) & real.unsqueeze(-2)
+        )
         summaries = self.summary(attended, real)  # [B, R, w]
         some = real.any(dim=-1).unsqueeze(-2)  # blocks with tokens
-        context = self.inter(summaries, self._side(summaries.shape[1], tokens.device) & some)  # [B, R, w]
+        context = self.inter(
+            summaries, self._side(summaries.shape[1], tokens.device) & some
+        )  # [B, R, w]
         gate = torch.sigmoid(self.gate["context"](context) + self.gate["local"](summaries))
-        context = torch.lerp(summaries, context, gate).unsqueeze(2).expand_as(tokens)  # [B, R, r, w]
+        context = (
+            torch.lerp(summaries, context, gate).unsqueeze(2).expand_as(tokens)
+        )  # [B, R, r, w]
         features = torch.cat([tokens, attended, context], dim=-1)
         gate = torch.sigmoid(self.fusion["gate"](features))
         return torch.lerp(tokens, F.elu(self.fusion["candidate"](features)), gate)
@@ -83,7 +100,9 @@ class BlockDirection(nn.Module):
 
 
 def _softmax(scores: Tensor, visible: Tensor) -> Tensor:
-    """Weights over the second to last axis [..., n, w] for each feature; zeros where nothing is visible."""
+    """Weights over the second to last axis [..., n, w] for each feature; zeros where nothing is
+    visible.
+    """
     exact = torch.promote_types(scores.dtype, torch.float32)
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     return (torch.softmax(scores, dim=-2, dtype=exact) * visible).to(scores.dtype)
@@ -95,7 +114,10 @@ class BlockSelfAttention(nn.Module):
     def __init__(self, d_model: int, width: int, length: int) -> None:
         super().__init__()
         self.length = length
-        self.past, self.future = BlockDirection(d_model, width, True), BlockDirection(d_model, width, False)
+        self.past, self.future = (
+            BlockDirection(d_model, width, True),
+            BlockDirection(d_model, width, False),
+        )
         self.output = nn.Linear(2 * width, d_model)
 
     def forward(self, states: Tensor, padding: Tensor | None) -> Tensor:
@@ -126,12 +148,14 @@ def _take(states: Tensor, places: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Block(LocalityMethod):
-    """Bi-BloSA in place of the attention; ELU, and zeros for a token that attends to nothing, as in its authors' code.
+    """Bi-BloSA in place of the attention; ELU, and zeros for a token that attends to nothing, as in
+    its authors' code.
 
     The bias of the summary's scores is left out: it cancels in the softmax.
 
     Attributes:
-        length: r, tokens of a block; the paper recommends the cube root of twice the sentence's length.
+        length: r, tokens of a block; the paper recommends the cube root of twice the sentence's
+            length.
         width: w, features of a direction; None = d / 2.
     """
 
@@ -147,20 +171,26 @@ class Block(LocalityMethod):
         width = site.d_model // 2 if self.width is None else self.width
         return BlockSelfAttention(site.d_model, width, self.length)
 
-    def attend(self, module: BlockSelfAttention, states: Tensor, padding: Tensor | None) -> tuple[Tensor, None]:
+    def attend(
+        self, module: BlockSelfAttention, states: Tensor, padding: Tensor | None
+    ) -> tuple[Tensor, None]:
         """See `LocalityMethod`; the weights are of features, not of positions."""
         return module(states, padding), None
 
 
 class SeparableConvolution(nn.Module):
-    """x + relu(pointwise(depthwise(layernorm(x)))): k taps on each channel by itself, then channels are mixed."""
+    """x + relu(pointwise(depthwise(layernorm(x)))): k taps on each channel by itself, then channels
+    are mixed.
+    """
 
     def __init__(self, d_model: int, kernel_size: int, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
         self.norm = nn.LayerNorm(d_model)
         padding = (kernel_size - 1) // 2
-        self.depthwise = nn.Conv1d(d_model, d_model, kernel_size, padding=padding, groups=d_model, bias=False)
+        self.depthwise = nn.Conv1d(
+            d_model, d_model, kernel_size, padding=padding, groups=d_model, bias=False
+        )
         self.pointwise = nn.Conv1d(d_model, d_model, 1)
 
     def forward(self, states: Tensor, padding: Tensor | None) -> Tensor:
@@ -176,8 +206,9 @@ class SeparableConvolution(nn.Module):
 class Convolution(LocalityMethod):
     """Depthwise separable convolutions before the attention, each in a residual block of its own.
 
-    What comes out takes the place of the layer's input, in the attention and in its residual connection. A decoder
-    would have to cache the last k - 1 states of each convolution: not offered.
+    What comes out takes the place of the layer's input, in the attention and in its residual
+    connection. A decoder would have to cache the last k - 1 states of each convolution: not
+    offered.
 
     Attributes:
         kernel_size: k, in tokens; odd.
@@ -194,7 +225,9 @@ class Convolution(LocalityMethod):
     def build(self, site: AttentionSite) -> nn.ModuleList:
         """See `LocalityMethod`."""
         layers = range(self.layers)
-        return nn.ModuleList([SeparableConvolution(site.d_model, self.kernel_size, site.dropout) for _ in layers])
+        return nn.ModuleList(
+            [SeparableConvolution(site.d_model, self.kernel_size, site.dropout) for _ in layers]
+        )
 
     def before(self, module: nn.ModuleList, states: Tensor, padding: Tensor | None) -> Tensor:
         """See `LocalityMethod`."""

@@ -1,8 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Translation pipelines: sentences with `TranslationPipeline`, texts of any length with `TextTranslationPipeline`."""
+"""Translation pipelines: sentences with `TranslationPipeline`, texts of any length with
+`TextTranslationPipeline`.
+"""
 
 from ..models.translation import TranslationPipeline
-from .tasks import TASK, register, remove_translation_tasks, restore_translation_tasks, translation_pipeline
+from .tasks import (
+    TASK,
+    register,
+    remove_translation_tasks,
+    restore_translation_tasks,
+    translation_pipeline,
+)
 from .texts import TextTranslationPipeline
 
 __all__ = [

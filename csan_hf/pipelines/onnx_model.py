@@ -1,8 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translation with ONNX Runtime by transformers' `generate`, of what `csan_hf.hub.onnx` exported.
 
-Shapes: B sentences, K beams of each, J source positions, I target positions, V target vocabulary, d width.
-"""
+Shapes: B sentences, K beams of each, J source positions, I target positions, V target vocabulary, d
+width."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class _OnnxEncoder(nn.Module):
     ) -> BaseModelOutput:
         """[B, J] -> `last_hidden_state` [B, J, d]; without a mask every token counts."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        (states,) = self.session.run(None, {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()})
+        (states,) = self.session.run(
+            None, {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()}
+        )
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
 
@@ -90,7 +92,8 @@ class _OnnxCache(Cache):
 
 
 class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
-    """A model that `export_onnx` wrote, on ONNX Runtime: greedy and beam search, sampling, the pipeline.
+    """A model that `export_onnx` wrote, on ONNX Runtime: greedy and beam search, sampling, the
+    pipeline.
 
     ```python
     model = OnnxTranslationModel.from_directory("onnx")
@@ -115,7 +118,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
 
         Args:
             directory: The directory.
-            **options: See `onnxruntime.InferenceSession`; without `sess_options`, with as many threads as torch.
+            **options: See `onnxruntime.InferenceSession`; without `sess_options`, with as many
+                threads as torch.
 
         Raises:
             OSError: The directory or a file is missing or damaged.
@@ -128,13 +132,25 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             options["sess_options"] = SessionOptions()
             options["sess_options"].intra_op_num_threads = torch.get_num_threads()
         options.setdefault("disabled_optimizers", ["SkipLayerNormFusion"])  # slower than its parts
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)  # the graphs need no code
+        config = AutoConfig.from_pretrained(
+            directory, trust_remote_code=False
+        )  # the graphs need no code
         if missing := [name for name in (ENCODER, DECODER) if not Path(directory, name).is_file()]:
-            raise FileNotFoundError(f"{directory} lacks {' and '.join(missing)}: export the model again.")
+            raise FileNotFoundError(
+                f"{directory} lacks {' and '.join(missing)}: export the model again."
+            )
         try:
-            model = cls(config, *(InferenceSession(Path(directory, name), **options) for name in (ENCODER, DECODER)))
+            model = cls(
+                config,
+                *(
+                    InferenceSession(Path(directory, name), **options)
+                    for name in (ENCODER, DECODER)
+                ),
+            )
         except Exception as error:  # of a class for each fault
-            raise OSError(f"{directory} cannot be read ({error}): export the model again.") from error
+            raise OSError(
+                f"{directory} cannot be read ({error}): export the model again."
+            ) from error
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.name_or_path = str(directory)
         return model.eval()
@@ -162,7 +178,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits [B · K, I, V] for `decoder_input_ids` [B · K, I] and sources [B, J], or the encoder's outputs.
+        """Logits [B · K, I, V] for `decoder_input_ids` [B · K, I] and sources [B, J], or the
+        encoder's outputs.
 
         The graphs need a cache, so there is one whatever `use_cache` says.
         """
@@ -170,18 +187,30 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         states, tokens = encoder_outputs[0].numpy(), decoder_input_ids.numpy()
-        mask = np.ones(states.shape[:2], np.int64) if attention_mask is None else attention_mask.long().numpy()
+        mask = (
+            np.ones(states.shape[:2], np.int64)
+            if attention_mask is None
+            else attention_mask.long().numpy()
+        )
         cache = _OnnxCache() if cache is None else cache
         if cache.length == 0:
             cache.start(self._decoder, len(tokens), len(states))
         source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
-        logits = [self._step(tokens[:, place : place + 1], source, cache) for place in range(tokens.shape[1])]
+        logits = [
+            self._step(tokens[:, place : place + 1], source, cache)
+            for place in range(tokens.shape[1])
+        ]
         return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), cache=cache)
 
     def _step(self, tokens: np.ndarray, source: dict[str, Any], cache: _OnnxCache) -> Tensor:
         names = [name for name in self._outputs if cache.length == 0 or ".encoder." not in name]
-        logits, *present = self._decoder.run(names, {"input_ids": tokens, **source, **cache.tensors})
-        cache.tensors |= {name.replace(PRESENT, PAST): value for name, value in zip(names[1:], present, strict=True)}
+        logits, *present = self._decoder.run(
+            names, {"input_ids": tokens, **source, **cache.tensors}
+        )
+        cache.tensors |= {
+            name.replace(PRESENT, PAST): value
+            for name, value in zip(names[1:], present, strict=True)
+        }
         cache.length += 1
         return torch.from_numpy(logits)
 

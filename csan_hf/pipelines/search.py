@@ -1,10 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Greedy and beam search that computes nothing for sentences that are done: `generate(custom_generate=search)`.
+"""Greedy and beam search that computes nothing for sentences that are done:
+`generate(custom_generate=search)`.
 
-Tokens are those of transformers' own loops, whose rules these follow (`GenerationMixin._sample` and `_beam_search`).
-Shapes: S sentences that are not done, of B; K beams; R = S · K rows; C candidates of a sentence; V vocabulary; T
-tokens.
-"""
+Tokens are those of transformers' own loops, whose rules these follow (`GenerationMixin._sample` and
+`_beam_search`). Shapes: S sentences that are not done, of B; K beams; R = S · K rows; C candidates
+of a sentence; V vocabulary; T tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import EncoderDecoderCache, GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import (
+    EncoderDecoderCache,
+    GenerationConfig,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
 from transformers.generation import logits_process as rules
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
@@ -50,46 +55,63 @@ def search(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> Any:
-    """Decodes, for `generate`, which calls this with what it has prepared; what is not covered goes to its own loops.
+    """Decodes, for `generate`, which calls this with what it has prepared; what is not covered goes
+    to its own loops.
 
-    Covered are greedy and beam search with a cache that can drop rows, that return tokens alone. Sampling, scores,
-    attentions, and processors of logits that may count rows are not. `generate` keeps a `streamer` and the `tokenizer`
-    of `stop_strings` from a loop that it is given: leave this one out for them.
+    Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
+    Sampling, scores, attentions, and processors of logits that may count rows are not. `generate`
+    keeps a `streamer` and the `tokenizer` of `stop_strings` from a loop that it is given: leave
+    this one out for them.
 
     Returns:
         Tokens [B · returned sequences, T], or what the library's loop returns.
 
     Raises:
-        ValueError: The generation config asks for another strategy, such as contrastive or assisted search.
+        ValueError: The generation config asks for another strategy, such as contrastive or assisted
+            search.
     """
     config, mode = generation_config, generation_config.get_generation_mode()
     if mode not in _LOOPS:
-        raise ValueError(f"The loop of csan_hf has no {mode.value}: pass custom_generate=None for the library's.")
+        raise ValueError(
+            f"The loop of csan_hf has no {mode.value}: pass custom_generate=None for the library's."
+        )
     covered = (
         not config.do_sample
         and not config.return_dict_in_generate
         and not inputs.pop("synced_gpus", False)
         and all(isinstance(rule, _ROW_BY_ROW) for rule in logits_processor)
-        and {name for name, value in inputs.items() if value is not None} - {"attention_mask"} == _NEEDED_INPUTS
+        and {name for name, value in inputs.items() if value is not None} - {"attention_mask"}
+        == _NEEDED_INPUTS
         and inputs["use_cache"]
         and _can_drop_rows(inputs["cache"])
     )
     if not covered:
         loop = getattr(model, _LOOPS[mode])
-        return loop(input_ids, logits_processor, stopping_criteria, generation_config=config, **inputs)
+        return loop(
+            input_ids, logits_processor, stopping_criteria, generation_config=config, **inputs
+        )
     decoder = _Decoder(model, inputs, logits_processor, config.num_beams)
     find = _greedy if mode == GenerationMode.GREEDY_SEARCH else _beams
     return find(decoder, input_ids, stopping_criteria, config)
 
 
 def search_by_default(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of `generate` with `search`, unless they have another loop or what needs the library's."""
-    of_others = options.keys() & {"streamer", "tokenizer", "assistant_model", "prompt_lookup_num_tokens"}
+    """Options of `generate` with `search`, unless they have another loop or what needs the
+    library's.
+    """
+    of_others = options.keys() & {
+        "streamer",
+        "tokenizer",
+        "assistant_model",
+        "prompt_lookup_num_tokens",
+    }
     return options if of_others else {"custom_generate": search, **options}
 
 
 def _can_drop_rows(cache: Any) -> bool:
-    return hasattr(cache, "keep_rows") or (isinstance(cache, EncoderDecoderCache) and not cache.is_compileable)
+    return hasattr(cache, "keep_rows") or (
+        isinstance(cache, EncoderDecoderCache) and not cache.is_compileable
+    )
 
 
 @dataclass
@@ -123,7 +145,9 @@ class _Decoder:
     def step(self, tokens: Tensor, *, normalised: bool) -> Tensor:
         """Scores [R, V] of the tokens that may follow [R, T], logits or log-probabilities."""
         length = None if self.is_first else 1
-        given = self.model.prepare_inputs_for_generation(tokens, next_sequence_length=length, **self.inputs)
+        given = self.model.prepare_inputs_for_generation(
+            tokens, next_sequence_length=length, **self.inputs
+        )
         outputs = self.model(**given, return_dict=True)
         self.is_first = False
         self.inputs["cache"] = outputs.cache
@@ -156,7 +180,11 @@ def _greedy(decoder: _Decoder, tokens: Tensor, stop: StoppingCriteriaList, confi
     left = torch.arange(len(tokens), device=tokens.device)
     while True:
         chosen = decoder.step(tokens[left], normalised=False).argmax(dim=-1)
-        following = tokens.new_zeros(len(tokens)) if fill is None else fill.to(tokens.device).repeat(len(tokens))
+        following = (
+            tokens.new_zeros(len(tokens))
+            if fill is None
+            else fill.to(tokens.device).repeat(len(tokens))
+        )
         following[left] = chosen
         tokens = torch.cat([tokens, following[:, None]], dim=-1)
         goes_on = ~stop(tokens, None)[left]
@@ -185,7 +213,9 @@ class _Hypotheses:
     def add(self, tokens: Tensor, scores: Tensor, length: int, fill: Any) -> None:
         """Takes in candidates [S, C, T + 1] and their scores."""
         longer = torch.cat([F.pad(self.tokens, (0, 1), value=fill), tokens], dim=1)
-        lengths = torch.cat([self.lengths, torch.full_like(scores, length, dtype=torch.long)], dim=1)
+        lengths = torch.cat(
+            [self.lengths, torch.full_like(scores, length, dtype=torch.long)], dim=1
+        )
         self.scores, best = torch.cat([self.scores, scores], dim=1).topk(self.scores.shape[1])
         self.tokens, self.lengths = _take(longer, best), lengths.gather(1, best)
 
@@ -201,21 +231,35 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
 
 def _beams(decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: Any) -> Tensor:
     """See `search`: the best hypotheses of all sentences, padded."""
-    beams, prompt, pad, end = config.num_beams, flat.shape[1], config._pad_token_tensor, config._eos_token_tensor
+    beams, prompt, pad, end = (
+        config.num_beams,
+        flat.shape[1],
+        config._pad_token_tensor,
+        config._eos_token_tensor,
+    )
     fill = int(pad or end[0]) if end is not None else -1
     tokens = flat.view(-1, beams, prompt)
     batch, kept = len(tokens), beams * max(2, 1 + (0 if end is None else len(end)))
-    scores = torch.full((batch, beams), _LOW, device=flat.device).index_fill(1, flat.new_zeros(1), 0.0)
-    ended = _Hypotheses(tokens, torch.full_like(scores, _LOW), torch.zeros_like(scores, dtype=torch.long))
+    scores = torch.full((batch, beams), _LOW, device=flat.device).index_fill(
+        1, flat.new_zeros(1), 0.0
+    )
+    ended = _Hypotheses(
+        tokens, torch.full_like(scores, _LOW), torch.zeros_like(scores, dtype=torch.long)
+    )
     left = torch.arange(batch, device=flat.device)
     done: list[tuple[Tensor, _Hypotheses]] = []
     while len(left):
-        total = decoder.step(tokens.flatten(0, 1), normalised=True).view(len(left), beams, -1) + scores[..., None]
+        total = (
+            decoder.step(tokens.flatten(0, 1), normalised=True).view(len(left), beams, -1)
+            + scores[..., None]
+        )
         best, places = total.flatten(1).topk(kept)
         origins, chosen = places // total.shape[-1], places % total.shape[-1]
         candidates = torch.cat([_take(tokens, origins), chosen[..., None]], dim=-1)
         length = candidates.shape[-1]
-        whole = candidates.new_full((batch, kept, length), fill)  # criteria may know sentences by their place
+        whole = candidates.new_full(
+            (batch, kept, length), fill
+        )  # criteria may know sentences by their place
         whole[left] = candidates
         stops = stop(whole.flatten(0, 1), None).view(batch, kept)[left]
         scores, onward = (best + stops.float() * _LOW).topk(beams)
@@ -223,30 +267,46 @@ def _beams(decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: 
         among_best = stops & (torch.arange(kept, device=flat.device) < beams)
         final = best / (length - prompt) ** config.length_penalty + (~among_best).float() * _LOW
         ended.add(candidates, final, length - prompt, fill)
-        done_now = _is_done(scores, ended.scores, config, length - prompt, config.max_length - prompt) | stops.all(1)
-        rows = (origins.gather(1, onward) + torch.arange(len(left), device=flat.device)[:, None] * beams).flatten()
+        done_now = _is_done(
+            scores, ended.scores, config, length - prompt, config.max_length - prompt
+        ) | stops.all(1)
+        rows = (
+            origins.gather(1, onward) + torch.arange(len(left), device=flat.device)[:, None] * beams
+        ).flatten()
         if not done_now.any():
             decoder.keep(rows, None)
             continue
         goes_on = (~done_now).nonzero()[:, 0]
         done.append((left[done_now], ended.select(done_now)))
-        left, tokens, scores, ended = left[goes_on], tokens[goes_on], scores[goes_on], ended.select(goes_on)
+        left, tokens, scores, ended = (
+            left[goes_on],
+            tokens[goes_on],
+            scores[goes_on],
+            ended.select(goes_on),
+        )
         if len(left):
             decoder.keep(rows.view(-1, beams)[goes_on].flatten(), goes_on)
     return _joined(done, config.num_return_sequences, prompt, fill)
 
 
 def _is_done(scores: Tensor, ended: Tensor, config: Any, length: int, limit: int) -> Tensor:
-    """Of which sentences [S] no open beam can still be among the best; see the library's `early_stopping`."""
+    """Of which sentences [S] no open beam can still be among the best; see the library's
+    `early_stopping`.
+    """
     if config.early_stopping is True:
         return (ended > _LOW / 2).all(dim=1)
     reached = limit if config.early_stopping == "never" and config.length_penalty > 0 else length
     return scores[:, 0] / reached**config.length_penalty <= ended.min(dim=1).values
 
 
-def _joined(done: list[tuple[Tensor, _Hypotheses]], returned: int, prompt: int, fill: int) -> Tensor:
+def _joined(
+    done: list[tuple[Tensor, _Hypotheses]], returned: int, prompt: int, fill: int
+) -> Tensor:
     """The best hypotheses [B · returned, T] in the order of their sentences."""
     longest = prompt + max(int(part.lengths[:, :returned].max()) for _, part in done)
-    padded = [F.pad(part.tokens, (0, max(longest - part.tokens.shape[-1], 0)), value=fill) for _, part in done]
+    padded = [
+        F.pad(part.tokens, (0, max(longest - part.tokens.shape[-1], 0)), value=fill)
+        for _, part in done
+    ]
     order = torch.cat([places for places, _ in done]).argsort()
     return torch.cat([part[:, :returned, :longest] for part in padded])[order].flatten(0, 1)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Texts cut into what a translation model takes, and put together again with every line break and space."""
+"""Texts cut into what a translation model takes, and put together again with every line break and
+space.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,13 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-# Where a sentence that is too long may be cut, the best first: after a clause, a word, any character
-_CUTS = (re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])"), re.compile(r"\s+"), re.compile(r"(?<=.)(?=.)", re.DOTALL))
+# Where a sentence that is too long may be cut, the best first: after a clause, a word, any
+# character
+_CUTS = (
+    re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])"),
+    re.compile(r"\s+"),
+    re.compile(r"(?<=.)(?=.)", re.DOTALL),
+)
 
 
 @dataclass(frozen=True)
@@ -32,31 +39,44 @@ class SplitText:
     def join(self, translations: Sequence[str]) -> str:
         """Puts translations of the segments in their places.
 
-        White space is that of the source, except between sentences of one line in scripts that differ in using it:
-        Chinese or Japanese sentences get a space between them in other scripts, and lose a single one in theirs.
-        """
+        White space is that of the source, except between sentences of one line in scripts that
+        differ in using it: Chinese or Japanese sentences get a space between them in other scripts,
+        and lose a single one in theirs."""
         text = self.gaps[0]
         for number, translation in enumerate(translations, 1):
             text += translation
             gap = self.gaps[number]
-            if number < len(translations) and gap in ("", " ") and translation and translations[number]:
+            if (
+                number < len(translations)
+                and gap in ("", " ")
+                and translation
+                and translations[number]
+            ):
                 gap = "" if _is_wide(translation[-1]) or _is_wide(translations[number][0]) else " "
             text += gap
         return text
 
 
 def _is_wide(character: str) -> bool:
-    """Whether a character belongs to a script that is written without spaces (or is its punctuation)."""
+    """Whether a character belongs to a script that is written without spaces (or is its
+    punctuation).
+    """
     return unicodedata.east_asian_width(character) in "WF"
 
 
 def split_text(
-    text: str, *, count_tokens: Callable[[str], int], limit: int | None, language: str | None, always: bool = False
+    text: str,
+    *,
+    count_tokens: Callable[[str], int],
+    limit: int | None,
+    language: str | None,
+    always: bool = False,
 ) -> SplitText:
-    """Splits a text at its line breaks, and lines that are too long (`always`: all) at their sentences.
+    """Splits a text at its line breaks, and lines that are too long (`always`: all) at their
+    sentences.
 
-    A sentence that is still too long is cut after a clause or between words, near its middle, until its parts fit,
-    and a warning says so.
+    A sentence that is still too long is cut after a clause or between words, near its middle, until
+    its parts fit, and a warning says so.
 
     Args:
         text: The text.
@@ -82,8 +102,8 @@ def split_text(
                 pieces += parts
                 if len(parts) > 1:
                     logger.warning(
-                        f"A sentence is longer than the {limit} tokens that the model takes and is translated in "
-                        f"{len(parts)} parts: {sentence.strip()[:60]!r}..."
+                        f"A sentence is longer than the {limit} tokens that the model takes and is "
+                        f"translated in {len(parts)} parts: {sentence.strip()[:60]!r}..."
                     )
         for piece in pieces:
             content = piece.strip()
@@ -101,8 +121,9 @@ def sentences_of(line: str, language: str | None) -> list[str]:
         from sentencex import segment
     except ImportError as error:
         raise ImportError(
-            "A text is longer than the model takes, or check_coverage asks for its sentences. To have it split into "
-            "sentences, install the sentence splitter: pip install 'csan_hf[text]'. Or pass truncation=True to cut it."
+            "A text is longer than the model takes, or check_coverage asks for its sentences. To "
+            "have it split into sentences, install the sentence splitter: pip install "
+            "'csan_hf[text]'. Or pass truncation=True to cut it."
         ) from error
     return segment(base_language(language or "en"), line)
 
@@ -118,7 +139,9 @@ def _halve(text: str, fits: Callable[[str], bool]) -> list[str]:
         return [text]
     start, end = len(text) - len(text.lstrip()), len(text.rstrip())
     for cut in _CUTS:
-        places = [match.end() for match in cut.finditer(text, start, end) if start < match.end() < end]
+        places = [
+            match.end() for match in cut.finditer(text, start, end) if start < match.end() < end
+        ]
         if places:
             middle = min(places, key=lambda place: abs(place - (start + end) / 2))
             return [*_halve(text[:middle], fits), *_halve(text[middle:], fits)]

@@ -15,12 +15,16 @@ from transformers.pipelines.base import PipelineRegistry
 from .texts import TextTranslationPipeline
 
 TASK = "csan-translation"
-"""The name by which `transformers.pipeline` knows `TextTranslationPipeline` once csan_hf is imported."""
+"""The name by which `transformers.pipeline` knows `TextTranslationPipeline` once csan_hf is
+imported.
+"""
 
 _TRANSLATION = "translation"
 _PAIR = re.compile(r"translation_(.+)_to_(.+)")
 # What version 4 loaded where no model was named
-_DEFAULTS = {("en", target): {"model": ("google-t5/t5-base", "a9723ea")} for target in ("fr", "de", "ro")}
+_DEFAULTS = {
+    ("en", target): {"model": ("google-t5/t5-base", "a9723ea")} for target in ("fr", "de", "ro")
+}
 _refusal: list[str] = []  # transformers' message for the task, while it is withdrawn
 
 
@@ -45,8 +49,8 @@ def translation_pipeline(
         src_lang: Language of the texts, where the model has several, in the model's code.
         tgt_lang: Language of the translations, likewise.
         trust_remote_code: Whether code in the checkpoint may run; csan_hf's own families need none.
-        **kwargs: Passed to `transformers.pipeline` (`tokenizer`, `device`, `dtype`, `revision`...) and to
-            `TextTranslationPipeline`; arguments of `generate` are defaults of every call.
+        **kwargs: Passed to `transformers.pipeline` (`tokenizer`, `device`, `dtype`, `revision`...)
+            and to `TextTranslationPipeline`; arguments of `generate` are defaults of every call.
 
     Raises:
         OSError: There is no such model.
@@ -54,31 +58,43 @@ def translation_pipeline(
     """
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     return pipeline(  # type: ignore
-        TASK, model=model, src_lang=src_lang, tgt_lang=tgt_lang, trust_remote_code=trust_remote_code, **kwargs
+        TASK,
+        model=model,
+        src_lang=src_lang,
+        tgt_lang=tgt_lang,
+        trust_remote_code=trust_remote_code,
+        **kwargs,
     )
 
 
 def register() -> None:
-    """Makes `transformers.pipeline("csan-translation", model=...)` build a `TextTranslationPipeline`."""
+    """Makes `transformers.pipeline("csan-translation", model=...)` build a
+    `TextTranslationPipeline`.
+    """
     PIPELINE_REGISTRY.supported_tasks.setdefault(TASK, _entry())
 
 
 def _entry() -> dict[str, Any]:
-    return {"impl": TextTranslationPipeline, "pt": (AutoModelForSeq2SeqLM,), "type": "text", "default": _DEFAULTS}
+    return {
+        "impl": TextTranslationPipeline,
+        "pt": (AutoModelForSeq2SeqLM,),
+        "type": "text",
+        "default": _DEFAULTS,
+    }
 
 
 def restore_translation_tasks() -> None:
-    """Makes transformers' own `pipeline("translation")` and `pipeline("translation_xx_to_yy")` work as in version 4.
+    """Makes transformers' own `pipeline("translation")` and `pipeline("translation_xx_to_yy")` work
+    as in version 4.
 
     ```python
     restore_translation_tasks()
     pipeline("translation_en_to_de", model="google-t5/t5-small")("Good morning.")
     ```
 
-    transformers 5 refuses these names before it asks its registry. This makes it build `TextTranslationPipeline` for
-    them in this process, until `remove_translation_tasks` is called. A checkpoint that brings a pipeline of its own
-    still needs `trust_remote_code=True`.
-    """
+    transformers 5 refuses these names before it asks its registry. This makes it build
+    `TextTranslationPipeline` for them in this process, until `remove_translation_tasks` is called.
+    A checkpoint that brings a pipeline of its own still needs `trust_remote_code=True`."""
     if not _refusal:
         _refusal.append(transformers.pipelines.REMOVED_TASKS.pop(_TRANSLATION, ""))
         PIPELINE_REGISTRY.supported_tasks[_TRANSLATION] = _entry()

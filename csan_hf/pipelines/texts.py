@@ -23,29 +23,35 @@ _WINDOW_IN_BATCHES = 16
 
 
 class TextTranslationPipeline(TranslationPipeline):
-    """A `TranslationPipeline` for texts of any length, which can score and align what it translates.
+    """A `TranslationPipeline` for texts of any length, which can score and align what it
+    translates.
 
     ```python
     translator = translation_pipeline("facebook/nllb-200-distilled-600M", src_lang="eng_Latn", tgt_lang="deu_Latn")
     translator(open("book.txt").read(), batch_size=16)[0]["translation_text"]
     ```
 
-    **Length.** Every line of a text is translated by itself, and line breaks, blank lines and indents are put back as
-    they were. A line with more tokens than the model takes (`source_limit`; a CSAN with `sinusoids=None` takes any
-    number) is split into sentences by [sentencex](https://github.com/wikimedia/sentencex) (`pip install
-    csan_hf[text]`). A sentence that is still too long is cut after a clause or between words, with a warning. So
-    nothing is lost, unless `truncation=True` asks for it.
+    **Length.** Every line of a text is translated by itself, and line breaks, blank lines and
+    indents are put back as they were. A line with more tokens than the model takes (`source_limit`;
+    a CSAN with `sinusoids=None` takes any number) is split into sentences by
+    [sentencex](https://github.com/wikimedia/sentencex) (`pip install csan_hf[text]`). A sentence
+    that is still too long is cut after a clause or between words, with a warning. So nothing is
+    lost, unless `truncation=True` asks for it.
 
-    **Batches.** `batch_size` counts lines and sentences; those of similar length share a batch. Of a generator or data
-    set, 16 batches' worth of texts are read at a time (one text with a batch size of 1). Batches change nothing but
-    speed; scores agree to about 5 digits in float32.
+    **Batches.** `batch_size` counts lines and sentences; those of similar length share a batch. Of
+    a generator or data set, 16 batches' worth of texts are read at a time (one text with a batch
+    size of 1). Batches change nothing but speed; scores agree to about 5 digits in float32.
 
     Args:
         *args: Passed to `TranslationPipeline`.
-        split_texts (`bool`, *optional*, defaults to `True`): Split texts as described, or give each as it is.
-        return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see `__call__`.
-        return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see `__call__`.
-        check_coverage (`bool`, *optional*, defaults to `False`): Warn of sentences left out; see `__call__`.
+        split_texts (`bool`, *optional*, defaults to `True`): Split texts as described, or give each
+            as it is.
+        return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see
+            `__call__`.
+        return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see
+            `__call__`.
+        check_coverage (`bool`, *optional*, defaults to `False`): Warn of sentences left out; see
+            `__call__`.
         **kwargs: Passed to `TranslationPipeline`.
     """
 
@@ -59,11 +65,19 @@ class TextTranslationPipeline(TranslationPipeline):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.split_texts, self.return_scores, self.return_alignments = split_texts, return_scores, return_alignments
+        self.split_texts, self.return_scores, self.return_alignments = (
+            split_texts,
+            return_scores,
+            return_alignments,
+        )
         self.check_coverage = check_coverage
 
-    def _sanitize_parameters(self, return_scores: bool | None = None, **kwargs: Any) -> tuple[dict, dict, dict]:
-        preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(**kwargs)
+    def _sanitize_parameters(
+        self, return_scores: bool | None = None, **kwargs: Any
+    ) -> tuple[dict, dict, dict]:
+        preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(
+            **kwargs
+        )
         if return_scores is not None:
             forward_params["return_scores"] = return_scores
         return preprocess_params, forward_params, postprocess_params
@@ -83,22 +97,28 @@ class TextTranslationPipeline(TranslationPipeline):
 
         Args:
             inputs (`str`, sequence, generator or data set of `str`): What to translate.
-            split_texts (`bool`, *optional*): Whether to split texts, as the description of the class says.
-            return_scores (`bool`, *optional*): Add `"sentences"` to each result, a list with one dict for each line or
-                sentence that was translated by itself: `source_text`, `translation_text`, `log_probability`, the sum
-                of the natural logarithms of the probabilities of its tokens, end of sentence included, language tokens
-                excluded, and `score`, their mean.
-            return_alignments (`bool`, *optional*): Add `"sentences"` with `alignment`: pairs (source word, target
-                word), counted from 0 in words that white space separates, from `csan_hf.analysis.align`.
-            check_coverage (`bool`, *optional*): Warn where a translation seems to leave out a sentence of a line that
-                has several, because the cross-attention hardly covers it (`csan_hf.analysis.coverage`).
+            split_texts (`bool`, *optional*): Whether to split texts, as the description of the
+                class says.
+            return_scores (`bool`, *optional*): Add `"sentences"` to each result, a list with one
+                dict for each line or sentence that was translated by itself: `source_text`,
+                `translation_text`, `log_probability`, the sum of the natural logarithms of the
+                probabilities of its tokens, end of sentence included, language tokens excluded, and
+                `score`, their mean.
+            return_alignments (`bool`, *optional*): Add `"sentences"` with `alignment`: pairs
+                (source word, target word), counted from 0 in words that white space separates, from
+                `csan_hf.analysis.align`.
+            check_coverage (`bool`, *optional*): Warn where a translation seems to leave out a
+                sentence of a line that has several, because the cross-attention hardly covers it
+                (`csan_hf.analysis.coverage`).
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: See `TranslationPipeline`.
 
         Raises:
             TypeError: An input is not a string.
-            ValueError: See `TranslationPipeline`; or alignments are asked of a model of another family.
-            ImportError: A line is too long for the model, and the sentence splitter is not installed.
+            ValueError: See `TranslationPipeline`; or alignments are asked of a model of another
+                family.
+            ImportError: A line is too long for the model, and the sentence splitter is not
+                installed.
         """
         batch_size = batch_size or self._batch_size or 1
         alignments = self.return_alignments if return_alignments is None else return_alignments
@@ -109,8 +129,14 @@ class TextTranslationPipeline(TranslationPipeline):
                 f"{type(self.model).__name__}, for which there is csan_hf.analysis.align."
             )
         coverage = self.check_coverage if check_coverage is None else check_coverage
-        options = {**kwargs, "batch_size": batch_size, "return_alignments": alignments, "check_coverage": coverage}
-        # Sources that are to be cut are not split, nor are those whose translations, as tokens, cannot be joined
+        options = {
+            **kwargs,
+            "batch_size": batch_size,
+            "return_alignments": alignments,
+            "check_coverage": coverage,
+        }
+        # Sources that are to be cut are not split, nor are those whose translations, as tokens,
+        # cannot be joined
         own = {**self._preprocess_params, **self._postprocess_params, **kwargs}
         whole = own.get("truncation") or own.get("return_tensors")
         if whole or not (self.split_texts if split_texts is None else split_texts):
@@ -121,15 +147,25 @@ class TextTranslationPipeline(TranslationPipeline):
             return self._translate([inputs], **options)[0]
         if isinstance(inputs, Sequence):
             results = self._translate(list(inputs), **options)
-            return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
-        if isinstance(inputs, Mapping) or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
+            return (
+                [result[0] for result in results]
+                if all(len(result) == 1 for result in results)
+                else results
+            )
+        if isinstance(inputs, Mapping) or not (
+            hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")
+        ):
             check_text(inputs)  # neither a text nor several
         return self._stream(inputs, **options)
 
-    def _stream(self, inputs: Iterable[str], *, batch_size: int, **options: Any) -> Iterator[list[dict[str, Any]]]:
+    def _stream(
+        self, inputs: Iterable[str], *, batch_size: int, **options: Any
+    ) -> Iterator[list[dict[str, Any]]]:
         """Translates texts as they come, few at a time."""
         # torch data sets may have only __getitem__ and __len__
-        texts = iter(inputs if hasattr(inputs, "__iter__") else (inputs[i] for i in range(len(inputs))))  # type: ignore
+        texts = iter(
+            inputs if hasattr(inputs, "__iter__") else (inputs[i] for i in range(len(inputs)))
+        )  # type: ignore
         size = 1 if batch_size == 1 else _WINDOW_IN_BATCHES * batch_size
         while window := list(islice(texts, size)):
             yield from self._translate(window, batch_size=batch_size, **options)
@@ -147,37 +183,65 @@ class TextTranslationPipeline(TranslationPipeline):
         for text in texts:
             check_text(text)
         count = self.token_counter(**options)
-        splits = self.split(texts, **options) if split_texts else [SplitText((text,), ("", "")) for text in texts]
+        splits = (
+            self.split(texts, **options)
+            if split_texts
+            else [SplitText((text,), ("", "")) for text in texts]
+        )
         segments = [segment for split in splits for segment in split.segments]
         order = sorted(range(len(segments)), key=lambda number: -count(segments[number]))
         found: list[Any] = [None] * len(segments)
-        results = self.translate_segments([segments[number] for number in order], batch_size=batch_size, **options)
+        results = self.translate_segments(
+            [segments[number] for number in order], batch_size=batch_size, **options
+        )
         for number, result in zip(order, results, strict=True):
             found[number] = result
         if return_alignments:
-            flat = [(segment, result) for segment, several in zip(segments, found, strict=True) for result in several]
+            flat = [
+                (segment, result)
+                for segment, several in zip(segments, found, strict=True)
+                for result in several
+            ]
             pairs = [(segment, result["translation_text"]) for segment, result in flat]
-            for (_, result), alignment in zip(flat, self._align(pairs, batch_size, options), strict=True):
+            for (_, result), alignment in zip(
+                flat, self._align(pairs, batch_size, options), strict=True
+            ):
                 result["alignment"] = alignment.links()
         parts = iter(found)
-        return [self.join(split, list(islice(parts, len(split.segments))), options) for split in splits]
+        return [
+            self.join(split, list(islice(parts, len(split.segments))), options) for split in splits
+        ]
 
     def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
-        """Splits texts into what the model takes; options are a call's: languages and prefix matter."""
+        """Splits texts into what the model takes; options are a call's: languages and prefix
+        matter.
+        """
         limit = None if options.get("truncation") else self.source_limit
         how: Any = {"count_tokens": self.token_counter(**options), "limit": limit}
         return [split_text(text, **how, language=self._language_of(options)) for text in texts]
 
     def _language_of(self, options: dict[str, Any]) -> str | None:
         own = (getattr(self.tokenizer, name, None) for name in ("src_lang", "source_lang"))
-        return next(filter(None, [options.get("src_lang"), self._preprocess_params.get("src_lang"), *own]), None)
+        return next(
+            filter(None, [options.get("src_lang"), self._preprocess_params.get("src_lang"), *own]),
+            None,
+        )
 
     def translate_segments(
-        self, segments: Sequence[str], *, batch_size: int, check_coverage: bool = False, **options: Any
+        self,
+        segments: Sequence[str],
+        *,
+        batch_size: int,
+        check_coverage: bool = False,
+        **options: Any,
     ) -> list[list[dict[str, Any]]]:
-        """Translates segments as they are, in batches as they come: [N] -> [N][`num_return_sequences`]."""
+        """Translates segments as they are, in batches as they come: [N] ->
+        [N][`num_return_sequences`].
+        """
         sentences = self._sentences_to_check(segments, options) if check_coverage else []
-        self.call_count = 0  # transformers advises batches where it is called often on a GPU: these are batches
+        self.call_count = (
+            0  # transformers advises batches where it is called often on a GPU: these are batches
+        )
         results = super().__call__(list(segments), batch_size=batch_size, **options)
         results = [result if isinstance(result, list) else [result] for result in results]
         if any(sentences):
@@ -185,7 +249,9 @@ class TextTranslationPipeline(TranslationPipeline):
         return results
 
     def token_counter(self, **options: Any) -> Callable[[str], int]:
-        """Returns a function that counts the tokens of a source, with its language and prefix; it remembers them."""
+        """Returns a function that counts the tokens of a source, with its language and prefix; it
+        remembers them.
+        """
         given = {**self._preprocess_params, **options}
         how = {name: given.get(name) for name in ("src_lang", "tgt_lang", "prefix")}
 
@@ -201,56 +267,84 @@ class TextTranslationPipeline(TranslationPipeline):
         """Puts one text's results together: [segments][R] -> [R]."""
         if not results:  # an empty text, or one of white space alone
             chosen = self._get_set_generation_params(self._prepare_generate_kwargs(options))
-            return [{"translation_text": split.gaps[0]} for _ in range(chosen.get("num_return_sequences") or 1)]
+            return [
+                {"translation_text": split.gaps[0]}
+                for _ in range(chosen.get("num_return_sequences") or 1)
+            ]
         joined = []
         for sequence in zip(*results, strict=True):
             if "translation_text" not in sequence[0]:  # return_tensors: a single segment
                 joined.append(sequence[0])
                 continue
-            result: dict[str, Any] = {"translation_text": split.join([part["translation_text"] for part in sequence])}
+            result: dict[str, Any] = {
+                "translation_text": split.join([part["translation_text"] for part in sequence])
+            }
             if sequence[0].keys() > result.keys():
                 result["sentences"] = [
-                    {"source_text": segment, **part} for segment, part in zip(split.segments, sequence, strict=True)
+                    {"source_text": segment, **part}
+                    for segment, part in zip(split.segments, sequence, strict=True)
                 ]
             joined.append(result)
         return joined
 
-    def _align(self, pairs: list[tuple[str, str]], batch_size: int, options: dict[str, Any]) -> list[Any]:
+    def _align(
+        self, pairs: list[tuple[str, str]], batch_size: int, options: dict[str, Any]
+    ) -> list[Any]:
         from csan_hf.analysis.aligned_pairs import align_pairs  # few calls need it
         from csan_hf.data import TokenizerPair
 
         tokenizers = TokenizerPair(self.tokenizer, self.target_tokenizer)
-        with self.source_language(options.get("src_lang") or self._preprocess_params.get("src_lang")):
+        with self.source_language(
+            options.get("src_lang") or self._preprocess_params.get("src_lang")
+        ):
             return list(align_pairs(self.model, tokenizers, pairs, batch_size=batch_size))
 
-    def _sentences_to_check(self, segments: Sequence[str], options: dict[str, Any]) -> list[list[str]]:
+    def _sentences_to_check(
+        self, segments: Sequence[str], options: dict[str, Any]
+    ) -> list[list[str]]:
         """The sentences of each segment that has several; raises before anything is translated."""
         from csan_hf.analysis.tokenized_text import check_fast
 
-        option = next((name for name in ("truncation", "return_tensors") if options.get(name)), None)
+        option = next(
+            (name for name in ("truncation", "return_tensors") if options.get(name)), None
+        )
         if option or not getattr(self.model, "gives_attention", True):
             why = option or type(self.model).__name__
-            raise ValueError(f"check_coverage reads the cross-attention to whole sources, which {why} does not give.")
+            raise ValueError(
+                f"check_coverage reads the cross-attention to whole sources, which {why} does not "
+                "give."
+            )
         check_fast(self.tokenizer, self.target_tokenizer)
         split = [sentences_of(segment, self._language_of(options)) for segment in segments]
         return [sentences if len(sentences) > 1 else [] for sentences in split]
 
     def _warn_of_omissions(
-        self, sentences: list[list[str]], results: list[list[dict[str, Any]]], batch_size: int, options: dict[str, Any]
+        self,
+        sentences: list[list[str]],
+        results: list[list[dict[str, Any]]],
+        batch_size: int,
+        options: dict[str, Any],
     ) -> None:
         from csan_hf.analysis.coverage import uncovered_sentences
 
         several = [(own, result[0]) for own, result in zip(sentences, results, strict=True) if own]
         pairs = [("".join(own), result["translation_text"]) for own, result in several]
-        for (own, _), alignment in zip(several, self._align(pairs, batch_size, options), strict=True):
+        for (own, _), alignment in zip(
+            several, self._align(pairs, batch_size, options), strict=True
+        ):
             for missing in uncovered_sentences(alignment, own):
                 sentence = own[missing].strip()[:60]
-                logger.warning(f"A translation seems to leave out {sentence!r}. Translate it on a line of its own.")
+                logger.warning(
+                    f"A translation seems to leave out {sentence!r}. Translate it on a line of its "
+                    "own."
+                )
 
     def _forward(  # type: ignore[override]
         self, model_inputs: Any, return_scores: bool = False, **generate_kwargs: Any
     ) -> Any:
-        """As in `TranslationPipeline`; with `return_scores` also `log_probability` and `score` [B, R]."""
+        """As in `TranslationPipeline`; with `return_scores` also `log_probability` and `score` [B,
+        R].
+        """
         if self.model.config.model_type in FAMILIES and self.device.type == "cpu":
             generate_kwargs = search_by_default(generate_kwargs)
         outputs = super()._forward(model_inputs, **generate_kwargs)
@@ -259,7 +353,9 @@ class TextTranslationPipeline(TranslationPipeline):
         return outputs
 
     def _score(self, model_inputs: Any, output_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Sum and mean [B, R] of the log-probabilities of the tokens of `output_ids` [B, R, T], from one pass."""
+        """Sum and mean [B, R] of the log-probabilities of the tokens of `output_ids` [B, R, T],
+        from one pass.
+        """
         batch, returned, length = output_ids.shape
         ids = output_ids.reshape(batch * returned, length)
         logits = self.model(
@@ -271,18 +367,30 @@ class TextTranslationPipeline(TranslationPipeline):
         tokens = ids[:, 1:]
         scores = logits.float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
         eos = self.model.generation_config.eos_token_id
-        ends = torch.isin(tokens, torch.tensor(eos if isinstance(eos, list) else [-1 if eos is None else eos]).to(ids))
+        ends = torch.isin(
+            tokens,
+            torch.tensor(eos if isinstance(eos, list) else [-1 if eos is None else eos]).to(ids),
+        )
         tokenizer = self.target_tokenizer
         special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.pad_token_id}
         counted = ends | ~torch.isin(tokens, torch.tensor(sorted(special)).to(ids))
         counted &= ends.cumsum(-1) - ends.int() == 0  # nothing after the first end of sentence
-        real = counted & (ends | tokens.ne(-1 if tokenizer.pad_token_id is None else tokenizer.pad_token_id))
+        real = counted & (
+            ends | tokens.ne(-1 if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+        )
         counted &= real.flip(-1).cumsum(-1).flip(-1) > 0  # padding that more follows was generated
         total = (scores * counted).sum(-1).reshape(batch, returned)
-        return {"log_probability": total, "score": total / counted.sum(-1).clamp(min=1).reshape(batch, returned)}
+        return {
+            "log_probability": total,
+            "score": total / counted.sum(-1).clamp(min=1).reshape(batch, returned),
+        }
 
-    def postprocess(self, model_outputs: dict[str, torch.Tensor], **kwargs: Any) -> list[dict[str, Any]]:  # type: ignore[override]
-        """As in `TranslationPipeline`; with scores, each dict has its `log_probability` and `score`."""
+    def postprocess(
+        self, model_outputs: dict[str, torch.Tensor], **kwargs: Any
+    ) -> list[dict[str, Any]]:  # type: ignore[override]
+        """As in `TranslationPipeline`; with scores, each dict has its `log_probability` and
+        `score`.
+        """
         results = super().postprocess(model_outputs, **kwargs)
         for name in {"log_probability", "score"} & model_outputs.keys():
             for result, value in zip(results, model_outputs[name][0].tolist(), strict=True):
@@ -292,6 +400,9 @@ class TextTranslationPipeline(TranslationPipeline):
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizers and the `TranslationPipeline`, which needs only transformers."""
         plain = TranslationPipeline(
-            model=self.model, tokenizer=self.tokenizer, target_tokenizer=self.target_tokenizer, device=self.device
+            model=self.model,
+            tokenizer=self.tokenizer,
+            target_tokenizer=self.target_tokenizer,
+            device=self.device,
         )
         plain.save_pretrained(save_directory, **kwargs)

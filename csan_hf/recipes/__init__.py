@@ -13,7 +13,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """The YAML files of a folder, by their names without `.yaml`; `kind` is what messages call one of them."""
+    """The YAML files of a folder, by their names without `.yaml`; `kind` is what messages call one
+    of them.
+    """
 
     folder: Path
     kind: str
@@ -30,18 +32,21 @@ class NamedFiles:
         """Returns a path that is a file as it is, and a name's file else.
 
         Raises:
-            ValueError: There is neither; the message lists the YAML files beside the path and suggests a name.
+            ValueError: There is neither; the message lists the YAML files beside the path and
+                suggests a name.
         """
         name, path = os.fspath(path), Path(path)
         if path.is_file():
             return path
         if name in self.names():
             return self.file(name)
-        beside = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        beside = (
+            sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        )
         there = f" The folder holds {', '.join(beside)}." if beside else ""
         raise ValueError(
-            f"There is no {self.kind} {name}.{there}{nearest(path.stem, self.names())} `csan-hf recipes` lists those "
-            "that come with csan_hf."
+            f"There is no {self.kind} {name}.{there}{nearest(path.stem, self.names())} `csan-hf "
+            "recipes` lists those that come with csan_hf."
         )
 
     def title(self, name: str) -> str:
@@ -49,7 +54,9 @@ class NamedFiles:
         lines = [line.strip() for line in self.file(name).read_text(encoding="utf-8").splitlines()]
         comment = itertools.takewhile(lambda line: line.startswith("# "), lines)
         text = " ".join(line.removeprefix("# ") for line in comment)
-        return re.split(r"[.] (?=[A-Z])", text)[0].rstrip(".:")  # "et al. (NAACL 2019)" ends no sentence
+        return re.split(r"[.] (?=[A-Z])", text)[0].rstrip(
+            ".:"
+        )  # "et al. (NAACL 2019)" ends no sentence
 
 
 def nearest(name: str, names: list[str]) -> str:

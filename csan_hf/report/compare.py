@@ -33,14 +33,22 @@ from .plots import alignment_plots, attention_plots, word_alignments
 from .systems import ScoreCell, System, check_names
 
 MOST_LISTED = 100_000
-"""Most sentences that a page lists, so that browsers open it without hanging; scores and plots are of all."""
+"""Most sentences that a page lists, so that browsers open it without hanging; scores and plots are
+of all.
+"""
 _MEASURED = 500  # sentences, for what the attention does
 
 
 def check_settings(
-    runs: Sequence[int], *, metrics: Iterable[str], tokenize: str | None = None, test: Test = "bootstrap"
+    runs: Sequence[int],
+    *,
+    metrics: Iterable[str],
+    tokenize: str | None = None,
+    test: Test = "bootstrap",
 ) -> list[CorpusMetric]:
-    """Returns the metrics, if they and the test fit the number of runs of each system, before any translates."""
+    """Returns the metrics, if they and the test fit the number of runs of each system, before any
+    translates.
+    """
     table = load_metrics(metrics, tokenize=tokenize)
     for metric in table:
         metric.check_requirements()
@@ -67,7 +75,8 @@ def compare_systems(
 
     Args:
         systems: The systems, one or more.
-        sources: The source sentences: a list or, like the references, a `csan_hf.text_files.TextFile`.
+        sources: The source sentences: a list or, like the references, a
+            `csan_hf.text_files.TextFile`.
         references: A reference each.
         baseline: The name of the system that the others are compared with; None = the last.
         title: Heading of the report.
@@ -79,11 +88,14 @@ def compare_systems(
         progress: Shows bars on standard error.
 
     Raises:
-        ValueError: If two systems have one name, the numbers of sentences differ or are zero, or a setting cannot be.
+        ValueError: If two systems have one name, the numbers of sentences differ or are zero, or a
+            setting cannot be.
     """
     names = check_names([system.name for system in systems], baseline)
     base = len(names) - 1 if baseline is None else names.index(baseline)
-    table = check_settings([len(system.runs) for system in systems], metrics=metrics, tokenize=tokenize, test=test)
+    table = check_settings(
+        [len(system.runs) for system in systems], metrics=metrics, tokenize=tokenize, test=test
+    )
 
     def counts_of(metric: CorpusMetric, system: System) -> list[np.ndarray]:
         options: Any = {"progress": progress, "title": f"{metric.label}, {system.name}"}
@@ -92,7 +104,8 @@ def compare_systems(
     # For each metric and system the counts of each run, [S, K]
     counts = [[counts_of(metric, system) for system in systems] for metric in table]
     cells = [
-        _score_cells(metric, own, samples, progress, test, base) for metric, own in zip(table, counts, strict=True)
+        _score_cells(metric, own, samples, progress, test, base)
+        for metric, own in zip(table, counts, strict=True)
     ]
     listed = list(islice(sources, MOST_LISTED))
     reported = [
@@ -100,13 +113,22 @@ def compare_systems(
             system,
             scores=[of_metric[place] for of_metric in cells],
             segment_scores=[
-                _segment_scores(metric, own[place][0], progress) for metric, own in zip(table, counts, strict=True)
+                _segment_scores(metric, own[place][0], progress)
+                for metric, own in zip(table, counts, strict=True)
             ],
             alignments=word_alignments(system, listed[:aligned], progress=progress),
         )
         for place, system in enumerate(systems)
     ]
-    report = Report(title, table, listed, list(islice(references, MOST_LISTED)), reported, baseline=base, test=test)
+    report = Report(
+        title,
+        table,
+        listed,
+        list(islice(references, MOST_LISTED)),
+        reported,
+        baseline=base,
+        test=test,
+    )
     report.sentences = len(sources)
     report.plots.append(_length_plot(table[0], names, sources, counts[0], samples, progress))
     if len(systems) > 1:
@@ -132,7 +154,14 @@ def file_names(names: Sequence[str]) -> list[str]:
 
 def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) -> np.ndarray:
     title = f"{metric.label} of each"
-    bar = tqdm(counts[:MOST_LISTED], desc=title, unit=" sentences", disable=not progress, delay=1, leave=False)
+    bar = tqdm(
+        counts[:MOST_LISTED],
+        desc=title,
+        unit=" sentences",
+        disable=not progress,
+        delay=1,
+        leave=False,
+    )
     return np.array([metric.segment_score(row) for row in bar], dtype=np.float64)
 
 
@@ -147,14 +176,18 @@ def _score_cells(
     """Returns each system's score and the test, if there is to be one, of it against the baseline."""
     resampled = [resample(metric, runs, samples=samples, progress=progress) for runs in counts]
     variance = seed_variance(resampled)
-    cells = [ScoreCell(own.mean, confidence_interval(draw_scores(own, variance))) for own in resampled]
+    cells = [
+        ScoreCell(own.mean, confidence_interval(draw_scores(own, variance))) for own in resampled
+    ]
     others = [place for place in range(len(cells)) if place != base and test is not None]
     if test == "randomisation":
         options: Any = {"test": test, "variance": variance, "progress": progress}
         tests = [paired_test(metric, counts[place], counts[base], **options) for place in others]
     else:
         tests = [compare_resampled(resampled[place], resampled[base], variance) for place in others]
-    for place, found, adjusted in zip(others, tests, holm_adjusted([own.p_value for own in tests]), strict=True):
+    for place, found, adjusted in zip(
+        others, tests, holm_adjusted([own.p_value for own in tests]), strict=True
+    ):
         cells[place] = replace(cells[place], test=found, adjusted=adjusted)
     return cells
 
@@ -173,24 +206,37 @@ def _length_plot(
     for part in group_by_length(sources):
         span = {"shortest": int(lengths[part].min()), "longest": int(lengths[part].max())}
         row = [f"{span['shortest']} to {span['longest']}", f"{len(part):,}"]
-        cells = _score_cells(metric, [[run[part] for run in own] for own in counts], samples, progress)
+        cells = _score_cells(
+            metric, [[run[part] for run in own] for own in counts], samples, progress
+        )
         for name, cell in zip(names, cells, strict=True):
-            groups[name].append({**span, metric.name: cell.score, f"{metric.name}_interval": cell.interval})
+            groups[name].append(
+                {**span, metric.name: cell.score, f"{metric.name}_interval": cell.interval}
+            )
             low, high = map(metric.format, cell.interval)
             row.append(f"{metric.format(cell.score)} [{low}, {high}]")
         rows.append(row)
     title = f"{metric.label} by length of the source, with 95% intervals"
     columns = ["words in the source", "sentences", *names]
-    return ReportPlot("scores_by_length", title, plot_scores_by_length(groups, metric), columns, rows)
+    return ReportPlot(
+        "scores_by_length", title, plot_scores_by_length(groups, metric), columns, rows
+    )
 
 
 def _ngram_plot(
-    systems: Sequence[System], baseline: str, references: Collection[str], tokenize: str | None, progress: bool
+    systems: Sequence[System],
+    baseline: str,
+    references: Collection[str],
+    tokenize: str | None,
+    progress: bool,
 ) -> ReportPlot:
     options: Any = {"tokenize": tokenize, "progress": progress}
-    scores = {system.name: bleu_by_order(system.runs[0], references, **options) for system in systems}
+    scores = {
+        system.name: bleu_by_order(system.runs[0], references, **options) for system in systems
+    }
     rows = [
-        [str(n), *(f"{score:.2f}" for score in own)] for n, own in enumerate(zip(*scores.values(), strict=True), 1)
+        [str(n), *(f"{score:.2f}" for score in own)]
+        for n, own in enumerate(zip(*scores.values(), strict=True), 1)
     ]
     title = f"BLEU of n-grams up to each length, minus that of {baseline}"
     return ReportPlot("ngram_gap", title, plot_ngram_gap(scores, baseline), ["n", *scores], rows)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The report: what it says as plain data, one HTML file that needs nothing else, and its plots in a model card."""
+"""The report: what it says as plain data, one HTML file that needs nothing else, and its plots in a
+model card.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class ReportPlot:
-    """A figure of the report, its files' unique name, and a table of its numbers for those who do not see it.
+    """A figure of the report, its files' unique name, and a table of its numbers for those who do
+    not see it.
 
     `system` names the system that it is about; None = all of them.
     """
@@ -45,10 +48,9 @@ class ReportPlot:
 class Report:
     """The whole content of a report.
 
-    The first metric sorts and plots; `baseline` is the place of the system that the others are compared with. Sources
-    and references are those that are listed; `sentences` is the number of all, on which scores and plots are based
-    (None = those listed).
-    """
+    The first metric sorts and plots; `baseline` is the place of the system that the others are
+    compared with. Sources and references are those that are listed; `sentences` is the number of
+    all, on which scores and plots are based (None = those listed)."""
 
     title: str
     metrics: list[CorpusMetric]
@@ -89,7 +91,9 @@ def render_template(name: str, **values: Any) -> str:
 
 
 def render_report(report: Report) -> str:
-    """Returns the HTML of a report: styles, script, plots and all sentences are in it, and it loads nothing."""
+    """Returns the HTML of a report: styles, script, plots and all sentences are in it, and it loads
+    nothing.
+    """
     page = render_template(
         "report.html.jinja",
         report=report,
@@ -97,12 +101,16 @@ def render_report(report: Report) -> str:
         listed=len(report.sources),
         plots=[(plot, page_svg(plot.figure, plot.name)) for plot in report.plots],
         aligned=max(max(system.alignments, default=-1) + 1 for system in report.systems),
-        signatures={metric.label: metric.signature for metric in report.metrics if metric.signature},
+        signatures={
+            metric.label: metric.signature for metric in report.metrics if metric.signature
+        },
         data=_script_json(_examples(report)),
         p_value=shown_p_value,
         significant=SIGNIFICANT,
     )
-    return re.sub("[\ud800-\udfff]", "\ufffd", page)  # UTF-8 has no halves of surrogate pairs, as in names of files
+    return re.sub(
+        "[\ud800-\udfff]", "\ufffd", page
+    )  # UTF-8 has no halves of surrogate pairs, as in names of files
 
 
 def _examples(report: Report) -> dict[str, Any]:
@@ -111,7 +119,9 @@ def _examples(report: Report) -> dict[str, Any]:
         "sources": list(report.sources),
         "references": list(report.references),
         "baseline": report.baseline,
-        "metrics": [{"label": metric.label, "decimals": metric.decimals} for metric in report.metrics],
+        "metrics": [
+            {"label": metric.label, "decimals": metric.decimals} for metric in report.metrics
+        ],
         "systems": [
             {
                 "name": system.name,
@@ -121,7 +131,8 @@ def _examples(report: Report) -> dict[str, Any]:
                     for metric, scores in zip(report.metrics, system.segment_scores, strict=True)
                 ],
                 "alignments": {
-                    row: {"matrix": found.matrix, "links": found.links} for row, found in system.alignments.items()
+                    row: {"matrix": found.matrix, "links": found.links}
+                    for row, found in system.alignments.items()
                 },
             }
             for system in report.systems
@@ -138,25 +149,33 @@ def _script_json(value: Any) -> str:
 
 
 def check_card(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the recipe and the results of a run, of which its card is made, or raises `ValueError`."""
+    """Returns the recipe and the results of a run, of which its card is made, or raises
+    `ValueError`.
+    """
     recipe, results = Path(folder, "recipe.yaml"), Path(folder, "results.json")
     if not (recipe.is_file() and results.is_file()):
         raise ValueError(
-            f"{folder} has no recipe.yaml and results.json, of which its card is made: --card needs a run's folder."
+            f"{folder} has no recipe.yaml and results.json, of which its card is made: --card "
+            "needs a run's folder."
         )
-    return yaml.safe_load(recipe.read_text(encoding="utf-8")), json.loads(results.read_text(encoding="utf-8"))
+    return yaml.safe_load(recipe.read_text(encoding="utf-8")), json.loads(
+        results.read_text(encoding="utf-8")
+    )
 
 
 def show_in_card(report: Report, folder: Path | str) -> None:
-    """Draws the plots of a report's first system into the folder of its run, and shows them in its model card.
+    """Draws the plots of a report's first system into the folder of its run, and shows them in its
+    model card.
 
-    They lie in `plots/` as PNG and SVG; `results.json` lists them, and the card is written anew from it. Those of an
-    earlier report are replaced. A folder without `recipe.yaml` and `results.json` is a `ValueError`.
-    """
+    They lie in `plots/` as PNG and SVG; `results.json` lists them, and the card is written anew
+    from it. Those of an earlier report are replaced. A folder without `recipe.yaml` and
+    `results.json` is a `ValueError`."""
     recipe, results = check_card(folder)
     plots = [plot for plot in report.plots if plot.system in (None, report.systems[0].name)]
     write_plots(plots, Path(folder, PLOTS))
-    earlier = {entry["name"] for entry in results.get("plots") or []} - {plot.name for plot in plots}
+    earlier = {entry["name"] for entry in results.get("plots") or []} - {
+        plot.name for plot in plots
+    }
     results["plots"] = [{"name": plot.name, "title": plot.title} for plot in plots]
     write_json(Path(folder, "results.json"), results)
     write_model_card(folder, recipe, results)

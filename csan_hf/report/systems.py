@@ -38,10 +38,11 @@ class ScoreCell:
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """How strongly words are related, integers from -99 to 99 [target words][source words], and what links to what.
+    """How strongly words are related, integers from -99 to 99 [target words][source words], and
+    what links to what.
 
-    A link is (source word, target word), counted from 0, to the best source word: the rounded matrix does not show it.
-    """
+    A link is (source word, target word), counted from 0, to the best source word: the rounded
+    matrix does not show it."""
 
     matrix: list[list[int]]
     links: list[tuple[int, int]]
@@ -81,12 +82,13 @@ def load_systems(
     progress: bool = False,
     **generate_arguments: Any,
 ) -> list[System]:
-    """Reads the translations of systems, or makes them; names and files are checked before a checkpoint translates.
+    """Reads the translations of systems, or makes them; names and files are checked before a
+    checkpoint translates.
 
     Args:
-        arguments: `[NAME=]PATH[,PATH…]` each. A path is a file with a translation a line, or a checkpoint (a folder,
-            or a name on the Hub), which translates the sources. Several paths are the same system trained with
-            several seeds.
+        arguments: `[NAME=]PATH[,PATH…]` each. A path is a file with a translation a line, or a
+            checkpoint (a folder, or a name on the Hub), which translates the sources. Several paths
+            are the same system trained with several seeds.
         sources: The source sentences.
         device: torch device for checkpoints; None = the accelerator if there is one.
         trust_remote_code: Whether code in a checkpoint may run.
@@ -94,21 +96,25 @@ def load_systems(
         generate_arguments: For `generate`; None means the generation config's value.
 
     Raises:
-        ValueError: If a file has another number of lines than there are sources, or two systems have one name.
+        ValueError: If a file has another number of lines than there are sources, or two systems
+            have one name.
         OSError: If there is no such file or checkpoint.
     """
     named = [name_and_paths(argument) for argument in arguments]
     check_names([name for name, _ in named])
     files = {}
     for path in [path for _, paths in named for path in paths]:
-        is_name = re.fullmatch(r"[\w-]+|[\w-][\w.-]*/[\w.-]+", path) is not None and not path.startswith("-")
+        is_name = re.fullmatch(
+            r"[\w-]+|[\w-][\w.-]*/[\w.-]+", path
+        ) is not None and not path.startswith("-")
         if not is_name and not os.path.exists(path):
             raise FileNotFoundError(f"{path}: no such file or checkpoint")
         if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
             files[path] = open_lines(path)
             if (lines := len(files[path])) != len(sources):
                 raise ValueError(
-                    f"{path} has {counted(lines, 'line')} for {counted(len(sources), 'source')}: it must have as many."
+                    f"{path} has {counted(lines, 'line')} for {counted(len(sources), 'source')}: "
+                    "it must have as many."
                 )
     systems = []
     for name, paths in named:
@@ -124,23 +130,34 @@ def load_systems(
                 system.model, system.tokenizers = loaded
                 beams = generate_arguments.get("num_beams") or loaded[0].generation_config.num_beams
                 system.search = search_name(beams)
-            system.runs.append(translate(*loaded, list(sources), progress=progress, **generate_arguments))
+            system.runs.append(
+                translate(*loaded, list(sources), progress=progress, **generate_arguments)
+            )
         systems.append(system)
     return systems
 
 
 def check_names(names: list[str], baseline: str | None = None) -> list[str]:
-    """Returns the names of systems, or raises `ValueError` if two are the same or the baseline is none of them."""
+    """Returns the names of systems, or raises `ValueError` if two are the same or the baseline is
+    none of them.
+    """
     if baseline is not None and baseline not in names:
         raise ValueError(f"The baseline {baseline} is none of the systems {', '.join(names)}.")
     if len({*names}) < len(names):
-        raise ValueError(f"Two systems have one name among {', '.join(names)}: write NAME=PATH to tell them apart.")
+        raise ValueError(
+            f"Two systems have one name among {', '.join(names)}: write NAME=PATH to tell them "
+            "apart."
+        )
     return names
 
 
 def name_and_paths(argument: str) -> tuple[str, list[str]]:
-    """Splits `[NAME=]PATH[,PATH…]` into name and paths; "=" and "," may also be part of an existing file's name."""
-    name, separator, rest = ("", "", argument) if os.path.exists(argument) else argument.partition("=")
+    """Splits `[NAME=]PATH[,PATH…]` into name and paths; "=" and "," may also be part of an existing
+    file's name.
+    """
+    name, separator, rest = (
+        ("", "", argument) if os.path.exists(argument) else argument.partition("=")
+    )
     if not separator:
         name, rest = "", argument
     paths = [rest] if os.path.exists(rest) else rest.split(",")

@@ -17,35 +17,55 @@ from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 
 def _field(default: Any, text: str) -> Any:
     """Makes a field with its help."""
-    make = {"default_factory": lambda: [*default]} if isinstance(default, tuple) else {"default": default}
+    make = (
+        {"default_factory": lambda: [*default]}
+        if isinstance(default, tuple)
+        else {"default": default}
+    )
     return field(**make, metadata={"help": text})
 
 
 def _machine_has_bf16() -> bool:
-    """Says whether bf16 is computed in hardware; a processor without AMX or AVX512-BF16 is slower than in float32."""
+    """Says whether bf16 is computed in hardware; a processor without AMX or AVX512-BF16 is slower
+    than in float32.
+    """
     if torch.accelerator.is_available():
         return bool(is_torch_bf16_gpu_available())
     probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
 
 
-# What fields may be, besides null: the words of the error, the test (which NaN fails), and the fields
+# What fields may be, besides null: the words of the error, the test (which NaN fails), and the
+# fields
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "at least 1": (
         lambda value: value >= 1,
-        "max_tokens max_cells max_sentences early_stopping_patience keep_best num_beams generation_num_beams "
-        "gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size",
+        "max_tokens max_cells max_sentences early_stopping_patience keep_best num_beams "
+        "generation_num_beams gradient_accumulation_steps per_device_train_batch_size "
+        "per_device_eval_batch_size",
     ),
-    "at least 2, as it counts the token that generation starts with": (lambda value: value >= 2, "max_length"),
+    "at least 2, as it counts the token that generation starts with": (
+        lambda value: value >= 2,
+        "max_length",
+    ),
     "at least 0 and finite": (
         lambda value: 0 <= value < math.inf,
-        "learning_rate weight_decay warmup_steps adam_epsilon max_grad_norm early_stopping_threshold "
-        "batch_norm_batches dataloader_num_workers",
+        "learning_rate weight_decay warmup_steps adam_epsilon max_grad_norm "
+        "early_stopping_threshold batch_norm_batches dataloader_num_workers",
     ),
-    "above 0 and finite": (lambda value: 0 < value < math.inf, "eval_steps save_steps logging_steps num_train_epochs"),
-    "in [0, 1)": (lambda value: 0 <= value < 1, "adam_beta1 adam_beta2 label_smoothing_factor bpe_dropout"),
+    "above 0 and finite": (
+        lambda value: 0 < value < math.inf,
+        "eval_steps save_steps logging_steps num_train_epochs",
+    ),
+    "in [0, 1)": (
+        lambda value: 0 <= value < 1,
+        "adam_beta1 adam_beta2 label_smoothing_factor bpe_dropout",
+    ),
     "in [0, 2^32)": (lambda value: 0 <= value < 2**32, "seed data_seed"),
-    "at least 1, or -1 for num_train_epochs": (lambda value: value == -1 or value >= 1, "max_steps"),
+    "at least 1, or -1 for num_train_epochs": (
+        lambda value: value == -1 or value >= 1,
+        "max_steps",
+    ),
     "'end' or 'every_save': optimizer states are not for sharing": (
         lambda value: value in ("end", "every_save"),
         "hub_strategy",
@@ -70,9 +90,10 @@ def check_bounds(section: str, values: Mapping[str, Any]) -> None:
 class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` with translation's defaults and a few fields of our own.
 
-    The optimiser and the schedule are those of Vaswani et al. (2017, section 5.3): Adam with betas 0.9 and 0.98 and
-    epsilon 1e-9; the rate grows linearly to `learning_rate` over `warmup_steps` and then falls as
-    `learning_rate * sqrt(warmup_steps / step)`. Their peak is `d_model**-0.5 * warmup_steps**-0.5`; here it is given.
+    The optimiser and the schedule are those of Vaswani et al. (2017, section 5.3): Adam with betas
+    0.9 and 0.98 and epsilon 1e-9; the rate grows linearly to `learning_rate` over `warmup_steps`
+    and then falls as `learning_rate * sqrt(warmup_steps / step)`. Their peak is `d_model**-0.5 *
+    warmup_steps**-0.5`; here it is given.
 
     Raises:
         ValueError: If a field is out of range; the message names it.
@@ -81,9 +102,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     output_dir: str = _field("trainer_output", "Folder for everything that a run writes.")
     learning_rate: float = _field(5e-4, "Peak learning rate, reached after warm-up.")
     lr_scheduler_type: str = _field(
-        "inverse_sqrt", "Schedule after warm-up: 'inverse_sqrt' (Vaswani), 'linear', 'cosine', 'constant'..."
+        "inverse_sqrt",
+        "Schedule after warm-up: 'inverse_sqrt' (Vaswani), 'linear', 'cosine', 'constant'...",
     )
-    warmup_steps: float = _field(4000, "Updates of linear warm-up; a fraction below 1 is a share of all updates.")
+    warmup_steps: float = _field(
+        4000, "Updates of linear warm-up; a fraction below 1 is a share of all updates."
+    )
     optim: str = _field("adamw_torch_fused", "Optimiser; with weight_decay 0, Adam.")
     adam_beta2: float = _field(0.98, "Adam's second beta.")
     adam_epsilon: float = _field(1e-9, "Adam's epsilon.")
@@ -100,22 +124,26 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
     max_cells: int | None = _field(
         16384,
-        "Cells of the source x target grid in a batch on one device: the bound of models that work on the grid "
-        "(pervasive_attention), instead of max_tokens. Padding counts unless mix_lengths. null: batches of "
-        "per_device_train_batch_size sentences instead.",
+        "Cells of the source x target grid in a batch on one device: the bound of models that "
+        "work on the grid (pervasive_attention), instead of max_tokens. Padding counts unless "
+        "mix_lengths. null: batches of per_device_train_batch_size sentences instead.",
     )
     mix_lengths: bool | None = _field(
         None,
-        "true: every batch holds long and short sentences as the corpus does, and its bound counts real tokens or"
-        " cells. false: a batch holds sentences of like lengths, and little is padded. null: true for models with"
-        " batch normalisation (pervasive_attention), which would learn lengths from the batch, else false.",
+        "true: every batch holds long and short sentences as the corpus does, and its bound "
+        "counts real tokens or cells. false: a batch holds sentences of like lengths, and little "
+        "is padded. null: true for models with batch normalisation (pervasive_attention), which "
+        "would learn lengths from the batch, else false.",
     )
     bpe_dropout: float = _field(
         0.0,
-        "Probability that a merge of BPE is left out when training sentences are cut into tokens, anew in each epoch. "
-        "At 0.1 batches hold about a quarter more tokens than their bound. The random numbers have no seed.",
+        "Probability that a merge of BPE is left out when training sentences are cut into "
+        "tokens, anew in each epoch. At 0.1 batches hold about a quarter more tokens than their "
+        "bound. The random numbers have no seed.",
     )
-    max_sentences: int | None = _field(None, "Most sentence pairs in a batch, on top of max_tokens or max_cells.")
+    max_sentences: int | None = _field(
+        None, "Most sentence pairs in a batch, on top of max_tokens or max_cells."
+    )
     per_device_eval_batch_size: int = _field(64, "Sentences in an evaluation batch.")
     eval_strategy: str = _field("steps", "When to evaluate: 'steps', 'epoch' or 'no'.")
     eval_steps: float | None = _field(500, "Updates between two evaluations.")
@@ -128,30 +156,39 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     logging_steps: float = _field(50, "Updates between two reports of the loss.")
     logging_nan_inf_filter: bool = _field(
         False,
-        "Hide losses that are not finite from the log, at the price of waiting for the device at every batch. A "
-        "run ends at the first one either way.",
+        "Hide losses that are not finite from the log, at the price of waiting for the device at "
+        "every batch. A run ends at the first one either way.",
     )
-    predict_with_generate: bool = _field(True, "Translate the validation set at each evaluation, for BLEU.")
+    predict_with_generate: bool = _field(
+        True, "Translate the validation set at each evaluation, for BLEU."
+    )
     generation_num_beams: int | None = _field(
         1, "Beams at the evaluations during training; the final scores use generation.num_beams."
     )
     load_best_model_at_end: bool = _field(True, "Return to the best checkpoint when training ends.")
     metrics: list[str] = _field(
-        DEFAULT_METRICS, "What translations are scored by: names in the table of csan_hf.evaluation.metrics."
+        DEFAULT_METRICS,
+        "What translations are scored by: names in the table of csan_hf.evaluation.metrics.",
     )
-    metric_for_best_model: str | None = _field("bleu", "What makes a checkpoint the best: one of metrics, or 'loss'.")
+    metric_for_best_model: str | None = _field(
+        "bleu", "What makes a checkpoint the best: one of metrics, or 'loss'."
+    )
     early_stopping_patience: int | None = _field(
         None, "Stop after this many evaluations without a better score; null: train to the end."
     )
-    early_stopping_threshold: float = _field(0.0, "A smaller gain than this does not count as better.")
-    keep_best: int = _field(5, "Best checkpoints kept, beside the newest; their average is tried as the final model.")
+    early_stopping_threshold: float = _field(
+        0.0, "A smaller gain than this does not count as better."
+    )
+    keep_best: int = _field(
+        5, "Best checkpoints kept, beside the newest; their average is tried as the final model."
+    )
     average_best: bool = _field(
         True, "Average the kept checkpoints at the end, and use the average if it scores better."
     )
     batch_norm_batches: int = _field(
         200,
-        "Training batches over which a model with batch normalisation (pervasive_attention) gets the statistics "
-        "of its final weights; 0: keep those of training.",
+        "Training batches over which a model with batch normalisation (pervasive_attention) gets "
+        "the statistics of its final weights; 0: keep those of training.",
     )
     report_to: str | list[str] | None = _field(
         "tensorboard", "Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."
@@ -161,18 +198,30 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        """Checks the numbers, fills the fields that follow from others, then runs the library's own checks."""
+        """Checks the numbers, fills the fields that follow from others, then runs the library's own
+        checks.
+        """
         check_bounds("training", vars(self))
         known = [*(self.metrics if self.predict_with_generate else ()), "loss"]
         best = self.metric_for_best_model
-        if self.eval_strategy != "no" and best is not None and best.removeprefix("eval_") not in known:
-            hint = "" if self.predict_with_generate else ", as training.predict_with_generate is false"
-            raise ValueError(f"training.metric_for_best_model must be one of {', '.join(known)}{hint}, got {best!r}.")
+        if (
+            self.eval_strategy != "no"
+            and best is not None
+            and best.removeprefix("eval_") not in known
+        ):
+            hint = (
+                "" if self.predict_with_generate else ", as training.predict_with_generate is false"
+            )
+            raise ValueError(
+                f"training.metric_for_best_model must be one of {', '.join(known)}{hint}, got "
+                f"{best!r}."
+            )
         has_accelerator, evaluates = torch.accelerator.is_available(), self.eval_strategy != "no"
         if self.bf16 == "auto":
             self.bf16 = _machine_has_bf16()
         if not has_accelerator:
-            # transformers otherwise refuses bf16 on a CPU, and lets several processes train each for itself
+            # transformers otherwise refuses bf16 on a CPU, and lets several processes train each
+            # for itself
             self.use_cpu = True
         if self.use_cpu:
             self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
@@ -195,12 +244,18 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
 @dataclass
 class GenerationArguments:
-    """Settings of transformers' `GenerationConfig` for a translation model; None leaves the library's own."""
+    """Settings of transformers' `GenerationConfig` for a translation model; None leaves the
+    library's own.
+    """
 
     num_beams: int | None = _field(None, "Beams; 1 is greedy search.")
-    max_length: int | None = _field(None, "Most target tokens, the one that generation starts with included.")
+    max_length: int | None = _field(
+        None, "Most target tokens, the one that generation starts with included."
+    )
     max_new_tokens: int | None = _field(None, "Most target tokens, instead of max_length.")
-    min_length: int | None = _field(None, "Fewest target tokens, the one that generation starts with included.")
+    min_length: int | None = _field(
+        None, "Fewest target tokens, the one that generation starts with included."
+    )
     min_new_tokens: int | None = _field(None, "Fewest target tokens, instead of min_length.")
     max_time: float | None = _field(None, "Seconds after which a batch ends with what it has.")
     length_penalty: float | None = _field(
@@ -208,33 +263,57 @@ class GenerationArguments:
     )
     early_stopping: bool | str | None = _field(
         None,
-        "When to stop: true, at num_beams finished hypotheses; false, when better ones are unlikely; 'never', "
-        "when they are impossible.",
+        "When to stop: true, at num_beams finished hypotheses; false, when better ones are "
+        "unlikely; 'never', when they are impossible.",
     )
     no_repeat_ngram_size: int | None = _field(None, "Length of n-grams that may occur once.")
-    encoder_no_repeat_ngram_size: int | None = _field(None, "Length of n-grams of the source that may not occur.")
-    repetition_penalty: float | None = _field(None, "Divides the scores of tokens that have occurred; 1 is none.")
-    encoder_repetition_penalty: float | None = _field(None, "Lowers tokens that are not in the source; 1 is none.")
+    encoder_no_repeat_ngram_size: int | None = _field(
+        None, "Length of n-grams of the source that may not occur."
+    )
+    repetition_penalty: float | None = _field(
+        None, "Divides the scores of tokens that have occurred; 1 is none."
+    )
+    encoder_repetition_penalty: float | None = _field(
+        None, "Lowers tokens that are not in the source; 1 is none."
+    )
     exponential_decay_length_penalty: list[float] | None = _field(
-        None, "A list of a position and a factor: from that position on, the end becomes likelier at every token."
+        None,
+        "A list of a position and a factor: from that position on, the end becomes likelier at "
+        "every token.",
     )
     suppress_tokens: list[int] | None = _field(None, "Tokens that are never chosen.")
     begin_suppress_tokens: list[int] | None = _field(None, "Tokens that are not chosen first.")
     bad_words_ids: list[list[int]] | None = _field(None, "Sequences of tokens that may not occur.")
-    sequence_bias: list[Any] | None = _field(None, "Pairs of a sequence of tokens and what is added to its score.")
-    forced_bos_token_id: int | None = _field(None, "First target token, such as the language of a multilingual model.")
-    forced_eos_token_id: int | list[int] | None = _field(None, "Last target token where max_length is reached.")
-    renormalize_logits: bool | None = _field(None, "Whether scores are normalised again after all of these.")
-    remove_invalid_values: bool | None = _field(None, "Whether NaN and infinite scores are replaced by finite ones.")
+    sequence_bias: list[Any] | None = _field(
+        None, "Pairs of a sequence of tokens and what is added to its score."
+    )
+    forced_bos_token_id: int | None = _field(
+        None, "First target token, such as the language of a multilingual model."
+    )
+    forced_eos_token_id: int | list[int] | None = _field(
+        None, "Last target token where max_length is reached."
+    )
+    renormalize_logits: bool | None = _field(
+        None, "Whether scores are normalised again after all of these."
+    )
+    remove_invalid_values: bool | None = _field(
+        None, "Whether NaN and infinite scores are replaced by finite ones."
+    )
     use_cache: bool | None = _field(None, "Whether keys and values of earlier positions are kept.")
-    cache_implementation: str | None = _field(None, "Kind of that cache: 'dynamic', 'static', 'quantized'...")
+    cache_implementation: str | None = _field(
+        None, "Kind of that cache: 'dynamic', 'static', 'quantized'..."
+    )
     do_sample: bool | None = _field(
         None, "Whether tokens are drawn by their probability; the settings below apply only then."
     )
     temperature: float | None = _field(None, "Divides the logits before sampling.")
     top_k: int | None = _field(None, "How many of the likeliest tokens are sampled from.")
-    top_p: float | None = _field(None, "Probability of the smallest set of likeliest tokens that is sampled from.")
-    min_p: float | None = _field(None, "Probability that a token needs, as a share of the likeliest one's.")
+    top_p: float | None = _field(
+        None, "Probability of the smallest set of likeliest tokens that is sampled from."
+    )
+    min_p: float | None = _field(
+        None, "Probability that a token needs, as a share of the likeliest one's."
+    )
     typical_p: float | None = _field(
         None, "Probability of the smallest set of most typical tokens that is sampled from."
     )

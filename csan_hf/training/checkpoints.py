@@ -1,5 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checkpoints of a run: written by the trainer, which are kept, whether each can be used, the average of the best.
+"""Checkpoints of a run: written by the trainer, which are kept, whether each can be used, the
+average of the best.
 
 A checkpoint is written under another name and renamed: `checkpoint-N` is complete.
 """
@@ -39,13 +40,23 @@ from .recipe import RecipeError
 from .stopping import RunError
 
 UNFINISHED = "_unfinished"
-"""Folder in `output_dir` in which a checkpoint is written before it gets its name, and deleted when it has lost it."""
+"""Folder in `output_dir` in which a checkpoint is written before it gets its name, and deleted when
+it has lost it.
+"""
 
 FACTS = "complete.json"
-"""File in a checkpoint that says what it was trained on: number of processes, training and validation set."""
+"""File in a checkpoint that says what it was trained on: number of processes, training and
+validation set.
+"""
 
 # What only a resumed run reads; nothing else needs it in a checkpoint that is kept for its score.
-RESUME_FILES = ("optimizer.*", "pytorch_model_fsdp.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth")
+RESUME_FILES = (
+    "optimizer.*",
+    "pytorch_model_fsdp.bin",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*.pth",
+)
 _SHARDED = ("pytorch_model_fsdp*", "global_step*")  # in formats of FSDP's and DeepSpeed's own
 
 
@@ -56,7 +67,9 @@ def read_facts(checkpoint: Path) -> dict[str, Any]:
 
 
 def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
-    """Says what is missing or cut off in a checkpoint, of its weights alone unless `to_resume`; None if nothing is."""
+    """Says what is missing or cut off in a checkpoint, of its weights alone unless `to_resume`;
+    None if nothing is.
+    """
     if to_resume:
         try:
             TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
@@ -65,11 +78,15 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
         if not _holds(checkpoint, "optimizer*", *_SHARDED):
             return "it was saved without the optimizer's state"
         for path in itertools.chain.from_iterable(map(checkpoint.glob, RESUME_FILES)):
-            if not zipfile.is_zipfile(path):  # what torch saves is one, with its table of contents at the end
+            if not zipfile.is_zipfile(
+                path
+            ):  # what torch saves is one, with its table of contents at the end
                 return f"{path.name} is cut off"
     try:
         for path in () if _holds(checkpoint, *_SHARDED) else _weight_paths(checkpoint):
-            with safe_open(path, framework="pt"):  # compares the size with what the file says of its tensors
+            with safe_open(
+                path, framework="pt"
+            ):  # compares the size with what the file says of its tensors
                 pass
     except (SafetensorError, OSError, ValueError) as error:
         return f"its weights cannot be read ({error})"
@@ -85,7 +102,10 @@ def _weight_paths(checkpoint: Path) -> list[Path]:
     if not index.is_file():
         return [checkpoint / SAFE_WEIGHTS_NAME]
     files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return [checkpoint / check_file_name(name, f"{index}: the file of weights") for name in sorted(files)]
+    return [
+        checkpoint / check_file_name(name, f"{index}: the file of weights")
+        for name in sorted(files)
+    ]
 
 
 def checkpoint_step(path: Path) -> int:
@@ -95,12 +115,17 @@ def checkpoint_step(path: Path) -> int:
 
 def list_checkpoints(output_dir: Path | str) -> list[Path]:
     """Returns the checkpoint folders under `output_dir`, oldest first."""
-    folders = [path for path in Path(output_dir).glob("checkpoint-*") if re.fullmatch(r"\w+-\d+", path.name)]
+    folders = [
+        path
+        for path in Path(output_dir).glob("checkpoint-*")
+        if re.fullmatch(r"\w+-\d+", path.name)
+    ]
     return sorted(filter(Path.is_dir, folders), key=checkpoint_step)
 
 
 def delete_checkpoint(checkpoint: Path) -> None:
-    """Deletes a checkpoint, which loses its name first: an interrupted deletion leaves none that looks whole.
+    """Deletes a checkpoint, which loses its name first: an interrupted deletion leaves none that
+    looks whole.
 
     Of a link, only the link is deleted.
     """
@@ -116,7 +141,9 @@ def delete_checkpoint(checkpoint: Path) -> None:
 
 
 def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict[int, float]:
-    """Reads a validation metric, with or without the prefix `eval_`, out of the Trainer's log, by update."""
+    """Reads a validation metric, with or without the prefix `eval_`, out of the Trainer's log, by
+    update.
+    """
     key = f"eval_{metric.removeprefix('eval_')}"
     return {int(entry["step"]): float(entry[key]) for entry in log_history if key in entry}
 
@@ -135,12 +162,16 @@ def rank_checkpoints(
     sign = -1.0 if greater_is_better else 1.0
     scores, losses = scores_by_step(log_history, metric), scores_by_step(log_history, "loss")
     by_step = {checkpoint_step(path): path for path in checkpoints}
-    ranked = sorted(by_step.keys() & scores, key=lambda step: (sign * scores[step], losses.get(step, 0.0), -step))
+    ranked = sorted(
+        by_step.keys() & scores,
+        key=lambda step: (sign * scores[step], losses.get(step, 0.0), -step),
+    )
     return [by_step[step] for step in ranked]
 
 
 def rotate_checkpoints(output_dir: Path | str, best: Collection[Path]) -> None:
-    """Deletes all checkpoints but the best and the newest two: if the newest is damaged, a run resumes from the other.
+    """Deletes all checkpoints but the best and the newest two: if the newest is damaged, a run
+    resumes from the other.
 
     Those kept for their score alone lose the optimiser's state, two thirds of their size.
     """
@@ -171,8 +202,8 @@ def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
 def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
     """Averages the weights of several checkpoints (Vaswani et al. 2017, section 6.1).
 
-    Floating-point tensors are summed in float32 (float64 stays float64) and returned in their own type; counters are
-    those of the first checkpoint.
+    Floating-point tensors are summed in float32 (float64 stays float64) and returned in their own
+    type; counters are those of the first checkpoint.
 
     Args:
         checkpoints: One folder or more with safetensors weights of one model, best first.
@@ -190,16 +221,21 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
         weights = read_weights(checkpoint)
         if _shapes(weights) != _shapes(first):
             raise ValueError(
-                f"{checkpoint} and {checkpoints[0]} hold different weights: name checkpoints of one model."
+                f"{checkpoint} and {checkpoints[0]} hold different weights: name checkpoints of "
+                "one model."
             )
         for name, total in sums.items():
             total += weights[name]
-    averaged = {name: (total / len(checkpoints)).to(first[name].dtype) for name, total in sums.items()}
+    averaged = {
+        name: (total / len(checkpoints)).to(first[name].dtype) for name, total in sums.items()
+    }
     return {**first, **averaged}
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Loads weights into a model, which must be all of its own; a sharded model takes its part of each."""
+    """Loads weights into a model, which must be all of its own; a sharded model takes its part of
+    each.
+    """
     names = model.state_dict().keys()
     _check_names(model, names - weights.keys(), weights.keys() - names)
     if not isinstance(model, FSDPModule):
@@ -216,10 +252,17 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def _check_names(model: nn.Module, missing: Iterable[str], unexpected: Iterable[str]) -> None:
-    """Refuses the weights of another model; tied tensors are stored once, and computed positions not at all."""
-    computed = (getattr(model, name, None) or () for name in ("all_tied_weights_keys", "_keys_to_ignore_on_save"))
+    """Refuses the weights of another model; tied tensors are stored once, and computed positions
+    not at all.
+    """
+    computed = (
+        getattr(model, name, None) or ()
+        for name in ("all_tied_weights_keys", "_keys_to_ignore_on_save")
+    )
     wrong = {"missing": {*missing}.difference(*computed), "unexpected": {*unexpected}}
-    if found := [f"{', '.join(sorted(names)[:5])} {kind}" for kind, names in wrong.items() if names]:
+    if found := [
+        f"{', '.join(sorted(names)[:5])} {kind}" for kind, names in wrong.items() if names
+    ]:
         raise ValueError(f"The weights do not fit the model: {'; '.join(found)}.")
 
 
@@ -234,12 +277,15 @@ class SavingTrainer(EvaluatingTrainer):
         return str(Path(folder, UNFINISHED)) if self._is_saving else folder
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Saves a checkpoint in a temporary folder, and renames it when all processes have written theirs.
+        """Saves a checkpoint in a temporary folder, and renames it when all processes have written
+        theirs.
 
-        Raises a `RunError` if a loss or the weights are not finite, or if the disk is full or fails.
-        """
+        Raises a `RunError` if a loss or the weights are not finite, or if the disk is full or
+        fails."""
         self.guard.check(self.model.state_dict().values())
-        checkpoint = Path(self._get_output_dir(trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        checkpoint = Path(
+            self._get_output_dir(trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        )
         folder = checkpoint.parent / UNFINISHED
         if self.args.should_save:
             shutil.rmtree(folder, ignore_errors=True)
@@ -261,9 +307,9 @@ class SavingTrainer(EvaluatingTrainer):
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise RunError(
-                f"{checkpoint} could not be saved: {str(error).splitlines()[0]}; nothing was saved since "
-                f"{self.last_checkpoint()}. Make room, then start the same command again (without --overwrite) to go "
-                "on from there."
+                f"{checkpoint} could not be saved: {str(error).splitlines()[0]}; nothing was saved "
+                f"since {self.last_checkpoint()}. Make room, then start the same command again "
+                "(without --overwrite) to go on from there."
             ) from error
         finally:
             self._is_saving = False
@@ -282,17 +328,27 @@ class SavingTrainer(EvaluatingTrainer):
         return str(next((path for path in paths if find_fault(path) is None), "the start"))
 
     def describe_run(self) -> dict[str, Any]:
-        """Returns what is compared when a run is resumed: the number of processes, training and validation set."""
+        """Returns what is compared when a run is resumed: the number of processes, training and
+        validation set.
+        """
         return {"processes": self.args.world_size, **self._data_facts}
 
     @functools.cached_property
     def _data_facts(self) -> dict[str, Any]:
         train, validation = self.train_dataset, self.eval_dataset
-        facts = describe_dataset(validation, references=True) if isinstance(validation, Dataset) else None
-        return {"training_set": None if train is None else describe_dataset(train), "validation_set": facts}
+        facts = (
+            describe_dataset(validation, references=True)
+            if isinstance(validation, Dataset)
+            else None
+        )
+        return {
+            "training_set": None if train is None else describe_dataset(train),
+            "validation_set": facts,
+        }
 
     def check_same_data(self, checkpoint: Path) -> None:
-        """Raises a `RecipeError` if the training or validation set differs from a checkpoint's in any token.
+        """Raises a `RecipeError` if the training or validation set differs from a checkpoint's in
+        any token.
 
         Another number of processes is allowed, with a notice: from there on the batches differ.
         """
@@ -300,15 +356,21 @@ class SavingTrainer(EvaluatingTrainer):
         for key in ("training_set", "validation_set"):
             before, here = saved.get(key), now[key]
             # A checkpoint of an older version may lack a set
-            if before and here and any(before[fact] != here[fact] for fact in before.keys() & here.keys()):
+            if (
+                before
+                and here
+                and any(before[fact] != here[fact] for fact in before.keys() & here.keys())
+            ):
                 raise RecipeError(
-                    f"The {key.replace('_', ' ')} is not that of {checkpoint}: {before['pairs']:,} pairs then, "
-                    f"{here['pairs']:,} now, of other content. Restore the files, or choose another "
-                    "--output_dir, or --overwrite to delete the run."
+                    f"The {key.replace('_', ' ')} is not that of {checkpoint}: {before['pairs']:,} "
+                    f"pairs then, {here['pairs']:,} now, of other content. Restore the files, or "
+                    "choose another --output_dir, or --overwrite to delete the run."
                 )
         processes = saved.get("processes", now["processes"])
         if processes != now["processes"] and self.is_world_process_zero():
-            notice = f"{checkpoint} was saved by {processes} processes, now there are {now['processes']}"
+            notice = (
+                f"{checkpoint} was saved by {processes} processes, now there are {now['processes']}"
+            )
             print(f"{notice}: the batches from here on differ.", file=sys.stderr, flush=True)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -323,21 +385,29 @@ class SavingTrainer(EvaluatingTrainer):
         else:
             super()._load_best_model()
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Loads a checkpoint to resume from; a sharded model by `load_weights`: the library fails on tied weights."""
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        """Loads a checkpoint to resume from; a sharded model by `load_weights`: the library fails
+        on tied weights.
+        """
         if isinstance(self.model, FSDPModule):
             load_weights(self.model, read_weights(resume_from_checkpoint))
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None
+    ) -> None:
         # First: saving a model warns where its second tokenizer is missing
         self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
         super()._save(output_dir, state_dict)
         apply_umask(Path(output_dir or self.args.output_dir).glob("*.safetensors"))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Nothing: the library calls this while the checkpoint is written, and would upload the whole folder."""
+        """Nothing: the library calls this while the checkpoint is written, and would upload the
+        whole folder.
+        """
 
     def _upload(self, checkpoint: Path) -> None:
         """Uploads the public files of a checkpoint in the background."""
@@ -355,7 +425,9 @@ class SavingTrainer(EvaluatingTrainer):
             revision=self.args.hub_revision,
             commit_message=f"Training in progress, step {self.state.global_step}",
         )
-        jobs: Any = [*self.push_in_progress.jobs, job] if pushing else [job]  # the library types one and takes several
+        jobs: Any = (
+            [*self.push_in_progress.jobs, job] if pushing else [job]
+        )  # the library types one and takes several
         self.push_in_progress = PushInProgress(jobs)
 
     def push_to_hub(
@@ -367,7 +439,9 @@ class SavingTrainer(EvaluatingTrainer):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Saves the model and uploads its public files, which is waited for; see the library for the arguments."""
+        """Saves the model and uploads its public files, which is waited for; see the library for
+        the arguments.
+        """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         self.save_model(_internal_call=True)

@@ -29,7 +29,9 @@ from .recipe import Recipe, RecipeError
 SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""
 UTILISATION = 0.4
-"""Share of the matrix-product rate that training is assumed to reach; well-filled GPUs reach 0.3 to 0.5."""
+"""Share of the matrix-product rate that training is assumed to reach; well-filled GPUs reach 0.3 to
+0.5.
+"""
 
 
 class Estimate(NamedTuple):
@@ -57,7 +59,9 @@ def dry_run(recipe: Recipe) -> str:
     Raises:
         RecipeError: As training would.
     """
-    plan = resolve(dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run"), with_data=False)
+    plan = resolve(
+        dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run"), with_data=False
+    )
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan.data)]
     return "\n".join([*lines, "", "Model", *_describe_model(plan)])
 
@@ -66,7 +70,9 @@ def _describe_data(args: DataArguments) -> list[str]:
     """Says which splits are there, with their sizes, and which are missing."""
     languages = ", ".join(f"{source} to {target}" for source, target in args.pairs)
     if args.dataset == BUILT_IN:
-        sizes = (f"{name} {args.size_of(name) or 'default'}" for name in ("train", "validation", "test"))
+        sizes = (
+            f"{name} {args.size_of(name) or 'default'}" for name in ("train", "validation", "test")
+        )
         return [f"  numbers (built in), {languages}: {', '.join(sizes)}"]
     if args.dataset and not Path(args.dataset).exists():
         return [f"  {args.dataset} on the Hub, {languages}", *_describe_hub(args)]
@@ -86,15 +92,25 @@ def _describe_hub(args: DataArguments) -> list[str]:
     """Says what the cache knows of a Hub dataset."""
     offline = DownloadConfig(local_files_only=True)
     try:
-        info = load_dataset_builder(str(args.dataset), args.dataset_config, download_config=offline).info
+        info = load_dataset_builder(
+            str(args.dataset), args.dataset_config, download_config=offline
+        ).info
     except Exception:  # whatever the reason: it is not here
-        return [f"  not in this machine's cache; will be downloaded (columns {' and '.join(args.columns)})"]
-    return [f"  {name}: {split.num_examples:,} pairs" for name, split in (info.splits or {}).items()]
+        return [
+            "  not in this machine's cache; will be downloaded (columns "
+            f"{' and '.join(args.columns)})"
+        ]
+    return [
+        f"  {name}: {split.num_examples:,} pairs" for name, split in (info.splits or {}).items()
+    ]
 
 
 def _describe_model(plan: Plan) -> list[str]:
     config, args = copy.deepcopy(plan.config), plan.arguments
-    for name in ("encoder_layerdrop", "decoder_layerdrop"):  # the costs of all layers, whatever is dropped
+    for name in (
+        "encoder_layerdrop",
+        "decoder_layerdrop",
+    ):  # the costs of all layers, whatever is dropped
         if hasattr(config, name):
             setattr(config, name, 0.0)
     try:
@@ -102,26 +118,44 @@ def _describe_model(plan: Plan) -> list[str]:
             model = plan.family.model_class(config)
             found = estimate(model, args, batch_cost=plan.family.batch_cost)
     except DataDependentOutputException:  # LED's
-        return [f"  {type(model).__name__}: its costs depend on the tokens, and are not known beforehand"]
-    embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+        return [
+            f"  {type(model).__name__}: its costs depend on the tokens, and are not known "
+            "beforehand"
+        ]
+    embeddings = {
+        id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)
+    }
     vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
-    rate, updates, batches = matrix_product_rate(args), args.max_steps, args.gradient_accumulation_steps
+    rate, updates, batches = (
+        matrix_product_rate(args),
+        args.max_steps,
+        args.gradient_accumulation_steps,
+    )
     seconds = found.flops / (UTILISATION * rate)
-    whole = f", {_duration(seconds * updates)} for {updates:,} updates, evaluation not counted" if updates > 0 else ""
+    whole = (
+        f", {_duration(seconds * updates)} for {updates:,} updates, evaluation not counted"
+        if updates > 0
+        else ""
+    )
     return [
         f"  {type(model).__name__}: {model.num_parameters() / 1e6:.1f}M parameters, "
-        f"{sum(embeddings.values()) / 1e6:.1f}M of them embeddings ({vocabularies} of {config.vocab_size:,} entries)",
-        f"  memory of a device: {found.states / 2**30:.2f} GiB for weights, gradients and Adam (float32), about "
-        f"{found.activations / 2**30:.2f} GiB for the activations of {found.pairs} pairs of {SENTENCE_LENGTH} tokens "
-        f"({precision})",
-        f"  an update{f' ({batches} batches)' if batches > 1 else ''}: {found.flops / 1e12:.2f} TFLOP on each device",
-        f"  time on this machine ({args.device}), from a matrix-product rate of {rate / 1e12:.2f} TFLOP/s measured "
-        f"now, of which {UTILISATION:.0%} are used: {_duration(seconds)} an update{whole}",
+        f"{sum(embeddings.values()) / 1e6:.1f}M of them embeddings ({vocabularies} of "
+        f"{config.vocab_size:,} entries)",
+        f"  memory of a device: {found.states / 2**30:.2f} GiB for weights, gradients and Adam "
+        f"(float32), about {found.activations / 2**30:.2f} GiB for the activations of "
+        f"{found.pairs} pairs of {SENTENCE_LENGTH} tokens ({precision})",
+        f"  an update{f' ({batches} batches)' if batches > 1 else ''}: {found.flops / 1e12:.2f} "
+        "TFLOP on each device",
+        f"  time on this machine ({args.device}), from a matrix-product rate of {rate / 1e12:.2f} "
+        f"TFLOP/s measured now, of which {UTILISATION:.0%} are used: {_duration(seconds)} an "
+        f"update{whole}",
     ]
 
 
-def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batch_cost: str = "tokens") -> Estimate:
+def estimate(
+    model: PreTrainedModel, args: TranslationTrainingArguments, *, batch_cost: str = "tokens"
+) -> Estimate:
     """Costs of one update, from a forward pass whose tensors have shapes but no content.
 
     Args:
@@ -130,7 +164,9 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
         batch_cost: What bounds a batch, "tokens" or "cells".
     """
     in_cells = batch_cost == "cells"
-    bound, cost = (args.max_cells, SENTENCE_LENGTH**2) if in_cells else (args.max_tokens, 2 * SENTENCE_LENGTH)
+    bound, cost = (
+        (args.max_cells, SENTENCE_LENGTH**2) if in_cells else (args.max_tokens, 2 * SENTENCE_LENGTH)
+    )
     pairs = args.per_device_train_batch_size if bound is None else max(1, bound // cost)
     pairs = min(pairs, args.max_sentences or pairs)
     ids = torch.full((pairs, SENTENCE_LENGTH), 2)
@@ -149,17 +185,25 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
     def run() -> None:
         dtype = torch.bfloat16 if args.bf16 else torch.float16
         with torch.autocast("cpu", dtype=dtype, enabled=bool(args.bf16 or args.fp16)):
-            # The base model makes no masks of its own: without padding nothing depends on the content of a tensor
+            # The base model makes no masks of its own: without padding nothing depends on the
+            # content of a tensor
             found = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
-            logits = found.logits if "logits" in found else model.get_output_embeddings()(found.last_hidden_state)
+            logits = (
+                found.logits
+                if "logits" in found
+                else model.get_output_embeddings()(found.last_hidden_state)
+            )
             F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
 
-    # Apart: the counter hooks every module, and hooked modules keep what their fused computation does not
+    # Apart: the counter hooks every module, and hooked modules keep what their fused computation
+    # does not
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run()
     with counted_flops() as counter:
         run()
-    backward = 3 if args.activation_checkpointing else 2  # in units of forward passes, recomputation included
+    backward = (
+        3 if args.activation_checkpointing else 2
+    )  # in units of forward passes, recomputation included
     return Estimate(
         pairs=pairs,
         states=16 * sum(parameter.numel() for parameter in model.parameters()),
@@ -170,14 +214,18 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
 
 @contextlib.contextmanager
 def counted_flops() -> Iterator[FlopCounterMode]:
-    """Counts operations of matrix products and convolutions, also those that oneDNN or fused attention would hide."""
+    """Counts operations of matrix products and convolutions, also those that oneDNN or fused
+    attention would hide.
+    """
     without_mkldnn = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None)
     with without_mkldnn, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         yield counter
 
 
 def matrix_product_rate(args: TranslationTrainingArguments, size: int = 1024) -> float:
-    """Measures the operations per second of matrix products in the precision and on the device of training."""
+    """Measures the operations per second of matrix products in the precision and on the device of
+    training.
+    """
     dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
     matrix = torch.ones(size, size, dtype=dtype, device=args.device)
     matrix @ matrix  # warm-up

@@ -42,11 +42,17 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     _speed_step: int = 0  # the update at that time
 
     def share_batches(self, rows: Any, batches: Any) -> DataLoader:
-        """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
+        """Loads batches (lists of row numbers, as many as a multiple of the processes), every
+        process its own.
+        """
         workers = self.args.dataloader_num_workers
         method: Any = self.args.dataloader_multiprocessing_context
-        block = self.guard.signals is not None  # otherwise nothing would end a worker that ignores Ctrl-C
-        init = partial(prepare_worker, num_workers=workers, rank=self.args.process_index, block=block)
+        block = (
+            self.guard.signals is not None
+        )  # otherwise nothing would end a worker that ignores Ctrl-C
+        init = partial(
+            prepare_worker, num_workers=workers, rank=self.args.process_index, block=block
+        )
         loader: DataLoader = DataLoader(
             rows,
             batch_sampler=batches,
@@ -56,7 +62,9 @@ class EvaluatingTrainer(Seq2SeqTrainer):
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
             worker_init_fn=init if workers else None,
-            multiprocessing_context=(signal_blocking_context(method) if block else method) if workers else None,
+            multiprocessing_context=(signal_blocking_context(method) if block else method)
+            if workers
+            else None,
         )
         return self.accelerator.prepare(loader)
 
@@ -64,7 +72,11 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         """Returns evaluation batches, longest sentences first."""
         named: Any = self.eval_dataset
         dataset = named[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset or named
-        return self._evaluation_batches(dataset, "evaluation") if dataset else super().get_eval_dataloader(None)
+        return (
+            self._evaluation_batches(dataset, "evaluation")
+            if dataset
+            else super().get_eval_dataloader(None)
+        )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluates; the time that takes does not count in the tokens per second of training."""
@@ -97,7 +109,8 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         **gen_kwargs: Any,
     ) -> tuple[Any, Tensor | None, Tensor | None]:
         """Translates one batch and adds up its loss by token."""
-        # generate() calls the encoder by itself, outside the forward that accelerate puts under autocast.
+        # generate() calls the encoder by itself, outside the forward that accelerate puts under
+        # autocast.
         with self.accelerator.autocast():
             result = super().prediction_step(
                 model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **gen_kwargs
@@ -120,7 +133,9 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         """Runs the library's loop, then puts predictions back into dataset order."""
         self._loss_sum = None
-        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        output = super().evaluation_loop(
+            dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+        )
         metrics = dict(output.metrics or {})
         if self._loss_sum is not None:
             # The library averages batch means, whatever their size; a token counts once here.
@@ -140,7 +155,10 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         return rows[np.argsort(self._order)] if isinstance(rows, np.ndarray) else rows
 
     def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        rows = self._restore_order(prediction.predictions), self._restore_order(prediction.label_ids)
+        rows = (
+            self._restore_order(prediction.predictions),
+            self._restore_order(prediction.label_ids),
+        )
         _, scores = self._score(*rows)
         return {name: scores[name] for name in self.args.metrics}
 
@@ -162,16 +180,23 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
         return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
-    def translate_dataset(self, dataset: Dataset, **generate_arguments: Any) -> tuple[list[str], dict[str, Any]]:
-        """Translates and scores a tokenized dataset, also where `args.predict_with_generate` spares evaluations that.
+    def translate_dataset(
+        self, dataset: Dataset, **generate_arguments: Any
+    ) -> tuple[list[str], dict[str, Any]]:
+        """Translates and scores a tokenized dataset, also where `args.predict_with_generate` spares
+        evaluations that.
 
         Returns:
-            The hypotheses in dataset order; and `loss` and what `score_translations` returns for ``args.metrics``.
+            The hypotheses in dataset order; and `loss` and what `score_translations` returns for
+            ``args.metrics``.
         """
         if generate_arguments.get("num_beams") is None:
             generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
         in_evaluations = self.args.predict_with_generate, self.compute_metrics
-        self.args.predict_with_generate, self.compute_metrics = True, None  # scores without signatures
+        self.args.predict_with_generate, self.compute_metrics = (
+            True,
+            None,
+        )  # scores without signatures
         try:
             output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
         finally:
@@ -183,8 +208,8 @@ class EvaluatingTrainer(Seq2SeqTrainer):
 def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:
     """Cuts an evaluation into batches, so that all processes have equally many of equal sizes.
 
-    Process r of R takes the batches r, r + R, ...: the batches that are evaluated at the same time are neighbours in
-    the order, which gathering restores.
+    Process r of R takes the batches r, r + R, ...: the batches that are evaluated at the same time
+    are neighbours in the order, which gathering restores.
 
     Args:
         order: The N rows, a permutation of 0, ..., N - 1.
@@ -192,7 +217,8 @@ def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> 
         processes: Their number R.
 
     Returns:
-        Batches of the order, followed by the fewest row numbers from N on, for copies, that make R equal shares.
+        Batches of the order, followed by the fewest row numbers from N on, for copies, that make R
+        equal shares.
     """
     count = len(order)
     size = batch_size
@@ -204,7 +230,9 @@ def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> 
 
 
 class RowsAndCopies(torch.utils.data.Dataset):
-    """A dataset in which every number beyond the last row is a copy of one row, without labels that count."""
+    """A dataset in which every number beyond the last row is a copy of one row, without labels that
+    count.
+    """
 
     def __init__(self, rows: Dataset, copied: int) -> None:
         self.rows, self.copied = rows, copied

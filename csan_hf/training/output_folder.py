@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The folder of a run: whether a run may begin or go on in it, and the lock that keeps a second run out."""
+"""The folder of a run: whether a run may begin or go on in it, and the lock that keeps a second run
+out.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,17 @@ from .recipe import PRETRAINED, Recipe, RecipeError, load_recipe, recipe_options
 from .stopping import PREPARED_DATA
 
 MARK = ".csan_hf_run"
-"""File that marks a folder as that of a run; `--overwrite` deletes nothing in a folder without it."""
+"""File that marks a folder as that of a run; `--overwrite` deletes nothing in a folder without it.
+"""
 
 _FILES = (
     *("recipe.yaml", "results.json", "training.png", "locality.png", "README.md", "config.json"),
-    *("generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"),
+    *(
+        "generation_config.json",
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+    ),
     *("tokenizer_config.json", "special_tokens_map.json", "training_args.bin"),
 )
 _FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, UNFINISHED)
@@ -33,50 +41,87 @@ _FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, UN
 def entries_of_run(output: Path) -> list[Path]:
     """Lists the entries of a folder that have names that a run writes."""
     named = [output / name for name in (*_FILES, *_FOLDERS)]
-    found = [*list_checkpoints(output), *output.glob("_upload-*"), *output.glob("model-*.safetensors")]
+    found = [
+        *list_checkpoints(output),
+        *output.glob("_upload-*"),
+        *output.glob("model-*.safetensors"),
+    ]
     return found + [path for path in named if path.exists() or path.is_symlink()]
 
 
 def check_output_folder(recipe: Recipe, output: Path) -> None:
-    """Raises a `RecipeError` if a run would overwrite files that no run wrote, or go on with another experiment."""
+    """Raises a `RecipeError` if a run would overwrite files that no run wrote, or go on with
+    another experiment.
+    """
     starts_anew = recipe.overwrite or not recipe.resume
     checkpoints, foreign = list_checkpoints(output), entries_of_run(output)
     # Runs of older versions have no mark, and can be resumed
     if foreign and not (output / MARK).is_file() and (starts_anew or not checkpoints):
         names = ", ".join(path.name for path in foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise RecipeError(
-            f"{output} holds {names}, but no mark of a run ({MARK}), so it may be another program's: nothing "
-            "was changed. Choose another --output_dir, or move these files elsewhere."
+            f"{output} holds {names}, but no mark of a run ({MARK}), so it may be another "
+            "program's: nothing was changed. Choose another --output_dir, or move these files "
+            "elsewhere."
         )
     if checkpoints and not starts_anew and (output / "recipe.yaml").is_file():
         _check_same_experiment(recipe, output)
 
 
 def begin_run(recipe: Recipe, output: Path) -> None:
-    """Deletes what an earlier run wrote, if the recipe says so, and marks the folder; what else lies there stays."""
+    """Deletes what an earlier run wrote, if the recipe says so, and marks the folder; what else
+    lies there stays.
+    """
     if recipe.overwrite or not recipe.resume:
         for path in entries_of_run(output):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    write_text(output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n")
+    write_text(
+        output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n"
+    )
     write_text(output / "recipe.yaml", recipe.to_yaml())
 
 
 # ---- going on with a run
 
-# Keys that may change when a run is resumed: what is shown, kept, uploaded or scored, and how fast it goes. The
-# section generation concerns the final scores; what lies in data_dir is compared token by token.
+# Keys that may change when a run is resumed: what is shown, kept, uploaded or scored, and how fast
+# it goes. The section generation concerns the final scores; what lies in data_dir is compared token
+# by token.
 _FREE = (
-    *("output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset"),
+    *(
+        "output_dir",
+        "name",
+        "description",
+        "license",
+        "language",
+        "dataset_name",
+        "task",
+        "hub_dataset",
+    ),
     *("data.data_dir", "data.test", "data.test_size"),
 )
 _FREE_BEGINNINGS = (
     "generation.",
-    *("training.logging_", "training.report_to", "training.run_name", "training.disable_tqdm", "training.use_cpu"),
+    *(
+        "training.logging_",
+        "training.report_to",
+        "training.run_name",
+        "training.disable_tqdm",
+        "training.use_cpu",
+    ),
     *("training.hub_", "training.push_to_hub", "training.ddp_", "training.per_device_eval"),
     # Not dataloader_drop_last, which changes the batches where max_tokens is null
     *("training.dataloader_num", "training.dataloader_pin", "training.dataloader_persistent"),
-    *("training.dataloader_prefetch", "training.dataloader_multiprocessing", "training.activation_checkpointing"),
-    *("training.eval_", "training.early_stopping", "training.save_", "training.keep_best", "training.load_best"),
+    *(
+        "training.dataloader_prefetch",
+        "training.dataloader_multiprocessing",
+        "training.activation_checkpointing",
+    ),
+    *(
+        "training.eval_",
+        "training.early_stopping",
+        "training.save_",
+        "training.keep_best",
+        "training.load_best",
+    ),
     *("training.average_best", "training.batch_norm_batches", "training.gradient_checkpointing"),
 )
 # The length of a run may change where the learning rate does not depend on it.
@@ -86,7 +131,10 @@ _ENDLESS_SCHEDULES = ("inverse_sqrt", "constant", "constant_with_warmup")
 
 def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     """Prints which harmless keys changed since a run began; raises a RecipeError if others did."""
-    with refusing("This version of csan_hf cannot resume the run (choose another --output_dir, or --overwrite)"):
+    with refusing(
+        "This version of csan_hf cannot resume the run (choose another --output_dir, or "
+        "--overwrite)"
+    ):
         before = _values(load_recipe(output / "recipe.yaml"))
     now = _values(recipe)
     free = (*_FREE, *_LENGTHS) if _is_endless(now) else _FREE
@@ -108,13 +156,20 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
 
 
 def _values(recipe: Recipe) -> dict[str, Any]:
-    """Returns every key with its value; one that is left out has its default, unless that comes from a checkpoint."""
+    """Returns every key with its value; one that is left out has its default, unless that comes
+    from a checkpoint.
+    """
     given = recipe.to_dict()
     values = {}
     for option in recipe_options(recipe.model):
         section = given.get(option.section, {}) if option.section else given
-        is_read = {"config": recipe.init_from, "tokenizer": recipe.init_from or PRETRAINED in recipe.tokenizer}
-        values[option.path] = section.get(option.name, None if is_read.get(option.section) else option.default)
+        is_read = {
+            "config": recipe.init_from,
+            "tokenizer": recipe.init_from or PRETRAINED in recipe.tokenizer,
+        }
+        values[option.path] = section.get(
+            option.name, None if is_read.get(option.section) else option.default
+        )
     return values
 
 
@@ -124,24 +179,30 @@ def _is_endless(values: dict[str, Any]) -> bool:
 
 
 def choose_checkpoint(output: Path) -> Path | None:
-    """Finds the newest checkpoint that a run can go on from, and prints which it is and which were skipped.
+    """Finds the newest checkpoint that a run can go on from, and prints which it is and which were
+    skipped.
 
-    What a killed process left half-written or half-deleted is cleared away. A `RecipeError` says that there are
-    checkpoints but none can be used, or that there are none but the run had finished.
-    """
+    What a killed process left half-written or half-deleted is cleared away. A `RecipeError` says
+    that there are checkpoints but none can be used, or that there are none but the run had
+    finished."""
     for path in (output / UNFINISHED, *output.glob("_upload-*")):
         shutil.rmtree(path, ignore_errors=True)
     faults: list[str] = []
     for path in reversed(list_checkpoints(output)):
         if (fault := find_fault(path)) is None:
             skipped = f"skipped {'; '.join(faults)}; " if faults else ""
-            print(f"Resuming from {path} ({skipped}--overwrite starts anew).", file=sys.stderr, flush=True)
+            print(
+                f"Resuming from {path} ({skipped}--overwrite starts anew).",
+                file=sys.stderr,
+                flush=True,
+            )
             return path
         faults.append(f"{path.name} ({fault})")
     if faults or (output / "results.json").is_file():
         raise RecipeError(
-            f"{output} holds a run without a checkpoint to resume from{': ' * bool(faults)}{'; '.join(faults)}. Put a "
-            "whole copy of one back, or start anew with --overwrite or another --output_dir."
+            f"{output} holds a run without a checkpoint to resume "
+            f"from{': ' * bool(faults)}{'; '.join(faults)}. Put a whole copy of one back, or start "
+            "anew with --overwrite or another --output_dir."
         )
     return None
 
@@ -161,18 +222,22 @@ LOCK_FILE = "_run.lock"
 def lock_folder(folder: Path) -> Iterator[None]:
     """Holds a folder for one run, and makes it if it is not there; one that stays empty is removed.
 
-    The folder is held by a POSIX record lock on a file in it. The kernel releases the lock when the process ends, also
-    by kill -9. Forked children, such as data workers that outlive the main process for some seconds, do not hold it
-    (with flock, which filelock uses, they would). Where the file system has no locks, a line says so. A `RecipeError`
-    says which process holds the folder, or that it cannot be written to.
-    """
+    The folder is held by a POSIX record lock on a file in it. The kernel releases the lock when the
+    process ends, also by kill -9. Forked children, such as data workers that outlive the main
+    process for some seconds, do not hold it (with flock, which filelock uses, they would). Where
+    the file system has no locks, a line says so. A `RecipeError` says which process holds the
+    folder, or that it cannot be written to."""
     is_new = not folder.exists()
     no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | no_link, 0o666)
     except OSError as error:
-        reason = "it is a file or a broken link" if isinstance(error, FileExistsError) else error.strerror
+        reason = (
+            "it is a file or a broken link"
+            if isinstance(error, FileExistsError)
+            else error.strerror
+        )
         raise RecipeError(
             f"{folder} cannot be written to ({reason}): change that, or choose another folder."
         ) from error
@@ -181,7 +246,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         with contextlib.suppress(OSError):  # a full disk; the text is only for people
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {platform.node()} since {now}\n".encode())
+            os.write(
+                descriptor, f"process {os.getpid()} on {platform.node()} since {now}\n".encode()
+            )
         try:
             yield
         finally:
@@ -208,6 +275,6 @@ def _lock(descriptor: int, folder: Path) -> None:
         return
     owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
     raise RecipeError(
-        f"{folder} is in use by {owner}: wait for it or end it, then start the same command again; or choose "
-        "another --output_dir."
+        f"{folder} is in use by {owner}: wait for it or end it, then start the same command again; "
+        "or choose another --output_dir."
     )

@@ -1,8 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Recipes: one YAML file per experiment, with overrides from the command line.
 
-A section holds the keyword arguments of a class or a function, which jsonargparse reads: a new key is a new argument.
-"""
+A section holds the keyword arguments of a class or a function, which jsonargparse reads: a new key
+is a new argument."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ _OF_A_FAMILY = {"name": None, "description": None}  # which a card of another fa
 _RESERVED_FOR = {
     "it follows from tokenizer.vocab_size": "config.vocab_size config.decoder_vocab_size",
     "it follows from the tokenizer": (
-        "config.pad_token_id config.eos_token_id config.bos_token_id config.decoder_start_token_id "
-        "generation.pad_token_id generation.eos_token_id generation.bos_token_id generation.decoder_start_token_id"
+        "config.pad_token_id config.eos_token_id config.bos_token_id "
+        "config.decoder_start_token_id generation.pad_token_id generation.eos_token_id "
+        "generation.bos_token_id generation.decoder_start_token_id"
     ),
     "it follows from the model": "config.is_encoder_decoder config.is_decoder config.architectures",
     "use tokenizer.vocab_size": "data.vocab_size",
@@ -83,24 +84,27 @@ class Recipe:
     """One experiment. The sections hold only what the recipe says; classes fill in the rest.
 
     Args:
-        model: Family of the model: csan, pervasive_attention, rnnsearch, conv_s2s, or one of transformers' to compare
-            with, such as t5 or led (`csan_hf.families.COMPARED`).
+        model: Family of the model: csan, pervasive_attention, rnnsearch, conv_s2s, or one of
+            transformers' to compare with, such as t5 or led (`csan_hf.families.COMPARED`).
         output_dir: Folder for everything that a run writes.
-        init_from: Checkpoint folder or Hub name to start from, with its tokenizer; null = random weights.
+        init_from: Checkpoint folder or Hub name to start from, with its tokenizer; null = random
+            weights.
         name: Title of the model card; null = the folder's name.
         description: A sentence or two for the model card.
         license: Licence of the trained model, as a Hub identifier such as apache-2.0.
         language: Languages of the trained model, as ISO codes; null = those of the data.
         dataset_name: What the model card calls the data.
         task: The model card's task on the Hub; null = translation.
-        hub_dataset: Name on the Hub of training data that is read from files, for the model card to link.
+        hub_dataset: Name on the Hub of training data that is read from files, for the model card to
+            link.
         bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = 13a.
         resume: Whether to continue from the last checkpoint in output_dir.
         overwrite: Whether to delete what an earlier run left in output_dir before training.
         dry_run: Whether only to check the recipe and its data, and to print sizes, memory and time.
         config: Fields of the model's configuration.
         data: Fields of `csan_hf.data.DataArguments`.
-        tokenizer: Arguments of `csan_hf.data.train_tokenizers` (vocab_size, joint...), or the name of an existing one.
+        tokenizer: Arguments of `csan_hf.data.train_tokenizers` (vocab_size, joint...), or the name
+            of an existing one.
         training: Fields of `TranslationTrainingArguments`.
         generation: Fields of `GenerationArguments`, for the final scores and the saved model.
     """
@@ -126,8 +130,14 @@ class Recipe:
     generation: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what was set, without what the command line alone may say (resume, overwrite, dry_run)."""
-        values = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, {})}
+        """Returns what was set, without what the command line alone may say (resume, overwrite,
+        dry_run).
+        """
+        values = {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if value not in (None, {})
+        }
         return {name: value for name, value in values.items() if name not in COMMANDS}
 
     def to_yaml(self) -> str:
@@ -142,7 +152,9 @@ class Recipe:
     def training_arguments(self) -> TranslationTrainingArguments:
         """Builds the training section, or raises a RecipeError, also if there is no output_dir."""
         if not self.output_dir:
-            raise RecipeError("output_dir is missing: write it in the recipe or pass --output_dir FOLDER.")
+            raise RecipeError(
+                "output_dir is missing: write it in the recipe or pass --output_dir FOLDER."
+            )
         with refusing("The section training is refused"):
             return TranslationTrainingArguments(output_dir=self.output_dir, **self.training)
 
@@ -152,7 +164,9 @@ def refusing(what: str) -> Iterator[None]:
     """Makes a RecipeError that begins with `what` of whatever a class or a library raises."""
     try:
         yield
-    except Exception as error:  # strict configs raise classes of their own, infinity and missing libraries others
+    except (
+        Exception
+    ) as error:  # strict configs raise classes of their own, infinity and missing libraries others
         raise RecipeError(f"{what}: {error}") from error
 
 
@@ -172,16 +186,21 @@ class Option:
 
 
 class Section:
-    """The keys of one section ("" is the top of the file): the arguments of a class or function that have defaults.
+    """The keys of one section ("" is the top of the file): the arguments of a class or function
+    that have defaults.
 
     The parser, which takes half a second for the longest, is made when it is needed.
     """
 
-    def __init__(self, name: str, source: Callable[..., Any], without: Collection[str] = ()) -> None:
+    def __init__(
+        self, name: str, source: Callable[..., Any], without: Collection[str] = ()
+    ) -> None:
         self.name, self.source = name, source
         parameters = inspect.signature(source).parameters.items()
         options = [key for key, found in parameters if found.default is not found.empty]
-        self.keys = tuple(key for key in options if key not in without and self.path(key) not in _RESERVED)
+        self.keys = tuple(
+            key for key in options if key not in without and self.path(key) not in _RESERVED
+        )
 
     def path(self, key: str) -> str:
         """Returns the key with the name of the section."""
@@ -190,7 +209,11 @@ class Section:
     @functools.cached_property
     def _parser(self) -> ArgumentParser:
         parser = ArgumentParser(exit_on_error=False, add_help=False)
-        add = parser.add_class_arguments if inspect.isclass(self.source) else parser.add_function_arguments
+        add = (
+            parser.add_class_arguments
+            if inspect.isclass(self.source)
+            else parser.add_function_arguments
+        )
         others: set[Any] = {*inspect.signature(self.source).parameters} - {*self.keys}
         add(self.source, None, skip=others, fail_untyped=False)
         return parser
@@ -201,7 +224,11 @@ class Section:
         fields = dataclasses.fields(self.source) if dataclasses.is_dataclass(self.source) else ()
         described = {field.name: field.metadata.get("help") for field in fields}
         for entry in docstring_parser.parse(inspect.getdoc(self.source) or "").params:
-            described |= {key: entry.description for key in entry.arg_name.split(", ") if not described.get(key)}
+            described |= {
+                key: entry.description
+                for key in entry.arg_name.split(", ")
+                if not described.get(key)
+            }
         actions = {action.dest: action for action in self._parser._actions}
         return {
             key: Option(
@@ -210,7 +237,9 @@ class Section:
                 key,
                 annotation=getattr(actions[key], "_typehint", actions[key].type),
                 default=getattr(actions[key].default, "value", actions[key].default),
-                help=textwrap.shorten(described.get(key) or actions[key].help or "", 240, placeholder="..."),
+                help=textwrap.shorten(
+                    described.get(key) or actions[key].help or "", 240, placeholder="..."
+                ),
             )
             for key in self.keys
         }
@@ -218,8 +247,8 @@ class Section:
     def convert(self, key: str, value: Any, where: str) -> Any:
         """Turns a value of YAML, or text of the command line, into the type of its key.
 
-        YAML reads `1e3` as text, and a name that looks like a number as a number; the key's type corrects both.
-        Raises a `RecipeError` that names the value by `where` if it does not fit.
+        YAML reads `1e3` as text, and a name that looks like a number as a number; the key's type
+        corrects both. Raises a `RecipeError` that names the value by `where` if it does not fit.
         """
         annotation = self.options[key].annotation
         if value is not None or _takes(annotation, type(None)):
@@ -228,8 +257,14 @@ class Section:
                     found = self._parser.parse_object({key: candidate}, defaults=False)[key]
                     return found.as_dict() if isinstance(found, Namespace) else found
         is_word = isinstance(value, bool) and _takes(annotation, str)
-        hint = " YAML reads no, off, yes and on as true or false: put the text in quotes." if is_word else ""
-        raise RecipeError(f"{where} must be {describe_type(annotation)}, got {_SHORT.repr(value)}.{hint}")
+        hint = (
+            " YAML reads no, off, yes and on as true or false: put the text in quotes."
+            if is_word
+            else ""
+        )
+        raise RecipeError(
+            f"{where} must be {describe_type(annotation)}, got {_SHORT.repr(value)}.{hint}"
+        )
 
 
 _SHORT = reprlib.Repr()
@@ -245,7 +280,9 @@ def _readings(value: Any) -> Iterator[Any]:
 
 
 def _number(value: Any) -> Any:
-    """Reads text such as `1e3` or `nan` as a number, and a number without a fraction as a whole one."""
+    """Reads text such as `1e3` or `nan` as a number, and a number without a fraction as a whole
+    one.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -262,13 +299,17 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _takes(annotation: Any, kind: type) -> bool:
-    return any(member is Any or (typing.get_origin(member) or member) is kind for member in _members(annotation))
+    return any(
+        member is Any or (typing.get_origin(member) or member) is kind
+        for member in _members(annotation)
+    )
 
 
 def describe_type(annotation: Any) -> str:
     """Names a type for people: `int | null`, `list[int]`."""
     names = (
-        "null" if member is types.NoneType else inspect.formatannotation(member) for member in _members(annotation)
+        "null" if member is types.NoneType else inspect.formatannotation(member)
+        for member in _members(annotation)
     )
     return " | ".join(names)
 
@@ -278,7 +319,10 @@ def find_family(name: Any) -> ModelFamily:
     family = family_of(name)
     if not family.classes:
         known = ", ".join(sorted(FAMILIES))
-        raise RecipeError(f"model must be one of {known}, or of transformers' {', '.join(COMPARED)}, got {name!r}.")
+        raise RecipeError(
+            f"model must be one of {known}, or of transformers' {', '.join(COMPARED)}, got "
+            f"{name!r}."
+        )
     return family
 
 
@@ -286,7 +330,9 @@ def find_family(name: Any) -> ModelFamily:
 def recipe_sections(model: str = "csan") -> dict[str, Section]:
     """Returns the sections of a recipe for one model family, the top of the file as ""."""
     config = find_family(model).config_class
-    inherited = [key for key in PreTrainedConfig.__annotations__ if key not in config.__annotations__]
+    inherited = [
+        key for key in PreTrainedConfig.__annotations__ if key not in config.__annotations__
+    ]
     return {
         "": Section("", Recipe, SECTIONS),
         "config": Section("config", config, inherited),
@@ -299,7 +345,9 @@ def recipe_sections(model: str = "csan") -> dict[str, Section]:
 
 def recipe_options(model: str = "csan") -> tuple[Option, ...]:
     """Lists every key of a recipe for one model family, with type, default and help."""
-    return tuple(option for section in recipe_sections(model).values() for option in section.options.values())
+    return tuple(
+        option for section in recipe_sections(model).values() for option in section.options.values()
+    )
 
 
 def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
@@ -314,7 +362,9 @@ def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
     bare = [section for section in sections.values() if name in section.keys]
     if len(bare) != 1:
         choices = " or ".join(f"--{section.path(name)}" for section in bare)
-        raise RecipeError(f"--{name} is ambiguous: write {choices}." if bare else _unknown(name, sections))
+        raise RecipeError(
+            f"--{name} is ambiguous: write {choices}." if bare else _unknown(name, sections)
+        )
     return bare[0], name
 
 
@@ -340,18 +390,25 @@ class _StrictLoader(yaml.SafeLoader):
     """YAML in which a repeated key is an error, unless it comes with `<<: *other`."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [(str(key.value), key.start_mark) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [
+            (str(key.value), key.start_mark)
+            for key, _ in node.value
+            if key.tag != "tag:yaml.org,2002:merge"
+        ]
         for number, (name, mark) in enumerate(keys):
             if any(name == other for other, _ in keys[:number]):
-                raise yaml.MarkedYAMLError(problem=f"the key {name!r} is repeated", problem_mark=mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {name!r} is repeated", problem_mark=mark
+                )
         return super().construct_mapping(node, deep)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
-    """Reads a recipe, a file or the name of one that comes with csan_hf, on top of the one that its `base` names.
+    """Reads a recipe, a file or the name of one that comes with csan_hf, on top of the one that its
+    `base` names.
 
-    Raises a `RecipeError` if one of them cannot be read, or holds a credential or a section that is none.
-    """
+    Raises a `RecipeError` if one of them cannot be read, or holds a credential or a section that is
+    none."""
     content = read_yaml(path)
     refuse_credentials(content, str(path))
     base = content.pop("base", None)
@@ -359,7 +416,10 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         return content
     below = read_yaml(find_base(base, RECIPES.locate(path)))
     if "base" in below:
-        raise RecipeError(f"{path}: the base {base} has a base itself: name that one, and repeat what {base} changes.")
+        raise RecipeError(
+            f"{path}: the base {base} has a base itself: name that one, and repeat what {base} "
+            "changes."
+        )
     refuse_credentials(below, str(base))
     for recipe, source in ((below, base), (content, path)):
         check_sections(recipe, str(source))
@@ -372,8 +432,8 @@ def find_base(base: Any, file: Path) -> Path:
         return RECIPES.file(base)
     if not str(base).endswith((".yaml", ".yml")):
         raise RecipeError(
-            f"{file}: a base must be the path of a recipe (.yaml) as seen from this file, or the name of one that "
-            f"comes with csan_hf, got {base!r}."
+            f"{file}: a base must be the path of a recipe (.yaml) as seen from this file, or the "
+            f"name of one that comes with csan_hf, got {base!r}."
         )
     return file.parent / base
 
@@ -382,23 +442,30 @@ def check_sections(content: dict[str, Any], source: str) -> None:
     """Refuses a section that holds no keys and values, before recipes are merged by section."""
     for key in SECTIONS:
         section = content.get(key)
-        if not isinstance(section, dict | None) and not (key == "tokenizer" and isinstance(section, str)):
+        if not isinstance(section, dict | None) and not (
+            key == "tokenizer" and isinstance(section, str)
+        ):
             raise RecipeError(
-                f"{source}: the section {key} must hold keys and values, got a {type(section).__name__}."
+                f"{source}: the section {key} must hold keys and values, got a "
+                f"{type(section).__name__}."
             )
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Two sets of recipe keys as one: sections key by key, the second's values win.
 
-    Where the second names another family, nothing is kept of the first's section config, name and description.
-    """
+    Where the second names another family, nothing is kept of the first's section config, name and
+    description."""
     merged = copy.deepcopy(dict(first))
     if second.get("model", merged.get("model", "csan")) != merged.get("model", "csan"):
         merged |= {"config": {}, **_OF_A_FAMILY}
     for key, value in second.items():
-        is_section = key in SECTIONS and isinstance(value, Mapping) and not isinstance(merged.get(key), str)
-        merged[key] = {**(merged.get(key) or {}), **copy.deepcopy(dict(value))} if is_section else value
+        is_section = (
+            key in SECTIONS and isinstance(value, Mapping) and not isinstance(merged.get(key), str)
+        )
+        merged[key] = (
+            {**(merged.get(key) or {}), **copy.deepcopy(dict(value))} if is_section else value
+        )
     return merged
 
 
@@ -421,20 +488,23 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
 
 
 def refuse_credentials(content: Any, source: str) -> None:
-    """Refuses tokens, passwords and keys: a run writes its recipe to files, logs and model cards, and uploads it.
+    """Refuses tokens, passwords and keys: a run writes its recipe to files, logs and model cards,
+    and uploads it.
 
     Raises a `RecipeError` that names the keys and never shows a value.
     """
     if found := list(find_credentials(content)):
         verb = "is a credential" if len(found) == 1 else "are credentials"
         raise RecipeError(
-            f"{source}: {', '.join(found)} {verb}, which a recipe must not hold because a run writes and uploads it. "
-            f"Take it out and {WHERE_INSTEAD}."
+            f"{source}: {', '.join(found)} {verb}, which a recipe must not hold because a run "
+            f"writes and uploads it. Take it out and {WHERE_INSTEAD}."
         )
 
 
 def _as_yaml(text: str) -> Any:
-    """Returns a value of the command line as YAML, to look for credentials in it; its text if it is not YAML."""
+    """Returns a value of the command line as YAML, to look for credentials in it; its text if it is
+    not YAML.
+    """
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -446,8 +516,8 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
 
     Args:
         path: YAML file; None = an empty recipe.
-        overrides: Pairs of a key (`training.learning_rate` or a bare key that only one section has) and the
-            text of a value.
+        overrides: Pairs of a key (`training.learning_rate` or a bare key that only one section has)
+            and the text of a value.
 
     Raises:
         RecipeError: On an unknown key, which suggests the nearest, or on a value of another type.
@@ -463,18 +533,27 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     if model != written:
         content |= _OF_A_FAMILY
     if model != written and isinstance(config := content.get("config"), dict):
-        content["config"] = _fields_of(sections["config"], config, recipe_sections(written)["config"], str(path))
+        content["config"] = _fields_of(
+            sections["config"], config, recipe_sections(written)["config"], str(path)
+        )
     recipe = Recipe()
     for section, key, value in _entries(content, sections, str(path)):
         converted = section.convert(key, value, f"{path}: {section.path(key)}")
         (getattr(recipe, section.name) if section.name else vars(recipe))[key] = converted
     for name, text in overrides:
-        section, key = find_key(f"tokenizer.{PRETRAINED}" if name == "tokenizer" else name, sections)
+        section, key = find_key(
+            f"tokenizer.{PRETRAINED}" if name == "tokenizer" else name, sections
+        )
         annotation = section.options[key].annotation
         if text == "true" and not _takes(annotation, bool):  # what a key without a value has
             raise RecipeError(f"--{section.path(key)} needs a value: {describe_type(annotation)}.")
         given: Any = text
-        if "," in text and text[0] != "[" and _takes(annotation, list) and not _takes(annotation, str):
+        if (
+            "," in text
+            and text[0] != "["
+            and _takes(annotation, list)
+            and not _takes(annotation, str)
+        ):
             given = [part.strip() for part in text.split(",")]
         converted = section.convert(key, given, f"--{section.path(key)}")
         (getattr(recipe, section.name) if section.name else vars(recipe))[key] = converted
@@ -482,12 +561,14 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
 
 
 def _fields_of(own: Section, config: dict[str, Any], other: Section, source: str) -> dict[str, Any]:
-    """Leaves out the fields of a file's own family where the command line names another one, with a notice."""
+    """Leaves out the fields of a file's own family where the command line names another one, with a
+    notice.
+    """
     foreign = [key for key in config if key in other.keys and key not in own.keys]
     if foreign:
         print(
-            f"{source}: {', '.join(map(own.path, foreign))} left out: {own.source.__name__} has no such fields, and "
-            "its defaults are used (--help lists them).",
+            f"{source}: {', '.join(map(own.path, foreign))} left out: {own.source.__name__} has "
+            "no such fields, and its defaults are used (--help lists them).",
             file=sys.stderr,
         )
     return {key: value for key, value in config.items() if key not in foreign}

@@ -50,7 +50,8 @@ from .trainer import TranslationTrainer, plain_class
 
 
 def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Trains, scores and saves what a recipe describes; resumes if its folder holds an interrupted run.
+    """Trains, scores and saves what a recipe describes; resumes if its folder holds an interrupted
+    run.
 
     Args:
         recipe: The recipe; `output_dir` must be set.
@@ -59,8 +60,8 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         What `results.json` holds.
 
     Raises:
-        RecipeError: If the recipe cannot be run, or if its folder holds another experiment or only damaged
-            checkpoints, or is in use by another run.
+        RecipeError: If the recipe cannot be run, or if its folder holds another experiment or only
+            damaged checkpoints, or is in use by another run.
         RunError: If training met a loss that is not finite, or a checkpoint could not be saved.
         RunInterrupted: If a signal ended the run, after saving.
     """
@@ -76,9 +77,10 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         sizes = ", ".join(f"{name} {len(split):,}" for name, split in tokenized.items())
         _print_once(
             args,
-            f"{type(model).__name__}: {model.num_parameters():,} parameters, vocabulary {len(tokenizers.source):,}"
-            f"{'' if tokenizers.is_joint else f' + {len(tokenizers.target):,}'}. Sentences: {sizes}. "
-            f"Device {args.device}, {'bf16' if args.bf16 else 'float32'}.",
+            f"{type(model).__name__}: {model.num_parameters():,} parameters, vocabulary "
+            f"{len(tokenizers.source):,}"
+            f"{'' if tokenizers.is_joint else f' + {len(tokenizers.target):,}'}. Sentences: "
+            f"{sizes}. Device {args.device}, {'bf16' if args.bf16 else 'float32'}.",
         )
         trainer = TranslationTrainer(
             model,
@@ -115,7 +117,9 @@ def _print_once(args: TranslationTrainingArguments, text: str) -> None:
 
 
 def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, DatasetDict]:
-    """Returns the checkpoint to resume from, if any, the tokenizers and the tokenized corpus, for all processes."""
+    """Returns the checkpoint to resume from, if any, the tokenizers and the tokenized corpus, for
+    all processes.
+    """
     args, recipe, folder = plan.arguments, plan.recipe, output / PREPARED_DATA
 
     def prepare() -> tuple[Path | None, TokenizerPair, DatasetDict]:
@@ -127,7 +131,11 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
                 raise ValueError(f"there is no split {missing[0]}, only {', '.join(splits)}.")
         checkpoint = None if recipe.overwrite or not recipe.resume else choose_checkpoint(output)
         # Those of a checkpoint are whole; writing the run's own may have been interrupted
-        tokenizers = TokenizerPair.from_pretrained(str(checkpoint)) if checkpoint else plan.build_tokenizers(splits)
+        tokenizers = (
+            TokenizerPair.from_pretrained(str(checkpoint))
+            if checkpoint
+            else plan.build_tokenizers(splits)
+        )
         with refusing("The data cannot be used"):
             tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
         if checkpoint is None:
@@ -148,7 +156,11 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
 
     checkpoint = on_main_process(args, prepare_for_all)
     # Memory-mapped: the processes of a node share what they read.
-    return checkpoint, TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
+    return (
+        checkpoint,
+        TokenizerPair.from_pretrained(str(output)),
+        DatasetDict.load_from_disk(str(folder)),
+    )
 
 
 # ---- the end
@@ -160,17 +172,24 @@ _FAR = 1.1
 def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> dict[str, Any]:
     """Leaves the better of the best checkpoint and the average of the best ones in `trainer.model`.
 
-    Both are compared on the tokenized validation set, translated as during training; None keeps the last weights.
+    Both are compared on the tokenized validation set, translated as during training; None keeps the
+    last weights.
 
     Returns:
-        `weights`, a sentence that says what was chosen; `steps`, its updates; and the scores compared.
+        `weights`, a sentence that says what was chosen; `steps`, its updates; and the scores
+        compared.
     """
     args, state, metric = trainer.args, trainer.state, trainer.args.metric_for_best_model
     last = {"weights": f"the last update ({state.global_step})", "steps": [state.global_step]}
     if validation is None or metric is None:
         return last
-    if trainer.is_deepspeed_enabled:  # no process has all weights; the Trainer has loaded the best checkpoint
-        return {"weights": f"the best checkpoint (step {state.best_global_step})", "steps": [state.best_global_step]}
+    if (
+        trainer.is_deepspeed_enabled
+    ):  # no process has all weights; the Trainer has loaded the best checkpoint
+        return {
+            "weights": f"the best checkpoint (step {state.best_global_step})",
+            "steps": [state.best_global_step],
+        }
     best = on_main_process(args, lambda: _best_checkpoints(trainer, metric))
     if not best:
         return last
@@ -182,7 +201,10 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     steps = [checkpoint_step(path) for path in best]
     best_score = scores_by_step(state.log_history, metric)[steps[0]]
     best_loss = scores_by_step(state.log_history, "loss").get(steps[0], math.inf)
-    single: dict[str, Any] = {"weights": f"the best checkpoint (step {steps[0]})", "steps": steps[:1]}
+    single: dict[str, Any] = {
+        "weights": f"the best checkpoint (step {steps[0]})",
+        "steps": steps[:1],
+    }
     single |= {"metric": metric, "best_checkpoint_score": best_score}
     if args.average_best and len(best) > 1:
         load(average_weights(best))
@@ -191,16 +213,28 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
         single["average_score"] = score
         gain = score - best_score if args.greater_is_better else best_score - score
         if loss <= _FAR * best_loss and (gain > 0 or (gain == 0 and loss <= best_loss)):
-            return {**single, "weights": f"the average of {len(best)} checkpoints", "steps": sorted(steps)}
+            return {
+                **single,
+                "weights": f"the average of {len(best)} checkpoints",
+                "steps": sorted(steps),
+            }
     load(read_weights(best[0]))
     return single
 
 
 def _best_checkpoints(trainer: TranslationTrainer, metric: str) -> list[Path]:
-    """Lists the best checkpoints; what is far from the best one would spoil the average, whatever its score."""
+    """Lists the best checkpoints; what is far from the best one would spoil the average, whatever
+    its score.
+    """
     args, history = trainer.args, trainer.state.log_history
-    whole = [path for path in list_checkpoints(args.output_dir) if find_fault(path, to_resume=False) is None]
-    ranked = rank_checkpoints(whole, history, metric, greater_is_better=bool(args.greater_is_better))[: args.keep_best]
+    whole = [
+        path
+        for path in list_checkpoints(args.output_dir)
+        if find_fault(path, to_resume=False) is None
+    ]
+    ranked = rank_checkpoints(
+        whole, history, metric, greater_is_better=bool(args.greater_is_better)
+    )[: args.keep_best]
     losses = scores_by_step(history, "loss")
     worst = _FAR * losses.get(checkpoint_step(ranked[0]), math.inf) if ranked else math.inf
     return [path for path in ranked if losses.get(checkpoint_step(path), 0.0) <= worst]
@@ -209,9 +243,13 @@ def _best_checkpoints(trainer: TranslationTrainer, metric: str) -> list[Path]:
 def finish_run(
     trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDict, signals: StopSignals
 ) -> dict[str, Any]:
-    """Chooses the weights, scores every held-out split, writes the folder, and returns what `results.json` holds."""
+    """Chooses the weights, scores every held-out split, writes the folder, and returns what
+    `results.json` holds.
+    """
     output = Path(trainer.args.output_dir)
-    set_seed(trainer.args.seed)  # whatever is random from here on is the same when only the end of a run is repeated
+    set_seed(
+        trainer.args.seed
+    )  # whatever is random from here on is the same when only the end of a run is repeated
     chosen = choose_weights(trainer, tokenized.get("validation"))
     signals.raise_if_received()
     scores: dict[str, Any] = {}
@@ -234,7 +272,10 @@ def finish_run(
             "updates": trainer.state.global_step,
             "epochs": round(trainer.state.epoch or 0.0, 3),
             # An interruption leaves the median as it is
-            **{unit: statistics.median_high(values) if values else None for unit, values in speeds.items()},
+            **{
+                unit: statistics.median_high(values) if values else None
+                for unit, values in speeds.items()
+            },
             "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "float32",
             "seed": args.seed,
             "processes": args.world_size,
@@ -242,7 +283,9 @@ def finish_run(
         "data": {
             "training_set": trainer.describe_run()["training_set"],
             "references": {
-                name: digest_of_lines(split["target"]) for name, split in tokenized.items() if name != "train"
+                name: digest_of_lines(split["target"])
+                for name, split in tokenized.items()
+                if name != "train"
             },
         },
         "environment": describe_environment(),
@@ -252,9 +295,13 @@ def finish_run(
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         trainer.save_model(str(output), _internal_call=True)  # gathers the shards
     elif trainer.is_world_process_zero():
-        save_self_contained(trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output)
+        save_self_contained(
+            trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output
+        )
     if trainer.is_world_process_zero():
-        (output / "training_args.bin").unlink(missing_ok=True)  # a pickle; recipe.yaml says the same readably
+        (output / "training_args.bin").unlink(
+            missing_ok=True
+        )  # a pickle; recipe.yaml says the same readably
         write_json(output / "results.json", results)
         search = search_name(trainer.args.generation_num_beams)
         draw_training(trainer.state.log_history, output / "training.png", search)
@@ -298,20 +345,33 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
     rows = [["split", "sentences", *(metric.label for metric in metrics), "search", "loss"]]
     for name, entry in scores.items():
         found = [f"{entry[metric.name]:.{metric.decimals}f}" for metric in metrics]
-        rows.append([name, f"{entry['sentences']:,}", *found, search_name(entry["num_beams"]), f"{entry['loss']:.3f}"])
+        rows.append(
+            [
+                name,
+                f"{entry['sentences']:,}",
+                *found,
+                search_name(entry["num_beams"]),
+                f"{entry['loss']:.3f}",
+            ]
+        )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     signatures = {metric.label: first.get(f"{metric.name}_signature") for metric in metrics}
     return "\n".join(
         [
             "",
-            *("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows),
+            *(
+                "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+                for row in rows
+            ),
             "",
-            f"{results['model']}, {results['parameters']:,} parameters; {training['updates']:,} updates in "
-            f"{training['seconds'] / 60:.1f} minutes ({training['tokens_per_second'] or 0:,.0f} tokens/s).",
+            f"{results['model']}, {results['parameters']:,} parameters; {training['updates']:,} "
+            f"updates in {training['seconds'] / 60:.1f} minutes "
+            f"({training['tokens_per_second'] or 0:,.0f} tokens/s).",
             f"Weights: {results['chosen']['weights']}.",
             *(f"{label}: {signature}" for label, signature in signatures.items() if signature),
-            f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, hypotheses.",
+            f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, "
+            "hypotheses.",
         ]
     )
 
@@ -319,11 +379,21 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
 def describe_environment() -> dict[str, str | int]:
     """Returns the versions of what computes, the device and the number of threads."""
     packages = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
-    versions: dict[str, str | int] = {package: importlib.metadata.version(package) for package in packages}
+    versions: dict[str, str | int] = {
+        package: importlib.metadata.version(package) for package in packages
+    }
     versions |= {"python": platform.python_version(), "csan_hf": csan_hf.__version__}
     if torch.cuda.is_available():
-        return {**versions, "device": torch.cuda.get_device_name(), "devices": torch.cuda.device_count()}
+        return {
+            **versions,
+            "device": torch.cuda.get_device_name(),
+            "devices": torch.cuda.device_count(),
+        }
     information = Path("/proc/cpuinfo")
     text = information.read_text(encoding="utf-8") if information.is_file() else ""
     name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-    return {**versions, "device": name[1] if name else platform.machine(), "threads": torch.get_num_threads()}
+    return {
+        **versions,
+        "device": name[1] if name else platform.machine(),
+        "threads": torch.get_num_threads(),
+    }

@@ -57,9 +57,10 @@ if TYPE_CHECKING:
 class LabelSmoothedCrossEntropy:
     """Cross-entropy per target token with label smoothing, for the Trainer's `compute_loss_func`.
 
-    The smoothing is torch's own (Vaswani et al. 2017, section 5.4): 1 - epsilon on the reference token plus
-    epsilon / V on each of the V entries of the vocabulary. Under gradient accumulation the sum over a micro-batch is
-    divided by the target tokens of the whole batch, so that micro-batches add up to the loss of one large batch.
+    The smoothing is torch's own (Vaswani et al. 2017, section 5.4): 1 - epsilon on the reference
+    token plus epsilon / V on each of the V entries of the vocabulary. Under gradient accumulation
+    the sum over a micro-batch is divided by the target tokens of the whole batch, so that
+    micro-batches add up to the loss of one large batch.
 
     Args:
         epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
@@ -68,13 +69,16 @@ class LabelSmoothedCrossEntropy:
     def __init__(self, epsilon: float = 0.0) -> None:
         self.epsilon = epsilon
 
-    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    def __call__(
+        self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
         """Computes the loss.
 
         Args:
             outputs: A model output with `logits` [B, I, V].
             labels: Reference token ids [B, I]; -100 is ignored.
-            num_items_in_batch: Target tokens in the whole accumulated batch; None: those in `labels`.
+            num_items_in_batch: Target tokens in the whole accumulated batch; None: those in
+                `labels`.
 
         Returns:
             A scalar; 0 (with a gradient of 0) where no label counts.
@@ -95,11 +99,14 @@ class LabelSmoothedCrossEntropy:
 class TranslationTrainer(SavingTrainer):
     """`Seq2SeqTrainer` for translation.
 
-    - Training batches are bounded in tokens by `args.max_tokens`, or in grid cells by `args.max_cells`, unless that is
-      None; their order is a function of seed and epoch, so a resumed run sees the same batches.
-    - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole batch. The
-      validation loss is plain cross-entropy per target token, without smoothing, over the whole set.
-    - Several processes count as one: in the loss, the statistics of batch normalisation and the evaluation.
+    - Training batches are bounded in tokens by `args.max_tokens`, or in grid cells by
+      `args.max_cells`, unless that is None; their order is a function of seed and epoch, so a
+      resumed run sees the same batches.
+    - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole
+      batch. The validation loss is plain cross-entropy per target token, without smoothing, over
+      the whole set.
+    - Several processes count as one: in the loss, the statistics of batch normalisation and the
+      evaluation.
     - Evaluation runs in order of length, translates, and scores the text by `args.metrics`;
       `predict` returns its rows in dataset order all the same.
 
@@ -108,7 +115,8 @@ class TranslationTrainer(SavingTrainer):
         args: The arguments.
         tokenizers: Source and target tokenizers, saved with each checkpoint.
         train_dataset: Columns `input_ids`, `attention_mask`, `labels`.
-        eval_dataset: The same; if it also has the string column `target`, that is the reference text.
+        eval_dataset: The same; if it also has the string column `target`, that is the reference
+            text.
         callbacks: On top of progress, early stopping, the picture and the rotation of checkpoints.
         bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
 
@@ -131,8 +139,8 @@ class TranslationTrainer(SavingTrainer):
         lengths = (generation.max_length, generation.max_new_tokens, args.generation_max_length)
         if args.predict_with_generate and lengths == (None, None, None):
             raise ValueError(
-                "model.generation_config.max_length is not set, so generation would stop at 20 tokens: "
-                "set it, or generation_max_length of the training arguments."
+                "model.generation_config.max_length is not set, so generation would stop at 20 "
+                "tokens: set it, or generation_max_length of the training arguments."
             )
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
@@ -143,7 +151,11 @@ class TranslationTrainer(SavingTrainer):
         if args.world_size > 1 and (args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")):
             _prepare_sharding(model)
         patience = args.early_stopping_patience
-        early_stopping = [] if patience is None else [ScoreEarlyStopping(patience, args.early_stopping_threshold)]
+        early_stopping = (
+            []
+            if patience is None
+            else [ScoreEarlyStopping(patience, args.early_stopping_threshold)]
+        )
         collator = TargetMaskCollator if self.family.has_batch_norm else DataCollatorForSeq2Seq
         super().__init__(
             model=model,
@@ -163,17 +175,25 @@ class TranslationTrainer(SavingTrainer):
         self.add_callback(TranslationProgress())
         self.guard = RunGuard(self)
         self.add_callback(self.guard)
-        self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
+        self._clock: tuple[float, float] | None = (
+            None  # (time, seconds trained) at the last reading
+        )
 
     # ---- training batches
 
     def get_train_dataloader(self) -> DataLoader:
-        """Returns batches bounded by `args.max_tokens` or `max_cells`, or the library's where that is None."""
+        """Returns batches bounded by `args.max_tokens` or `max_cells`, or the library's where that
+        is None.
+        """
         bound = self.args.max_cells if self.family.batch_cost == "cells" else self.args.max_tokens
         if bound is None or self.train_dataset is None:  # which the library refuses
             return super().get_train_dataloader()
         dataset = self._remove_unused_columns(self.train_dataset, description="training")
-        mixes = self.family.batch_cost == "cells" if self.args.mix_lengths is None else self.args.mix_lengths
+        mixes = (
+            self.family.batch_cost == "cells"
+            if self.args.mix_lengths is None
+            else self.args.mix_lengths
+        )
         kind = MixedBatchSampler if mixes else TokenBatchSampler
         with refusing("The section training is refused"):
             sampler = kind(
@@ -197,12 +217,22 @@ class TranslationTrainer(SavingTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
-        # An evaluation prepares the model without wrapping it, and accelerate prepares nothing twice: the processes
-        # would train apart, each with its own gradients, without a warning
-        sharded, models = self.is_fsdp_enabled or self.is_deepspeed_enabled, self.accelerator._models
-        if self.args.world_size > 1 and not sharded and self.model_wrapped is self.model and self.model in models:
+        # An evaluation prepares the model without wrapping it, and accelerate prepares nothing
+        # twice: the processes would train apart, each with its own gradients, without a warning
+        sharded, models = (
+            self.is_fsdp_enabled or self.is_deepspeed_enabled,
+            self.accelerator._models,
+        )
+        if (
+            self.args.world_size > 1
+            and not sharded
+            and self.model_wrapped is self.model
+            and self.model in models
+        ):
             models.remove(self.model)
-            self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # or autocast would wrap it twice
+            self.accelerator.unwrap_model(
+                self.model, keep_fp32_wrapper=False
+            )  # or autocast would wrap it twice
             vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
         return super().train(*args, **kwargs)
 
@@ -217,13 +247,18 @@ class TranslationTrainer(SavingTrainer):
             notice = f"Training had ended at update {state.global_step}: only the end of the run is repeated."
             print(notice, file=sys.stderr, flush=True)
         self.state = state
-        state.is_world_process_zero = self.is_world_process_zero()  # the file was written by the main process
+        state.is_world_process_zero = (
+            self.is_world_process_zero()
+        )  # the file was written by the main process
         state.is_local_process_zero = self.is_local_process_zero()
         self.guard.on_train_end(self.args, state, self.control)
         load_weights(self.model, read_weights(checkpoint))
 
     def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """One forward and backward, counting real (unpadded) tokens on the way."""
         if self._tokens_seen is None:
@@ -236,21 +271,31 @@ class TranslationTrainer(SavingTrainer):
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, adding the seconds trained so far (evaluation included), and tokens and updates per second."""
+        """Logs, adding the seconds trained so far (evaluation included), and tokens and updates per
+        second.
+        """
         now = time.time()
         if self._clock is None:
-            before = max((entry.get("elapsed_seconds", 0.0) for entry in self.state.log_history), default=0.0)
+            before = max(
+                (entry.get("elapsed_seconds", 0.0) for entry in self.state.log_history), default=0.0
+            )
             self._clock = (now if start_time is None else start_time, before)
         elapsed = now - self._clock[0]
         self._clock = (now, self._clock[1] + elapsed)
         logs = dict(logs)
         # A run shorter than logging_steps has its speed in the last entry alone
-        is_only = "train_loss" in logs and not any("tokens_per_second" in entry for entry in self.state.log_history)
+        is_only = "train_loss" in logs and not any(
+            "tokens_per_second" in entry for entry in self.state.log_history
+        )
         if ("loss" in logs or is_only) and self._tokens_seen is not None:
-            tokens = float(self._tokens_seen) * self.args.world_size  # the other ranks have about as many
+            tokens = (
+                float(self._tokens_seen) * self.args.world_size
+            )  # the other ranks have about as many
             seconds = max(now - self._speed_start, 1e-9)
             logs["tokens_per_second"] = round(tokens / seconds, 1)
-            logs["updates_per_second"] = round((self.state.global_step - self._speed_step) / seconds, 3)
+            logs["updates_per_second"] = round(
+                (self.state.global_step - self._speed_step) / seconds, 3
+            )
             self._tokens_seen = None
         if self.is_in_train:
             logs["elapsed_seconds"] = round(self._clock[1], 2)
@@ -259,7 +304,9 @@ class TranslationTrainer(SavingTrainer):
     # ---- batch normalisation
 
     def refresh_batch_statistics(self) -> None:
-        """Recomputes the statistics of batch normalisation with the current weights, over training batches."""
+        """Recomputes the statistics of batch normalisation with the current weights, over training
+        batches.
+        """
         model = self.accelerator.unwrap_model(self.model)
         if not self.family.has_batch_norm or self.args.batch_norm_batches == 0:
             return
@@ -271,29 +318,47 @@ class TranslationTrainer(SavingTrainer):
             )
 
     def is_finished(self, state: TrainerState) -> bool:
-        """Says whether nothing is left to train from a checkpoint's state on; the library would do one update more."""
+        """Says whether nothing is left to train from a checkpoint's state on; the library would do
+        one update more.
+        """
         args, patience = self.args, self.args.early_stopping_patience
         if patience is not None and evaluations_without_gain(args, state) >= patience:
             return True
         if args.max_steps > 0:
             return state.global_step >= args.max_steps
-        # The run may have ended with another number of processes, and so with another number of updates per epoch
-        reached_its_end = 0 < state.max_steps <= state.global_step and (state.epoch or 0.0) >= args.num_train_epochs
+        # The run may have ended with another number of processes, and so with another number of
+        # updates per epoch
+        reached_its_end = (
+            0 < state.max_steps <= state.global_step
+            and (state.epoch or 0.0) >= args.num_train_epochs
+        )
         updates = self.set_initial_training_values(args, self.get_train_dataloader())[-1]
         return reached_its_end or state.global_step >= updates
 
 
 def _prepare_sharding(model: PreTrainedModel) -> None:
-    """Merges embeddings that share their weights into one module: FSDP allows a weight in only one of its groups."""
+    """Merges embeddings that share their weights into one module: FSDP allows a weight in only one
+    of its groups.
+    """
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     model.set_input_embeddings(embedding)
-    uses = [name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter is output.weight]
-    has_batch_norm = family_of(model.config.model_type).has_batch_norm  # whose statistics every process needs whole
+    uses = [
+        name
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if parameter is output.weight
+    ]
+    has_batch_norm = family_of(
+        model.config.model_type
+    ).has_batch_norm  # whose statistics every process needs whole
     if has_batch_norm or (len(uses) > 1 and output.weight is not embedding.weight):
-        advice = "" if has_batch_norm else ", or set config.tie_word_embeddings to false or tokenizer.joint to true"
+        advice = (
+            ""
+            if has_batch_norm
+            else ", or set config.tie_word_embeddings to false or tokenizer.joint to true"
+        )
         raise RecipeError(
-            f"FSDP cannot shard this {model.config.model_type} model: train it without FSDP (accelerate launch "
-            f"--multi_gpu, or training.fsdp: false){advice}."
+            f"FSDP cannot shard this {model.config.model_type} model: train it without FSDP "
+            f"(accelerate launch --multi_gpu, or training.fsdp: false){advice}."
         )
 
 

@@ -5,7 +5,12 @@ import pytest
 
 from csan_hf.data import TokenizerPair, train_tokenizer
 
-SENTENCES = ["the number is twenty-one.", "die Zahl ist einundzwanzig.", "one two three", "eins zwei drei"]
+SENTENCES = [
+    "the number is twenty-one.",
+    "die Zahl ist einundzwanzig.",
+    "one two three",
+    "eins zwei drei",
+]
 
 
 @pytest.fixture(scope="session")

@@ -52,19 +52,41 @@ def test_files(folder, files, model, tokenizers, tmp_path, capfd):
     alignments = align(model, tokenizers, SOURCES, TARGETS)
     arguments = [folder, "--source", files[0], "--target", files[1], "--device", "cpu", "--quiet"]
     output, picture = tmp_path / "out", tmp_path / "picture.png"
-    assert main([*arguments, "--output", str(output), "--heat_map", str(picture), "--sentence", "3"]) == 0
+    assert (
+        main([*arguments, "--output", str(output), "--heat_map", str(picture), "--sentence", "3"])
+        == 0
+    )
     assert output.read_text() == lines_of(alignments)
     assert output.read_text().split("\n")[1] == ""
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert capfd.readouterr().out == ""
-    assert main([*arguments, "--output", str(output), "--threshold", "0.2", "--symmetric", "--layer", "0"]) == 0
+    assert (
+        main(
+            [
+                *arguments,
+                "--output",
+                str(output),
+                "--threshold",
+                "0.2",
+                "--symmetric",
+                "--layer",
+                "0",
+            ]
+        )
+        == 0
+    )
     expected = align(model, tokenizers, SOURCES, TARGETS, layer=0)
     assert output.read_text() == lines_of(expected, threshold=0.2, symmetric=True)
-    assert len({lines_of(alignments), lines_of(expected), output.read_text()}) == 3, "the options make a difference"
+    assert len({lines_of(alignments), lines_of(expected), output.read_text()}) == 3, (
+        "the options make a difference"
+    )
 
 
 def test_a_gold_file(folder, files, model, tokenizers, tmp_path, capfd):
-    gold, links = tmp_path / "gold", [each.pharaoh() for each in align(model, tokenizers, SOURCES, TARGETS)]
+    gold, links = (
+        tmp_path / "gold",
+        [each.pharaoh() for each in align(model, tokenizers, SOURCES, TARGETS)],
+    )
     arguments = [folder, "--source", files[0], "--target", files[1], "--device", "cpu", "--quiet"]
     arguments += ["--output", str(tmp_path / "out"), "--gold", str(gold)]
     gold.write_text("".join(f"{line}\n" for line in links))
@@ -84,14 +106,28 @@ def test_a_gold_file(folder, files, model, tokenizers, tmp_path, capfd):
     gold.write_text("1-1 2-2\n\n1-1\n1-1\n")  # counted from 1
     (tmp_path / "out").unlink()
     assert main(arguments) == 2
-    assert f"error: {gold}, sentence 1: the link 2-2, counted from 0, is outside" in capfd.readouterr().err
-    assert not (tmp_path / "out").exists(), "what is wrong with it is said before anything is aligned"
+    assert (
+        f"error: {gold}, sentence 1: the link 2-2, counted from 0, is outside"
+        in capfd.readouterr().err
+    )
+    assert not (tmp_path / "out").exists(), (
+        "what is wrong with it is said before anything is aligned"
+    )
 
 
-def test_standard_input_and_the_models_translations(folder, model, tokenizers, tmp_path, monkeypatch, capsys):
+def test_standard_input_and_the_models_translations(
+    folder, model, tokenizers, tmp_path, monkeypatch, capsys
+):
     lines = "".join(f"{line}\n" for line in SOURCES)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    arguments = ["--source", "-", "--num_beams", "2", "--translations", str(tmp_path / "translations")]
+    arguments = [
+        "--source",
+        "-",
+        "--num_beams",
+        "2",
+        "--translations",
+        str(tmp_path / "translations"),
+    ]
     assert main([folder, *arguments]) == 0
     printed, told = capsys.readouterr()
     translations = translate(model, tokenizers, SOURCES, num_beams=2)
@@ -106,18 +142,28 @@ def test_standard_input_and_the_models_translations(folder, model, tokenizers, t
         ({"--target": "{short}"}, "short.de has 2: line 3"),
         ({"--source": "{none}"}, "none"),
         ({"--source": "{latin}"}, "line 1: not UTF-8"),
-        ({"--heat_map": "{none}", "--sentence": "0"}, "--sentence must be from 1 to 4, the number of pairs, got 0"),
+        (
+            {"--heat_map": "{none}", "--sentence": "0"},
+            "--sentence must be from 1 to 4, the number of pairs, got 0",
+        ),
         ({"--threshold": "1"}, "threshold must be at least 0 and less than 1, got 1"),
         ({"--num_beams": "2"}, "leave out --target"),
         ({"--translations": "{none}"}, "leave out --target"),
         ({"--target": None, "--gold": "{none}"}, "give --target too"),
-        ({"--target": "{short}", "--heat_map": "{short}"}, "short.de is read, too, and would be overwritten"),
+        (
+            {"--target": "{short}", "--heat_map": "{short}"},
+            "short.de is read, too, and would be overwritten",
+        ),
     ],
 )
 def test_errors_are_one_line(folder, files, tmp_path, capsys, changes, message):
     (tmp_path / "short.de").write_text("eins\nzwei\n")
     (tmp_path / "latin").write_bytes(b"\xe4\n")
-    places = {"short": tmp_path / "short.de", "none": tmp_path / "none", "latin": tmp_path / "latin"}
+    places = {
+        "short": tmp_path / "short.de",
+        "none": tmp_path / "none",
+        "latin": tmp_path / "latin",
+    }
     options = {"--source": files[0], "--target": files[1], "--device": "cpu"}
     options.update({key: value and value.format(**places) for key, value in changes.items()})
     name = options.pop("model", folder)

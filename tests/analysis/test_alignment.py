@@ -18,7 +18,9 @@ from csan_hf.evaluation import translate
 
 
 def text_of(*pieces):
-    """A text whose words consist of the pieces given: "ab", "c+d" are two words and three tokens, and "</s>"."""
+    """A text whose words consist of the pieces given: "ab", "c+d" are two words and three tokens,
+    and "</s>".
+    """
     tokens, word_of_token = [], []
     for word, joined in enumerate(pieces):
         for piece in joined.split("+"):
@@ -26,7 +28,11 @@ def text_of(*pieces):
             word_of_token.append(word)
     words = tuple(joined.replace("+", "") for joined in pieces)
     return TokenizedText(
-        " ".join(words), tuple(range(len(tokens) + 1)), (*tokens, "</s>"), words, (*word_of_token, None)
+        " ".join(words),
+        tuple(range(len(tokens) + 1)),
+        (*tokens, "</s>"),
+        words,
+        (*word_of_token, None),
     )
 
 
@@ -53,19 +59,24 @@ def test_words_are_sums_over_source_and_means_over_target_pieces():
 
 
 def test_pharaoh_is_source_then_target_in_order():
-    crossed = alignment_of("abc", "xyz", [[0.1, 0.2, 0.7, 9], [0.8, 0.1, 0.1, 9], [0.6, 0.1, 0.2, 9], [9, 9, 9, 9]])
+    crossed = alignment_of(
+        "abc", "xyz", [[0.1, 0.2, 0.7, 9], [0.8, 0.1, 0.1, 9], [0.6, 0.1, 0.2, 9], [9, 9, 9, 9]]
+    )
     assert crossed.pharaoh() == "0-1 0-2 2-0"
     assert crossed.pharaoh(symmetric=True) == "0-1 2-0"
     assert crossed.pharaoh(threshold=0.2) == "0-1 0-2 2-0 2-2"
 
 
 def test_threshold_is_a_share_of_the_positive_values():
-    contributions = alignment_of("abcd", "xyz", [[4, 3, -5, 1, 9], [-1, -2, -3, -4, 9], [0, 0, 0, 0, 9], [0] * 5])
+    contributions = alignment_of(
+        "abcd", "xyz", [[4, 3, -5, 1, 9], [-1, -2, -3, -4, 9], [0, 0, 0, 0, 9], [0] * 5]
+    )
     assert contributions.links(threshold=0.0) == [(0, 0), (1, 0), (3, 0)]
     assert contributions.links(threshold=0.3) == [(0, 0), (1, 0)]
     assert contributions.links(threshold=0.375) == [(0, 0)]  # 3 of 8 does not exceed it
     assert contributions.links(threshold=0.3, symmetric=True) == [(0, 0), (1, 0)]
-    # Without a threshold every target word has its link: the least negative one, the first of equals
+    # Without a threshold every target word has its link: the least negative one, the first of
+    # equals
     assert contributions.links() == [(0, 0), (0, 1), (0, 2)]
     assert contributions.links(symmetric=True) == [(0, 0)]
 
@@ -74,7 +85,9 @@ def test_sentences_without_words_and_words_without_tokens_have_no_links():
     assert alignment_of([], "x", [[1], [1]]).pharaoh() == ""
     assert alignment_of("a", [], [[1, 1]]).pharaoh(threshold=0.1, symmetric=True) == ""
     assert alignment_of([], [], [[1]]).word_matrix().shape == (0, 0)
-    source = TokenizedText("- a", (5, 1), ("a", "</s>"), ("-", "a"), (1, None))  # a word without tokens
+    source = TokenizedText(
+        "- a", (5, 1), ("a", "</s>"), ("-", "a"), (1, None)
+    )  # a word without tokens
     alignment = Alignment(source, text_of("x"), np.array([[-2, 0], [0, 0]], dtype=np.float32))
     assert alignment.word_matrix().tolist() == [[0, -2]]
     assert alignment.links() == [(1, 0)]
@@ -85,7 +98,9 @@ TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "", "zwei drei", "zwe
 
 
 def marian(vocab_size):
-    config = MarianConfig(**{**tiny.CSAN_SIZES, "vocab_size": vocab_size, "dropout": 0.3, "forced_eos_token_id": None})
+    config = MarianConfig(
+        **{**tiny.CSAN_SIZES, "vocab_size": vocab_size, "dropout": 0.3, "forced_eos_token_id": None}
+    )
     model = MarianMTModel(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -98,7 +113,9 @@ def csan(vocab_size):
 
 
 def grid(vocab_size, aggregation="max"):
-    return tiny.grid(vocab_size=vocab_size, decoder_vocab_size=vocab_size, dropout=0.3, aggregation=aggregation)
+    return tiny.grid(
+        vocab_size=vocab_size, decoder_vocab_size=vocab_size, dropout=0.3, aggregation=aggregation
+    )
 
 
 def recurrent(vocab_size):
@@ -118,7 +135,9 @@ def test_errors(tokenizers):
     with pytest.raises(ValueError, match="layer must be from -2 to 1, got -3"):
         align(model, tokenizers, ["a"], ["b"], layer=-3)
     assert align(model, tokenizers, [], []) == []
-    model.register_forward_hook(lambda module, inputs, outputs: setattr(outputs, "cross_attentions", None))
+    model.register_forward_hook(
+        lambda module, inputs, outputs: setattr(outputs, "cross_attentions", None)
+    )
     with pytest.raises(ValueError, match="CsanForConditionalGeneration gives no cross_attentions"):
         align(model, tokenizers, ["a"], ["b"])
 
@@ -137,13 +156,17 @@ def test_sentences_beyond_the_positions_of_a_model(tokenizers):
             align(model, tokenizers, [source], [target])
     with pytest.raises(ValueError, match=message):
         attention_statistics(model, tokenizers, [beyond])
-    assert pairs_within_positions(model, tokenizers, [longest, beyond, longest], [longest, longest, beyond]) == [0]
+    assert pairs_within_positions(
+        model, tokenizers, [longest, beyond, longest], [longest, longest, beyond]
+    ) == [0]
     assert pairs_within_positions(model, tokenizers, [longest, beyond]) == [0]
 
 
 def test_tokenizers_without_an_end_of_sentence():
     tokenizer = train_tokenizer(["one two"] * 3, 270)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A", special_tokens=[]
+    )
     pair = TokenizerPair(tokenizer, tokenizer)
     alignments = align(csan(len(tokenizer)), pair, ["", "one", "two"], ["one", "two", ""])
     assert [alignment.matrix.size > 0 for alignment in alignments] == [False, True, False]
@@ -152,11 +175,15 @@ def test_tokenizers_without_an_end_of_sentence():
 
 
 def aligned_in_training(model, tokenizers):
-    """The alignments of a model that is training, in batches, each with the model's outputs for it alone."""
+    """The alignments of a model that is training, in batches, each with the model's outputs for it
+    alone.
+    """
     implementation = model.config._attn_implementation
     alignments = align(model.train(), tokenizers, SOURCES, TARGETS, batch_size=3)
     assert (model.config._attn_implementation, model.training) == (implementation, True)
-    assert [(each.source.text, each.target.text) for each in alignments] == [*zip(SOURCES, TARGETS, strict=True)]
+    assert [(each.source.text, each.target.text) for each in alignments] == [
+        *zip(SOURCES, TARGETS, strict=True)
+    ]
     model.eval().set_attn_implementation("eager")
     for alignment, source, target in zip(alignments, SOURCES, TARGETS, strict=True):
         inputs = tokenizers.source(source, return_tensors="pt")
@@ -174,11 +201,16 @@ def test_csan(tokenizers, implementation):
         np.testing.assert_allclose(alignment.matrix, expected, atol=1e-5)
         np.testing.assert_allclose(alignment.matrix.sum(1), 1, atol=1e-5)
         assert alignment.measure == "attention weight, decoder layer 1, mean of 4 heads"
-    first, last = (align(model, tokenizers, SOURCES[:1], TARGETS[:1], layer=layer)[0].matrix for layer in (0, -1))
+    first, last = (
+        align(model, tokenizers, SOURCES[:1], TARGETS[:1], layer=layer)[0].matrix
+        for layer in (0, -1)
+    )
     assert not np.allclose(first, last, atol=1e-3)
 
 
-@pytest.mark.parametrize(("make", "layers"), [(recurrent, 1), (convolutional, 2)], ids=["rnnsearch", "conv_s2s"])
+@pytest.mark.parametrize(
+    ("make", "layers"), [(recurrent, 1), (convolutional, 2)], ids=["rnnsearch", "conv_s2s"]
+)
 def test_attention_without_heads(tokenizers, make, layers):
     model = make(len(tokenizers.source))
     for alignment, outputs in aligned_in_training(model, tokenizers):
@@ -191,10 +223,16 @@ def test_attention_without_heads(tokenizers, make, layers):
 @pytest.mark.parametrize("aggregation", ["max", "average", "attention", "max_attention"])
 def test_pervasive_attention(tokenizers, aggregation):
     model = grid(len(tokenizers.source), aggregation)
-    label = "attention weight ρ" if aggregation == "attention" else "contribution to the target token's logit"
+    label = (
+        "attention weight ρ"
+        if aggregation == "attention"
+        else "contribution to the target token's logit"
+    )
     for alignment, outputs in aligned_in_training(model, tokenizers):
         assert alignment.measure == label
-        np.testing.assert_allclose(alignment.matrix, outputs.cross_attentions[0][0, 0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            alignment.matrix, outputs.cross_attentions[0][0, 0], rtol=1e-4, atol=1e-4
+        )
         total = alignment.matrix.sum(1)
         if aggregation == "attention":
             np.testing.assert_allclose(total, 1, atol=1e-5)
@@ -202,7 +240,10 @@ def test_pervasive_attention(tokenizers, aggregation):
         # Equation 6: the contributions and the bias are the logit of the target token
         ids = torch.tensor(alignment.target.ids)
         with torch.no_grad():
-            bias = model.lm_head.bias + model.lm_head.weight @ model.model.decoder.output_projection.bias
+            bias = (
+                model.lm_head.bias
+                + model.lm_head.weight @ model.model.decoder.output_projection.bias
+            )
         logits = outputs.logits[0].gather(1, ids[:, None])[:, 0]
         np.testing.assert_allclose(total + bias[ids].numpy(), logits, rtol=1e-3, atol=1e-3)
 
@@ -228,15 +269,21 @@ def test_shares_of_channels(tokenizers):
     assert model.training
     model.eval()
     for alignment, source, target in zip(found, sources, targets, strict=True):
-        ids, labels = (torch.tensor([tokenizers.source(text)["input_ids"]]) for text in (source, target))
+        ids, labels = (
+            torch.tensor([tokenizers.source(text)["input_ids"]]) for text in (source, target)
+        )
         inputs = model.prepare_decoder_input_ids_from_labels(labels)
         with torch.no_grad():
             outputs = model.model(input_ids=ids, decoder_input_ids=inputs, output_attentions=True)
-        expected = outputs.cross_attentions[0][0, 0].numpy()  # of the sentence alone, without padding
+        expected = outputs.cross_attentions[0][
+            0, 0
+        ].numpy()  # of the sentence alone, without padding
         assert alignment.measure == "share of channels"
         assert alignment.matrix == pytest.approx(expected, abs=1e-6)
         shares = alignment.matrix.sum(axis=1)
-        assert ((shares > 0) & (shares < 1 + 1e-6)).all(), "channels that are zero everywhere belong to no token"
+        assert ((shares > 0) & (shares < 1 + 1e-6)).all(), (
+            "channels that are zero everywhere belong to no token"
+        )
     model.config.aggregation = "average"
     with pytest.raises(ValueError, match="need a Pervasive Attention model with aggregation='max'"):
         channel_shares(model, tokenizers, sources, targets)
@@ -279,8 +326,12 @@ def test_long_pairs_are_aligned_a_few_at_a_time(tokenizers, monkeypatch):
     texts = ["one two three " * 3, "one two three " * 3, "one", "two", "three"]
     expected = align(model, tokenizers, texts, texts)
     sizes = []
-    model.register_forward_pre_hook(lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True)
-    monkeypatch.setattr("csan_hf.analysis.aligned_pairs.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1)
+    model.register_forward_pre_hook(
+        lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True
+    )
+    monkeypatch.setattr(
+        "csan_hf.analysis.aligned_pairs.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1
+    )
     found = align(model, tokenizers, texts, texts)
     assert sizes == [1, 1, 3], "pairs of similar lengths go together"
     for one, other in zip(found, expected, strict=True):

@@ -26,8 +26,16 @@ SENTENCES = ["the number is twenty-one.", "one two", "", "three"]
 
 
 def make_model(tokenizers, **options):
-    sizes = {"d_model": 16, "decoder_layers": 1, "encoder_attention_heads": 2, "localness_layers": [0, 1]}
-    return tiny.csan(vocab_size=len(tokenizers.source), **{**sizes, "local_window": None, "head_area": 1, **options})
+    sizes = {
+        "d_model": 16,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "localness_layers": [0, 1],
+    }
+    return tiny.csan(
+        vocab_size=len(tokenizers.source),
+        **{**sizes, "local_window": None, "head_area": 1, **options},
+    )
 
 
 def single(model, tokenizers, text):
@@ -69,25 +77,41 @@ def test_learned_windows(tokenizers):
     # Alone, without padding: the shortest sentence comes first
     shortest = min(filter(None, SENTENCES), key=len)
     ids = torch.tensor([tokenizers.source(shortest)["input_ids"]])
-    localness = next(module for module in model.modules() if type(module).__name__ == "GaussianLocalness")
+    localness = next(
+        module for module in model.modules() if type(module).__name__ == "GaussianLocalness"
+    )
     outputs = []
-    with localness.register_forward_hook(lambda module, arguments, output: outputs.append(output)), torch.no_grad():
+    with (
+        localness.register_forward_hook(lambda module, arguments, output: outputs.append(output)),
+        torch.no_grad(),
+    ):
         model.eval().get_encoder()(input_ids=ids)
     positions = np.arange(ids.shape[1])
-    assert found.widths[0][:, : len(positions)] == pytest.approx(outputs[0].width[0].numpy(), rel=1e-5)
-    assert found.offsets[0][:, : len(positions)] == pytest.approx(outputs[0].center[0].numpy() - positions, abs=1e-5)
+    assert found.widths[0][:, : len(positions)] == pytest.approx(
+        outputs[0].width[0].numpy(), rel=1e-5
+    )
+    assert found.offsets[0][:, : len(positions)] == pytest.approx(
+        outputs[0].center[0].numpy() - positions, abs=1e-5
+    )
     assert learned_windows(make_model(tokenizers, local_window=3), tokenizers, SENTENCES) is None
 
 
 def test_windows_of_any_method_that_says_where_a_query_looks(tokenizers):
-    """A Gaussian around the query has its middle there; a width that is fixed is the same everywhere."""
-    locality = {"localness_layers": None, "encoder_locality": [{"neighbor": True}, {"local_hard": 4.0, "window": 5}]}
+    """A Gaussian around the query has its middle there; a width that is fixed is the same
+    everywhere.
+    """
+    locality = {
+        "localness_layers": None,
+        "encoder_locality": [{"neighbor": True}, {"local_hard": 4.0, "window": 5}],
+    }
     found = learned_windows(make_model(tokenizers, **locality), tokenizers, SENTENCES)
     assert found.layers == [0, 1]
     assert not found.offsets[0].any()
     assert (found.widths[1] == 4).all()
     model = make_model(tokenizers, localness_window="head")
-    for parameter in (own for name, own in model.named_parameters() if name.endswith("head_window")):
+    for parameter in (
+        own for name, own in model.named_parameters() if name.endswith("head_window")
+    ):
         torch.nn.init.zeros_(parameter)
     for layer in learned_windows(model, tokenizers, SENTENCES).widths:
         assert layer == pytest.approx(25)  # 50 · sigmoid(0)
@@ -95,9 +119,18 @@ def test_windows_of_any_method_that_says_where_a_query_looks(tokenizers):
 
 @pytest.mark.parametrize("locality", [{"block": {"length": 2}}, {"head_area": 3}])
 def test_plots_of_few_dimensions_and_of_blocks(tokenizers, locality):
-    options = {"localness_layers": None, "encoder_locality": [locality, None], "encoder_attention_heads": 8}
-    system = System("ours", runs=[[]], model=make_model(tokenizers, **options), tokenizers=tokenizers)
-    assert [plot.name for plot in attention_plots(system, "ours", SENTENCES)] == ["distance_ours", "entropy_ours"]
+    options = {
+        "localness_layers": None,
+        "encoder_locality": [locality, None],
+        "encoder_attention_heads": 8,
+    }
+    system = System(
+        "ours", runs=[[]], model=make_model(tokenizers, **options), tokenizers=tokenizers
+    )
+    assert [plot.name for plot in attention_plots(system, "ours", SENTENCES)] == [
+        "distance_ours",
+        "entropy_ours",
+    ]
 
 
 def test_area_usage_of_real_weights(tokenizers):
@@ -105,14 +138,20 @@ def test_area_usage_of_real_weights(tokenizers):
     alone = area_usage(make_model(tokenizers), tokenizers, SENTENCES)
     assert list(alone) == [0, 1]
     assert alone[0] == pytest.approx(np.eye(2), abs=1e-6)
-    block = make_model(tokenizers, localness_layers=None, encoder_locality=[{"block": {"length": 2}}, None])
+    block = make_model(
+        tokenizers, localness_layers=None, encoder_locality=[{"block": {"length": 2}}, None]
+    )
     assert list(area_usage(block, tokenizers, SENTENCES)) == [1], "a block replaces the attention"
     model, caught = make_model(tokenizers, head_area=3, localness_layers=[0]), {}
     for name in ("q_proj", "k_proj"):
         projection = getattr(model.get_encoder().layers[0].self_attn, name)
-        projection.register_forward_hook(lambda m, a, output, name=name: caught.update({name: output}))
+        projection.register_forward_hook(
+            lambda m, a, output, name=name: caught.update({name: output})
+        )
     found = area_usage(model, tokenizers, ["one two three"])[0]
-    query, key = (caught[name][0].unflatten(-1, (2, 8)) for name in ("q_proj", "k_proj"))  # [T, H, D]
+    query, key = (
+        caught[name][0].unflatten(-1, (2, 8)) for name in ("q_proj", "k_proj")
+    )  # [T, H, D]
     energies = torch.einsum("ihd,jsd->hisj", query, key) / 8**0.5
     weights = energies.flatten(2).softmax(dim=-1).unflatten(-1, energies.shape[2:])
     assert found == pytest.approx(weights.sum(dim=-1).mean(dim=1).numpy(), abs=1e-5)
@@ -125,11 +164,15 @@ def test_numbers_stand_out_from_their_cells(tmp_path):
     [image] = figure.axes[0].images
 
     def luminance(colour):
-        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)]
+        linear = [
+            v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)
+        ]
         return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
     for text, share in zip(figure.axes[0].texts, shares.flat, strict=True):
-        dark, light = sorted([luminance(text.get_color()), luminance(image.to_rgba(100 * share)[:3])])
+        dark, light = sorted(
+            [luminance(text.get_color()), luminance(image.to_rgba(100 * share)[:3])]
+        )
         assert (light + 0.05) / (dark + 0.05) >= 4.5
     save_figure(figure, tmp_path / "area.svg")
     assert "fill: #ffffff" in (tmp_path / "area.svg").read_text()  # a colour is no identifier
@@ -139,9 +182,13 @@ def test_long_sentences_are_measured_a_few_at_a_time(tokenizers, monkeypatch):
     model, sizes = make_model(tokenizers), []
     texts = ["one two", "x", "the number is twenty-one.", "one two", "one two"]
     together = attention_statistics(model, tokenizers, texts)
-    model.register_forward_pre_hook(lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True
+    )
     # two of "one two"
-    monkeypatch.setattr(sys.modules["csan_hf.analysis.attention_statistics"], "BATCH_CELLS", 2 * 7**2)
+    monkeypatch.setattr(
+        sys.modules["csan_hf.analysis.attention_statistics"], "BATCH_CELLS", 2 * 7**2
+    )
     alone = attention_statistics(model, tokenizers, texts)
     assert sizes == [2, 2, 1]
     assert alone.mass == pytest.approx(together.mass, abs=1e-6)
@@ -152,8 +199,16 @@ def test_systems_are_told_apart_also_without_red_or_green():
     assert len({tuple(style.items()) for style in systems.values()}) == len(SYSTEMS) + 2
     assert styles_of(["yours", "CNN", "mine"])["CNN"] == systems["CNN"]
     # Machado et al. (2009): complete deuteranopia and protanopia, on linear RGB
-    deutan = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
-    protan = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    deutan = [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ]
+    protan = [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ]
     to_xyz = [[0.412, 0.358, 0.180], [0.213, 0.715, 0.072], [0.019, 0.119, 0.950]]
     colours = np.array([to_rgb(colour) for colour in COLOURS])
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Sentences that a translation leaves out: against loops over tokens and characters, and as a warning."""
+"""Sentences that a translation leaves out: against loops over tokens and characters, and as a
+warning.
+"""
 
 import numpy as np
 import pytest
@@ -31,7 +33,9 @@ def slow(alignment, sentences):
         start = alignment.source.starts[token]
         return places[next(place for place in range(start, len(text)) if not text[place].isspace())]
 
-    tokens = [token for token, word in enumerate(alignment.source.word_of_token) if word is not None]
+    tokens = [
+        token for token, word in enumerate(alignment.source.word_of_token) if word is not None
+    ]
     sizes, covering = ([0] * len(sentences) for _ in range(2))
     for token in tokens:
         sizes[sentence_of(token)] += 1
@@ -52,12 +56,21 @@ def test_uncovered_sentences_equal_their_definition(seed, tokenizer):
     matrix = generator.random((len(target.ids), len(source.ids)), dtype=np.float32) ** 8
     alignment = Alignment(source, target, matrix)
     assert uncovered_sentences(alignment, sentences) == slow(alignment, sentences)
-    assert seed or uncovered_sentences(alignment, sentences) == [0, 1, 2, 3, 4]  # of no translation at all
+    assert seed or uncovered_sentences(alignment, sentences) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # of no translation at all
 
 
 def test_a_sentence_without_attention_is_named(tokenizer):
     sentences = ["the number is two. ", "   ", "犬が走る。", "the number is one."]
     source, target = tokenize_texts(tokenizer, ["".join(sentences), "one two three four"])
-    first = [word is not None and start < 18 for word, start in zip(source.word_of_token, source.starts, strict=True)]
+    first = [
+        word is not None and start < 18
+        for word, start in zip(source.word_of_token, source.starts, strict=True)
+    ]
     matrix = np.array([first] * len(target.ids), dtype=np.float32)
     assert uncovered_sentences(Alignment(source, target, matrix), sentences) == [2, 3]

@@ -13,13 +13,17 @@ from csan_hf.analysis import Alignment, TokenizedText, draw_heat_map, plot_heat_
 
 
 def text_of(tokens):
-    return TokenizedText(" ".join(tokens), tuple(range(len(tokens))), tuple(tokens), tuple(tokens), tuple(tokens))
+    return TokenizedText(
+        " ".join(tokens), tuple(range(len(tokens))), tuple(tokens), tuple(tokens), tuple(tokens)
+    )
 
 
 def alignment_of(source, target, matrix=None, measure="weight"):
     if matrix is None:
         matrix = np.random.default_rng(0).random((len(target), len(source)))
-    return Alignment(text_of(source), text_of(target), np.asarray(matrix, dtype=np.float32), measure)
+    return Alignment(
+        text_of(source), text_of(target), np.asarray(matrix, dtype=np.float32), measure
+    )
 
 
 def drawn(alignment, **arguments) -> Figure:
@@ -30,7 +34,9 @@ def drawn(alignment, **arguments) -> Figure:
 
 def test_rows_are_target_tokens_from_top_to_bottom():
     matrix = [[0.1, 0.9, 0.2], [0.3, 0.4, 0.5]]
-    figure = drawn(alignment_of(["$", "$\\frac{$", "a_b^c"], "xy", matrix, "some measure"), title="$\\sum{$")
+    figure = drawn(
+        alignment_of(["$", "$\\frac{$", "a_b^c"], "xy", matrix, "some measure"), title="$\\sum{$"
+    )
     axes, colour_bar = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["$", "$\\frac{$", "a_b^c"]
@@ -38,7 +44,11 @@ def test_rows_are_target_tokens_from_top_to_bottom():
     assert heights[0] > heights[1]
     assert axes.transData.transform((0, 0))[1] > axes.transData.transform((0, 1))[1]
     np.testing.assert_allclose(axes.images[0].get_array(), matrix, rtol=1e-6)
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("source", "target", "$\\sum{$")
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == (
+        "source",
+        "target",
+        "$\\sum{$",
+    )
     assert colour_bar.get_ylabel() == "some measure"
 
 
@@ -59,7 +69,9 @@ def test_colours_are_white_at_zero():
     assert colours([[0, 0]])[0] == (0, 1)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (60, 60), (12, 60), (60, 3), (170, 20)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 1), (3, 3), (60, 60), (12, 60), (60, 3), (170, 20)]
+)
 def test_labels_stand_apart(rows, columns):
     figure = drawn(alignment_of([f"s{n}" for n in range(columns)], [f"t{n}" for n in range(rows)]))
     axes = figure.axes[0]
@@ -74,8 +86,11 @@ def test_labels_stand_apart(rows, columns):
     assert all(lower.y1 <= upper.y0 for upper, lower in itertools.pairwise(boxes))
 
 
-def test_characters_that_another_font_has_and_one_warning_for_those_that_none_has(tmp_path, monkeypatch):
-    # matplotlib's own, read from its folder: its cached list lacks them if an environment was removed in use
+def test_characters_that_another_font_has_and_one_warning_for_those_that_none_has(
+    tmp_path, monkeypatch
+):
+    # matplotlib's own, read from its folder: its cached list lacks them if an environment was
+    # removed in use
     files = font_manager.findSystemFonts(get_data_path())
     fonts = [font_manager.ttfFontProperty(font_manager.get_font(file)) for file in files]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
@@ -84,6 +99,8 @@ def test_characters_that_another_font_has_and_one_warning_for_those_that_none_ha
         figure = drawn(alignment_of(["Ⓐ", "ü"], ["␣the", "ß", "</s>", "ж"]))
     assert "STIXGeneral" in figure.axes[0].get_xticklabels()[0].get_fontfamily()
     with pytest.warns(UserWarning, match="'。がる犬走'") as caught:
-        draw_heat_map(alignment_of(["犬", "が", "走る", "。"], ["the", "dog", "runs"]), tmp_path / "a.png")
+        draw_heat_map(
+            alignment_of(["犬", "が", "走る", "。"], ["the", "dog", "runs"]), tmp_path / "a.png"
+        )
     assert len(caught) == 1
     assert (tmp_path / "a.png").exists()

@@ -11,13 +11,22 @@ LENGTH = 9
 
 
 def csan(**overrides):
-    sizes = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
-    return CsanConfig(vocab_size=20, d_model=16, encoder_layers=3, decoder_layers=2, **sizes, **overrides)
+    sizes = {
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 8,
+        "decoder_ffn_dim": 8,
+    }
+    return CsanConfig(
+        vocab_size=20, d_model=16, encoder_layers=3, decoder_layers=2, **sizes, **overrides
+    )
 
 
 def record(attention, kept):
     """Keeps an attention module's values and what it makes of them, before the heads are mixed."""
-    attention.v_proj.register_forward_hook(lambda module, inputs, output: kept.append(output.requires_grad_()))
+    attention.v_proj.register_forward_hook(
+        lambda module, inputs, output: kept.append(output.requires_grad_())
+    )
     attention.out_proj.register_forward_hook(lambda module, inputs, output: kept.append(inputs[0]))
 
 
@@ -37,8 +46,18 @@ def seen_by(kept, query, num_heads):
         {"local_window": None, "head_area": 1},
         {"local_window": 3, "head_area": 3, "localness_layers": [1]},
         {"local_window": 3, "head_area": 5, "decoder_localness_layers": [0]},
-        {"local_window": 3, "head_area": 3, "head_boundary": "circular", "decoder_localness_layers": [0, 1]},
-        {"local_window": None, "head_area": 3, "localness_window": "query", "cross_localness_layers": [1]},
+        {
+            "local_window": 3,
+            "head_area": 3,
+            "head_boundary": "circular",
+            "decoder_localness_layers": [0, 1],
+        },
+        {
+            "local_window": None,
+            "head_area": 3,
+            "localness_window": "query",
+            "cross_localness_layers": [1],
+        },
         {
             "encoder_locality": [
                 *({"bi_direct": True, **fields} for fields in ({}, {"window": 5, "head_area": 3})),
@@ -65,7 +84,9 @@ def test_the_reach_is_the_model_s(fields):
     for reach in attention_reaches(config, length=LENGTH):
         for layer in reach.layers:
             seen.add((reach.part, layer))
-            assert torch.equal(seen_by(kept[reach.part, layer], reach.query, 4), reach.heads > 0), reach
+            assert torch.equal(seen_by(kept[reach.part, layer], reach.query, 4), reach.heads > 0), (
+                reach
+            )
             for position in range(LENGTH):
                 head = reach.query[0]
                 one = seen_by(kept[reach.part, layer], (head, position), 4)[head]
@@ -77,13 +98,22 @@ def test_the_reach_is_the_model_s(fields):
 def test_the_receptive_field_is_the_model_s(layers, kernel):
     torch.manual_seed(0)
     config = PervasiveAttentionConfig(
-        vocab_size=9, source_embed_dim=16, target_embed_dim=16, num_layers=layers, growth_rate=8, kernel_size=kernel
+        vocab_size=9,
+        source_embed_dim=16,
+        target_embed_dim=16,
+        num_layers=layers,
+        growth_rate=8,
+        kernel_size=kernel,
     )
     decoder = PervasiveAttentionModel(config).double().eval().decoder
-    target, source = (torch.randn(1, 13, 16, dtype=torch.double, requires_grad=True) for _ in range(2))
+    target, source = (
+        torch.randn(1, 13, 16, dtype=torch.double, requires_grad=True) for _ in range(2)
+    )
     grid = decoder(inputs_embeds=target, encoder_hidden_states=source, output_attentions=True).grid
     gradients = torch.autograd.grad(grid[0, 7, 6].square().sum(), (target, source))
-    rows, columns = (gradient[0].abs().sum(-1).nonzero().flatten().tolist() for gradient in gradients)
+    rows, columns = (
+        gradient[0].abs().sum(-1).nonzero().flatten().tolist() for gradient in gradients
+    )
     reach = grid_reach(config)
     radius = reach.shape[0] - 1
     assert rows == list(range(7 - radius, 8))
@@ -99,16 +129,26 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
     [
         (csan(), ["layers 1, 2, 3 of 3: window of 11 tokens, area of 3 heads", 2]),
         (
-            csan(localness_window="fixed", local_window=None, head_area=1, cross_localness_layers=[0]),
+            csan(
+                localness_window="fixed", local_window=None, head_area=1, cross_localness_layers=[0]
+            ),
             ["width D = 10; here P = i + 2", "width D = 10; here P = i)", 2],
         ),
         (
-            csan(localness_window="layer", localness_layers=[0], decoder_localness_layers=[1], local_window=3),
+            csan(
+                localness_window="layer",
+                localness_layers=[0],
+                decoder_localness_layers=[1],
+                local_window=3,
+            ),
             ["area of 3 heads\nGaussian", "no later tokens\nGaussian", 3],
         ),
         (csan(local_window=201, localness_window="head"), ["D learned for each head", 2]),
         (PervasiveAttentionConfig(num_layers=4).to_dict(), []),
-        (csan(local_window=5, architectures=["CsanForSequenceClassification"]), ["window of 5 tokens", 0]),
+        (
+            csan(local_window=5, architectures=["CsanForSequenceClassification"]),
+            ["window of 5 tokens", 0],
+        ),
     ],
 )
 def test_the_picture_says_what_it_shows(config, titles, tmp_path):
@@ -134,7 +174,9 @@ def test_the_picture_says_what_it_shows(config, titles, tmp_path):
 def test_pictures_differ_where_models_do():
     one, two = (attention_reaches(csan(head_area=area), length=LENGTH)[0] for area in (1, 3))
     assert one.areas.tolist() == torch.eye(4).tolist()
-    assert two.areas.tolist() == [[float(abs(row - column) < 2) for column in range(4)] for row in range(4)]
+    assert two.areas.tolist() == [
+        [float(abs(row - column) < 2) for column in range(4)] for row in range(4)
+    ]
     plain = csan(local_window=None, head_area=1)
     assert not is_drawn(plain)
     with pytest.raises(ValueError, match="Nothing of this model is local"):

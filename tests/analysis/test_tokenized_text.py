@@ -23,14 +23,23 @@ def tokenizer():
     [
         ("", []),
         ("   ", []),
-        ("the number, twenty", [("the", ["␣the"]), ("number,", ["␣number", ","]), ("twenty", ["␣twenty"])]),
+        (
+            "the number, twenty",
+            [("the", ["␣the"]), ("number,", ["␣number", ","]), ("twenty", ["␣twenty"])],
+        ),
         ("  the  is ", [("the", ["␣", "␣", "␣the"]), ("is", ["␣", "␣is"])]),
         ("ﬁ is", [("ﬁ", ["␣", "f", "i"]), ("is", ["␣is"])]),  # one character that becomes two
-        ("e\u0301 is", [("e\u0301", ["␣", "\\xc3", "\\xa9"]), ("is", ["␣is"])]),  # two that become one
+        (
+            "e\u0301 is",
+            [("e\u0301", ["␣", "\\xc3", "\\xa9"]), ("is", ["␣is"])],
+        ),  # two that become one
         ("５ is", [("５", ["␣", "5"]), ("is", ["␣is"])]),
         ("the\u3000is", [("the", ["␣the"]), ("is", ["␣is"])]),  # white space of other kinds
         ("the\u00a0\tis", [("the", ["␣the"]), ("is", ["␣", "\\t", "is"])]),
-        ("</s> is", [("</s>", ["␣", "<", "/", "s", ">"]), ("is", ["␣is"])]),  # typed, hence no special token
+        (
+            "</s> is",
+            [("</s>", ["␣", "<", "/", "s", ">"]), ("is", ["␣is"])],
+        ),  # typed, hence no special token
         ("犬が走る。 is", [("犬が走る。", ["␣犬が走る", "。"]), ("is", ["␣is"])]),
     ],
 )

@@ -55,7 +55,9 @@ def test_runs_as_one_model_are_a_row(tmp_path, tokenizers, capsys):
     assert hypotheses.read_text().splitlines() == expected
     assert not of_two.folder(tmp_path).exists(), "its members are not finished"
     write_report(suite, read_tables(suite, tmp_path, samples=50), tmp_path, {}, {})
-    assert "| together | 28 |" in (tmp_path / "report.md").read_text(), "the parameters of all members"
+    assert "| together | 28 |" in (tmp_path / "report.md").read_text(), (
+        "the parameters of all members"
+    )
     publish_suite(suite, tmp_path, tmp_path / "published")
     published = tmp_path / "published" / hypotheses.relative_to(tmp_path)
     assert published.read_bytes() == hypotheses.read_bytes()
@@ -73,8 +75,12 @@ def test_runs_as_one_model_are_a_row(tmp_path, tokenizers, capsys):
     assert "together, one, seed 1 is left out: " in (told := capsys.readouterr().err)
     assert "have different vocabularies" in told
     member = {"name": "a card's text", "config": {"dropout": 0}}
-    assert trained_keys({"members": [member]}) == trained_keys({"members": [{**member, "name": "another"}]})
-    with pytest.raises(RecipeError, match="was trained by another recipe than the suite now has for together"):
+    assert trained_keys({"members": [member]}) == trained_keys(
+        {"members": [{**member, "name": "another"}]}
+    )
+    with pytest.raises(
+        RecipeError, match="was trained by another recipe than the suite now has for together"
+    ):
         publish_suite(suite_with_models(tmp_path, [1, 2, 3]), tmp_path, tmp_path / "published")
 
 
@@ -86,7 +92,9 @@ def test_members_are_all_seeds_of_the_systems_named(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("members", "said"), [([], "must list systems"), (["2D"], "must list systems (1D, plain)")])
+@pytest.mark.parametrize(
+    ("members", "said"), [([], "must list systems"), (["2D"], "must list systems (1D, plain)")]
+)
 def test_members_must_be_systems(tmp_path, members, said):
     with pytest.raises(RecipeError, match=re.escape(said)):
         suite_with_models(tmp_path, [1], members)

@@ -23,7 +23,11 @@ def test_a_text_is_cut_where_the_sentences_of_its_reference_end():
     longer = WHOLE.replace("house", "house of cards").replace("three", "4")
     assert sentences_of(longer, SENTENCES)[3] == "page 4 is missing"
     assert sentences_of(longer, SENTENCES)[2] == SENTENCES[2]
-    assert sentences_of(WHOLE.replace(SENTENCES[2] + " ", ""), SENTENCES) == [*SENTENCES[:2], "", SENTENCES[3]]
+    assert sentences_of(WHOLE.replace(SENTENCES[2] + " ", ""), SENTENCES) == [
+        *SENTENCES[:2],
+        "",
+        SENTENCES[3],
+    ]
     assert sentences_of("", SENTENCES) == [""] * 4
     assert sentences_of("nothing of it", ["a b c"]) == ["nothing of it"]
 
@@ -47,11 +51,23 @@ def test_failures(text, kinds):
 def suite_of_lengths(folder, **changes):
     (folder / "dev.tsv").write_text("".join(f"w{n}\t{n % 5} of these it is\n" for n in range(40)))
     data = {"data_dir": str(folder), "train": "dev.tsv", "test": "dev.tsv", "validation": "dev.tsv"}
-    data |= {"source_lang": "a", "target_lang": "b", "source_column": "0", "target_column": "1", "join": 3}
+    data |= {
+        "source_lang": "a",
+        "target_lang": "b",
+        "source_column": "0",
+        "target_column": "1",
+        "join": 3,
+    }
     base = {"data": {**data, "join_test": [4]}, "training": {"max_steps": 3}}
     (folder / "base.yaml").write_text(yaml.safe_dump(base))
     columns = {"1": ["test"], "4": ["test_x4"]}
-    suite = {"metric": "bleu", "systems": {"plain": {}}, "data": {"one": {}}, "seeds": [1, 2], "lengths": "joined"}
+    suite = {
+        "metric": "bleu",
+        "systems": {"plain": {}},
+        "data": {"one": {}},
+        "seeds": [1, 2],
+        "lengths": "joined",
+    }
     suite |= {"tables": {"joined": columns}, "sizes": {"small": {"base": "base.yaml"}}, **changes}
     (folder / "suite.yaml").write_text(yaml.safe_dump(suite, sort_keys=False))
     return load_suite(folder / "suite.yaml")
@@ -69,7 +85,9 @@ def test_a_report_shows_curves_failures_and_places(tmp_path):
         (folder / "test_x4.txt").write_text("".join(f"{text}\n" for text in texts))
     found = read_lengths(suite, tmp_path)
     assert (found.trained, found.longest) == (3, 4)
-    assert found.failures == {"plain": {"ends early": 0.05, "runs on": 0.0, "repeats": 0.0, "skips": 0.0}}
+    assert found.failures == {
+        "plain": {"ends early": 0.05, "runs on": 0.0, "repeats": 0.0, "skips": 0.0}
+    }
     assert len(found.places["plain"]) == 4
     assert found.places["plain"][0] > found.places["plain"][3]
     write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
@@ -93,10 +111,22 @@ def test_curves_of_somebody_else_are_not_replaced(tmp_path):
     ("changes", "message"),
     [
         ({"lengths": "joind"}, r"lengths must name a table \(joined\), got 'joind'"),
-        ({"tables": {"joined": {"4": ["test_x4"]}}}, "must be numbers of sentences joined: 1 with a split"),
-        ({"tables": {"joined": {"1": ["test"], "all": ["test_x4"]}}}, "must be numbers of sentences joined"),
-        ({"tables": {"joined": {"1": ["test"], "5": ["test_x4"]}}}, "the others with its SPLIT_xNUMBER"),
-        ({"tables": {"joined": {"1": ["validation"], "4": ["test_x4"]}}}, "the others with its SPLIT_xNUMBER"),
+        (
+            {"tables": {"joined": {"4": ["test_x4"]}}},
+            "must be numbers of sentences joined: 1 with a split",
+        ),
+        (
+            {"tables": {"joined": {"1": ["test"], "all": ["test_x4"]}}},
+            "must be numbers of sentences joined",
+        ),
+        (
+            {"tables": {"joined": {"1": ["test"], "5": ["test_x4"]}}},
+            "the others with its SPLIT_xNUMBER",
+        ),
+        (
+            {"tables": {"joined": {"1": ["validation"], "4": ["test_x4"]}}},
+            "the others with its SPLIT_xNUMBER",
+        ),
         ({"lengths": ["joined"]}, r"lengths must name a table"),
         ({"data": {"one": {"data": {"join_test": 4}}}}, "one has no split 'test_x4'"),
     ],

@@ -31,24 +31,42 @@ def suite_folder(tmp_path):
         run = prepare(cell, folder)
         (run / "model.safetensors").write_text("weights")
         finish(cell, folder, 3)
-    for name in ("report.md", "scores.csv", "dev.png", "report.json", "dev.svg", "speeds.json", "notes.txt"):
-        (folder / name).write_text("{}" if name == "speeds.json" else f"# {suite.name}\n{name} of {folder}")
+    for name in (
+        "report.md",
+        "scores.csv",
+        "dev.png",
+        "report.json",
+        "dev.svg",
+        "speeds.json",
+        "notes.txt",
+    ):
+        (folder / name).write_text(
+            "{}" if name == "speeds.json" else f"# {suite.name}\n{name} of {folder}"
+        )
     (folder / "references/one").mkdir(parents=True)
-    (folder / "references/one/validation.txt").write_text("".join(f"{number % 5} x\n" for number in range(40)))
+    (folder / "references/one/validation.txt").write_text(
+        "".join(f"{number % 5} x\n" for number in range(40))
+    )
     return suite, folder
 
 
 def test_the_report_and_what_it_rests_on_are_published_and_nothing_else(suite_folder, tmp_path):
     suite, folder = suite_folder
     published = publish_suite(suite, folder, tmp_path / "public")
-    of_runs = {f"{cell.folder(folder).relative_to(folder)}/{name}" for cell in suite.cells for name in OF_A_RUN}
+    of_runs = {
+        f"{cell.folder(folder).relative_to(folder)}/{name}"
+        for cell in suite.cells
+        for name in OF_A_RUN
+    }
     assert files(tmp_path / "public") == of_runs | REPORT
     assert len(published) == len({*published}) == 4 * 4 + 5
     for path in published:
         if path.suffix != ".png":
             assert str(tmp_path).encode() not in path.read_bytes()
         if path.name == "validation.txt":
-            assert path.read_bytes() == (folder / path.relative_to(tmp_path / "public")).read_bytes()
+            assert (
+                path.read_bytes() == (folder / path.relative_to(tmp_path / "public")).read_bytes()
+            )
 
 
 def test_a_suite_goes_on_from_what_was_published(suite_folder, tmp_path):
@@ -72,15 +90,21 @@ def test_targets_that_are_refused(suite_folder, tmp_path):
     for name in ("report.md", "scores.csv", "dev.png"):
         (mine := tmp_path / f"of others {name}" / "runs").mkdir(parents=True)
         (mine.parent / name).write_text("# mine")
-        with pytest.raises(RecipeError, match=rf"{name} is not of a report of suite, size small: choose another"):
+        with pytest.raises(
+            RecipeError, match=rf"{name} is not of a report of suite, size small: choose another"
+        ):
             publish_suite(suite, folder, mine.parent)
         assert files(mine.parent) == {name}
     publish_suite(suite, folder, tmp_path / "public")
     (other := tmp_path / "other").mkdir()
-    with pytest.raises(RecipeError, match="public/runs/one/plain/seed_1 was trained by another recipe"):
+    with pytest.raises(
+        RecipeError, match="public/runs/one/plain/seed_1 was trained by another recipe"
+    ):
         publish_suite(make_suite(other, steps=2), other, tmp_path / "public")
     for own in (folder / ".." / "suite", folder / "runs" / "one"):
-        with pytest.raises(RecipeError, match="is the folder in which the suite trains, or lies in it"):
+        with pytest.raises(
+            RecipeError, match="is the folder in which the suite trains, or lies in it"
+        ):
             publish_suite(suite, folder, own)
     (mark := suite.cells[0].folder(folder) / "finished.json").unlink()
     with pytest.raises(RecipeError, match=r"seed_1 is finished, .* copy that folder there first"):
@@ -92,7 +116,9 @@ def test_targets_that_are_refused(suite_folder, tmp_path):
 
 
 @pytest.mark.parametrize("written", range(0, 21, 4))
-def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(suite_folder, tmp_path, monkeypatch, written):
+def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(
+    suite_folder, tmp_path, monkeypatch, written
+):
     suite, folder = suite_folder
     publish_suite(suite, folder, tmp_path / "public")
     for cell in suite.cells:
@@ -123,14 +149,20 @@ def test_other_data_are_noticed(suite_folder, tmp_path):
     compare_suite(suite, tmp_path / "public", only="report")
     shutil.rmtree(tmp_path / "public" / "references")
     (folder / "dev.tsv").write_text("".join(f"w{number}\t{number % 4} x\n" for number in range(40)))
-    with pytest.raises(RecipeError, match=r"one/validation: .* and the published runs in .* have other data"):
+    with pytest.raises(
+        RecipeError, match=r"one/validation: .* and the published runs in .* have other data"
+    ):
         compare_suite(suite, tmp_path / "public", only="report")
 
 
 def test_secrets_and_paths_stay(suite_folder, tmp_path):
     suite, folder = suite_folder
     run = suite.cells[0].folder(folder)
-    results = {"parameters": 10, "training": {"seconds": 1.0, "updates": 1}, "where": f"{run}/model.safetensors"}
+    results = {
+        "parameters": 10,
+        "training": {"seconds": 1.0, "updates": 1},
+        "where": f"{run}/model.safetensors",
+    }
     (run / "results.json").write_text(json.dumps(results))
     publish_suite(suite, folder, tmp_path / "public")
     public = json.loads((suite.cells[0].folder(tmp_path / "public") / "results.json").read_text())

@@ -16,12 +16,21 @@ from csan_hf.comparison import compare, compare_suite, schedule
 from csan_hf.comparison.compare import describe_cost, progress_reporter
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import read_tables
-from csan_hf.comparison.schedule import FINISHED, Progress, load_cell, recipe_text, run_cells, run_environment
+from csan_hf.comparison.schedule import (
+    FINISHED,
+    Progress,
+    load_cell,
+    recipe_text,
+    run_cells,
+    run_environment,
+)
 from csan_hf.comparison.speed import Speed
 from csan_hf.comparison.suite import load_suite
 from csan_hf.training.recipe import RecipeError
 
-SPEED = Speed(parameters=1_000, seconds=0.5, tokens=10.0, relative=1.0, evaluation=30.0, scoring=120.0)
+SPEED = Speed(
+    parameters=1_000, seconds=0.5, tokens=10.0, relative=1.0, evaluation=30.0, scoring=120.0
+)
 STUB = (sys.executable, str(Path(__file__).parent / "stub_trainer.py"))
 
 
@@ -36,7 +45,9 @@ def make_suite(folder, systems=("plain", "1D"), steps=12):
         "source_column": "0",
         "target_column": "1",
     }
-    (folder / "base.yaml").write_text(yaml.safe_dump({"data": data, "training": {"max_steps": steps}}))
+    (folder / "base.yaml").write_text(
+        yaml.safe_dump({"data": data, "training": {"max_steps": steps}})
+    )
     suite = {
         "metric": "g2p_wer",
         "seeds": [1, 2, 3],
@@ -63,7 +74,10 @@ def prepare(cell, folder):
 
 def report(suite, folder):
     write_report(suite, read_tables(suite, folder, samples=50), folder, {}, {})
-    return {name: (folder / name).read_bytes() for name in ("report.md", "report.json", "scores.csv", "dev.svg")}
+    return {
+        name: (folder / name).read_bytes()
+        for name in ("report.md", "report.json", "scores.csv", "dev.svg")
+    }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="runs end with their suite on Linux")
@@ -80,7 +94,9 @@ def test_a_suite_killed_five_times_ends_like_one_that_was_not(tmp_path):
             run_all(make_suite(killed), killed)
             os._exit(0)
         time.sleep(draw.uniform(0.2, 0.8))
-        (os.kill if number % 2 else os.killpg)(child, signal.SIGKILL)  # alone, or with all of its group
+        (os.kill if number % 2 else os.killpg)(
+            child, signal.SIGKILL
+        )  # alone, or with all of its group
         os.waitpid(child, 0)
         time.sleep(0.3)  # runs whose suite is gone save, and end
         states = {path: path.read_text() for path in killed.rglob("state")}
@@ -102,7 +118,9 @@ def test_a_cell_that_fails_is_reported_and_tried_again(tmp_path):
     suite = make_suite(tmp_path, systems=("plain", "fails"), steps=1)
     ended = run_all(suite, tmp_path)
     assert ended.done == 6
-    assert sorted(ended.failed) == sorted(cell.name for cell in suite.cells if cell.system == "fails")
+    assert sorted(ended.failed) == sorted(
+        cell.name for cell in suite.cells if cell.system == "fails"
+    )
     reason = ended.failed["fails, one, seed 1"]
     assert reason.startswith("exit status 2, ")
     assert reason.endswith("log.txt: there is no such [0m corpus")
@@ -117,8 +135,14 @@ def test_a_cell_that_fails_is_reported_and_tried_again(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_the_runs(tmp_path, number):
     if number == signal.SIGINT:
-        signal.signal(number, signal.default_int_handler)  # a shell's background job begins with it ignored
-    suite, running, handler = make_suite(tmp_path, steps=100_000), [], signal.getsignal(signal.SIGTERM)
+        signal.signal(
+            number, signal.default_int_handler
+        )  # a shell's background job begins with it ignored
+    suite, running, handler = (
+        make_suite(tmp_path, steps=100_000),
+        [],
+        signal.getsignal(signal.SIGTERM),
+    )
 
     def end(progress):
         if all(share > 0 for share in progress.running.values()):
@@ -136,17 +160,26 @@ def test_signals_end_the_runs(tmp_path, number):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_finished_suite_trains_nothing_and_a_cell_of_another_recipe_is_refused(tmp_path, finished):
+def test_a_finished_suite_trains_nothing_and_a_cell_of_another_recipe_is_refused(
+    tmp_path, finished
+):
     suite = make_suite(tmp_path, steps=1)
     for cell in suite.cells:
         (prepare(cell, tmp_path) / FINISHED).write_text("{}")
-        cell.recipe.update(description="another", license="mit")  # what a card says changes no training
+        cell.recipe.update(
+            description="another", license="mit"
+        )  # what a card says changes no training
     assert run_cells(suite.cells, tmp_path, command=("false",)).done == 12
     if not finished:
         (suite.cells[0].folder(tmp_path) / FINISHED).unlink()
     other = make_suite(tmp_path, steps=2)
-    for act in (lambda: run_all(other, tmp_path), lambda: compare_suite(other, tmp_path, only="report")):
-        with pytest.raises(RecipeError, match=r"was trained by another recipe .* plain, one, seed 1"):
+    for act in (
+        lambda: run_all(other, tmp_path),
+        lambda: compare_suite(other, tmp_path, only="report"),
+    ):
+        with pytest.raises(
+            RecipeError, match=r"was trained by another recipe .* plain, one, seed 1"
+        ):
             act()
     (run := suite.cells[0].folder(tmp_path) / "cell.yaml").unlink()
     (run.parent / "checkpoint-5").mkdir()
@@ -154,7 +187,9 @@ def test_a_finished_suite_trains_nothing_and_a_cell_of_another_recipe_is_refused
         run_all(suite, tmp_path)
 
 
-@pytest.mark.parametrize(("visible", "expected"), [(None, ["0", "1", "0"]), ("2, 5", ["2", "5", "2"])])
+@pytest.mark.parametrize(
+    ("visible", "expected"), [(None, ["0", "1", "0"]), ("2, 5", ["2", "5", "2"])]
+)
 def test_cells_share_the_accelerators_that_the_suite_may_use(monkeypatch, visible, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
@@ -183,7 +218,10 @@ def test_nothing_is_measured_beside_what_others_made_or_without_data(tmp_path, m
     (mine := tmp_path / "mine").mkdir()
     (mine / "report.md").write_text("mine")
     suite = make_suite(tmp_path, steps=1)
-    with pytest.raises(RecipeError, match=r"mine/report\.md is not of a report of suite, size small: choose another"):
+    with pytest.raises(
+        RecipeError,
+        match=r"mine/report\.md is not of a report of suite, size small: choose another",
+    ):
         compare_suite(suite, mine)
     with pytest.raises(RecipeError, match="none no run of suite, size small, is finished"):
         compare_suite(suite, tmp_path / "none", only="report")
@@ -197,7 +235,9 @@ def test_nothing_is_measured_beside_what_others_made_or_without_data(tmp_path, m
 def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
     suite = make_suite(tmp_path, steps=1)
     monkeypatch.setattr(compare, "measure_speed", lambda recipes: dict.fromkeys(recipes, SPEED))
-    monkeypatch.setattr(schedule.run_cells, "__kwdefaults__", {**schedule.run_cells.__kwdefaults__, "command": STUB})
+    monkeypatch.setattr(
+        schedule.run_cells, "__kwdefaults__", {**schedule.run_cells.__kwdefaults__, "command": STUB}
+    )
     for cell in suite.cells[4:]:
         (prepare(cell, tmp_path) / FINISHED).write_text("{}")  # for the moment
     assert run_all(suite, tmp_path).done == 12
@@ -205,7 +245,9 @@ def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
         shutil.rmtree(cell.folder(tmp_path))
     lines = (tmp_path / "dev.tsv").read_text()
     (tmp_path / "dev.tsv").write_text(lines.replace("0 x", "9 x"))
-    with pytest.raises(RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"):
+    with pytest.raises(
+        RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"
+    ):
         compare_suite(suite, tmp_path)
     assert not suite.cells[4].folder(tmp_path).exists()
     (tmp_path / "dev.tsv").write_text(lines)
@@ -220,7 +262,10 @@ def test_costs_and_the_hours_to_go(tmp_path, capsys):
     # 3,600 updates at 0.5 s, 7 evaluations of 30 s and 120 s of scoring: 2,130 s a run
     text = describe_cost(suite, recipes, speeds, tmp_path, 2)
     assert max(map(len, text.splitlines())) < 80
-    assert text.splitlines()[2].split() == f"plain {SPEED.parameters:,} 0.500 × {SPEED.relative:.2f} 6 3.5".split()
+    assert (
+        text.splitlines()[2].split()
+        == f"plain {SPEED.parameters:,} 0.500 × {SPEED.relative:.2f} 6 3.5".split()
+    )
     assert "12 runs to be done: 7.1 hours one after the other" in text
     assert "3.5 with 2 side by side" in " ".join(text.split())
     show = progress_reporter(suite, recipes, speeds, tmp_path, 2)

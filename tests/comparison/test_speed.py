@@ -47,7 +47,9 @@ def test_no_system_pays_for_the_one_before(monkeypatch):
 
     monkeypatch.setattr(speed.time, "perf_counter", lambda: now[0])
     systems = {"plain": 1.0, "equal": 1.0, "half": 2.0}
-    found = speed.time_in_turn({name: updates(name, seconds) for name, seconds in systems.items()}, 12, 0.0)
+    found = speed.time_in_turn(
+        {name: updates(name, seconds) for name, seconds in systems.items()}, 12, 0.0
+    )
     assert found == {name: [(seconds, 10.0)] * 12 for name, seconds in systems.items()}
     places = [order[start : start + 6 : 2].index("plain") for start in range(0, len(order), 6)]
     assert set(places) == {0, 1, 2}
@@ -56,7 +58,12 @@ def test_no_system_pays_for_the_one_before(monkeypatch):
 
 def test_the_system_whose_recipe_is_wrong_is_named_and_nothing_is_pushed(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(TranslationTrainer, "init_hf_repo", lambda trainer, **_: seen.append("pushed"), raising=False)
+    monkeypatch.setattr(
+        TranslationTrainer,
+        "init_hf_repo",
+        lambda trainer, **_: seen.append("pushed"),
+        raising=False,
+    )
     recipe = tiny_recipe(tmp_path, max_tokens=400, push_to_hub=True)
     assert speed.measure_speed({"plain": recipe}, rounds=1, seconds=0)
     assert seen == []

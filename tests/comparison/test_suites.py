@@ -14,7 +14,11 @@ from csan_hf.recipes import SUITES
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
 
-SIZES = [(name, size) for name in SUITES.names() for size in yaml.safe_load(SUITES.file(name).read_text())["sizes"]]
+SIZES = [
+    (name, size)
+    for name in SUITES.names()
+    for size in yaml.safe_load(SUITES.file(name).read_text())["sizes"]
+]
 BASE = {
     "model": "csan",
     "config": {"d_model": 16, "encoder_layers": 2, "local_window": 7, "head_area": 3},
@@ -28,7 +32,11 @@ SUITE = {
         "plain": {"preset": None},
         "soft": {"preset": "local_soft", "seeds": 1},
         "2D": {"config": {"head_area": 5}},
-        "grid": {"model": "pervasive_attention", "config": {"num_layers": 2}, "data": {"train": "more.tsv"}},
+        "grid": {
+            "model": "pervasive_attention",
+            "config": {"num_layers": 2},
+            "data": {"train": "more.tsv"},
+        },
     },
     "data": {"one": {}, "two": {"data": {"test": "test.tsv"}}},
     "tables": {"dev": ["validation"], "test": ["test"]},
@@ -46,10 +54,17 @@ def write_suite(folder, **changes):
 def test_a_suite_becomes_cells(tmp_path):
     suite = load_suite(write_suite(tmp_path), data_dir="here")
     cells = {(cell.system, cell.data, cell.seed): cell.recipe for cell in suite.cells}
-    assert len(cells) == len(suite.cells) == 14  # 4 systems × 2 data sets × 2 seeds, less one seed of "soft"
+    assert (
+        len(cells) == len(suite.cells) == 14
+    )  # 4 systems × 2 data sets × 2 seeds, less one seed of "soft"
     assert [cell.seed for cell in suite.cells] == [3] * 8 + [4] * 6
     plain, soft, local, grid = (cells[name, "two", 3] for name in ("plain", "soft", "2D", "grid"))
-    assert plain["config"] == {"d_model": 16, "encoder_layers": 2, "head_area": 1, "local_window": None}
+    assert plain["config"] == {
+        "d_model": 16,
+        "encoder_layers": 2,
+        "head_area": 1,
+        "local_window": None,
+    }
     assert soft["config"]["localness_window"] == "query"
     assert soft["config"]["local_window"] is None
     assert (local["config"]["local_window"], local["config"]["head_area"]) == (7, 5)
@@ -70,30 +85,63 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"metric": "wre"}, "no metric 'wre'"),
         ({"metric": None}, "the key metric is missing"),
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems plain"),
-        ({"systems": {"x": {"published": 3}}}, r"systems\.x: published must hold names and their settings, got 3"),
+        (
+            {"systems": {"x": {"published": 3}}},
+            r"systems\.x: published must hold names and their settings, got 3",
+        ),
         ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
-        ({"seeds": [-1]}, r"seeds must be a list of different whole numbers from 0 to 2\^32 - 1, got \[-1\]"),
-        ({"systems": {"x": {"overwrite": True}}}, "x: overwrite says what to do with a run, which a suite decides"),
-        ({"systems": {"x": {"training": {"max_steps": None}}}}, r"x: a suite needs training\.max_steps"),
-        ({"systems": {"x": {"training": {"push_to_hub": True}}}}, r"x: training\.push_to_hub: .* to one name"),
+        (
+            {"seeds": [-1]},
+            r"seeds must be a list of different whole numbers from 0 to 2\^32 - 1, got \[-1\]",
+        ),
+        (
+            {"systems": {"x": {"overwrite": True}}},
+            "x: overwrite says what to do with a run, which a suite decides",
+        ),
+        (
+            {"systems": {"x": {"training": {"max_steps": None}}}},
+            r"x: a suite needs training\.max_steps",
+        ),
+        (
+            {"systems": {"x": {"training": {"push_to_hub": True}}}},
+            r"x: training\.push_to_hub: .* to one name",
+        ),
         (
             {"systems": {"plain": {}, "x": {"data": {"source_lang": "c"}}}},
             r"x has another data\.source_lang than plain, and would be scored on other sentences",
         ),
         ({"tables": {"test": ["tset"]}}, "no data set has a split tset"),
-        ({"data": {"one": {}}, "tables": {"dev": {"all": ["validation", "validation"]}}}, "of one stands twice"),
-        ({"tables": {"dev": {"all": ["validation"]}}}, r"dev\.all: there is no data set of that name, only one, two"),
+        (
+            {"data": {"one": {}}, "tables": {"dev": {"all": ["validation", "validation"]}}},
+            "of one stands twice",
+        ),
+        (
+            {"tables": {"dev": {"all": ["validation"]}}},
+            r"dev\.all: there is no data set of that name, only one, two",
+        ),
         ({"sise": 3}, "unknown key sise"),
         ({"data": {}}, "data must hold names"),
         ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
         ({"sizes": {"small": {"base": "/etc/shadow"}}}, r"the path of a recipe \(\.yaml\)"),
         ({"sizes": {1: {"base": "base.yaml"}}}, "sizes: the name 1 is no text: put it in quotes"),
-        ({"systems": {"x": "plain"}}, r"systems\.x must hold keys of a recipe and their values, got 'plain'"),
-        ({"systems": {"x": {"config": [1]}}}, r"systems\.x: the section config must hold keys and values"),
-        ({"systems": {"x": {"seeds": -1}}}, r"systems\.x\.seeds must say how many seeds, 1 or more, got -1"),
+        (
+            {"systems": {"x": "plain"}},
+            r"systems\.x must hold keys of a recipe and their values, got 'plain'",
+        ),
+        (
+            {"systems": {"x": {"config": [1]}}},
+            r"systems\.x: the section config must hold keys and values",
+        ),
+        (
+            {"systems": {"x": {"seeds": -1}}},
+            r"systems\.x\.seeds must say how many seeds, 1 or more, got -1",
+        ),
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
-        ({"tables": {"dev": {"two": "validation"}}}, r"tables\.dev\.two must be a list of splits, got 'validation'"),
+        (
+            {"tables": {"dev": {"two": "validation"}}},
+            r"tables\.dev\.two must be a list of splits, got 'validation'",
+        ),
         ({"tables": {"../dev": ["validation"]}}, r"tables '\.\./dev' cannot be the name of a file"),
     ],
 )
@@ -108,7 +156,10 @@ def test_splits_of_several_language_pairs(tmp_path):
     pairs = {"data": {"language_pairs": ["de-en", "en-de"], "test": {"2016": "test.tsv"}}}
     tables = {"test": {"into English": ["2016_de-en"], "into German": ["2016_en-de"]}}
     suite = load_suite(write_suite(tmp_path, data={"one": pairs}, tables=tables))
-    assert suite.tables["test"] == {"into English": ("one", ("2016_de-en",)), "into German": ("one", ("2016_en-de",))}
+    assert suite.tables["test"] == {
+        "into English": ("one", ("2016_de-en",)),
+        "into German": ("one", ("2016_en-de",)),
+    }
     arguments = load_cell(suite.cells[0], tmp_path).data_arguments()
     assert list(arguments.split_names) == ["train", "validation", "2016_de-en", "2016_en-de"]
 
@@ -116,11 +167,15 @@ def test_splits_of_several_language_pairs(tmp_path):
 def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
     copy = shutil.copy(SUITES.file("multi30k"), tmp_path)
     scripts = Path(__file__).parents[2] / "scripts"
-    assert load_suite(scripts / "suites/g2p.yaml").cells[0].recipe == load_suite("g2p").cells[0].recipe
+    assert (
+        load_suite(scripts / "suites/g2p.yaml").cells[0].recipe == load_suite("g2p").cells[0].recipe
+    )
     assert load_suite(copy).cells[0].recipe == load_suite("multi30k").cells[0].recipe
     path = write_suite(tmp_path, sizes={"small": {"base": "numbers"}})
     assert load_suite(path).cells[0].recipe["data"]["dataset"] == "numbers"
-    with pytest.raises(RecipeError, match=r"There is no recipe .*other.yaml. The folder holds .*base.yaml"):
+    with pytest.raises(
+        RecipeError, match=r"There is no recipe .*other.yaml. The folder holds .*base.yaml"
+    ):
         load_suite(write_suite(tmp_path, sizes={"small": {"base": "other.yaml"}}))
 
 
@@ -128,7 +183,9 @@ def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
 def test_the_suites_of_the_repository(name, size, tmp_path):
     suite = load_suite(name, size=size)
     assert {cell.system for cell in suite.cells} == set(suite.systems)
-    first = {name: next(cell for cell in suite.cells if cell.system == name) for name in suite.systems}
+    first = {
+        name: next(cell for cell in suite.cells if cell.system == name) for name in suite.systems
+    }
     for cell in first.values():  # the model does not depend on the data set
         recipe = load_cell(cell, tmp_path)
         assert recipe.training_arguments().max_steps > 0
@@ -145,6 +202,7 @@ def test_table_1_has_the_papers_ten_systems():
     local = {name: config.local_layers("encoder") for name, config in configs.items()}
     assert local == {name: [] if name == "Transformer" else [0, 1, 2] for name in configs}
     specifications = [
-        repr([config.layer_locality("encoder", layer) for layer in range(6)]) for config in configs.values()
+        repr([config.layer_locality("encoder", layer) for layer in range(6)])
+        for config in configs.values()
     ]
     assert len(set(specifications)) == 10

@@ -36,13 +36,19 @@ def finish(cell, folder, wrong):
     (path / "hypotheses").mkdir(parents=True)
     lines = [f"{'?' if number < wrong else number % 5} x\n" for number in range(40)]
     (path / "hypotheses/validation.txt").write_text("".join(lines))
-    results = {"parameters": 7, "training": {"seconds": 60.0, "updates": 5}, "environment": {"device": cell.data}}
+    results = {
+        "parameters": 7,
+        "training": {"seconds": 60.0, "updates": 5},
+        "environment": {"device": cell.data},
+    }
     (path / "results.json").write_text(json.dumps(results))
     (path / "finished.json").write_text("{}")
 
 
 def finished_suite(folder, wrong=3, **options):
-    """A suite whose cells are finished, with so many wrong words each; where `wrong` says None, they are not."""
+    """A suite whose cells are finished, with so many wrong words each; where `wrong` says None,
+    they are not.
+    """
     suite = make_suite(folder, **options)
     for cell in suite.cells:
         if (count := wrong(cell) if callable(wrong) else wrong) is not None:
@@ -51,15 +57,23 @@ def finished_suite(folder, wrong=3, **options):
 
 
 def test_scores_and_differences(tmp_path):
-    wrong = {("plain", "one"): (20, 22, 24), ("plain", "two"): (30, 30, 30), ("1D", "one"): (10, 12, 14)}
-    suite = finished_suite(tmp_path, lambda cell: wrong.get((cell.system, cell.data), (None,) * 3)[cell.seed - 1])
+    wrong = {
+        ("plain", "one"): (20, 22, 24),
+        ("plain", "two"): (30, 30, 30),
+        ("1D", "one"): (10, 12, 14),
+    }
+    suite = finished_suite(
+        tmp_path, lambda cell: wrong.get((cell.system, cell.data), (None,) * 3)[cell.seed - 1]
+    )
     (table,) = read_tables(suite, tmp_path, samples=200)
     plain, local = table.rows["plain"], table.rows["1D"]
     assert plain.columns["one"].seeds == {1: 50.0, 2: 55.0, 3: 60.0}
     assert plain.columns["one"].score == pytest.approx(55)
     assert plain.mean == pytest.approx(65)
     assert plain.pooled is None
-    assert plain.columns["one"].vote == pytest.approx(55)  # word 20 and 21 are wrong in two of three seeds
+    assert plain.columns["one"].vote == pytest.approx(
+        55
+    )  # word 20 and 21 are wrong in two of three seeds
     assert list(local.columns) == ["one"]
     assert local.pooled.difference == pytest.approx(-25)  # the columns that both have
     low, high = local.pooled.interval
@@ -74,12 +88,19 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
     wrong = {"plain": (20, 24, 31), "1D": (10, 12, 14), "2D": (19,)}
 
     def count(cell):
-        if cell.seed <= len(wrong[cell.system]) and (cell.system, cell.data, cell.seed) != ("1D", "two", 3):
+        if cell.seed <= len(wrong[cell.system]) and (cell.system, cell.data, cell.seed) != (
+            "1D",
+            "two",
+            3,
+        ):
             return wrong[cell.system][cell.seed - 1] - (cell.data == "two")
 
     suite = finished_suite(tmp_path, count, systems=("plain", "1D", "2D"))
     suite.tables["joined"] = {"one": suite.tables["dev"]["one"]}
-    speeds = {"plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0), "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0)}
+    speeds = {
+        "plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0),
+        "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0),
+    }
     failed = {"1D, two, seed 3": "exit status 2, log.txt: <b> is [not](here)"}
     write_report(suite, read_tables(suite, tmp_path, samples=200), tmp_path, speeds, failed)
     for name in ("report.md", "scores.csv"):
@@ -87,12 +108,20 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
 
 
 def test_operations_and_published_figures_are_columns(tmp_path):
-    suite = replace(finished_suite(tmp_path, lambda cell: 20), published={"1D": {"BLEU": 27.1, "parameters": "6M"}})
-    speeds = {"plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0, 2.5e7), "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0)}
+    suite = replace(
+        finished_suite(tmp_path, lambda cell: 20),
+        published={"1D": {"BLEU": 27.1, "parameters": "6M"}},
+    )
+    speeds = {
+        "plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0, 2.5e7),
+        "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0),
+    }
     write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, speeds, {})
     text = (tmp_path / "report.md").read_text()
     head, _, plain, local, *_ = (line for line in text.splitlines() if line.startswith("|"))
-    assert head.endswith(" | runs | FLOPs a target token (×10⁵) | published BLEU | published parameters |")
+    assert head.endswith(
+        " | runs | FLOPs a target token (×10⁵) | published BLEU | published parameters |"
+    )
     assert plain.endswith(" | 250 |  |  |")
     assert local.endswith(" |  | 27.1 | 6M |")
     assert "matrix products and convolutions of a forward pass" in text
@@ -100,13 +129,18 @@ def test_operations_and_published_figures_are_columns(tmp_path):
 
 
 def test_what_a_seed_changes_is_learned_from_others(tmp_path):
-    wrong = {"plain": lambda seed: 20 + 4 * seed, "1D": lambda seed: 10, "2D": lambda seed: 10 if seed == 1 else None}
+    wrong = {
+        "plain": lambda seed: 20 + 4 * seed,
+        "1D": lambda seed: 10,
+        "2D": lambda seed: 10 if seed == 1 else None,
+    }
     suite = finished_suite(tmp_path, lambda cell: wrong[cell.system](cell.seed), systems=[*wrong])
     (table,) = read_tables(suite, tmp_path, samples=200)
     assert table.between_seeds.degrees == 4
     assert table.between_seeds.variance == pytest.approx(50)  # of 10, 0, -10 and 0, 0, 0
     several, one = (table.rows[name].pooled.interval for name in ("1D", "2D"))
-    # Their segments are the same, but 1 + 1/3 of the variance between seeds counts instead of 1/3 + 1/3
+    # Their segments are the same, but 1 + 1/3 of the variance between seeds counts instead of 1/3 +
+    # 1/3
     assert 1.2 < (one[1] - one[0]) / (several[1] - several[0]) <= 2**0.5
     assert table.unequal_seeds[0] == "plain"
     assert table.rows["plain"].between_seeds == pytest.approx(10)
@@ -116,11 +150,17 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
 def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
     trained, systems = [("one", 1), ("two", 1), ("one", 2)], ("plain", "1D", "2D", "3D", "4D")
     suite = finished_suite(
-        tmp_path, lambda cell: 20 + cell.seed if (cell.data, cell.seed) in trained else None, systems=systems
+        tmp_path,
+        lambda cell: 20 + cell.seed if (cell.data, cell.seed) in trained else None,
+        systems=systems,
     )
     (table,) = read_tables(suite, tmp_path, samples=20)
     row = table.rows["1D"]
-    assert (row.columns["one"].test.degrees, row.columns["two"].test.degrees, row.pooled.degrees) == (5, 0, 0)
+    assert (
+        row.columns["one"].test.degrees,
+        row.columns["two"].test.degrees,
+        row.pooled.degrees,
+    ) == (5, 0, 0)
     write_report(suite, [replace(table, segments={"one": 29, "two": 30})], tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
     assert "\n1D, 2D, 3D, 4D: without a second seed of any system" in text
@@ -132,7 +172,9 @@ def test_each_data_set_has_its_own_tokenizer(tmp_path):
     make_suite(tmp_path)
     content = yaml.safe_load((tmp_path / "suite.yaml").read_text())
     data = {"one": {}, "two": {"bleu_tokenize": "char"}}
-    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({**content, "metric": "bleu", "data": data}))
+    (tmp_path / "suite.yaml").write_text(
+        yaml.safe_dump({**content, "metric": "bleu", "data": data})
+    )
     suite = load_suite(tmp_path / "suite.yaml")
     for cell in suite.cells:
         finish(cell, tmp_path, 3)
@@ -145,7 +187,10 @@ def test_each_data_set_has_its_own_tokenizer(tmp_path):
 
 def test_names_that_mean_something_in_markdown_or_a_picture(tmp_path):
     suite = finished_suite(tmp_path, systems=("plain", "$_{$ (2)"))
-    suite.tables["dev set"] = {"_a|b$\n$_{$": suite.tables["dev"]["one"], "two": suite.tables.pop("dev")["two"]}
+    suite.tables["dev set"] = {
+        "_a|b$\n$_{$": suite.tables["dev"]["one"],
+        "two": suite.tables.pop("dev")["two"],
+    }
     write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
     assert "](dev%20set.png)" in text
@@ -166,15 +211,24 @@ def test_signs_flipped_where_a_seed_moves_all():
     generator = np.random.default_rng(5)
     found = {"alone": 0, "with seeds": 0}
     for _ in range(300):
-        # Ten languages and one training each for two systems, whose seeds are known by 8 degrees of freedom
-        differences = 0.3 * generator.standard_normal(10) + np.sqrt(2 / 3) * generator.standard_normal()
+        # Ten languages and one training each for two systems, whose seeds are known by 8 degrees of
+        # freedom
+        differences = (
+            0.3 * generator.standard_normal(10) + np.sqrt(2 / 3) * generator.standard_normal()
+        )
         variance = SeedVariance(generator.chisquare(8) / 8, 0.0, 8)
         found["alone"] += sign_flip_test(differences, trials=99) < 0.05
-        found["with seeds"] += sign_flip_test(differences, variance=variance, per_run=2 / 3, trials=99) < 0.05
+        found["with seeds"] += (
+            sign_flip_test(differences, variance=variance, per_run=2 / 3, trials=99) < 0.05
+        )
     assert found["alone"] > 0.5 * 300
     assert 0.01 * 300 < found["with seeds"] < 0.08 * 300
     few = [0.5, 1.0, 1.5]
-    assert sign_flip_test(few, variance=SeedVariance(0.0, 0.0, 8), per_run=1.0) == sign_flip_test(few) == 0.25
+    assert (
+        sign_flip_test(few, variance=SeedVariance(0.0, 0.0, 8), per_run=1.0)
+        == sign_flip_test(few)
+        == 0.25
+    )
 
 
 def test_columns_of_one_training_are_moved_together(tmp_path):
@@ -210,9 +264,17 @@ def test_several_tests_beside_bonferroni_of_every_set():
     for number in range(1, 7):
         p_values = [*(generator.random(number) ** 3)]
         p_values[-1] = p_values[0]
-        sets = [set(chosen) for size in range(1, number + 1) for chosen in combinations(range(number), size)]
+        sets = [
+            set(chosen)
+            for size in range(1, number + 1)
+            for chosen in combinations(range(number), size)
+        ]
         expected = [
-            max(min(1, len(chosen) * min(p_values[member] for member in chosen)) for chosen in sets if place in chosen)
+            max(
+                min(1, len(chosen) * min(p_values[member] for member in chosen))
+                for chosen in sets
+                if place in chosen
+            )
             for place in range(number)
         ]
         assert holm_adjusted(p_values) == pytest.approx(expected)
@@ -221,7 +283,9 @@ def test_several_tests_beside_bonferroni_of_every_set():
 
 def test_p_values_know_how_many_systems_are_tested(tmp_path):
     wrong = {"plain": 20, "near": 19, "better": 2}
-    suite = finished_suite(tmp_path, lambda cell: wrong[cell.system] if cell.data == "one" else 20, systems=[*wrong])
+    suite = finished_suite(
+        tmp_path, lambda cell: wrong[cell.system] if cell.data == "one" else 20, systems=[*wrong]
+    )
     (table,) = read_tables(suite, tmp_path, samples=2000)
     near, better = table.rows["near"], table.rows["better"]
     assert better.adjusted == pytest.approx(2 * better.pooled.p_value)
@@ -240,7 +304,10 @@ def test_p_values_know_how_many_systems_are_tested(tmp_path):
 def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
     def with_data(cell, references, training_set="a"):
         path = cell.folder(tmp_path) / "results.json"
-        facts = {"training_set": {"sha256": training_set}, "references": {"validation": digest_of_lines(references)}}
+        facts = {
+            "training_set": {"sha256": training_set},
+            "references": {"validation": digest_of_lines(references)},
+        }
         path.write_text(json.dumps({**json.loads(path.read_text()), "data": facts}))
 
     scored_with = [f"{number % 5} x" for number in range(40)]  # as `make_suite` writes them
@@ -258,15 +325,23 @@ def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
         with_data(cell, scored_with, training_set=cell.system)  # of each system its own
     assert read_tables(suite, tmp_path, samples=20)
     for changes, message in (
-        ({"training_set": "b"}, "the training set of one, 1D: 1D, one, seed 3 and 1D, one, seed 1 in"),
-        ({"references": scored_with[:-1]}, "one/validation: 1D, one, seed 3 and plain, one, seed 1 in"),
+        (
+            {"training_set": "b"},
+            "the training set of one, 1D: 1D, one, seed 3 and 1D, one, seed 1 in",
+        ),
+        (
+            {"references": scored_with[:-1]},
+            "one/validation: 1D, one, seed 3 and plain, one, seed 1 in",
+        ),
     ):
         with_data(cells[-1], **{"references": scored_with, "training_set": "1D", **changes})
         with pytest.raises(RecipeError, match=message):
             read_tables(suite, tmp_path)
     for cell in cells:
         with_data(cell, scored_with[::-1])
-    with pytest.raises(RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"):
+    with pytest.raises(
+        RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"
+    ):
         read_tables(suite, tmp_path)
 
 
@@ -277,7 +352,9 @@ def test_a_vote_takes_of_equally_frequent_hypotheses_that_of_the_earliest_run():
 def test_a_picture_has_a_panel_for_each_column(tmp_path):
     systems = ("plain", "1D", "2D")
     suite = finished_suite(
-        tmp_path, lambda cell: None if (cell.system, cell.data) == ("1D", "two") else 3, systems=systems
+        tmp_path,
+        lambda cell: None if (cell.system, cell.data) == ("1D", "two") else 3,
+        systems=systems,
     )
     (table,) = read_tables(suite, tmp_path, samples=20)
     figures = [
@@ -289,8 +366,13 @@ def test_a_picture_has_a_panel_for_each_column(tmp_path):
     assert len({axes.get_xlim() for axes in panels}) == 1
     for axes, column in zip(panels, ("one", "one", "two"), strict=True):
         drawn = [(*line.get_xdata(), *line.get_ydata()) for line in axes.lines[1:]]
-        tests = [(place, table.rows[name].columns.get(column)) for place, name in enumerate(systems[1:])]
+        tests = [
+            (place, table.rows[name].columns.get(column)) for place, name in enumerate(systems[1:])
+        ]
         assert len(drawn) == len([score for _, score in tests if score])
-    assert (panels[2].lines[1].get_xdata()[0], panels[2].lines[1].get_ydata()[0]) == (0, 1)  # 2D: as many are wrong
+    assert (panels[2].lines[1].get_xdata()[0], panels[2].lines[1].get_ydata()[0]) == (
+        0,
+        1,
+    )  # 2D: as many are wrong
     assert "G2P WER, beam 5, minus that of plain" in figures[0].get_supxlabel()
     assert not figures[1].axes[0].lines[1:]

@@ -35,14 +35,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        reason = reason_to_skip(item.cls.__name__, item.name) if getattr(item, "cls", None) else None
+        reason = (
+            reason_to_skip(item.cls.__name__, item.name) if getattr(item, "cls", None) else None
+        )
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)
 def _model_names() -> Iterator[None]:
-    patches = [patch.dict(getattr(modeling_auto, mapping), names) for mapping, names in NAMES.items()]
+    patches = [
+        patch.dict(getattr(modeling_auto, mapping), names) for mapping, names in NAMES.items()
+    ]
     for active in patches:
         active.start()
     yield

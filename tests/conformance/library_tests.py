@@ -1,11 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""transformers' own model tests, fetched at test time; none of their code is kept in this repository.
+"""transformers' own model tests, fetched at test time; none of their code is kept in this
+repository.
 
 pip fetches the source distribution that matches the installed transformers, which holds
-`tests/test_modeling_common.py`, once into a cache folder. It lacks the tests of `generate` and of single models:
-`CSAN_HF_TRANSFORMERS_TESTS=DIR` names a checkout of transformers that has them; without it they are left out, and the
-report says so. `python tests/conformance/library_tests.py` fetches now and prints where the tests are.
-"""
+`tests/test_modeling_common.py`, once into a cache folder. It lacks the tests of `generate` and of
+single models: `CSAN_HF_TRANSFORMERS_TESTS=DIR` names a checkout of transformers that has them;
+without it they are left out, and the report says so. `python tests/conformance/library_tests.py`
+fetches now and prints where the tests are."""
 
 from __future__ import annotations
 
@@ -35,41 +36,64 @@ class UnavailableError(Exception):
 def fetch() -> Path:
     """The folder that holds the source distribution's `tests`, fetched if it is not in the cache.
 
-    Safe to call from several processes at once: one fetches, the others wait for it. A folder appears under its final
-    name only when it is complete.
+    Safe to call from several processes at once: one fetches, the others wait for it. A folder
+    appears under its final name only when it is complete.
 
     Raises:
         UnavailableError: There is no such distribution, or no network.
     """
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "csan_hf"
-    folder = Path(os.environ.get(CACHE_VARIABLE) or default) / f"transformers-{transformers.__version__}"
+    folder = (
+        Path(os.environ.get(CACHE_VARIABLE) or default) / f"transformers-{transformers.__version__}"
+    )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(folder.name + ".lock")):
             if not (folder / "tests").is_dir():
                 _fetch_into(folder)
     except OSError as error:
-        raise UnavailableError(f"the cache {folder.parent} cannot be used ({error}); set {CACHE_VARIABLE}") from error
+        raise UnavailableError(
+            f"the cache {folder.parent} cannot be used ({error}); set {CACHE_VARIABLE}"
+        ) from error
     return folder / "tests"
 
 
 def _fetch_into(folder: Path) -> None:
     requirement = f"transformers=={transformers.__version__}"
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as temporary:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-input",
+        ]
         command += ["--no-deps", "--no-binary", "transformers", "--retries", "1", "--timeout", "20"]
         try:
             run = subprocess.run(
-                [*command, "--dest", temporary, requirement], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS
+                [*command, "--dest", temporary, requirement],
+                capture_output=True,
+                text=True,
+                timeout=_DOWNLOAD_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise UnavailableError(f"pip did not fetch {requirement} in {_DOWNLOAD_SECONDS} s") from None
+            raise UnavailableError(
+                f"pip did not fetch {requirement} in {_DOWNLOAD_SECONDS} s"
+            ) from None
         archives = list(Path(temporary).glob("transformers-*.tar.gz"))
         if run.returncode or not archives:
-            raise UnavailableError(f"pip cannot fetch the sources of {requirement}: {run.stderr.strip()[-200:]}")
+            raise UnavailableError(
+                f"pip cannot fetch the sources of {requirement}: {run.stderr.strip()[-200:]}"
+            )
         with tarfile.open(archives[0]) as tar:
-            members = [member for member in tar if Path(member.name).match("transformers-*/tests/*.py")]
-            only_data: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
+            members = [
+                member for member in tar if Path(member.name).match("transformers-*/tests/*.py")
+            ]
+            only_data: Any = (
+                {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            )  # from Python 3.11.4 on
             tar.extractall(temporary, members, **only_data)
         sources = archives[0].with_suffix("").with_suffix("") / "tests"
         if not (sources / "test_modeling_common.py").exists():
@@ -80,27 +104,39 @@ def _fetch_into(folder: Path) -> None:
 
 
 class LibraryTests:
-    """The parts of the library's tests that the conformance tests use; those of `generate` only with a checkout."""
+    """The parts of the library's tests that the conformance tests use; those of `generate` only
+    with a checkout.
+    """
 
     def __init__(self) -> None:
         checkout = os.environ.get(CHECKOUT_VARIABLE)
         if checkout and not (Path(checkout) / "tests" / "generation" / "test_utils.py").exists():
-            raise ValueError(f"{CHECKOUT_VARIABLE} must be a checkout of transformers, got {checkout!r}.")
+            raise ValueError(
+                f"{CHECKOUT_VARIABLE} must be a checkout of transformers, got {checkout!r}."
+            )
         _make_package(fetch(), checkout)
         common = importlib.import_module("tests.test_modeling_common")
         self.has_generation = checkout is not None
         self.ModelTesterMixin: Any = common.ModelTesterMixin
-        self.GenerationTesterMixin: Any = importlib.import_module("tests.generation.test_utils").GenerationTesterMixin
-        self.ConfigTester: Any = importlib.import_module("tests.test_configuration_common").ConfigTester
+        self.GenerationTesterMixin: Any = importlib.import_module(
+            "tests.generation.test_utils"
+        ).GenerationTesterMixin
+        self.ConfigTester: Any = importlib.import_module(
+            "tests.test_configuration_common"
+        ).ConfigTester
 
 
 def _make_package(sources: Path, checkout: str | None) -> None:
-    """Make `import tests.x` find the source distribution, then the checkout, then stand-ins of one line each."""
+    """Make `import tests.x` find the source distribution, then the checkout, then stand-ins of one
+    line each.
+    """
     package = ModuleType("tests")
     package.__path__ = [str(sources)] + ([str(Path(checkout) / "tests")] if checkout else [])
     sys.modules["tests"] = package
     if not checkout:
-        _stand_in("generation.test_utils", GenerationTesterMixin=type("GenerationTesterMixin", (), {}))
+        _stand_in(
+            "generation.test_utils", GenerationTesterMixin=type("GenerationTesterMixin", (), {})
+        )
     # Exporting has tests of its own here; the library's take minutes for each class.
     mixins = ("ExportTesterMixin", "ExportGenerateTesterMixin")
     _stand_in("exporters.test_export", **{name: type(name, (), {}) for name in mixins})

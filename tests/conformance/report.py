@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""A pytest plugin: at the end of a run, how the library's tests went for each class, beside Marian in the same run.
+"""A pytest plugin: at the end of a run, how the library's tests went for each class, beside Marian
+in the same run.
 
-It reads the reports, so it works with and without pytest-xdist. The run fails if a class skipped a test that Marian
-passed and that is not in the table `SKIPS`.
-"""
+It reads the reports, so it works with and without pytest-xdist. The run fails if a class skipped a
+test that Marian passed and that is not in the table `SKIPS`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from conformance.library_tests import CHECKOUT_VARIABLE
 
 _FILE = "conformance/test_conformance.py"
 _GENERATIVE = tuple(
-    f"{family}ForConditionalGeneration" for family in ("Csan", "PervasiveAttention", "RnnSearch", "ConvS2S")
+    f"{family}ForConditionalGeneration"
+    for family in ("Csan", "PervasiveAttention", "RnnSearch", "ConvS2S")
 )
 
 Outcomes = dict[str, dict[str, str]]
 
 _ONE_FUNCTION = (
-    "dense connections: all layers read and write one feature matrix, in one autograd function that recomputes by "
-    "itself; there are no separate layers to wrap in the library's checkpoint function"
+    "dense connections: all layers read and write one feature matrix, in one autograd function "
+    "that recomputes by itself; there are no separate layers to wrap in the library's checkpoint "
+    "function"
 )
-_ONE_WAY = "test_attention_outputs test_can_set_attention_dynamically test_eager_matches_sdpa_inference_* "
+_ONE_WAY = (
+    "test_attention_outputs test_can_set_attention_dynamically test_eager_matches_sdpa_inference_* "
+)
 _ONE_WAY += "test_sdpa_can_dispatch_non_composite_models"
-# Pattern of classes -> reason in their architecture -> tests that cannot apply to them. Nothing else in these tests
-# skips anything: the library's own conditions (no accelerator, no Flash Attention ...) skip for Marian alike.
+# Pattern of classes -> reason in their architecture -> tests that cannot apply to them. Nothing
+# else in these tests skips anything: the library's own conditions (no accelerator, no Flash
+# Attention ...) skip for Marian alike.
 SKIPS = {
     "PervasiveAttention*": {
         "the cache keeps the grid's last rows, which the library's empty `DynamicCache` cannot take": (
@@ -37,7 +42,8 @@ SKIPS = {
         "convolutions in the place of self-attention: there is no attention implementation to choose or mask": (
             f"{_ONE_WAY} test_custom_4d_attention_mask"
         ),
-        "a layer adds channels to one grid over target and source; there is no sequence of hidden states, one per "
+        "a layer adds channels to one grid over target and source; there is no sequence of hidden "
+        "states, one per "
         "layer, and the encoder is an embedding": "test_capture_outputs_decorator test_hidden_states_output",
         _ONE_FUNCTION: "test_gradient_checkpointing_enable_disable",
     },
@@ -51,12 +57,14 @@ SKIPS = {
     "RnnSearch*": {
         "LSTMs in the place of self-attention: there is no attention implementation to choose": _ONE_WAY,
         "one LSTM on either side: no layer's outputs to record with a hook, and no layers to compute again": (
-            "test_capture_outputs_decorator test_enable_input_require_grads_with_gradient_checkpointing"
+            "test_capture_outputs_decorator "
+            "test_enable_input_require_grads_with_gradient_checkpointing"
         ),
     },
     "ConvS2S*": {
         "convolutions in the place of self-attention: there is no attention implementation to choose": _ONE_WAY,
-        "encoder and decoder gather hidden states and attentions in their loops over the layers, without the hooks of "
+        "encoder and decoder gather hidden states and attentions in their loops over the layers, "
+        "without the hooks of "
         "the library's decorator": "test_capture_outputs_decorator",
     },
 }
@@ -76,7 +84,11 @@ def _outcomes(reporter: pytest.TerminalReporter) -> Outcomes:
     order = ("passed", "skipped", "failed")
     rows: Outcomes = {}
     for report in [report for reports in reporter.stats.values() for report in reports]:
-        if isinstance(report, pytest.TestReport) and _FILE in report.nodeid and report.nodeid.count("::") == 2:
+        if (
+            isinstance(report, pytest.TestReport)
+            and _FILE in report.nodeid
+            and report.nodeid.count("::") == 2
+        ):
             _, row, test = report.nodeid.split("::")
             before = rows.setdefault(row, {}).get(test, "passed")
             rows[row][test] = max(before, report.outcome, key=order.index)
@@ -84,7 +96,9 @@ def _outcomes(reporter: pytest.TerminalReporter) -> Outcomes:
 
 
 def unexplained_skips(rows: Outcomes) -> list[str]:
-    """Tests that Marian passed in the same run and a class skipped, unless the table of skips has them."""
+    """Tests that Marian passed in the same run and a class skipped, unless the table of skips has
+    them.
+    """
     found = []
     for row, tests in rows.items():
         if row.startswith("Marian"):
@@ -93,7 +107,9 @@ def unexplained_skips(rows: Outcomes) -> list[str]:
         found += [
             f"{row}.{test}"
             for test in tests
-            if tests[test] == "skipped" and beside.get(test) == "passed" and not reason_to_skip(row, test)
+            if tests[test] == "skipped"
+            and beside.get(test) == "passed"
+            and not reason_to_skip(row, test)
         ]
     return sorted(found)
 
@@ -106,10 +122,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_sep("=", "transformers' own tests")
     for row in sorted(rows):
         counts = Counter(rows[row].values())
-        write(f"{row:<46} {', '.join(f'{count} {outcome}' for outcome, count in sorted(counts.items()))}")
+        write(
+            f"{row:<46} "
+            f"{', '.join(f'{count} {outcome}' for outcome, count in sorted(counts.items()))}"
+        )
     if not os.environ.get(CHECKOUT_VARIABLE):
-        write(f"GenerationTesterMixin is not in the source distribution; {CHECKOUT_VARIABLE}=CHECKOUT runs it, too.")
-    write(f"Skipped though Marian passed, and not in `SKIPS`: {', '.join(unexplained_skips(rows)) or 'none'}")
+        write(
+            "GenerationTesterMixin is not in the source distribution; "
+            f"{CHECKOUT_VARIABLE}=CHECKOUT runs it, too."
+        )
+    write(
+        "Skipped though Marian passed, and not in `SKIPS`: "
+        f"{', '.join(unexplained_skips(rows)) or 'none'}"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Every public model class under the library's own mixins, and Marian beside them, on tiny configurations."""
+"""Every public model class under the library's own mixins, and Marian beside them, on tiny
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import pytest
 import tiny
 import torch
 from conformance.library_tests import LibraryTests, UnavailableError
-from transformers import Cache, EncoderDecoderCache, MarianConfig, MarianModel, MarianMTModel, PreTrainedConfig
+from transformers import (
+    Cache,
+    EncoderDecoderCache,
+    MarianConfig,
+    MarianModel,
+    MarianMTModel,
+    PreTrainedConfig,
+)
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from csan_hf import (
@@ -42,7 +51,12 @@ except UnavailableError as error:
 # The sizes and tokens of Marian's own tester
 BATCH, LENGTH, WORDS, WIDTH, LAYERS, HEADS, FFN = 13, 7, 99, 16, 2, 4, 4
 START, PAD, EOS, BOS = 3, 1, 2, 0
-TOKENS = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": BOS, "decoder_start_token_id": START}
+TOKENS = {
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "bos_token_id": BOS,
+    "decoder_start_token_id": START,
+}
 TRANSFORMER = {
     **tiny.transformer_sizes(WIDTH, layers=LAYERS, heads=HEADS, ffn=FFN),
     "vocab_size": WORDS,
@@ -89,7 +103,12 @@ CSAN_CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "1D": {**tiny.PLAIN, "local_window": 3, "localness_layers": [0]},
     "2D": {**tiny.ENCODER, "local_window": 5, "head_area": 3},
     "Gaussian": {**tiny.ENCODER, "localness_window": "layer"},
-    "everything": {**tiny.EVERYWHERE, "local_window": 5, "head_area": 3, "localness_window": "query"},
+    "everything": {
+        **tiny.EVERYWHERE,
+        "local_window": 5,
+        "head_area": 3,
+        "localness_window": "query",
+    },
 }
 
 
@@ -106,16 +125,26 @@ class ModelTester:
     num_attention_heads = HEADS
 
     def __init__(
-        self, parent: unittest.TestCase, config_class: type[PreTrainedConfig], options: dict, is_encoder_decoder: bool
+        self,
+        parent: unittest.TestCase,
+        config_class: type[PreTrainedConfig],
+        options: dict,
+        is_encoder_decoder: bool,
     ) -> None:
         self.parent = parent
-        self.config_class, self.options, self.is_encoder_decoder = config_class, options, is_encoder_decoder
+        self.config_class, self.options, self.is_encoder_decoder = (
+            config_class,
+            options,
+            is_encoder_decoder,
+        )
         self.num_hidden_layers = self.get_config().num_hidden_layers
 
     def get_config(self) -> PreTrainedConfig:
         return self.config_class(**self.options)
 
-    def prepare_config_and_inputs_for_common(self) -> tuple[PreTrainedConfig, dict[str, torch.Tensor]]:
+    def prepare_config_and_inputs_for_common(
+        self,
+    ) -> tuple[PreTrainedConfig, dict[str, torch.Tensor]]:
         """A configuration and a batch, the last source token of every sentence </s>."""
         source = torch.randint(START, WORDS, (BATCH, LENGTH))
         source[:, -1] = EOS
@@ -133,7 +162,9 @@ class _WindowedCache:
         self: Any, batch_size: int, past_key_values: Cache, seq_length: int | None, config: Any
     ) -> None:
         layers = getattr(past_key_values, "layers", ())
-        if seq_length is not None and any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers):
+        if seq_length is not None and any(
+            isinstance(layer, DynamicSlidingWindowLayer) for layer in layers
+        ):
             seq_length = min(seq_length, max(config.local_window // 2, 1))
         super()._check_past_key_values_for_generate(batch_size, past_key_values, seq_length, config)
 
@@ -155,7 +186,9 @@ class _RowCache:
 
 @contextlib.contextmanager
 def _named(self: unittest.TestCase, message: str = "", **parameters: Any) -> Iterator[None]:
-    """In the place of `subTest`: the first failure ends the test. Thousands of reports cost more than the checks."""
+    """In the place of `subTest`: the first failure ends the test. Thousands of reports cost more
+    than the checks.
+    """
     try:
         yield
     except Exception:
@@ -172,15 +205,23 @@ _FAMILY_SIZES = {
 }
 _CACHES = {CsanConfig: (_WindowedCache,), PervasiveAttentionConfig: (_RowCache,)}
 _WITHOUT_HEADS = ["hidden_size", "num_hidden_layers"]
-_COMMON_PROPERTIES = dict.fromkeys((PervasiveAttentionConfig, RnnSearchConfig, ConvS2SConfig), _WITHOUT_HEADS)
+_COMMON_PROPERTIES = dict.fromkeys(
+    (PervasiveAttentionConfig, RnnSearchConfig, ConvS2SConfig), _WITHOUT_HEADS
+)
 
 
 def add(model_class: type, name: str = "", options: dict[str, Any] | None = None) -> None:
-    """Adds a test case: the library's tests of one model class in the configuration `name`, of fields `options`."""
+    """Adds a test case: the library's tests of one model class in the configuration `name`, of
+    fields `options`.
+    """
     config_class = model_class.config_class
     # A head on the encoder alone takes no decoder inputs
     is_encoder_decoder = "decoder_input_ids" in inspect.signature(model_class.forward).parameters
-    sizes = {**_FAMILY_SIZES[config_class], "is_encoder_decoder": is_encoder_decoder, **(options or {})}
+    sizes = {
+        **_FAMILY_SIZES[config_class],
+        "is_encoder_decoder": is_encoder_decoder,
+        **(options or {}),
+    }
     mixins: tuple[type, ...] = (library.ModelTesterMixin,)
     if model_class.can_generate():
         mixins = (*_CACHES.get(config_class, ()), *mixins, library.GenerationTesterMixin)
@@ -188,7 +229,9 @@ def add(model_class: type, name: str = "", options: dict[str, Any] | None = None
     def set_up(self: Any) -> None:
         self.model_tester = ModelTester(self, config_class, sizes, is_encoder_decoder)
         properties = _COMMON_PROPERTIES.get(config_class)
-        self.config_tester = library.ConfigTester(self, config_class=config_class, common_properties=properties)
+        self.config_tester = library.ConfigTester(
+            self, config_class=config_class, common_properties=properties
+        )
 
     def test_config(self: Any) -> None:
         self.config_tester.run_common_tests()
@@ -201,10 +244,17 @@ def add(model_class: type, name: str = "", options: dict[str, Any] | None = None
         "setUp": set_up,
         "test_config": test_config,
     }
-    if config_class is PervasiveAttentionConfig and model_class.can_generate() and library.has_generation:
-        # Its cache is one of evaluation: with gradients enabled, as the test leaves them, `forward` returns none
+    if (
+        config_class is PervasiveAttentionConfig
+        and model_class.can_generate()
+        and library.has_generation
+    ):
+        # Its cache is one of evaluation: with gradients enabled, as the test leaves them, `forward`
+        # returns none
         name_of_test = "test_generate_continue_from_past_key_values"
-        members[name_of_test] = torch.no_grad()(getattr(library.GenerationTesterMixin, name_of_test))
+        members[name_of_test] = torch.no_grad()(
+            getattr(library.GenerationTesterMixin, name_of_test)
+        )
     case = "_".join(filter(None, (model_class.__name__, name)))
     globals()[case] = type(case, (*mixins, unittest.TestCase), members)
 
@@ -221,5 +271,10 @@ for model_class, names in {  # each configuration once, and generation where it 
         add(model_class, name, CSAN_CONFIGURATIONS[name])
 for model_class in (PervasiveAttentionModel, PervasiveAttentionForConditionalGeneration):
     add(model_class)
-for model_class in (RnnSearchModel, RnnSearchForConditionalGeneration, ConvS2SModel, ConvS2SForConditionalGeneration):
+for model_class in (
+    RnnSearchModel,
+    RnnSearchForConditionalGeneration,
+    ConvS2SModel,
+    ConvS2SForConditionalGeneration,
+):
     add(model_class)

@@ -47,7 +47,9 @@ def test_every_example_once_within_the_bound_and_equally_many_batches_for_every_
     pairs, max_tokens, replicas, max_sentences, epoch
 ):
     source, target = np.array(pairs).T
-    sampler = TokenBatchSampler(source, target, max_tokens, seed=3, num_replicas=replicas, max_sentences=max_sentences)
+    sampler = TokenBatchSampler(
+        source, target, max_tokens, seed=3, num_replicas=replicas, max_sentences=max_sentences
+    )
     sampler.set_epoch(epoch)
     batches = check_every_example_once(sampler, len(pairs), replicas, max_sentences)
     assert all(padded(batch, source, target) <= max_tokens for batch in batches)
@@ -81,7 +83,8 @@ def test_mixed_batches_are_alike(replicas):
     cells = np.array([(source * target)[batch].sum() for batch in batches])
     assert cells.min() > 0.9 * cells.max()
     assert len(batches) < 1.03 * (source * target).sum() / 8_000 + replicas
-    # Batches that are drawn at random differ by std / sqrt(n) in their mean length; these differ less
+    # Batches that are drawn at random differ by std / sqrt(n) in their mean length; these differ
+    # less
     means = np.array([target[batch].mean() for batch in batches])
     assert means.std() < 0.5 * target.std() / np.sqrt(np.mean([len(batch) for batch in batches]))
 
@@ -91,7 +94,9 @@ def test_the_bound_is_exact_in_padded_tokens_and_in_cells():
     assert sorted(map(len, TokenBatchSampler([4] * 3, [2, 2, 3], 20))) == [1, 2]
     assert sorted(map(len, TokenBatchSampler([4] * 3, [2, 2, 3], 21))) == [3]
     assert {len(batch) for batch in TokenBatchSampler([9] * 100, [7] * 100, 240)} == {15, 10}
-    assert {len(batch) for batch in TokenBatchSampler([9] * 100, [7] * 100, 240, pad_to_multiple_of=8)} == {10}
+    assert {
+        len(batch) for batch in TokenBatchSampler([9] * 100, [7] * 100, 240, pad_to_multiple_of=8)
+    } == {10}
     source, target = caption_lengths(500)
     sampler = TokenBatchSampler(source, target, 9_000, cost="cells", num_replicas=3)
     assert max(len(batch) * source[batch].max() * target[batch].max() for batch in sampler) <= 9_000
@@ -119,7 +124,9 @@ def test_the_order_is_a_function_of_seed_and_epoch(kind, replicas):
     assert order(1, 0) != order(1, 1)
     assert order(1, 0) != order(2, 0)
     # not only the order of the batches changes, but also which examples meet
-    assert {frozenset(batch) for batch in order(1, 0)} != {frozenset(batch) for batch in order(1, 1)}
+    assert {frozenset(batch) for batch in order(1, 0)} != {
+        frozenset(batch) for batch in order(1, 1)
+    }
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 8])
@@ -151,9 +158,24 @@ def test_little_is_padded(count, max_tokens, replicas):
 @pytest.mark.parametrize(
     ("lengths", "bound", "replicas", "message"),
     [
-        (([5, 90], [5, 20]), 100, 1, r"example 1 has 90 source and 20 target tokens: alone it costs 110 tokens"),
-        (([5] * 3, [5] * 3), 100, 4, r"3 examples in 1 batches cannot be shared equally by num_replicas=4"),
-        (([5] * 5, [5] * 5), 10, 2, r"5 examples in 5 batches cannot be shared equally by num_replicas=2"),
+        (
+            ([5, 90], [5, 20]),
+            100,
+            1,
+            r"example 1 has 90 source and 20 target tokens: alone it costs 110 tokens",
+        ),
+        (
+            ([5] * 3, [5] * 3),
+            100,
+            4,
+            r"3 examples in 1 batches cannot be shared equally by num_replicas=4",
+        ),
+        (
+            ([5] * 5, [5] * 5),
+            10,
+            2,
+            r"5 examples in 5 batches cannot be shared equally by num_replicas=2",
+        ),
     ],
 )
 def test_what_cannot_be_batched_is_refused(kind, lengths, bound, replicas, message):
@@ -166,7 +188,11 @@ def rank_loader(rank, processes, even_batches, source, target, kind=TokenBatchSa
     sampler = kind(source, target, 300, seed=1, num_replicas=processes)
     loader = DataLoader(list(range(len(source))), batch_sampler=sampler, collate_fn=list)
     prepared = prepare_data_loader(
-        loader, num_processes=processes, process_index=rank, even_batches=even_batches, put_on_device=False
+        loader,
+        num_processes=processes,
+        process_index=rank,
+        even_batches=even_batches,
+        put_on_device=False,
     )
     return forward_set_epoch(prepared)
 
@@ -176,7 +202,10 @@ def rank_loader(rank, processes, even_batches, source, target, kind=TokenBatchSa
 @pytest.mark.parametrize("even_batches", [True, False])
 def test_accelerate_gives_every_process_its_share(kind, processes, even_batches):
     source, target = caption_lengths(200)
-    loaders = [rank_loader(rank, processes, even_batches, source, target, kind) for rank in range(processes)]
+    loaders = [
+        rank_loader(rank, processes, even_batches, source, target, kind)
+        for rank in range(processes)
+    ]
     for epoch in (0, 1):
         expected = kind(source, target, 300, seed=1, num_replicas=processes)
         expected.set_epoch(epoch)
@@ -184,11 +213,17 @@ def test_accelerate_gives_every_process_its_share(kind, processes, even_batches)
         for loader in loaders:
             loader.set_epoch(epoch)
             shares.append(list(loader))
-        assert {len(share) for share in shares} == {len(expected) // processes} == {len(loader) for loader in loaders}
+        assert (
+            {len(share) for share in shares}
+            == {len(expected) // processes}
+            == {len(loader) for loader in loaders}
+        )
         for rank, share in enumerate(shares):
             assert share == list(expected)[rank::processes]
             # as a run that is resumed within the epoch sees them
-            resumed = skip_first_batches(rank_loader(rank, processes, even_batches, source, target, kind), 4)
+            resumed = skip_first_batches(
+                rank_loader(rank, processes, even_batches, source, target, kind), 4
+            )
             resumed.set_epoch(epoch)
             assert list(resumed) == share[4:]
 
@@ -202,7 +237,9 @@ def test_lengths_of_a_dataset_follow_a_selection():
 
 
 def news_lengths(count, seed=0):
-    """Subword lengths like those of WMT news: mean about 28, a long tail, cut at 100, the two sides correlated."""
+    """Subword lengths like those of WMT news: mean about 28, a long tail, cut at 100, the two sides
+    correlated.
+    """
     rng = np.random.RandomState(seed)
     source = np.clip(np.exp(rng.normal(3.15, 0.62, count)).round(), 2, 100).astype(int)
     target = np.clip((source * np.exp(rng.normal(0.05, 0.2, count))).round(), 2, 100).astype(int)
@@ -211,12 +248,19 @@ def news_lengths(count, seed=0):
 
 @pytest.mark.parametrize(("replicas", "worst"), [(2, 0.02), (8, 0.05), (64, 0.1)])
 def test_the_processes_see_about_as_many_tokens_in_an_epoch(replicas, worst):
-    """Real tokens without padding, of both sides and of the targets alone: each process within 10 % of the mean."""
+    """Real tokens without padding, of both sides and of the targets alone: each process within 10 %
+    of the mean.
+    """
     source, target = news_lengths(100_000)
     sampler = TokenBatchSampler(source, target, 8_192, num_replicas=replicas)
     for epoch in (0, 1):
         sampler.set_epoch(epoch)
         batches = list(sampler)
         for tokens in (source + target, target):
-            shares = np.array([sum(tokens[batch].sum() for batch in batches[r::replicas]) for r in range(replicas)])
+            shares = np.array(
+                [
+                    sum(tokens[batch].sum() for batch in batches[r::replicas])
+                    for r in range(replicas)
+                ]
+            )
             assert np.abs(shares / shares.mean() - 1).max() < worst

@@ -31,14 +31,19 @@ def folder(tmp_path):
 
 
 def arguments(folder, **options):
-    return DataArguments(data_dir=str(folder), **{"train": "train.{lang}", "validation": "val.{lang}", **options})
+    return DataArguments(
+        data_dir=str(folder), **{"train": "train.{lang}", "validation": "val.{lang}", **options}
+    )
 
 
 def test_text_files(folder):
     tests = {"test_a": "test_a.{lang}", "test_b": "test_b.{lang}.gz"}
     data, report = load_translation_dataset(arguments(folder, test=tests))
     assert list(data) == ["train", "validation", "test_a", "test_b"]
-    assert data["train"][:] == {"source": ["one", "two", "five"], "target": ["eins", "zwei", "fünf"]}
+    assert data["train"][:] == {
+        "source": ["one", "two", "five"],
+        "target": ["eins", "zwei", "fünf"],
+    }
     # line n of a test set stays line n, empty or not
     assert data["validation"][:] == {"source": ENGLISH[:4], "target": GERMAN[:4]}
     assert report.dropped == {"train": {"with an empty side": 2}}
@@ -54,14 +59,22 @@ def test_neighbouring_pairs_are_joined_to_longer_texts(folder):
     args = DataArguments(data_dir=str(folder), **options, join=3, join_test=[2, 4])
     data, _ = load_translation_dataset(args)
     assert [*data] == [*args.split_names] == ["train", "validation", "far", "far_x2", "far_x4"]
-    assert data["far_x4"]["source"] == ["word 0 word 1 word 2 word 3", "word 4 word 5 word 6 word 7"]
+    assert data["far_x4"]["source"] == [
+        "word 0 word 1 word 2 word 3",
+        "word 4 word 5 word 6 word 7",
+    ]
     assert data["far_x2"]["target"][-1] == "Wort 6 Wort 7", "the last alone is too short"
     counts = [len(text.split()) // 2 for text in data["train"]["source"]]
     assert sum(counts) > 6
     assert {*counts} <= {1, 2, 3}
     assert len({*counts}) > 1
-    assert " ".join(data["train"]["source"]).split() == " ".join(f"word {n}" for n in range(sum(counts))).split()
-    assert [text.replace("word", "Wort") for text in data["train"]["source"]] == data["train"]["target"][:]
+    assert (
+        " ".join(data["train"]["source"]).split()
+        == " ".join(f"word {n}" for n in range(sum(counts))).split()
+    )
+    assert [text.replace("word", "Wort") for text in data["train"]["source"]] == data["train"][
+        "target"
+    ][:]
     assert load_translation_dataset(args)[0]["train"][:] == data["train"][:], "the same again"
     again, _ = load_translation_dataset(args, splits=["far_x4"])
     assert again["far_x4"][:] == data["far_x4"][:]
@@ -72,14 +85,19 @@ def test_neighbouring_pairs_are_joined_to_longer_texts(folder):
     with pytest.raises(ValueError, match="test has an entry of a name that join_test makes"):
         DataArguments(test={"far": "a.{lang}", "far_x2": "b.{lang}"}, join_test=[2])
     for split, settings in (("far_x12", {"join_test": [2, 12]}), ("train", {"join": 10**9})):
-        with pytest.raises(ValueError, match=f"{split} is empty: fewer pairs than data.join or data.join_test joins"):
+        with pytest.raises(
+            ValueError,
+            match=f"{split} is empty: fewer pairs than data.join or data.join_test joins",
+        ):
             load_translation_dataset(DataArguments(data_dir=str(folder), **options, **settings))
     too_long = DataArguments(data_dir=str(folder), **options, join_test=[12])
     assert [*load_translation_dataset(too_long, splits=["far"])[0]] == ["far"]
 
 
 def test_the_languages_choose_the_direction_and_splits_can_be_chosen(folder):
-    args = arguments(folder, source_lang="de", target_lang="en", test="test_a.{lang}", train="missing.{lang}")
+    args = arguments(
+        folder, source_lang="de", target_lang="en", test="test_a.{lang}", train="missing.{lang}"
+    )
     data, _ = load_translation_dataset(args, splits=["test"])
     assert list(data) == ["test"]
     assert data["test"]["source"][:2] == ["eins", "zwei"]
@@ -105,16 +123,24 @@ def test_a_validation_set_is_drawn_of_the_training_set(folder):
     assert len(drawn) == 2
     assert {*whole} - {*drawn} == {*splits["train"]["source"]} != {*whole}
     assert [*load_translation_dataset(args, ["validation"])[0]["validation"]["source"]] == drawn
-    with pytest.raises(ValueError, match=r"train.*: validation_size is 99, and there are \d+ pairs: set a lower one"):
+    with pytest.raises(
+        ValueError,
+        match=r"train.*: validation_size is 99, and there are \d+ pairs: set a lower one",
+    ):
         load_translation_dataset(arguments(folder, validation=None, validation_size=99))
 
 
 def test_a_missing_file_names_what_was_tried(folder):
-    with pytest.raises(ValueError, match=r"no file for train of language 'fr'.*tried .*train\.fr and .*train\.fr\.gz"):
+    with pytest.raises(
+        ValueError,
+        match=r"no file for train of language 'fr'.*tried .*train\.fr and .*train\.fr\.gz",
+    ):
         load_translation_dataset(arguments(folder, source_lang="fr"))
     with pytest.raises(ValueError, match=r"no file for test: .*tried .*x\.tsv and .*x\.tsv\.gz"):
         load_translation_dataset(arguments(folder, test="x.tsv"))
-    with pytest.raises(ValueError, match=r"validation is 'val\.en': plain text needs one file per language"):
+    with pytest.raises(
+        ValueError, match=r"validation is 'val\.en': plain text needs one file per language"
+    ):
         load_translation_dataset(arguments(folder, validation="val.en"))
 
 
@@ -124,13 +150,17 @@ def test_empty_splits_are_refused(folder):
     with pytest.raises(ValueError, match=r"val\.en and .*val\.de: the split 'validation' is empty"):
         load_translation_dataset(arguments(folder))
     write(folder / "train.de", [" "] * 5)
-    with pytest.raises(ValueError, match=r"the split 'train' is empty: every pair has an empty side"):
+    with pytest.raises(
+        ValueError, match=r"the split 'train' is empty: every pair has an empty side"
+    ):
         load_translation_dataset(arguments(folder))
 
 
 def test_tables(tmp_path):
     (tmp_path / "train.csv").write_text('en,de\n"one, two","eins, zwei"\n')
-    (tmp_path / "val.jsonl").write_text(json.dumps({"translation": {"en": "two", "de": "zwei"}}) + "\n")
+    (tmp_path / "val.jsonl").write_text(
+        json.dumps({"translation": {"en": "two", "de": "zwei"}}) + "\n"
+    )
     pq.write_table(pa.table({"english": ["three"], "german": ["drei"]}), tmp_path / "test.parquet")
     args = arguments(tmp_path, train="train.csv", validation="val.jsonl")
     check_files(args)
@@ -145,7 +175,9 @@ def test_tables(tmp_path):
 
 
 def test_numbers():
-    args = DataArguments(dataset="numbers", train_size=40, validation_size=5, test_size=6, data_seed=3)
+    args = DataArguments(
+        dataset="numbers", train_size=40, validation_size=5, test_size=6, data_seed=3
+    )
     data, report = load_translation_dataset(args)
     assert data.num_rows == report.kept == {"train": 40, "validation": 5, "test": 6}
     assert load_translation_dataset(args, splits=["test"])[0]["test"][:] == data["test"][:]
@@ -181,15 +213,26 @@ def test_hub_names(hub):
     assert report.noted["test"] == {"with an empty side": 2}
     chosen = DataArguments(dataset="flat", test={"hard": "challenge"}, validation="test")
     assert list(load_translation_dataset(chosen)[0]) == ["validation", "hard", "train"]
-    assert load_translation_dataset(DataArguments(dataset="nested"))[0]["train"][0]["target"] == "eins"
+    assert (
+        load_translation_dataset(DataArguments(dataset="nested"))[0]["train"][0]["target"] == "eins"
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": "flat", "target_lang": "fr"}, r"flat, split train, row 0: there is no column 'fr' among"),
-        ({"dataset": "flat", "test": "exam"}, r"test: dataset 'flat' has no split 'exam', only train, test"),
-        ({"dataset": "flat", "test": "broken"}, r"flat, split broken, row 1: 'en' is None; text is needed"),
+        (
+            {"dataset": "flat", "target_lang": "fr"},
+            r"flat, split train, row 0: there is no column 'fr' among",
+        ),
+        (
+            {"dataset": "flat", "test": "exam"},
+            r"test: dataset 'flat' has no split 'exam', only train, test",
+        ),
+        (
+            {"dataset": "flat", "test": "broken"},
+            r"flat, split broken, row 1: 'en' is None; text is needed",
+        ),
     ],
 )
 def test_hub_mistakes(hub, options, message):
@@ -197,7 +240,9 @@ def test_hub_mistakes(hub, options, message):
         load_translation_dataset(DataArguments(**options))
 
 
-@pytest.mark.parametrize(("content", "reason"), [("", "a file is empty"), ("{bad\n", "JSON parse error")])
+@pytest.mark.parametrize(
+    ("content", "reason"), [("", "a file is empty"), ("{bad\n", "JSON parse error")]
+)
 def test_a_damaged_data_set_is_named(tmp_path, monkeypatch, content, reason):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "corpus").mkdir()
@@ -212,12 +257,21 @@ def test_a_damaged_data_set_is_named(tmp_path, monkeypatch, content, reason):
     [
         ({}, "no corpus: set dataset"),
         ({"data_dir": "somewhere"}, "no corpus: set dataset"),
-        ({"dataset": "numbers", "train": "x"}, "dataset is 'numbers', which is made, not read: leave out train"),
+        (
+            {"dataset": "numbers", "train": "x"},
+            "dataset is 'numbers', which is made, not read: leave out train",
+        ),
         ({"dataset": "numbers", "dataset_config": "x"}, "leave out dataset_config"),
         ({"dataset": "numbers", "target_lang": "en"}, "source_lang and target_lang are both 'en'"),
         ({"dataset": "numbers", "train_size": 0}, "train_size is 0; it must be at least 1"),
-        ({"dataset": "numbers", "max_source_length": 1}, "max_source_length is 1; it must be at least 2"),
-        ({"dataset": "numbers", "max_length_ratio": 0.5}, "max_length_ratio is 0.5; it must be at least 1"),
+        (
+            {"dataset": "numbers", "max_source_length": 1},
+            "max_source_length is 1; it must be at least 2",
+        ),
+        (
+            {"dataset": "numbers", "max_length_ratio": 0.5},
+            "max_length_ratio is 0.5; it must be at least 1",
+        ),
         ({"train": "x", "test": {"train": "y"}}, "test has an entry called train or validation"),
     ],
 )
@@ -230,18 +284,37 @@ def test_test_sets_may_be_json():
     args = DataArguments(train="t.{lang}", test='{"a": "a.{lang}", "b": "b.{lang}"}')
     assert args.test_patterns == {"a": "a.{lang}", "b": "b.{lang}"}
     assert args.split_patterns == {"train": "t.{lang}", **args.test_patterns}
-    assert all(option.metadata.get("help") for option in DataArguments.__dataclass_fields__.values())
+    assert all(
+        option.metadata.get("help") for option in DataArguments.__dataclass_fields__.values()
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["", "../x", "/etc/x", "a\\b", "..", ".hidden", "~", "a\nb", "x:y", "x" * 300, "a.", "\ud800", 3]
+    "name",
+    [
+        "",
+        "../x",
+        "/etc/x",
+        "a\\b",
+        "..",
+        ".hidden",
+        "~",
+        "a\nb",
+        "x:y",
+        "x" * 300,
+        "a.",
+        "\ud800",
+        3,
+    ],
 )
 def test_a_test_set_cannot_be_named_after_another_place(name):
     with pytest.raises(ValueError, match="the test set") as error:
         DataArguments(train="t.{lang}", source_lang="de", target_lang="en", test={name: "x.{lang}"})
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 250
-    assert DataArguments(train="t", test={"newstest 2014_de-en.v1": "x.{lang}", "日本語": "y"}).test_patterns
+    assert DataArguments(
+        train="t", test={"newstest 2014_de-en.v1": "x.{lang}", "日本語": "y"}
+    ).test_patterns
 
 
 def test_a_table_without_the_columns_is_refused_before_it_is_read(tmp_path):
@@ -276,7 +349,9 @@ def test_pairs_are_tagged_and_put_together(three_languages):
     data, report = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "en-fr"]))
     assert list(data) == ["train", "validation", "news_de-en", "news_en-fr"]
     untagged, _ = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "fr-en"]))
-    assert untagged["train"]["source"][:] == ["eins", "zwei", "un", "deux", "trois"], "one language needs no tag"
+    assert untagged["train"]["source"][:] == ["eins", "zwei", "un", "deux", "trois"], (
+        "one language needs no tag"
+    )
     assert data["train"][:] == {
         "source": [">>en<< eins", ">>en<< zwei", ">>fr<< one", ">>fr<< two", ">>fr<< three"],
         "target": ["one", "two", "un", "deux", "trois"],
@@ -284,7 +359,9 @@ def test_pairs_are_tagged_and_put_together(three_languages):
     assert data["news_de-en"]["source"][:] == [">>en<< eins", ">>en<< zwei", ""]
     assert report.read == {"train": 6, "validation": 6, "news_de-en": 3, "news_en-fr": 3}
     assert (report.kept["train"], report.noted["validation"]) == (5, {"with an empty side": 1})
-    only, _ = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "en-fr"]), ["news_en-fr"])
+    only, _ = load_translation_dataset(
+        arguments_of_pairs(three_languages, ["de-en", "en-fr"]), ["news_en-fr"]
+    )
     assert only["news_en-fr"]["source"][0] == ">>fr<< one"
     with pytest.raises(ValueError, match="no split 'news', only train, validation, news_de-en"):
         load_translation_dataset(arguments_of_pairs(three_languages, ["de-en"]), ["news"])
@@ -295,7 +372,9 @@ def test_a_tag_is_one_token_and_changes_no_other():
     plain = tokenizer("eins zwei")["input_ids"]
     size = len(tokenizer)
     for _ in range(2):  # the second time it is there
-        add_language_tags(TokenizerPair(tokenizer, tokenizer), language_tags([("de", "en"), ("en", "de")]))
+        add_language_tags(
+            TokenizerPair(tokenizer, tokenizer), language_tags([("de", "en"), ("en", "de")])
+        )
     assert len(tokenizer) == size + 2
     assert tokenizer(">>de<< eins zwei")["input_ids"] == [size + 1, *plain]
     assert tokenizer("eins zwei")["input_ids"] == plain
@@ -303,7 +382,9 @@ def test_a_tag_is_one_token_and_changes_no_other():
 
 @pytest.mark.parametrize("pairs", [["de"], ["de-de"], ["a-b", "a-b"]])
 def test_pairs_that_are_none(pairs):
-    with pytest.raises(ValueError, match=rf"language_pairs: '{pairs[0]}' must be SOURCE-TARGET, such as de-en"):
+    with pytest.raises(
+        ValueError, match=rf"language_pairs: '{pairs[0]}' must be SOURCE-TARGET, such as de-en"
+    ):
         parse_language_pairs(pairs)
 
 
@@ -320,5 +401,7 @@ def test_a_stream_gives_as_many_pairs_as_are_asked_for(tmp_path, monkeypatch):
     assert len(set(data["train"]["target"])) == 7
     assert data["train"]["target"][:] != sorted(data["train"]["target"], key=int), "shuffled"
     assert load_translation_dataset(args)[0]["train"][:] == data["train"][:]
-    with pytest.raises(ValueError, match="streaming reads a dataset on the Hub, of which train_size pairs"):
+    with pytest.raises(
+        ValueError, match="streaming reads a dataset on the Hub, of which train_size pairs"
+    ):
         DataArguments(dataset=str(folder), streaming=True)

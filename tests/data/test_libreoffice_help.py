@@ -9,8 +9,12 @@ from csan_hf.data.libreoffice_help import join_segments, prepare_help
 def write_page(folder, name, paragraphs):
     path = folder / "text" / "guide" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    body = "".join(f'<p id="{key}" class="paragraph">{text}</p>\n' for key, text in paragraphs.items())
-    path.write_text(f"<html><title>not this</title><body><h1 id='hd_id1'>{name}</h1>{body}</body></html>")
+    body = "".join(
+        f'<p id="{key}" class="paragraph">{text}</p>\n' for key, text in paragraphs.items()
+    )
+    path.write_text(
+        f"<html><title>not this</title><body><h1 id='hd_id1'>{name}</h1>{body}</body></html>"
+    )
 
 
 def lines_of(folder, name):
@@ -22,15 +26,20 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
     for number in range(40):
         words = 30 if number < 4 else 4
         for folder, letter in ((de, "d"), (en, "e")):
-            own = {f"par_id{row}": " ".join([f"{letter}{number}.{row}"] * words) for row in range(3)}
+            own = {
+                f"par_id{row}": " ".join([f"{letter}{number}.{row}"] * words) for row in range(3)
+            }
             both = {"par_id8": f"<b>{letter}</b> &amp;\n in every page", "other": "not a paragraph"}
             alone = {f"par_id9{letter}": "only in one language"}
             write_page(folder, f"page{number}.html", {**own, **both, **alone})
     write_page(de, "german.html", {"par_id1": "without a translation"})
     counts = prepare_help(de, en, tmp_path / "out", piece_words=12, page_words=(60, 100))
-    files = {path.name: lines_of(tmp_path / "out", path.name) for path in (tmp_path / "out").iterdir()}
+    files = {
+        path.name: lines_of(tmp_path / "out", path.name) for path in (tmp_path / "out").iterdir()
+    }
     assert counts == {
-        split: len(files[f"{split}.de"]) for split in ("train", "validation", "test_pages", "test_segments")
+        split: len(files[f"{split}.de"])
+        for split in ("train", "validation", "test_pages", "test_segments")
     }
     assert counts["test_pages"] == 1
     for name, lines in files.items():
@@ -41,18 +50,30 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
     assert page == " ".join(files["test_segments.de"])
     assert 90 <= len(page.split()) <= 100
     segments = files["test_segments.de"]
-    assert join_segments([*segments, "x y", "z"], [*files["test_segments.en"], "1", "2"], [page, "x y z"]) == [
+    assert join_segments(
+        [*segments, "x y", "z"], [*files["test_segments.en"], "1", "2"], [page, "x y z"]
+    ) == [
         *files["test_pages.en"],
         "1 2",
     ]
     with pytest.raises(ValueError, match="not of one corpus, from segment 2 on"):
         join_segments(["a", "b"], ["1", "2"], ["a", "c"])
-    for translations, pages in ((["1", "2"], ["a"]), (["1", "2", "3"], ["a", "b"]), (["1", "2"], ["a", "b", ""])):
-        with pytest.raises(ValueError, match="not of one corpus"):  # a segment, a translation, a page too many
+    for translations, pages in (
+        (["1", "2"], ["a"]),
+        (["1", "2", "3"], ["a", "b"]),
+        (["1", "2"], ["a", "b", ""]),
+    ):
+        with pytest.raises(
+            ValueError, match="not of one corpus"
+        ):  # a segment, a translation, a page too many
             join_segments(["a", "b"], translations, pages)
     trained = " ".join(files["train.de"] + files["validation.de"])
     assert not set(files["test_segments.de"][1].split()) & set(trained.split())
-    assert sum(line.count("d & in every page") for lines in files.values() for line in lines) in (1, 2, 3)
+    assert sum(line.count("d & in every page") for lines in files.values() for line in lines) in (
+        1,
+        2,
+        3,
+    )
     assert "without" not in trained
     assert "only" not in trained
     assert all(len(set(line.split())) > 1 or len(line.split()) <= 30 for line in files["train.de"])
@@ -62,7 +83,9 @@ def test_a_folder_without_pages_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no pages text/\*\*/\*.html"):
         prepare_help(tmp_path, tmp_path, tmp_path / "out")
     write_page(tmp_path / "de", "a.html", {"par_id1": "eins<br/>zwei"})
-    with pytest.raises(ValueError, match=r"Nothing is left for train, .*: there are 0 pages in both"):
+    with pytest.raises(
+        ValueError, match=r"Nothing is left for train, .*: there are 0 pages in both"
+    ):
         prepare_help(tmp_path / "de", tmp_path / "en", tmp_path / "out")
     with pytest.raises(ValueError, match="must be two endings"):
         prepare_help(tmp_path, tmp_path, tmp_path / "out", ("de", "de"))

@@ -9,7 +9,9 @@ from csan_hf.data.numbers import load_numbers, number_languages
 from csan_hf.data.verbalise import MAX_NUMBER, get_verbaliser
 
 
-@pytest.mark.parametrize(("source", "target"), [("en", "de"), ("fr", "es"), ("en", "ja"), ("pl", "cs")])
+@pytest.mark.parametrize(
+    ("source", "target"), [("en", "de"), ("fr", "es"), ("en", "ja"), ("pl", "cs")]
+)
 def test_splits_are_disjoint_and_have_the_sizes_asked_for(source, target):
     corpus = load_numbers(source, target, train_size=600, validation_size=150, test_size=200)
     assert corpus.num_rows == {"train": 600, "validation": 150, "test": 200}
@@ -28,21 +30,37 @@ def test_the_seed_decides_and_test_does_not_depend_on_the_training_size():
         assert first[split][:] != other[split][:]
     assert first["test"][:] == larger["test"][:]
     assert first["validation"][:] == larger["validation"][:]
-    back = load_numbers("de", "en", train_size=100, validation_size=20, test_size=30, seed=4)["train"]
-    assert (back["source"][:], back["target"][:]) == (first["train"]["target"][:], first["train"]["source"][:])
+    back = load_numbers("de", "en", train_size=100, validation_size=20, test_size=30, seed=4)[
+        "train"
+    ]
+    assert (back["source"][:], back["target"][:]) == (
+        first["train"]["target"][:],
+        first["train"]["source"][:],
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "target", "digest"),
-    [("en", "de", "171daacb655b951d"), ("fr", "es", "55cdfcb6262ddde3"), ("en", "ja", "496f9cffa5b05cd6")],
+    [
+        ("en", "de", "171daacb655b951d"),
+        ("fr", "es", "55cdfcb6262ddde3"),
+        ("en", "ja", "496f9cffa5b05cd6"),
+    ],
 )
 def test_a_frozen_corpus_stays(source, target, digest):
     """A change here, as by Python's hash seed, changes every published result on this corpus."""
     corpus = load_numbers(source, target, train_size=600, validation_size=50, test_size=50)
-    assert hashlib.sha256(repr([list(corpus[split]) for split in sorted(corpus)]).encode()).hexdigest()[:16] == digest
+    assert (
+        hashlib.sha256(
+            repr([list(corpus[split]) for split in sorted(corpus)]).encode()
+        ).hexdigest()[:16]
+        == digest
+    )
 
 
-@pytest.mark.parametrize("language", ["en", "de", "fr", "es", "it", "ru", "ja", "hu", "fi", "nl", "da"])
+@pytest.mark.parametrize(
+    "language", ["en", "de", "fr", "es", "it", "ru", "ja", "hu", "fi", "nl", "da"]
+)
 def test_composed_numbers_and_amounts_are_those_of_num2words(language):
     verbaliser = get_verbaliser(language)
     rng = random.Random(0)
@@ -51,16 +69,22 @@ def test_composed_numbers_and_amounts_are_those_of_num2words(language):
         assert verbaliser.cardinal(number) == num2words(number, lang=language)
     for currency in verbaliser.currencies():
         for whole, cents in [(rng.randint(2, 999), rng.randint(1, 99)) for _ in range(40)]:
-            expected = num2words(whole + cents / 100, lang=language, to="currency", currency=currency)
+            expected = num2words(
+                whole + cents / 100, lang=language, to="currency", currency=currency
+            )
             assert verbaliser.money(whole, cents, currency) == expected
 
 
-@pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en"), ("fr", "es"), ("ru", "ar"), ("vi", "en")])
+@pytest.mark.parametrize(
+    ("source", "target"), [("en", "de"), ("de", "en"), ("fr", "es"), ("ru", "ar"), ("vi", "en")]
+)
 def test_a_source_sentence_has_one_translation(source, target):
     """Corpora of several seeds share sentences, which are drawn apart."""
     translations, shared = {}, 0
     for seed in range(3):
-        for pair in load_numbers(source, target, train_size=2_000, validation_size=0, test_size=0, seed=seed)["train"]:
+        for pair in load_numbers(
+            source, target, train_size=2_000, validation_size=0, test_size=0, seed=seed
+        )["train"]:
             shared += pair["source"] in translations
             assert translations.setdefault(pair["source"], pair["target"]) == pair["target"]
     assert shared > 20

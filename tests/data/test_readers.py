@@ -13,7 +13,9 @@ from csan_hf.data.sigmorphon import prepare_multilingual, word_symbols
 def test_unequal_line_counts_are_refused(tmp_path):
     (tmp_path / "a").write_text("1\n2\n3\n")
     (tmp_path / "b").write_text("1\n2\n")
-    with pytest.raises(ValueError, match=r"a has 3 lines and .*b has 2: line 3 of .*a has no partner in .*b"):
+    with pytest.raises(
+        ValueError, match=r"a has 3 lines and .*b has 2: line 3 of .*a has no partner in .*b"
+    ):
         read_text_pair(tmp_path / "a", tmp_path / "b")
 
 
@@ -31,15 +33,22 @@ def test_delimited(tmp_path):
 
 def test_jsonl(tmp_path):
     path = tmp_path / "pairs.jsonl.gz"
-    lines = '{"en": "one\\u2028", "de": "eins"}\n{"translation": {"en": "two", "de": "zwei"}, "id": 3}'
+    lines = (
+        '{"en": "one\\u2028", "de": "eins"}\n{"translation": {"en": "two", "de": "zwei"}, "id": 3}'
+    )
     path.write_bytes(gzip.compress(lines.encode()))
     assert read_table(path, "en", "de") == (["one\u2028", "two"], ["eins", "zwei"])
 
 
 def test_parquet(tmp_path):
     flat, nested = tmp_path / "flat.parquet", tmp_path / "nested.parquet"
-    pq.write_table(pa.table({"en": ["one", "two"], "de": ["eins", None], "fr": ["un", "deux"]}), flat)
-    pq.write_table(pa.table({"translation": [{"en": "one", "de": "eins"}, {"en": "two", "de": "zwei"}]}), nested)
+    pq.write_table(
+        pa.table({"en": ["one", "two"], "de": ["eins", None], "fr": ["un", "deux"]}), flat
+    )
+    pq.write_table(
+        pa.table({"translation": [{"en": "one", "de": "eins"}, {"en": "two", "de": "zwei"}]}),
+        nested,
+    )
     assert read_table(flat, "en", "fr") == (["one", "two"], ["un", "deux"])
     assert read_table(nested, "de", "en") == (["eins", "zwei"], ["one", "two"])
     for path, language, reason in (
@@ -61,12 +70,24 @@ PAIR = '{"en": "one", "de": "eins"}\n'
         ("tsv", "en\tde\none\teins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
         ("csv", "en,fr\none,un\n", "line 2: there is no column 'de' among 'en', 'fr'"),
         ("csv", "en,de\none,eins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
-        ("csv", "en,de\none,eins\ntwo, too,zwei\n", r"after line 2: .*\(line 3 has 3 fields instead of 2\)"),
+        (
+            "csv",
+            "en,de\none,eins\ntwo, too,zwei\n",
+            r"after line 2: .*\(line 3 has 3 fields instead of 2\)",
+        ),
         ("csv", 'en,de\none,"eins\n', r"after the beginning: not csv, or damaged \(unexpected end"),
         ("jsonl", PAIR + '{"en": "two"}', "line 2: there is no column 'de' among 'en'"),
-        ("jsonl", PAIR + '{"translation": {"en": "two"}}', "line 2: there is no column 'de' among 'en'"),
+        (
+            "jsonl",
+            PAIR + '{"translation": {"en": "two"}}',
+            "line 2: there is no column 'de' among 'en'",
+        ),
         ("jsonl", PAIR + '{"en": "two", "de": null}', "line 2: 'de' is None; text is needed"),
-        ("jsonl", PAIR + '{"en": "two", "de": "\\ud800"}', "line 2: 'de' is '.ud800'; text is needed"),
+        (
+            "jsonl",
+            PAIR + '{"en": "two", "de": "\\ud800"}',
+            "line 2: 'de' is '.ud800'; text is needed",
+        ),
         ("jsonl", PAIR + "[1, 2]", "line 2: there is no column 'en' among"),
         ("jsonl", PAIR + "{two", "after line 1: not jsonl, or damaged"),
         ("jsonl", '{"de": ' + "[" * 100_000, "after the beginning: not jsonl"),
@@ -84,11 +105,15 @@ def test_bad_tables_are_refused_by_file_and_line(kind, text, reason, tmp_path):
 def test_damaged_parquet_pages_are_refused_in_one_line(tmp_path):
     path = tmp_path / "pairs.parquet"
     rows = [f"satz {number}" for number in range(2000)]
-    pq.write_table(pa.table({"de": rows, "en": rows}), path, compression="snappy", use_dictionary=False)
+    pq.write_table(
+        pa.table({"de": rows, "en": rows}), path, compression="snappy", use_dictionary=False
+    )
     content = bytearray(path.read_bytes())
     content[200:400] = b"\xff" * 200
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"pairs\.parquet, after the beginning: not parquet, or damaged") as error:
+    with pytest.raises(
+        ValueError, match=r"pairs\.parquet, after the beginning: not parquet, or damaged"
+    ) as error:
         read_table(path, "de", "en")
     assert "\n" not in str(error.value)
 
@@ -98,7 +123,9 @@ def test_damaged_parquet_pages_are_refused_in_one_line(tmp_path):
 
 def write_words(folder, language, **splits):
     for split, lines in splits.items():
-        (folder / f"{language}_{split}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        (folder / f"{language}_{split}.tsv").write_text(
+            "".join(f"{line}\n" for line in lines), encoding="utf-8"
+        )
 
 
 def test_the_files(tmp_path):
@@ -112,11 +139,18 @@ def test_the_files(tmp_path):
     }
     assert (tmp_path / "out/train.tsv").read_text() == "<one> a b\ta b\n<two> c\tz\n"
     assert word_symbols("vie", "ăn gì") == "<vie> a \u0306 n \u2581 g i \u0300"
-    assert (tmp_path / "out/validation.tsv").read_text() == "<one> a\tx y\n<one> f\tx y\n<two> a\tx y\n"
+    assert (
+        tmp_path / "out/validation.tsv"
+    ).read_text() == "<one> a\tx y\n<one> f\tx y\n<two> a\tx y\n"
 
 
 def test_patterns_may_name_the_languages(tmp_path):
     write_words(tmp_path, "dut", train=["ab\ta b"])
-    languages = {"source_lang": "dut", "target_lang": "ipa", "source_column": "0", "target_column": "1"}
+    languages = {
+        "source_lang": "dut",
+        "target_lang": "ipa",
+        "source_column": "0",
+        "target_column": "1",
+    }
     data = DataArguments(data_dir=str(tmp_path), train="{source_lang}_train.tsv", **languages)
     assert load_translation_dataset(data)[0]["train"][0] == {"source": "ab", "target": "a b"}

@@ -19,7 +19,12 @@ from csan_hf.data import (
     train_tokenizers,
 )
 
-SENTENCES = ["a man rides a horse .", "zwei Hunde laufen über die Wiese .", "1984 oder 42 ?", "日本語 の 文"] * 4
+SENTENCES = [
+    "a man rides a horse .",
+    "zwei Hunde laufen über die Wiese .",
+    "1984 oder 42 ?",
+    "日本語 の 文",
+] * 4
 RUST_NFKC = normalizers.NFKC()
 
 joined = train_tokenizer(SENTENCES, 400, model_max_length=64)
@@ -27,7 +32,9 @@ plain_digits = train_tokenizer(SENTENCES, 400, split_digits=False)
 
 
 def round_trip(tokenizer, text):
-    return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return tokenizer.decode(
+        tokenizer(text)["input_ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
@@ -44,8 +51,11 @@ def test_the_round_trip_gives_the_nfkc_text(text):
     expected = RUST_NFKC.normalize_str(text)
     assert round_trip(joined, text) == expected
     assert round_trip(plain_digits, text) == expected
-    # Rust and Python may know different versions of Unicode: compare with Python's where both know all characters
-    if unicodedata.normalize("NFKC", text) == expected and not any(unicodedata.category(c) == "Cn" for c in text):
+    # Rust and Python may know different versions of Unicode: compare with Python's where both know
+    # all characters
+    if unicodedata.normalize("NFKC", text) == expected and not any(
+        unicodedata.category(c) == "Cn" for c in text
+    ):
         assert round_trip(joined, text) == unicodedata.normalize("NFKC", text)
 
 
@@ -74,11 +84,14 @@ def test_digits_are_tokens_of_their_own_unless_asked_otherwise():
 
 def test_what_cannot_be_trained_is_refused():
     with pytest.raises(
-        ValueError, match=r"vocab_size is 258; it must be at least 259: 256 bytes and 3 special tokens"
+        ValueError,
+        match=r"vocab_size is 258; it must be at least 259: 256 bytes and 3 special tokens",
     ):
         train_tokenizer(SENTENCES, 258)
     assert len(train_tokenizer(SENTENCES, 259)) == 259
-    with pytest.raises(ValueError, match="vocab_size is 2; it must be at least 3: 3 special tokens"):
+    with pytest.raises(
+        ValueError, match="vocab_size is 2; it must be at least 3: 3 special tokens"
+    ):
         train_tokenizer(["a b"], 2, kind="symbols")
 
 
@@ -90,11 +103,17 @@ def test_pairs_are_saved_and_loaded(tmp_path):
     assert not loaded.is_joint
     assert loaded.source.get_vocab() == joined.get_vocab()
     assert loaded.target.get_vocab() == plain_digits.get_vocab()
-    assert loaded.target.tokenize("42") == plain_digits.tokenize("42") != loaded.source.tokenize("42 1984")
+    assert (
+        loaded.target.tokenize("42")
+        == plain_digits.tokenize("42")
+        != loaded.source.tokenize("42 1984")
+    )
     TokenizerPair(joined, joined).save_pretrained(tmp_path)  # over separate ones
     assert TokenizerPair.from_pretrained(tmp_path).is_joint
     plain = AutoTokenizer.from_pretrained(tmp_path)
-    assert type(plain).__module__.startswith("transformers."), "it loads where csan_hf is not installed"
+    assert type(plain).__module__.startswith("transformers."), (
+        "it loads where csan_hf is not installed"
+    )
     assert plain.model_max_length == 64
     for text in ("a man ", " 42 </s> horses", "über\n日本"):
         assert plain(text)["input_ids"] == joined(text)["input_ids"]
@@ -114,14 +133,17 @@ def test_pairs_are_saved_and_loaded(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, subfolder, file, content):
     TokenizerPair(joined, plain_digits).save_pretrained(tmp_path)
     (tmp_path / subfolder / file).write_bytes(content)
-    with pytest.raises(OSError, match=rf"tokenizer in {tmp_path / subfolder} is damaged .*copy tokenizer\.json"):
+    with pytest.raises(
+        OSError, match=rf"tokenizer in {tmp_path / subfolder} is damaged .*copy tokenizer\.json"
+    ):
         TokenizerPair.from_pretrained(tmp_path)
 
 
 def test_what_holds_no_tokenizer_is_named(tmp_path):
     (tmp_path / "spm.model").write_bytes(b"\x0a\x0e")
     with pytest.raises(
-        OSError, match=r"tokenizer in .*spm\.model is damaged .*copy .* SentencePiece's \.model, again"
+        OSError,
+        match=r"tokenizer in .*spm\.model is damaged .*copy .* SentencePiece's \.model, again",
     ):
         TokenizerPair.from_pretrained(tmp_path / "spm.model")
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
@@ -135,7 +157,13 @@ def test_what_holds_no_tokenizer_is_named(tmp_path):
 )
 def test_a_model_of_sentencepiece_gives_its_own_tokens(kind, options, tmp_path):
     corpus = load_numbers(train_size=500, validation_size=1, test_size=1)["train"]
-    options = {"vocab_size": 500, "model_type": kind, "minloglevel": 2, "hard_vocab_limit": False, **options}
+    options = {
+        "vocab_size": 500,
+        "model_type": kind,
+        "minloglevel": 2,
+        "hard_vocab_limit": False,
+        **options,
+    }
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(corpus["source"]), model_prefix=str(tmp_path / "spm"), **options
     )
@@ -143,16 +171,27 @@ def test_a_model_of_sentencepiece_gives_its_own_tokens(kind, options, tmp_path):
     pair = TokenizerPair.from_pretrained(tmp_path / "spm.model", tmp_path / "spm.model")
     assert not pair.is_joint
     pair.save_pretrained(tmp_path / "saved")
-    texts = [*corpus["source"][:50], *corpus["target"][:50], "  Ｗｉｄｅ  １２\u00a0 ", "", "日本 ﬁ\tx😀", "1.5"]
+    texts = [
+        *corpus["source"][:50],
+        *corpus["target"][:50],
+        "  Ｗｉｄｅ  １２\u00a0 ",
+        "",
+        "日本 ﬁ\tx😀",
+        "1.5",
+    ]
     for tokenizer in (pair.source, TokenizerPair.from_pretrained(tmp_path / "saved").target):
         assert len(tokenizer) == len(oracle) + (oracle.eos_id() < 0)
-        assert tokenizer.pad_token_id == (oracle.bos_id() if oracle.pad_id() < 0 else oracle.pad_id())
+        assert tokenizer.pad_token_id == (
+            oracle.bos_id() if oracle.pad_id() < 0 else oracle.pad_id()
+        )
         assert oracle.eos_id() in (-1, tokenizer.eos_token_id)
         for text in texts:
             ids = oracle.encode(text)
             assert tokenizer(text)["input_ids"] == [*ids, tokenizer.eos_token_id], text
             if oracle.unk_id() not in ids:
-                assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == oracle.decode(ids)
+                assert tokenizer.decode(
+                    [*ids, tokenizer.eos_token_id], skip_special_tokens=True
+                ) == oracle.decode(ids)
 
 
 def test_vocabularies_are_joint_or_separate():
@@ -170,13 +209,17 @@ def test_vocabularies_are_joint_or_separate():
         train_tokenizers(corpus, 350, target_kind="symbols")
 
 
-# 259 tokens are the bare bytes: a text of n letters has n + 2 tokens, the space before it and </s> included
+# 259 tokens are the bare bytes: a text of n letters has n + 2 tokens, the space before it and </s>
+# included
 BYTES = TokenizerPair(*[train_tokenizer(["x"], 259)] * 2)
 
 
 def tokenized(**limits):
     texts = {
-        "train": {"source": ["abc", "abcdefgh", "abc", "a"], "target": ["xyz", "x", "u" * 9, "abcd"]},
+        "train": {
+            "source": ["abc", "abcdefgh", "abc", "a"],
+            "target": ["xyz", "x", "u" * 9, "abcd"],
+        },
         "validation": {"source": ["abcdefgh", "", "ab"], "target": ["x", "y", "u" * 9]},
     }
     corpus = DatasetDict({split: Dataset.from_dict(columns) for split, columns in texts.items()})
@@ -193,7 +236,13 @@ def test_long_pairs_leave_the_training_split_only():
         "train": {"read": 4, "kept": 2, "dropped": dropped, "noted": {}},
         "validation": {"read": 3, "kept": 3, "dropped": {}, "noted": noted},
     }
-    assert set(data["train"].column_names) == {"source", "target", "input_ids", "attention_mask", "labels"}
+    assert set(data["train"].column_names) == {
+        "source",
+        "target",
+        "input_ids",
+        "attention_mask",
+        "labels",
+    }
     cut = data["validation"][0]
     assert BYTES.source.decode(cut["input_ids"]) == "abcdef</s>"
     assert len(cut["input_ids"]) == len(cut["attention_mask"]) == 8
@@ -204,7 +253,9 @@ def test_long_pairs_leave_the_training_split_only():
 
 def test_length_ratios():
     data, report = tokenized(max_length_ratio=2)
-    assert len(tokenized(max_source_length=10, max_target_length=11)[0]["train"]) == 4, "the limits are inclusive"
+    assert len(tokenized(max_source_length=10, max_target_length=11)[0]["train"]) == 4, (
+        "the limits are inclusive"
+    )
     # lengths 5:5, 10:3, 5:11 and 3:6, which is exactly 2
     assert data["train"]["source"][:] == ["abc", "a"]
     assert report.dropped["train"] == {"with a length ratio above 2": 2}
@@ -256,7 +307,9 @@ def test_they_are_ordinary_tokenizers(tokenizer, tmp_path):
     assert tokenizer("z")["input_ids"] == [2, 1]
 
 
-@pytest.mark.parametrize(("texts", "warns"), [(["kæt", "dɒɡ", "a ː"], True), (["k æ t", "a ː", "a"], False)])
+@pytest.mark.parametrize(
+    ("texts", "warns"), [(["kæt", "dɒɡ", "a ː"], True), (["k æ t", "a ː", "a"], False)]
+)
 def test_phones_without_spaces_are_warned_of(texts, warns, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     monkeypatch.setattr(logging.getLogger("csan_hf"), "propagate", True)
@@ -265,7 +318,13 @@ def test_phones_without_spaces_are_warned_of(texts, warns, caplog, monkeypatch):
 
 
 def test_letters_to_phones():
-    assert set(train_tokenizer(["a a b b c"], 5, kind="symbols").get_vocab()) == {"<pad>", "</s>", "<unk>", "a", "b"}
+    assert set(train_tokenizer(["a a b b c"], 5, kind="symbols").get_vocab()) == {
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "a",
+        "b",
+    }
     pairs = Dataset.from_dict({"source": ["an"], "target": ["a n"]})
     both = train_tokenizers(pairs, 10, joint=False, kind="characters", target_kind="symbols")
     assert both.source.tokenize("na") == ["n", "a"]

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The families as tiny models, under one roof: what transformers' users rely on is tested alike for all."""
+"""The families as tiny models, under one roof: what transformers' users rely on is tested alike for
+all.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ PAD, EOS, START = 0, 1, 0  # in every family
 WORDS = (2, 11)  # first, and one after the last: tokens that the tiny vocabularies of all have
 
 # Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.
-LOCAL = {**tiny.EVERYWHERE, "local_window": 5, "head_area": 3, "localness_window": "query", "localness_window_size": 4}
+LOCAL = {
+    **tiny.EVERYWHERE,
+    "local_window": 5,
+    "head_area": 3,
+    "localness_window": "query",
+    "localness_window_size": 4,
+}
 # The same in one layer, where a test is slow for each layer
 ONE_LAYER = {**LOCAL, "encoder_layers": 1, "decoder_layers": 1}
 ONE_LAYER |= {name: [0] for name in LOCAL if name.endswith("localness_layers")}
@@ -35,7 +43,9 @@ PLAIN_LAYER = {**tiny.PLAIN, "encoder_layers": 1, "decoder_layers": 1}
 
 @dataclass(frozen=True)
 class Family:
-    """A family: how a tiny model of it is made, its classes, and fields for one and for two vocabularies."""
+    """A family: how a tiny model of it is made, its classes, and fields for one and for two
+    vocabularies.
+    """
 
     tiny_model: Callable
     config_class: type
@@ -50,7 +60,11 @@ FAMILIES = {
         CsanConfig,
         CsanForConditionalGeneration,
         shared={},
-        separate={"share_encoder_decoder_embeddings": False, "vocab_size": 50, "decoder_vocab_size": 37},
+        separate={
+            "share_encoder_decoder_embeddings": False,
+            "vocab_size": 50,
+            "decoder_vocab_size": 37,
+        },
     ),
     "pervasive attention": Family(
         tiny.grid,
@@ -60,7 +74,9 @@ FAMILIES = {
         separate={},
     ),
     "pervasive attention, residual": Family(
-        lambda seed=0, **options: tiny.grid(seed, **{**tiny.RESIDUAL, "aggregation": "gated_max", **options}),
+        lambda seed=0, **options: tiny.grid(
+            seed, **{**tiny.RESIDUAL, "aggregation": "gated_max", **options}
+        ),
         PervasiveAttentionConfig,
         PervasiveAttentionForConditionalGeneration,
         shared=tiny.SHARED,
@@ -82,7 +98,11 @@ FAMILIES = {
     ),
 }
 
-CHECKPOINTED = {name: each for name, each in FAMILIES.items() if each.model_class.supports_gradient_checkpointing}
+CHECKPOINTED = {
+    name: each
+    for name, each in FAMILIES.items()
+    if each.model_class.supports_gradient_checkpointing
+}
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 checkpointed_families = pytest.mark.parametrize("family", CHECKPOINTED.values(), ids=CHECKPOINTED)
@@ -106,7 +126,9 @@ def logits_of(model: torch.nn.Module) -> Tensor:
     return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
 
 
-def training_batch(lengths: tuple[int, ...] = (7, 4, 6), target_lengths: tuple[int, ...] = (5, 6, 3)) -> dict:
+def training_batch(
+    lengths: tuple[int, ...] = (7, 4, 6), target_lengths: tuple[int, ...] = (5, 6, 3)
+) -> dict:
     """Source sentences with labels, both padded."""
     return {**sources(lengths), "labels": tiny.labels_of(target_lengths)}
 

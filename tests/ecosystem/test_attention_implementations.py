@@ -10,7 +10,11 @@ from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 CSAN = FAMILIES["csan"]
-LOCALITIES = {"plain": tiny.PLAIN, "everything": LOCAL, "encoder area": tiny.LOCALITIES["encoder area"]}
+LOCALITIES = {
+    "plain": tiny.PLAIN,
+    "everything": LOCAL,
+    "encoder area": tiny.LOCALITIES["encoder area"],
+}
 
 
 @pytest.mark.parametrize(
@@ -19,7 +23,8 @@ LOCALITIES = {"plain": tiny.PLAIN, "everything": LOCAL, "encoder area": tiny.LOC
         pytest.param(options, implementation, id=f"{implementation}-{name}")
         for name, options in LOCALITIES.items()
         for implementation in ("eager", "sdpa", "flex_attention", "blocked")
-        if (name, implementation) != ("plain", "flex_attention")  # slow to compile; others have plain layers, too
+        if (name, implementation)
+        != ("plain", "flex_attention")  # slow to compile; others have plain layers, too
     ],
 )
 def test_csan_is_the_same_under_each(locality, implementation, tmp_path):
@@ -47,11 +52,17 @@ def test_flash_attention_with_local_layers_says_what_to_use(implementation, tmp_
 
 @pytest.fixture
 def flash_windows(monkeypatch):
-    """FlashAttention, whose kernel needs a GPU, played by its definition; and the windows that it was called with."""
+    """FlashAttention, whose kernel needs a GPU, played by its definition; and the windows that it
+    was called with.
+    """
     windows = []
 
-    def flash_attention(module, query, key, value, attention_mask, scaling, sliding_window=None, **kwargs):
-        """The library's interface: no mask or a padding mask [B, J], and at most `sliding_window` - 1 tokens away."""
+    def flash_attention(
+        module, query, key, value, attention_mask, scaling, sliding_window=None, **kwargs
+    ):
+        """The library's interface: no mask or a padding mask [B, J], and at most `sliding_window` -
+        1 tokens away.
+        """
         assert attention_mask is None or attention_mask.dim() == 2
         windows.append(sliding_window)
         last = key.shape[2] - query.shape[2]
@@ -72,13 +83,18 @@ def flash_windows(monkeypatch):
     ("locality", "expected"),
     [
         ({}, {None}),
-        ({"encoder_locality": [{"window": 5}, None], "decoder_locality": [None, {"window": 3}]}, {None, 3, 2}),
+        (
+            {"encoder_locality": [{"window": 5}, None], "decoder_locality": [None, {"window": 3}]},
+            {None, 3, 2},
+        ),
     ],
     ids=["plain", "windows"],
 )
 @torch.no_grad()
 def test_flash_attention_gets_what_it_takes(locality, expected, flash_windows):
-    """Padding, and windows of 5 and 3 tokens, two and one on either side of the query's; in decoding, too."""
+    """Padding, and windows of 5 and 3 tokens, two and one on either side of the query's; in
+    decoding, too.
+    """
     model = tiny.csan(seed=1, **tiny.PLAIN, **locality)
     search = {"max_new_tokens": 8, "min_new_tokens": 8, "no_repeat_ngram_size": 1}
     logits, translations = logits_of(model), model.generate(**sources(), **search)
@@ -89,7 +105,9 @@ def test_flash_attention_gets_what_it_takes(locality, expected, flash_windows):
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "csan"])
-@pytest.mark.parametrize("implementation", ["sdpa", "flex_attention", "flash_attention_2", "blocked"])
+@pytest.mark.parametrize(
+    "implementation", ["sdpa", "flex_attention", "flash_attention_2", "blocked"]
+)
 def test_other_families_have_nothing_to_choose(name, implementation, tmp_path):
     message = f"attends in one way: leave attn_implementation='{implementation}' unset"
     model = FAMILIES[name].tiny_model()
@@ -98,7 +116,9 @@ def test_other_families_have_nothing_to_choose(name, implementation, tmp_path):
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=message):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=implementation)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="eager")  # the neutral choice
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path, attn_implementation="eager"
+    )  # the neutral choice
     assert torch.equal(logits_of(loaded), logits_of(model))
 
 

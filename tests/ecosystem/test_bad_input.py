@@ -32,25 +32,65 @@ def masked(value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return MASK.to(dtype).masked_fill(MASK == 0, value)
 
 
-# What is wrong, what the model is called with beside or instead of a good batch, and what the error says.
+# What is wrong, what the model is called with beside or instead of a good batch, and what the error
+# says.
 BAD_CALLS = {
-    "an empty batch": ({"input_ids": IDS[:0], "attention_mask": MASK[:0], "labels": LABELS[:0]}, "at least one"),
-    "sources of length 0": ({"input_ids": IDS[:, :0], "attention_mask": MASK[:, :0]}, "at least one"),
+    "an empty batch": (
+        {"input_ids": IDS[:0], "attention_mask": MASK[:0], "labels": LABELS[:0]},
+        "at least one",
+    ),
+    "sources of length 0": (
+        {"input_ids": IDS[:, :0], "attention_mask": MASK[:, :0]},
+        "at least one",
+    ),
     "targets of length 0": ({"labels": LABELS[:, :0]}, "at least one"),
-    "a source word past the vocabulary": ({"input_ids": IDS + 100}, r"`input_ids` must be tokens.*0 to \d+.*109"),
+    "a source word past the vocabulary": (
+        {"input_ids": IDS + 100},
+        r"`input_ids` must be tokens.*0 to \d+.*109",
+    ),
     "a negative source word": ({"input_ids": IDS - 5}, r"`input_ids` must be tokens .*-5"),
-    "a label past the vocabulary": ({"labels": LABELS + 200}, r"`decoder_input_ids` must be tokens.*`labels`"),
-    "words as decimals": ({"input_ids": IDS.float()}, r"`input_ids` .*int64 or int32.*got torch.float32"),
-    "labels as decimals": ({"labels": LABELS.float()}, r"`labels` .*int64 or int32.*got torch.float32"),
+    "a label past the vocabulary": (
+        {"labels": LABELS + 200},
+        r"`decoder_input_ids` must be tokens.*`labels`",
+    ),
+    "words as decimals": (
+        {"input_ids": IDS.float()},
+        r"`input_ids` .*int64 or int32.*got torch.float32",
+    ),
+    "labels as decimals": (
+        {"labels": LABELS.float()},
+        r"`labels` .*int64 or int32.*got torch.float32",
+    ),
     "a list of words": ({"input_ids": IDS.tolist()}, r"`input_ids` must be a tensor .* got list"),
-    "a sentence without a batch": ({"input_ids": IDS[0]}, r"`input_ids` .*\[batch, length\].*got torch.int64 \[7\]"),
-    "labels of another batch": ({"labels": LABELS[:2]}, "same number of sentences, got 3 sources and 2 targets"),
+    "a sentence without a batch": (
+        {"input_ids": IDS[0]},
+        r"`input_ids` .*\[batch, length\].*got torch.int64 \[7\]",
+    ),
+    "labels of another batch": (
+        {"labels": LABELS[:2]},
+        "same number of sentences, got 3 sources and 2 targets",
+    ),
     "no source": ({"input_ids": None}, "Exactly one of `input_ids` and `inputs_embeds`"),
-    "two sources": ({"inputs_embeds": torch.randn(3, 7, 4)}, "Exactly one of `input_ids` and `inputs_embeds`"),
-    "a mask too long": ({"attention_mask": torch.ones(3, 8)}, r"`attention_mask` .* = \[3, 7\], got \[3, 8\]"),
-    "a mask of another batch": ({"attention_mask": torch.ones(2, 7)}, r"`attention_mask` .* = \[3, 7\], got \[2, 7\]"),
-    "a decoder mask too long": ({"decoder_attention_mask": torch.ones(3, 7)}, r"`decoder_attention_mask` .*\[3, 6\]"),
-    "a mask with minus infinity": ({"attention_mask": masked(-INFINITY)}, "must hold 1 .* and 0 .*got -inf"),
+    "two sources": (
+        {"inputs_embeds": torch.randn(3, 7, 4)},
+        "Exactly one of `input_ids` and `inputs_embeds`",
+    ),
+    "a mask too long": (
+        {"attention_mask": torch.ones(3, 8)},
+        r"`attention_mask` .* = \[3, 7\], got \[3, 8\]",
+    ),
+    "a mask of another batch": (
+        {"attention_mask": torch.ones(2, 7)},
+        r"`attention_mask` .* = \[3, 7\], got \[2, 7\]",
+    ),
+    "a decoder mask too long": (
+        {"decoder_attention_mask": torch.ones(3, 7)},
+        r"`decoder_attention_mask` .*\[3, 6\]",
+    ),
+    "a mask with minus infinity": (
+        {"attention_mask": masked(-INFINITY)},
+        "must hold 1 .* and 0 .*got -inf",
+    ),
     "a mask of weights": ({"attention_mask": masked(0.5)}, r"must hold 1 .* and 0 .*got 0\.5"),
 }
 
@@ -63,7 +103,9 @@ def test_bad_calls_are_refused(make, arguments, message):
 
 
 @every_model
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int32, torch.float32, torch.float16, torch.bfloat16]
+)
 def test_masks_of_ones_and_zeros_may_have_any_type(make, dtype):
     model = make()
     batch = {"input_ids": IDS, "labels": LABELS}
@@ -72,7 +114,9 @@ def test_masks_of_ones_and_zeros_may_have_any_type(make, dtype):
 
 
 @every_model
-@pytest.mark.parametrize("num_items_in_batch", [None, 0, torch.tensor(0)], ids=["none", "zero", "zero tensor"])
+@pytest.mark.parametrize(
+    "num_items_in_batch", [None, 0, torch.tensor(0)], ids=["none", "zero", "zero tensor"]
+)
 def test_labels_of_minus_100_only_cost_nothing(make, num_items_in_batch):
     model = make()
     batch = {"input_ids": IDS, "attention_mask": MASK, "labels": torch.full_like(LABELS, -100)}
@@ -85,7 +129,9 @@ def test_labels_of_minus_100_only_cost_nothing(make, num_items_in_batch):
 @every_model
 def test_labels_may_be_a_slice_and_a_loss_has_the_precision_of_its_model(make):
     model, length = make().double(), LABELS.shape[1]
-    found = model(input_ids=IDS, attention_mask=MASK, labels=torch.cat([LABELS, LABELS], 1)[:, :length]).loss
+    found = model(
+        input_ids=IDS, attention_mask=MASK, labels=torch.cat([LABELS, LABELS], 1)[:, :length]
+    ).loss
     assert found.dtype == torch.float64
     assert torch.equal(found, model(input_ids=IDS, attention_mask=MASK, labels=LABELS).loss)
 
@@ -117,7 +163,9 @@ def test_sources_of_padding_only(make):
 
 SINUSOIDS = {
     "csan": lambda size: FAMILIES["csan"].tiny_model(max_position_embeddings=size),
-    "pervasive attention": lambda size: tiny.grid(position_embeddings="sinusoidal", max_position_embeddings=size),
+    "pervasive attention": lambda size: tiny.grid(
+        position_embeddings="sinusoidal", max_position_embeddings=size
+    ),
 }
 LONG = {"input_ids": torch.full((1, 40), 3), "labels": torch.full((1, 30), 4)}
 
@@ -132,7 +180,9 @@ def test_sinusoids_extend_past_max_position_embeddings(make):
 
 
 LEARNED = {
-    "pervasive attention": lambda size: tiny.grid(position_embeddings="learned", max_position_embeddings=size),
+    "pervasive attention": lambda size: tiny.grid(
+        position_embeddings="learned", max_position_embeddings=size
+    ),
     "conv_s2s": lambda size: tiny.convolutional(max_position_embeddings=size),
 }
 
@@ -146,7 +196,9 @@ def test_learned_positions_refuse_what_they_do_not_have(make):
         lambda: model(input_ids=short, labels=LONG["labels"]),
         lambda: model.generate(short, max_new_tokens=20, min_new_tokens=20),
     ):
-        with pytest.raises(ValueError, match=r"A sentence of \d+ tokens exceeds max_position_embeddings=8.*shorten"):
+        with pytest.raises(
+            ValueError, match=r"A sentence of \d+ tokens exceeds max_position_embeddings=8.*shorten"
+        ):
             call()
     assert model(input_ids=LONG["input_ids"][:, :8], labels=LONG["labels"][:, :8]).loss.isfinite()
 
@@ -179,7 +231,9 @@ def test_a_missing_weight_is_an_error(saved):
     missing = next(name for name in sorted(weights) if weights[name].ndim > 1)
     del weights[missing]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=f"{folder.name}.* lacks {missing}.*not the whole model") as error:
+    with pytest.raises(
+        ValueError, match=f"{folder.name}.* lacks {missing}.*not the whole model"
+    ) as error:
         family.model_class.from_pretrained(folder)
     assert "\n" not in str(error.value)
 
@@ -205,7 +259,8 @@ def test_a_config_from_a_newer_version_loads_and_keeps_what_it_does_not_know(sav
     assert {name: written[name] for name in fields} == fields
 
 
-# --- configurations --------------------------------------------------------------------------------------------------
+# --- configurations
+# --------------------------------------------------------------------------------------------------
 
 NO_SIZES = [None, 0, 1.5, NAN, "x", [1], True]
 NO_DEPTHS = [10**7, *NO_SIZES]
@@ -215,7 +270,20 @@ NO_FLAGS = [None, 1, "true"]
 NO_TOKENS = [[], -1, 10**6, 1.5, "x", True, [-1]]
 NO_NAMES = [None, "x", 3]
 NO_LAYERS = [[9], [-1], [0, 0], ["x"], [0.0], [True], 1, 0, True, "0", {}, NAN]
-NO_LOCALITY = [[], [None] * 9, ["window"], [{"windw": 3}], [{"gaussian": "x"}], [{1: 2}], 1, 0, True, "x", {}, NAN]
+NO_LOCALITY = [
+    [],
+    [None] * 9,
+    ["window"],
+    [{"windw": 3}],
+    [{"gaussian": "x"}],
+    [{1: 2}],
+    1,
+    0,
+    True,
+    "x",
+    {},
+    NAN,
+]
 
 
 def each(fields: str, values: list) -> dict[str, list]:
@@ -233,7 +301,10 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
         **each("encoder_ffn_dim decoder_ffn_dim max_position_embeddings", NO_SIZES),
         **each("encoder_layers decoder_layers", NO_DEPTHS),
         "decoder_vocab_size": NO_SIZES[1:],
-        **each("dropout attention_dropout activation_dropout encoder_layerdrop decoder_layerdrop", NO_PROBABILITIES),
+        **each(
+            "dropout attention_dropout activation_dropout encoder_layerdrop decoder_layerdrop",
+            NO_PROBABILITIES,
+        ),
         "classifier_dropout": NO_PROBABILITIES[1:],
         **each("init_gain init_std localness_window_size", NO_POSITIVE_NUMBERS),
         **each("share_encoder_decoder_embeddings tie_word_embeddings normalize_before", NO_FLAGS),
@@ -257,7 +328,10 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
         "batch_norm_eps": NO_POSITIVE_NUMBERS,
         "batch_norm_momentum": NO_PROBABILITIES,
         "init_std": NO_POSITIVE_NUMBERS[1:],
-        **each("share_encoder_decoder_embeddings tie_word_embeddings gated scale_embedding use_cache", NO_FLAGS),
+        **each(
+            "share_encoder_decoder_embeddings tie_word_embeddings gated scale_embedding use_cache",
+            NO_FLAGS,
+        ),
         **BAD_TOKENS,
         **each("aggregation block", NO_NAMES),
         "position_embeddings": NO_NAMES[1:],
@@ -268,7 +342,9 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
         "hidden_size": [1, 5, *NO_SIZES],
         "dropout": [1.0, *NO_PROBABILITIES],
         "init_std": NO_POSITIVE_NUMBERS[1:],
-        **each("share_encoder_decoder_embeddings tie_word_embeddings input_feeding use_cache", NO_FLAGS),
+        **each(
+            "share_encoder_decoder_embeddings tie_word_embeddings input_feeding use_cache", NO_FLAGS
+        ),
         **BAD_TOKENS,
         "attention": NO_NAMES,
     },
@@ -283,7 +359,12 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
     },
 }
 GOOD = {
-    CsanConfig: {"vocab_size": 50, "d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    CsanConfig: {
+        "vocab_size": 50,
+        "d_model": 32,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+    },
     PervasiveAttentionConfig: tiny.SIZES,
     RnnSearchConfig: tiny.RECURRENT_SIZES,
     ConvS2SConfig: tiny.CONVOLUTIONAL_SIZES,
@@ -315,7 +396,11 @@ BAD_PAIRS = [
     (RnnSearchConfig, {**ONE_VOCABULARY, "decoder_vocab_size": 40}, "decoder_vocab_size"),
     (RnnSearchConfig, {"decoder_vocab_size": 30, "eos_token_id": 40}, "eos_token_id"),
     (ConvS2SConfig, {**ONE_VOCABULARY, "decoder_vocab_size": 40}, "decoder_vocab_size"),
-    (ConvS2SConfig, {"decoder_vocab_size": 30, "decoder_start_token_id": 40}, "decoder_start_token_id"),
+    (
+        ConvS2SConfig,
+        {"decoder_vocab_size": 30, "decoder_start_token_id": 40},
+        "decoder_start_token_id",
+    ),
 ]
 
 

@@ -1,8 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""torch.compile of forward and of a training step: the same numbers, and one program for all lengths.
+"""torch.compile of forward and of a training step: the same numbers, and one program for all
+lengths.
 
-`aot_eager` traces forward and backward as the real compilers do, and leaves out the slow code generation. Pervasive
-Attention without hints: tests/models/test_pervasive_precision_and_compile.py.
+`aot_eager` traces forward and backward as the real compilers do, and leaves out the slow code
+generation. Pervasive Attention without hints: tests/models/test_pervasive_precision_and_compile.py.
 """
 
 import copy
@@ -23,7 +24,8 @@ MODELS = {
     ),
     "conv_s2s": lambda **options: tiny.convolutional(encoder_layers=1, decoder_layers=1, **options),
 }
-# Neither batch size nor any length twice, and no two lengths of one batch equal: equal sizes would be one symbol
+# Neither batch size nor any length twice, and no two lengths of one batch equal: equal sizes would
+# be one symbol
 SHAPES = (
     ((7, 4, 6), (5, 6, 3)),
     ((9, 3), (4, 8)),
@@ -40,7 +42,8 @@ def same(found: dict, expected: dict) -> None:
 
 @pytest.fixture
 def constant_numbers():
-    """The numbers that modules hold (scales, dropout rates) are no symbols, as they are where all is dynamic.
+    """The numbers that modules hold (scales, dropout rates) are no symbols, as they are where all
+    is dynamic.
 
     With symbols every backward is traced twice. Tests without this fixture have them.
     """
@@ -75,7 +78,9 @@ def test_training_step_is_compiled_once_for_all_lengths(name, request):
 @pytest.mark.usefixtures("constant_numbers")
 @torch.no_grad()
 def test_lstms_stay_between_graphs():
-    """The compiler leaves them to torch's kernels; what surrounds them is compiled once for all lengths."""
+    """The compiler leaves them to torch's kernels; what surrounds them is compiled once for all
+    lengths.
+    """
     model = tiny.recurrent(seed=1, input_feeding=True)
     counter = CompileCounterWithBackend("eager")
     torch._dynamo.reset()
@@ -83,7 +88,9 @@ def test_lstms_stay_between_graphs():
     frames = []
     for shapes in SHAPES:
         batch = training_batch(*shapes)
-        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5
+        )
         frames.append(counter.frame_count)
     assert frames == [frames[0]] * len(SHAPES), f"compiled anew for new lengths: {frames}"
 
@@ -97,8 +104,14 @@ def test_forward_without_hints():
     compiled = torch.compile(model, backend=counter)
     frames = []
     for source, target in SHAPES:
-        batch = {**sources(source), "decoder_input_ids": targets(len(target), max(target)), "use_cache": False}
-        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5)
+        batch = {
+            **sources(source),
+            "decoder_input_ids": targets(len(target), max(target)),
+            "use_cache": False,
+        }
+        torch.testing.assert_close(
+            compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5
+        )
         frames.append(counter.frame_count)
     assert frames[1:] == [frames[1]] * (len(SHAPES) - 1), f"compiled anew for new lengths: {frames}"
 
@@ -113,7 +126,9 @@ def test_other_implementations_are_compiled_once_for_all_lengths(implementation,
     compiled = torch.compile(model, backend=counter, dynamic=True)
     for shapes in SHAPES:
         batch = training_batch(*shapes)
-        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5
+        )
     assert counter.frame_count == 1
 
 

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""torch.export and ONNX by the library's exporters, verified at batch sizes and lengths that they did not see."""
+"""torch.export and ONNX by the library's exporters, verified at batch sizes and lengths that they
+did not see.
+"""
 
 import json
 import subprocess
@@ -26,7 +28,11 @@ MODELS = {
     "csan, everything": lambda: tiny.csan(seed=1, max_position_embeddings=256, **ONE_LAYER),
     "pervasive attention": lambda: tiny.grid(seed=1, num_layers=1),
     "pervasive attention, residual": lambda: tiny.grid(
-        seed=1, num_layers=1, **tiny.RESIDUAL, aggregation="gated_max", position_embeddings="sinusoidal"
+        seed=1,
+        num_layers=1,
+        **tiny.RESIDUAL,
+        aggregation="gated_max",
+        position_embeddings="sinusoidal",
     ),
     "pervasive attention, gated, max and attention": lambda: tiny.grid(
         seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
@@ -36,7 +42,10 @@ MODELS = {
 every_model = pytest.mark.parametrize("name", MODELS)
 SEEN = ((6, 4, 5), 5)
 UNSEEN = (((9, 3), 11), ((17, 2, 5, 8, 11), 4), ((23,), 30), ((12, 40), 3))
-DYNAMIC = {name: {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO} for name in ("input_ids", "attention_mask")}
+DYNAMIC = {
+    name: {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    for name in ("input_ids", "attention_mask")
+}
 DYNAMIC["decoder_input_ids"] = DYNAMIC["input_ids"]
 
 
@@ -61,7 +70,9 @@ def exported_for_all_shapes(name):
     """A model and its program, made once."""
     model = MODELS[name]()
     config = DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
-    return model, DynamoExporter().export(model, {**batch_of(*SEEN), "use_cache": False}, config=config)
+    return model, DynamoExporter().export(
+        model, {**batch_of(*SEEN), "use_cache": False}, config=config
+    )
 
 
 @every_model
@@ -78,12 +89,21 @@ def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
     assert_right(model, exported, (((140, 9), 7), ((200,), 150)))
 
 
-# ---- ONNX: exported models translate as the models that they were made of, a token and a cache at a time
+# ---- ONNX: exported models translate as the models that they were made of, a token and a cache at
+# a time
 
 RESIDUAL = MODELS["pervasive attention, residual"]
-# Of layers that keep a window, everything or a sum; the checkpoint of the command's test has the other kinds
-SEVERAL = {"decoder_locality": [{"window": 5, "relative_positions": 2}, {"relative_bias": True}], "sinusoids": None}
-SEVERAL |= {**tiny.PLAIN, "cross_locality": [None, {"moving_gaussian": 3.0}], "encoder_locality": [{"block": 2}, None]}
+# Of layers that keep a window, everything or a sum; the checkpoint of the command's test has the
+# other kinds
+SEVERAL = {
+    "decoder_locality": [{"window": 5, "relative_positions": 2}, {"relative_bias": True}],
+    "sinusoids": None,
+}
+SEVERAL |= {
+    **tiny.PLAIN,
+    "cross_locality": [None, {"moving_gaussian": 3.0}],
+    "encoder_locality": [{"block": 2}, None],
+}
 ONNX_MODELS = {
     "csan, several caches": lambda: tiny.csan(seed=1, **SEVERAL),
     "csan, blocks and windows alone": lambda: tiny.csan(
@@ -106,7 +126,9 @@ def exported(tmp_path_factory):
     @cache
     def make(name):
         model = ONNX_MODELS[name]()
-        return model, OnnxTranslationModel.from_pretrained(export_onnx(model, tmp_path_factory.mktemp("onnx")))
+        return model, OnnxTranslationModel.from_pretrained(
+            export_onnx(model, tmp_path_factory.mktemp("onnx"))
+        )
 
     return make
 
@@ -117,10 +139,13 @@ def test_same_translations(name, exported):
     batch = sources((9, 3, 7, 1))  # another number and other lengths than were traced
     for inputs in (batch, padded_on_the_left(batch), {"input_ids": batch["input_ids"][:1]}):
         whole = {**inputs, "decoder_input_ids": targets(len(inputs["input_ids"]), 12)}
-        torch.testing.assert_close(onnx_model(**whole).logits, logits_of(model, whole), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            onnx_model(**whole).logits, logits_of(model, whole), rtol=1e-4, atol=1e-5
+        )
         for options in ({}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True}):
             here, there = (
-                torch.manual_seed(1) and each.generate(**inputs, min_new_tokens=9, max_new_tokens=14, **options)
+                torch.manual_seed(1)
+                and each.generate(**inputs, min_new_tokens=9, max_new_tokens=14, **options)
                 for each in (model, onnx_model)
             )
             assert torch.equal(here, there)
@@ -136,12 +161,16 @@ def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported
         later = {"encoder_outputs": (factor * states[0],), "decoder_input_ids": targets(2, 1)}
         found.append(model(attention_mask=batch["attention_mask"], cache=cache, **later).logits)
     assert torch.equal(*found)
-    lengths = {name: tensor.shape[2] for name, tensor in cache.tensors.items() if name.endswith(".key")}
+    lengths = {
+        name: tensor.shape[2] for name, tensor in cache.tensors.items() if name.endswith(".key")
+    }
     kept = {"0.decoder": 2, "0.encoder": 6, "1.decoder": 9, "1.encoder": 6, "2.decoder": 1}
     assert lengths == {f"past_key_values.{name}.key": length for name, length in kept.items()}
 
 
-@pytest.mark.parametrize(("precision", "tolerance", "share"), [("float16", 0.002, 0.6), ("int8", 0.05, 0.4)])
+@pytest.mark.parametrize(
+    ("precision", "tolerance", "share"), [("float16", 0.002, 0.6), ("int8", 0.05, 0.4)]
+)
 def test_close_in_fewer_bits(precision, tolerance, share, tmp_path):
     model = tiny.recurrent(seed=1, hidden_size=64, attention="additive")
     for name in ("float32", precision):
@@ -150,7 +179,10 @@ def test_close_in_fewer_bits(precision, tolerance, share, tmp_path):
     logits = OnnxTranslationModel.from_directory(tmp_path / precision)(**batch).logits
     expected = logits_of(model, batch)
     assert (logits - expected).abs().max() < tolerance * expected.abs().max()
-    sizes = [sum(path.stat().st_size for path in (tmp_path / name).glob("*.onnx")) for name in ("float32", precision)]
+    sizes = [
+        sum(path.stat().st_size for path in (tmp_path / name).glob("*.onnx"))
+        for name in ("float32", precision)
+    ]
     assert sizes[1] < share * sizes[0]
 
 
@@ -166,17 +198,25 @@ def test_words_are_translated_with_onnxruntime_and_numpy_alone(tmp_path):
     words = ["née", "a", "bcadé", "", "cafés noirs", "zebra", "ze\u2028bra"] * 7
     letters = train_tokenizer(words[:4], 30, kind="characters", unicode_form="NFD")
     phones = train_tokenizer(["n e", "a b", "tʃ ks ɔ̃"], 30, kind="symbols")
-    model = tiny.grid(seed=39, **tiny.RESIDUAL, vocab_size=len(letters), decoder_vocab_size=len(phones))
+    model = tiny.grid(
+        seed=39, **tiny.RESIDUAL, vocab_size=len(letters), decoder_vocab_size=len(phones)
+    )
     model.generation_config.max_length = 14
     export_onnx(model, tmp_path / "onnx", tokenizers=TokenizerPair(letters, phones))
     script = Path(__file__).parents[2] / "scripts/translate_onnx.py"
     command = [sys.executable, "-c", BLOCKED, str(script), str(tmp_path / "onnx")]
     done = subprocess.run(
-        command, input="".join(f" {word} \n" for word in words), capture_output=True, text=True, encoding="utf-8"
+        command,
+        input="".join(f" {word} \n" for word in words),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
     )
     expected = model.generate(**letters(words, padding=True, return_tensors="pt"))
     texts = phones.batch_decode(expected, skip_special_tokens=True)
-    assert done.stdout.splitlines() == [text if word else "" for word, text in zip(words, texts, strict=True)]
+    assert done.stdout.splitlines() == [
+        text if word else "" for word, text in zip(words, texts, strict=True)
+    ]
     assert len(set(done.stdout.splitlines())) > 3
 
 
@@ -185,9 +225,17 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     root = Path(__file__).parents[2]
     sentences = json.loads((root / "tests/fixtures/csan/expected.json").read_text())["sentences"]
     (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in sentences))
-    command = ["export-onnx", str(root / "tests/fixtures/csan"), str(tmp_path / "onnx"), "--precision", "float16"]
+    command = [
+        "export-onnx",
+        str(root / "tests/fixtures/csan"),
+        str(tmp_path / "onnx"),
+        "--precision",
+        "float16",
+    ]
     assert csan_hf_cli.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
-    assert f"{len(sentences)} of {len(sentences)} translations are the same" in capsys.readouterr().out
+    assert (
+        f"{len(sentences)} of {len(sentences)} translations are the same" in capsys.readouterr().out
+    )
     printed = []
     for model in (root / "tests/fixtures/csan", tmp_path / "onnx"):
         arguments = ["--input", str(tmp_path / "source.txt"), "--num_beams", "3", "--quiet"]
@@ -200,7 +248,10 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     for words, told in (
         (["export-onnx", onnx, str(tmp_path / "new")], "OnnxTranslationModel cannot be exported"),
         (["export-ct2", onnx, str(tmp_path / "new")], "CTranslate2 has no OnnxTranslationModel"),
-        (["translate", "--model", onnx, onnx, *arguments], "Members of an ensemble are checkpoints"),
+        (
+            ["translate", "--model", onnx, onnx, *arguments],
+            "Members of an ensemble are checkpoints",
+        ),
     ):
         assert csan_hf_cli.main(words) == 2
         assert told in capsys.readouterr().err
@@ -224,8 +275,12 @@ def test_packages_that_are_missing_are_named_with_the_extra_that_brings_them(mon
 def test_what_cannot_be_exported_is_said(tmp_path):
     with pytest.raises(KeyError, match="int4"):
         export_onnx(RESIDUAL(), tmp_path / "onnx", precision="int4")
-    with pytest.raises(ValueError, match=r"must be float32, got torch.bfloat16: call model.float\(\)"):
+    with pytest.raises(
+        ValueError, match=r"must be float32, got torch.bfloat16: call model.float\(\)"
+    ):
         export_onnx(RESIDUAL().bfloat16(), tmp_path / "onnx")
     with pytest.raises(ValueError, match="EnsembleForConditionalGeneration cannot be exported"):
-        export_onnx(EnsembleForConditionalGeneration.of([RESIDUAL(), RESIDUAL()]), tmp_path / "onnx")
+        export_onnx(
+            EnsembleForConditionalGeneration.of([RESIDUAL(), RESIDUAL()]), tmp_path / "onnx"
+        )
     assert not (tmp_path / "onnx").exists()

@@ -14,7 +14,9 @@ MODELS = (*FAMILIES, "ensemble")
 
 def make(name):
     if name == "ensemble":
-        return EnsembleForConditionalGeneration.of([FAMILIES["csan"].tiny_model(seed) for seed in (0, 1)])
+        return EnsembleForConditionalGeneration.of(
+            [FAMILIES["csan"].tiny_model(seed) for seed in (0, 1)]
+        )
     return FAMILIES[name].tiny_model()
 
 

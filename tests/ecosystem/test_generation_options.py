@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What `generate` offers: each option does what it says, for every family.
 
-Beam search, greedy search and sampling with a cache equal those without one: see test_generation_cache.py,
-test_pervasive_generation.py and test_rnnsearch_and_conv_s2s.py in tests/models.
-"""
+Beam search, greedy search and sampling with a cache equal those without one: see
+test_generation_cache.py, test_pervasive_generation.py and test_rnnsearch_and_conv_s2s.py in
+tests/models."""
 
 import pytest
 import torch
@@ -21,7 +21,10 @@ OPTIONS = {
     "sampling": {"do_sample": True},
     "several samples returned": {"do_sample": True, "num_return_sequences": 3},
     "beam sampling": {"do_sample": True, "num_beams": 3, "num_return_sequences": 2},
-    "encoder's repetition penalty": {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 2},
+    "encoder's repetition penalty": {
+        "encoder_repetition_penalty": 1.3,
+        "encoder_no_repeat_ngram_size": 2,
+    },
     "forced end": {"forced_eos_token_id": EOS},
     "without a cache": {"use_cache": False},
 }
@@ -56,8 +59,12 @@ def test_returned_sequences_differ_and_are_sorted(family):
         assert len({tuple(sequence) for sequence in outputs.sequences[part].tolist()}) == 4
         scores = outputs.sequences_scores[part]
         assert torch.equal(scores, scores.sort(descending=True).values)
-    transitions = model.compute_transition_scores(outputs.sequences, outputs.scores, outputs.beam_indices)
-    torch.testing.assert_close(transitions.sum(1) / STEPS, outputs.sequences_scores, rtol=1e-4, atol=1e-4)
+    transitions = model.compute_transition_scores(
+        outputs.sequences, outputs.scores, outputs.beam_indices
+    )
+    torch.testing.assert_close(
+        transitions.sum(1) / STEPS, outputs.sequences_scores, rtol=1e-4, atol=1e-4
+    )
 
 
 # min_new_tokens, not n-grams: an assistant's own candidates must obey the same rules
@@ -95,9 +102,13 @@ def test_other_ways_to_give_the_source(family, num_beams):
     search = {**VARIED, "num_beams": num_beams}
     expected = model.generate(**batch, **search).tolist()
     embeddings, mask = model.get_input_embeddings()(batch["input_ids"]), batch["attention_mask"]
-    assert model.generate(inputs_embeds=embeddings, attention_mask=mask, **search).tolist() == expected
+    assert (
+        model.generate(inputs_embeds=embeddings, attention_mask=mask, **search).tolist() == expected
+    )
     encoded = model.get_encoder()(**batch)
-    assert model.generate(encoder_outputs=encoded, attention_mask=mask, **search).tolist() == expected
+    assert (
+        model.generate(encoder_outputs=encoded, attention_mask=mask, **search).tolist() == expected
+    )
 
 
 @every_family
@@ -118,7 +129,9 @@ def test_outputs_of_every_step(family, num_beams):
     for name in ("scores", "logits", "cross_attentions", "decoder_hidden_states"):
         assert len(outputs[name]) == STEPS, name
     rows = len(LENGTHS) * num_beams
-    assert all(step[-1].shape[0] == rows and step[-1].isfinite().all() for step in outputs.cross_attentions)
+    assert all(
+        step[-1].shape[0] == rows and step[-1].isfinite().all() for step in outputs.cross_attentions
+    )
     assert all(step[-1].shape[-1] == max(LENGTHS) for step in outputs.cross_attentions)
 
 

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""LoRA (Hu et al., 2021) through the peft library: trains, saves, loads and merges; impossible targets are refused."""
+"""LoRA (Hu et al., 2021) through the peft library: trains, saves, loads and merges; impossible
+targets are refused.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 CSAN, PERVASIVE, RECURRENT, CONVOLUTIONAL = (
     FAMILIES[name] for name in ("csan", "pervasive attention", "rnnsearch", "conv_s2s")
 )
-# Separate, untied embeddings: merged into a tied table, an adapter of one use would change the other
+# Separate, untied embeddings: merged into a tied table, an adapter of one use would change the
+# other
 UNTIED = {"tie_word_embeddings": False}
 CASES = {
     "csan, queries and values": (CSAN, ["q_proj", "v_proj"], {}),
@@ -22,11 +25,19 @@ CASES = {
     "pervasive attention, one vocabulary": (PERVASIVE, ["output_projection"], PERVASIVE.shared),
     "pervasive attention, 1×1 convolutions": (PERVASIVE, ["conv1"], {}),
     "pervasive attention, projection": (PERVASIVE, ["output_projection"], {}),
-    "pervasive attention, the aggregation's attention": (PERVASIVE, ["attention"], {"aggregation": "attention"}),
+    "pervasive attention, the aggregation's attention": (
+        PERVASIVE,
+        ["attention"],
+        {"aggregation": "attention"},
+    ),
     "pervasive attention, output": (PERVASIVE, ["lm_head"], UNTIED),
     "pervasive attention, embeddings": (PERVASIVE, ["embed_tokens"], UNTIED),
     "rnnsearch, the attentional state": (RECURRENT, ["output_projection"], RECURRENT.shared),
-    "rnnsearch, additive attention": (RECURRENT, ["key_projection", "query_projection"], {"attention": "additive"}),
+    "rnnsearch, additive attention": (
+        RECURRENT,
+        ["key_projection", "query_projection"],
+        {"attention": "additive"},
+    ),
     "rnnsearch, output": (RECURRENT, ["lm_head"], UNTIED),
     "rnnsearch, embeddings": (RECURRENT, ["embed_tokens"], UNTIED),
     "conv_s2s, output": (CONVOLUTIONAL, ["lm_head"], UNTIED),
@@ -36,7 +47,9 @@ every_case = pytest.mark.parametrize(("family", "modules", "options"), CASES.val
 
 
 def adapted(model, modules, **options) -> PeftModel:
-    return get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=modules, **options))
+    return get_peft_model(
+        model, LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=modules, **options)
+    )
 
 
 def train(model, steps: int = 8) -> list[float]:
@@ -68,7 +81,9 @@ def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     before = logits_of(base)
     frozen = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     model = adapted(base, modules)
-    torch.testing.assert_close(logits_of(model), before, rtol=0, atol=1e-5)  # adapters start as the identity
+    torch.testing.assert_close(
+        logits_of(model), before, rtol=0, atol=1e-5
+    )  # adapters start as the identity
     losses = train(model)
     assert losses[-1] < losses[0]
     assert (logits_of(model) - before).abs().max() > 1e-2
@@ -76,7 +91,9 @@ def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
         if "lora_" not in name:
             assert torch.equal(tensor, frozen[name.replace(".base_layer", "")]), name
     model.save_pretrained(tmp_path)
-    assert_same(PeftModel.from_pretrained(family.tiny_model(seed=1, **options), tmp_path).eval(), model)
+    assert_same(
+        PeftModel.from_pretrained(family.tiny_model(seed=1, **options), tmp_path).eval(), model
+    )
     after = logits_of(model)
     search = {"num_beams": 3, "max_new_tokens": 6}
     expected = model.generate(**sources(), **search)
@@ -90,7 +107,9 @@ def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
 
 @pytest.mark.parametrize("modules", ["query_projection", "convolution.convolution"])
 def test_weight_normalised_layers_take_no_adapter(modules):
-    """Their weights are computed, of magnitudes and directions: what peft merged into them would be lost."""
+    """Their weights are computed, of magnitudes and directions: what peft merged into them would be
+    lost.
+    """
     with pytest.raises(ValueError, match="is not supported"):
         adapted(CONVOLUTIONAL.tiny_model(), [modules])
 
@@ -98,7 +117,9 @@ def test_weight_normalised_layers_take_no_adapter(modules):
 @pytest.mark.parametrize("family", [CSAN, PERVASIVE], ids=["csan", "pervasive attention"])
 def test_activation_checkpointing(family):
     """Frozen inputs and checkpointed layers: gradients still reach the adapters."""
-    model = adapted(family.tiny_model(seed=1), ["q_proj", "v_proj"] if family is CSAN else ["output_projection"])
+    model = adapted(
+        family.tiny_model(seed=1), ["q_proj", "v_proj"] if family is CSAN else ["output_projection"]
+    )
     model.train()
     model.get_base_model().activation_checkpointing_enable()
     model(**training_batch()).loss.backward()
@@ -108,7 +129,10 @@ def test_activation_checkpointing(family):
 
 @pytest.mark.parametrize(
     ("modules", "options"),
-    [("conv1", {"bias": "all"}), ("output_projection", {"modules_to_save": ["final_norm", "dense_block"]})],
+    [
+        ("conv1", {"bias": "all"}),
+        ("output_projection", {"modules_to_save": ["final_norm", "dense_block"]}),
+    ],
     ids=["biases of norms without their statistics", "norms saved whole, with their statistics"],
 )
 def test_what_of_the_grids_norms_is_saved(modules, options, tmp_path):

@@ -28,7 +28,9 @@ def test_near_float32(family, dtype, training):
     outputs = model(**batch)
     assert outputs.logits.dtype == dtype
     real = batch["labels"] != -100
-    error = (outputs.logits.float() - exact.logits)[real].square().mean().sqrt() / exact.logits[real].std()
+    error = (outputs.logits.float() - exact.logits)[real].square().mean().sqrt() / exact.logits[
+        real
+    ].std()
     assert error < TOLERANCE[dtype]
     outputs.loss.backward()
     found = gradients(model)
@@ -48,15 +50,21 @@ def test_float16_activations_beyond_its_range_stay_finite(part, normalize_before
     exact = model(**training_batch()).logits
     assert exact.isfinite().all()
     peak = []
-    module = model.model.encoder.layers[0].get_submodule("fc2" if part == "fc2" else "self_attn.out_proj")
-    module.register_forward_hook(lambda _module, _inputs, output: peak.append(output.float().abs().max()))
+    module = model.model.encoder.layers[0].get_submodule(
+        "fc2" if part == "fc2" else "self_attn.out_proj"
+    )
+    module.register_forward_hook(
+        lambda _module, _inputs, output: peak.append(output.float().abs().max())
+    )
     half = model.half()
     assert half(**training_batch()).logits.isfinite().all()
     assert peak[0].isinf(), peak[0]  # the test is about what it says
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
-@pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query", "everything, layer"])
+@pytest.mark.parametrize(
+    "locality", ["plain", "encoder area", "everything, query", "everything, layer"]
+)
 def test_float16_stays_finite(locality, implementation):
     """With a row of padding; with energies beyond its range."""
     batch = training_batch()

@@ -31,7 +31,9 @@ def vocabularies(draw: Any) -> dict:
         "tie_word_embeddings": draw(st.booleans()),
         "pad_token_id": draw(token),
         "decoder_start_token_id": draw(token),
-        "eos_token_id": draw(token | st.lists(token, min_size=1, max_size=2, unique=True) | st.none()),
+        "eos_token_id": draw(
+            token | st.lists(token, min_size=1, max_size=2, unique=True) | st.none()
+        ),
         "forced_eos_token_id": draw(st.none() | token),
         "use_cache": draw(st.booleans()),
     }
@@ -106,7 +108,9 @@ def rnnsearch_configs(draw: Any) -> dict:
     return {
         **vocabulary,
         "source_embed_dim": width,
-        "target_embed_dim": width if vocabulary["share_encoder_decoder_embeddings"] else draw(st.integers(1, 6)),
+        "target_embed_dim": width
+        if vocabulary["share_encoder_decoder_embeddings"]
+        else draw(st.integers(1, 6)),
         "hidden_size": 2 * draw(st.integers(1, 4)),
         "attention": draw(st.sampled_from(["dot", "general", "additive"])),
         "input_feeding": draw(st.booleans()),
@@ -139,7 +143,9 @@ CONFIGS = {
 
 @st.composite
 def batches(draw: Any) -> dict:
-    """Lengths of sentences, whether they are padded, which of them hold nothing, and where labels are ignored."""
+    """Lengths of sentences, whether they are padded, which of them hold nothing, and where labels
+    are ignored.
+    """
     rows = draw(st.integers(1, 4))
     length = st.integers(1, 14)
     return {
@@ -164,7 +170,9 @@ def batch_of(shape: dict, config: Any) -> dict[str, torch.Tensor]:
 
     batch = {
         "input_ids": words(config.vocab_size, shape["sources"]),
-        "labels": words(config.decoder_vocab_size, shape["targets"]).masked_fill(~mask(shape["targets"]), -100),
+        "labels": words(config.decoder_vocab_size, shape["targets"]).masked_fill(
+            ~mask(shape["targets"]), -100
+        ),
     }
     if shape["masked"]:
         batch["attention_mask"] = mask(shape["sources"]).long()
@@ -177,7 +185,10 @@ def batch_of(shape: dict, config: Any) -> dict[str, torch.Tensor]:
 def few_cells(batch: dict) -> bool:
     """Whether a training batch has too few real cells of the grid for a variance."""
     rows = batch["labels"].ne(-100).flip(1).cumsum(1).gt(0).sum(1)
-    return int((batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum(1) * rows).sum()) < 2
+    return (
+        int((batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum(1) * rows).sum())
+        < 2
+    )
 
 
 @pytest.mark.parametrize("name", ["csan", "pervasive attention"])
@@ -217,7 +228,11 @@ def assert_works(name, data):
     batch.pop("labels")
     num_beams = data.draw(st.sampled_from([1, 2]))
     found = model.eval().generate(
-        **batch, max_new_tokens=4, num_beams=num_beams, return_dict_in_generate=True, output_logits=True
+        **batch,
+        max_new_tokens=4,
+        num_beams=num_beams,
+        return_dict_in_generate=True,
+        output_logits=True,
     )
     assert all(step.isfinite().all() for step in found.logits)
     assert found.sequences.max() < config.decoder_vocab_size

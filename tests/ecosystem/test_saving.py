@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""save_pretrained and from_pretrained: bitwise, tied weights once, shards, types, devices, other embeddings."""
+"""save_pretrained and from_pretrained: bitwise, tied weights once, shards, types, devices, other
+embeddings.
+"""
 
 import json
 import tokenize
@@ -16,8 +18,14 @@ EMBEDDINGS = ["model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.w
 VARIANTS = {
     "one vocabulary": (lambda family: family.shared, ["model.shared.weight"]),
     "separate vocabularies": (lambda family: family.separate, EMBEDDINGS),
-    "separate and untied": (lambda family: {**family.separate, **UNTIED}, ["lm_head.weight", *EMBEDDINGS]),
-    "one vocabulary, untied": (lambda family: {**family.shared, **UNTIED}, ["lm_head.weight", "model.shared.weight"]),
+    "separate and untied": (
+        lambda family: {**family.separate, **UNTIED},
+        ["lm_head.weight", *EMBEDDINGS],
+    ),
+    "one vocabulary, untied": (
+        lambda family: {**family.shared, **UNTIED},
+        ["lm_head.weight", "model.shared.weight"],
+    ),
 }
 
 
@@ -37,15 +45,24 @@ def test_save_and_load_is_bitwise(family, options, expected, tmp_path):
     loaded, info = family.model_class.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
     assert not loaded.training
-    assert len({id(p) for p in loaded.parameters()}) == len({id(p) for p in model.parameters()}), "as many are tied"
+    assert len({id(p) for p in loaded.parameters()}) == len({id(p) for p in model.parameters()}), (
+        "as many are tied"
+    )
     stored = load_file(tmp_path / "model.safetensors")
-    tables = [name for name in stored if any(part in name for part in ("embed_tokens", "shared", "lm_head.weight"))]
+    tables = [
+        name
+        for name in stored
+        if any(part in name for part in ("embed_tokens", "shared", "lm_head.weight"))
+    ]
     assert sorted(tables) == expected, "tied ones once"
     saved, config = json.loads((tmp_path / "config.json").read_text()), loaded.config.to_dict()
     assert {name: config[name] for name in saved} == saved
     assert_same(model, loaded)
     assert_same(model, AutoModelForSeq2SeqLM.from_pretrained(tmp_path))
-    assert type(AutoModelForSeq2SeqLM.from_config(AutoConfig.from_pretrained(tmp_path))) is family.model_class
+    assert (
+        type(AutoModelForSeq2SeqLM.from_config(AutoConfig.from_pretrained(tmp_path)))
+        is family.model_class
+    )
 
 
 @every_family
@@ -54,7 +71,10 @@ def test_the_base_model_loads_from_the_whole_and_the_whole_from_the_base(family,
     model.save_pretrained(tmp_path / "whole")
     base = AutoModel.from_pretrained(tmp_path / "whole")
     assert type(base) is type(model.model)
-    assert all(torch.equal(tensor, base.state_dict()[name]) for name, tensor in model.model.state_dict().items())
+    assert all(
+        torch.equal(tensor, base.state_dict()[name])
+        for name, tensor in model.model.state_dict().items()
+    )
     base.save_pretrained(tmp_path / "base")
     whole, info = family.model_class.from_pretrained(tmp_path / "base", output_loading_info=True)
     # The head is tied to the embedding; its bias alone is new
@@ -75,7 +95,9 @@ def test_shards_and_dtype_auto_which_is_the_type_that_was_saved(family, dtype, t
 
 @every_family
 def test_a_device_map_that_offloads_to_disk(family, tmp_path):
-    """What does not fit stays on disk; only Pervasive Attention rounds otherwise, led from its fused computation."""
+    """What does not fit stays on disk; only Pervasive Attention rounds otherwise, led from its
+    fused computation.
+    """
     model = family.tiny_model(seed=1, **family.separate)
     model.save_pretrained(tmp_path / "model")
     device_map = {"model.encoder": "disk", "model.decoder": "cpu", "lm_head": "cpu"}
@@ -96,7 +118,9 @@ def test_resizing_a_shared_vocabulary(family, tied, size, tmp_path):
     model = family.tiny_model(seed=1, **{**family.shared, "tie_word_embeddings": tied})
     old = model.config.vocab_size
     before = logits_of_words(model, min(size, old))
-    (model.resize_token_embeddings if tied else model.resize_decoder_token_embeddings)(size)  # here the same
+    (model.resize_token_embeddings if tied else model.resize_decoder_token_embeddings)(
+        size
+    )  # here the same
     assert model.config.vocab_size == model.config.decoder_vocab_size == size
     assert model.get_input_embeddings().num_embeddings == model.lm_head.out_features == size
     assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
@@ -140,26 +164,44 @@ def assert_still_a_model(family, model, folder) -> None:
 
 @pytest.mark.parametrize(
     ("family", "files", "tokens"),
-    [("csan", 17, 30_650), ("pervasive attention", 10, 20_500), ("rnnsearch", 6, 10_400), ("conv_s2s", 6, 10_400)],
+    [
+        ("csan", 17, 30_650),
+        ("pervasive attention", 10, 20_500),
+        ("rnnsearch", 6, 10_400),
+        ("conv_s2s", 6, 10_400),
+    ],
 )
 def test_a_checkpoint_is_read_by_strangers(family, files, tokens, tmp_path):
-    """Whoever loads it with `trust_remote_code=True` is asked to trust its code, and so has to read it."""
+    """Whoever loads it with `trust_remote_code=True` is asked to trust its code, and so has to read
+    it.
+    """
     FAMILIES[family].tiny_model().save_pretrained(tmp_path)
     code = {path.name: count_tokens(path) for path in tmp_path.glob("*.py")}
     assert len(code) <= files, code
     assert sum(code.values()) <= tokens, code
 
 
-LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER)
+LAYOUT = (
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+)
 
 
 def count_tokens(path):
     """Tokens of Python in a file, without comments, docstrings and layout."""
     with path.open("rb") as file:
-        tokens = [token for token in tokenize.tokenize(file.readline) if token.type != tokenize.COMMENT]
+        tokens = [
+            token for token in tokenize.tokenize(file.readline) if token.type != tokenize.COMMENT
+        ]
     count = 0
     for before, token, after in zip([None, *tokens[:-1]], tokens, [*tokens[1:], None], strict=True):
         stands_alone = before is None or before.type in LAYOUT
-        is_docstring = token.type == tokenize.STRING and stands_alone and after.type == tokenize.NEWLINE
+        is_docstring = (
+            token.type == tokenize.STRING and stands_alone and after.type == tokenize.NEWLINE
+        )
         count += token.type not in LAYOUT and not is_docstring
     return count

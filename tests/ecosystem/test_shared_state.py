@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""No call changes what other threads see of a model: neither a configuration nor an attribute of any module."""
+"""No call changes what other threads see of a model: neither a configuration nor an attribute of
+any module.
+"""
 
 import pytest
 import torch
@@ -9,16 +11,25 @@ from csan_hf.analysis import align
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
-CALLS = {"forward": {}, "greedy": {"num_beams": 1}, "beam search": {"num_beams": 3}, "sampling": {"do_sample": True}}
+CALLS = {
+    "forward": {},
+    "greedy": {"num_beams": 1},
+    "beam search": {"num_beams": 3},
+    "sampling": {"do_sample": True},
+}
 SENTENCES = ["one two three", "two"]
 
 
 @pytest.fixture
 def attribute_writes(monkeypatch):
-    """A function that makes a model's modules and configurations list all that is written to them from then on."""
+    """A function that makes a model's modules and configurations list all that is written to them
+    from then on.
+    """
 
     def watch(model):
-        watched = {id(thing): thing for thing in (model.config, model.generation_config, *model.modules())}
+        watched = {
+            id(thing): thing for thing in (model.config, model.generation_config, *model.modules())
+        }
         written = []
         for kind in {type(thing) for thing in watched.values()}:
 
@@ -38,7 +49,9 @@ def attribute_writes(monkeypatch):
 def test_inference_writes_nothing(family, call, attribute_writes):
     model = family.tiny_model(**family.separate)
     batch = sources()
-    model(**batch, decoder_input_ids=targets(3, 5))  # transformers notes at a first call what a model can give out
+    model(
+        **batch, decoder_input_ids=targets(3, 5)
+    )  # transformers notes at a first call what a model can give out
     written = attribute_writes(model)
     if call == "forward":
         model(**batch, decoder_input_ids=targets(3, 5))
@@ -46,8 +59,11 @@ def test_inference_writes_nothing(family, call, attribute_writes):
         scored = {"return_dict_in_generate": True, "output_scores": True}
         output = model.generate(**batch, max_new_tokens=4, **scored, **CALLS[call])
     if call == "beam search":
-        scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
-        # Beam search divides the sum by the length; a wrong vocabulary size would pick other words' scores.
+        scores = model.compute_transition_scores(
+            output.sequences, output.scores, output.beam_indices
+        )
+        # Beam search divides the sum by the length; a wrong vocabulary size would pick other words'
+        # scores.
         lengths = (output.beam_indices >= 0).sum(-1)
         torch.testing.assert_close(scores.sum(-1) / lengths, output.sequences_scores)
     assert written == []

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What every training relies on: all parameters learn, labels are smoothed, activations may be computed twice."""
+"""What every training relies on: all parameters learn, labels are smoothed, activations may be
+computed twice.
+"""
 
 import pytest
 import tiny
@@ -9,11 +11,16 @@ from families import FAMILIES, checkpointed_families, every_family, gradients, t
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 MODELS = {
-    f"csan, {name}": lambda name=name: tiny.csan(**tiny.LOCALITIES[f"everything, {name}"]) for name in tiny.STRATEGIES
+    f"csan, {name}": lambda name=name: tiny.csan(**tiny.LOCALITIES[f"everything, {name}"])
+    for name in tiny.STRATEGIES
 }
-MODELS |= {f"grid, {name}": lambda name=name: tiny.grid(aggregation=name) for name in tiny.AGGREGATIONS}
 MODELS |= {
-    f"rnnsearch, {name}": lambda name=name: tiny.recurrent(attention=name, input_feeding=True, hidden_size=12)
+    f"grid, {name}": lambda name=name: tiny.grid(aggregation=name) for name in tiny.AGGREGATIONS
+}
+MODELS |= {
+    f"rnnsearch, {name}": lambda name=name: tiny.recurrent(
+        attention=name, input_feeding=True, hidden_size=12
+    )
     for name in ("dot", "general", "additive")
 }
 MODELS["conv_s2s"] = tiny.convolutional
@@ -25,7 +32,9 @@ def test_every_parameter_learns(make):
     model(**training_batch()).loss.backward()
     for name, parameter in model.named_parameters():
         # A softmax does not notice what is added to all its energies
-        if parameter.requires_grad and not name.endswith(("k_proj.bias", "aggregation.attention.bias")):
+        if parameter.requires_grad and not name.endswith(
+            ("k_proj.bias", "aggregation.attention.bias")
+        ):
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name
             assert parameter.grad.any(), name
@@ -33,14 +42,23 @@ def test_every_parameter_learns(make):
 
 @every_family
 def test_labels_are_smoothed(family, tmp_path):
-    """The Trainer takes the labels away; the model still gets the decoder's inputs, and the loss is torch's."""
+    """The Trainer takes the labels away; the model still gets the decoder's inputs, and the loss is
+    torch's.
+    """
     model = family.tiny_model(**family.shared)
-    rows = [{"input_ids": [3, 4, 5, 1], "labels": [6, 7, 1]}, {"input_ids": [8, 1], "labels": [9, 3, 2, 4, 1]}]
+    rows = [
+        {"input_ids": [3, 4, 5, 1], "labels": [6, 7, 1]},
+        {"input_ids": [8, 1], "labels": [9, 3, 2, 4, 1]},
+    ]
     collate = DataCollatorForSeq2Seq(tiny.tokenizer(("a",)), model=model)
-    arguments = Seq2SeqTrainingArguments(str(tmp_path), label_smoothing_factor=0.1, use_cpu=True, report_to=[])
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path), label_smoothing_factor=0.1, use_cpu=True, report_to=[]
+    )
     trainer = Seq2SeqTrainer(model, arguments, data_collator=collate, train_dataset=rows)
     batch = collate(rows)
-    expected = F.cross_entropy(model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1)
+    expected = F.cross_entropy(
+        model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1
+    )
     torch.testing.assert_close(trainer.compute_loss(model, dict(batch)), expected)
 
 
@@ -55,7 +73,10 @@ WAYS = {"every layer": {}, "every second layer": {"every_n_layers": 2}, "reentra
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_the_same(family, way, dropout):
     """With dropout, too: the second computation must drop what the first one dropped."""
-    drops = {"dropout": dropout, **({"attention_dropout": dropout} if family is FAMILIES["csan"] else {})}
+    drops = {
+        "dropout": dropout,
+        **({"attention_dropout": dropout} if family is FAMILIES["csan"] else {}),
+    }
     model = family.tiny_model(**drops).train()
     torch.manual_seed(0)
     expected_loss = model(**training_batch()).loss
@@ -78,7 +99,9 @@ def test_less_is_kept(family):
     """Something is computed again: fewer bytes wait for the backward pass."""
     kept = []
     for checkpointing in (False, True):
-        model = family.tiny_model(**({"num_layers": 6} if family is FAMILIES["pervasive attention"] else {})).train()
+        model = family.tiny_model(
+            **({"num_layers": 6} if family is FAMILIES["pervasive attention"] else {})
+        ).train()
         if checkpointing:
             model.activation_checkpointing_enable()
         total = 0

@@ -22,15 +22,23 @@ TARGETS = ["b", "c c a b", "", "a", "b a c b a a c"]
 def test_scores_are_those_of_the_loss(make, max_batch_tokens):
     own = tokenizer("abc")
     model = make(vocab_size=6, decoder_vocab_size=6).train()
-    found = score_forced(model, TokenizerPair(own, own), SOURCES, TARGETS, max_batch_tokens=max_batch_tokens)
+    found = score_forced(
+        model, TokenizerPair(own, own), SOURCES, TARGETS, max_batch_tokens=max_batch_tokens
+    )
     assert model.training
     model.eval()
     expected = []
     for source, target in zip(SOURCES, TARGETS, strict=True):
         labels = own(target, return_tensors="pt").input_ids
-        loss = model(**own(source, return_tensors="pt", return_token_type_ids=False), labels=labels).loss.item()
+        loss = model(
+            **own(source, return_tensors="pt", return_token_type_ids=False), labels=labels
+        ).loss.item()
         expected.append({"log_probability": -loss * labels.numel(), "tokens": labels.numel()})
-    assert [each["tokens"] for each in found] == [each["tokens"] for each in expected] == [2, 5, 1, 2, 8]
+    assert (
+        [each["tokens"] for each in found]
+        == [each["tokens"] for each in expected]
+        == [2, 5, 1, 2, 8]
+    )
     for ours, theirs in zip(found, expected, strict=True):
         assert ours["log_probability"] == pytest.approx(theirs["log_probability"], rel=1e-4)
     total = sum(each["log_probability"] for each in expected)
@@ -44,12 +52,22 @@ def test_the_command_writes_a_score_for_each_line(tmp_path, capsys):
         part.save_pretrained(tmp_path / "model")
     lines = ["zwei drei", "German:"]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
-    arguments = ["--model", str(tmp_path / "model"), "--device", "cpu", "--quiet", "--output_dir", str(tmp_path)]
+    arguments = [
+        "--model",
+        str(tmp_path / "model"),
+        "--device",
+        "cpu",
+        "--quiet",
+        "--output_dir",
+        str(tmp_path),
+    ]
     arguments += ["--forced", "--source_lang", "eng_Latn", "--target_lang", "fra_Latn"]
     files = ["--source", str(tmp_path / "text"), "--reference", str(tmp_path / "text")]
     assert main(["evaluate", *arguments, *files]) == 0
     own.src_lang, own.tgt_lang, loss, tokens = "eng_Latn", "fra_Latn", 0.0, 0
-    for line, text in zip((tmp_path / "text.forced.jsonl").read_text().splitlines(), lines, strict=True):
+    for line, text in zip(
+        (tmp_path / "text.forced.jsonl").read_text().splitlines(), lines, strict=True
+    ):
         inputs = own(text, text_target=text, return_tensors="pt")
         with torch.no_grad():
             found = model(**inputs).loss.item() * inputs["labels"].numel()

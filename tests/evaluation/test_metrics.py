@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Metrics (agreement with sacreBLEU, counts by hand, from outside) and scores by length of sources and n-grams."""
+"""Metrics (agreement with sacreBLEU, counts by hand, from outside) and scores by length of sources
+and n-grams.
+"""
 
 import importlib.util
 import json
@@ -13,17 +15,46 @@ import pytest
 
 from csan_hf.evaluation import score_by_length, score_translations
 from csan_hf.evaluation.alignment_files import parse_links, read_alignments
-from csan_hf.evaluation.metrics import CorpusMetric, load_metric, metrics_in, register_metric, unregister_metric
+from csan_hf.evaluation.metrics import (
+    CorpusMetric,
+    load_metric,
+    metrics_in,
+    register_metric,
+    unregister_metric,
+)
 from csan_hf.evaluation.scores import bleu_by_order
 
-HYPOTHESES = ["Ein Hund läuft durch den Schnee.", "Zwei Katzen schlafen.", "Eine Frau, sie hat 3,5 Äpfel!", "", "Ja"]
-REFERENCES = ["Ein Hund rennt durch Schnee.", "Zwei Katzen schlafen.", "Eine Frau hat 3.5 Äpfel.", "Nichts.", "Ja!"]
+HYPOTHESES = [
+    "Ein Hund läuft durch den Schnee.",
+    "Zwei Katzen schlafen.",
+    "Eine Frau, sie hat 3,5 Äpfel!",
+    "",
+    "Ja",
+]
+REFERENCES = [
+    "Ein Hund rennt durch Schnee.",
+    "Zwei Katzen schlafen.",
+    "Eine Frau hat 3.5 Äpfel.",
+    "Nichts.",
+    "Ja!",
+]
 
 
 def test_scores_equal_sacrebleus_command_line_to_the_last_digit(tmp_path):
     for name, lines in (("hypotheses", HYPOTHESES), ("references", REFERENCES)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "references", "-i", "hypotheses", "-m", "bleu", "chrf", "ter"]
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        "references",
+        "-i",
+        "hypotheses",
+        "-m",
+        "bleu",
+        "chrf",
+        "ter",
+    ]
     command += ["-w", "14"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     printed = json.loads(done.stdout)
@@ -46,14 +77,21 @@ def test_scores_equal_sacrebleus_command_line_to_the_last_digit(tmp_path):
         ("per", ["h a ʊ z", "m a"], ["h a ʊ s", "m a ː"], 200 / 7),
         # white space between phones does not count
         ("g2p_wer", ["h a ʊ z", "m  a", " n "], ["h a ʊ s", "m a", "n"], 100 / 3),
-        # 3 of 4, 2 of 3, 1 of 2 and 1 of 1 n-grams: (3/4 · 2/3 · 1/2 · 1/1) ^ 1/4 would need a 4-gram that matches
-        ("tokenized_bleu", ["a b c d e"], ["a b c d f"], 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
+        # 3 of 4, 2 of 3, 1 of 2 and 1 of 1 n-grams: (3/4 · 2/3 · 1/2 · 1/1) ^ 1/4 would need a
+        # 4-gram that matches
+        (
+            "tokenized_bleu",
+            ["a b c d e"],
+            ["a b c d f"],
+            100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25,
+        ),
         ("tokenized_bleu", ["a b c"], ["a b c"], 0.0),  # no 4-gram and no smoothing
         # A = 3 links, S = 2, P = 3 (sure ones included): A ∩ S = 1, A ∩ P = 2
         ("aer", ["0-0 1-1 2-2"], ["0-0 1p1 3-3"], 100 * (1 - (1 + 2) / (3 + 2))),
         ("aer", ["0-0", "1-1 0-1"], ["0-0", "1-1 0?1"], 0.0),
         ("aer", [""], [""], 0.0),
-        # "cell" twice of 3, "sheet" 2 of 2 (more do not count), "the" stands in both, "once" only once
+        # "cell" twice of 3, "sheet" 2 of 2 (more do not count), "the" stands in both, "once" only
+        # once
         (
             "repeated_terms",
             ["the Cell cell sheet sheet sheet", "row"],
@@ -66,7 +104,9 @@ def test_scores_equal_sacrebleus_command_line_to_the_last_digit(tmp_path):
 def test_counts_by_hand(name, predictions, references, expected):
     metric = load_metric(name)
     assert metric.results(predictions, references)[name] == pytest.approx(expected, abs=1e-12)
-    assert metric.compute(predictions=predictions, references=references)[name] == pytest.approx(expected, abs=1e-12)
+    assert metric.compute(predictions=predictions, references=references)[name] == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def test_precision_and_recall_of_alignments():
@@ -81,7 +121,9 @@ def test_a_segments_bleu_is_sacrebleus_sentence_bleu():
     metric = load_metric("bleu")
     counts = metric.statistics(HYPOTHESES, REFERENCES)
     for row, ours, theirs in zip(counts, HYPOTHESES, REFERENCES, strict=True):
-        assert metric.segment_score(row) == pytest.approx(sacrebleu.sentence_bleu(ours, [theirs]).score, abs=1e-12)
+        assert metric.segment_score(row) == pytest.approx(
+            sacrebleu.sentence_bleu(ours, [theirs]).score, abs=1e-12
+        )
 
 
 def test_metrics_combine():
@@ -110,7 +152,10 @@ def test_a_metric_from_outside():
     try:
         register_metric(type("Words", (Words,), {}))  # as a cell of a notebook that runs again
         assert score_translations(["a b", "c"], ["", ""], metrics=["words"]) == {"words": 1.5}
-        assert [metric.name for metric in metrics_in({"words": 1, "bleu": 2, "loss": 3})] == ["bleu", "words"]
+        assert [metric.name for metric in metrics_in({"words": 1, "bleu": 2, "loss": 3})] == [
+            "bleu",
+            "words",
+        ]
     finally:
         unregister_metric("words")
     with pytest.raises(ValueError, match="There is no metric 'words'; choose from bleu, chrf, "):
@@ -150,7 +195,10 @@ def test_comet_runs_its_own_program(tmp_path, monkeypatch):
 def test_both_formats_say_the_same(tmp_path):
     (tmp_path / "pharaoh").write_text("0-0 1p2\n\n2?1 0-0\n")
     (tmp_path / "naacl").write_text("0001 1 1\n1 2 3 P\n3 1 1 S 0.9\n\n3 3 2 P\n")
-    pharaoh, naacl = (read_alignments(tmp_path / name, ["a b c"] * 3, ["x y z"] * 3) for name in ("pharaoh", "naacl"))
+    pharaoh, naacl = (
+        read_alignments(tmp_path / name, ["a b c"] * 3, ["x y z"] * 3)
+        for name in ("pharaoh", "naacl")
+    )
     assert pharaoh == naacl
     assert [links.pharaoh() for links in naacl] == ["0-0 1p2", "", "0-0 2p1"]
     assert parse_links("0-0 0p0").sure == {(0, 0)}
@@ -164,8 +212,14 @@ def test_both_formats_say_the_same(tmp_path):
         ("1 1 1\n3 1 1\n", "gold, line 2: '3 1 1' is no link; write the sentence, up to 2,"),
         ("1 1 1\n1 0 1\n", "gold, line 2: '1 0 1' is no link"),
         ("1 1 1 0.5\n1 1 2 p\n", "gold, line 2: '1 1 2 p' is no link"),
-        ("2-0\n\n", "gold, sentence 1: the link 2-0, .* outside of its 2 source and 3 target words"),  # from 1
-        ("0p3\n\n", "gold, sentence 1: the link 0-3, .* outside of its 2 source and 3 target words"),
+        (
+            "2-0\n\n",
+            "gold, sentence 1: the link 2-0, .* outside of its 2 source and 3 target words",
+        ),  # from 1
+        (
+            "0p3\n\n",
+            "gold, sentence 1: the link 0-3, .* outside of its 2 source and 3 target words",
+        ),
         ("1 1 1 nan\n", "gold, line 1: '1 1 1 nan' is no link"),
     ],
 )
@@ -187,10 +241,14 @@ def test_tokenizer_is_passed_on():
 
 def test_a_tokenizer_that_is_not_there_is_named(monkeypatch):
     for score in (score_translations, bleu_by_order):
-        with pytest.raises(ValueError, match=r"tokenize must be one of none, zh, 13a, .*, got '31a'"):
+        with pytest.raises(
+            ValueError, match=r"tokenize must be one of none, zh, 13a, .*, got '31a'"
+        ):
             score(HYPOTHESES, REFERENCES, tokenize="31a")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
+    with pytest.raises(
+        ValueError, match=r"tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"
+    ):
         score_translations(HYPOTHESES, REFERENCES, tokenize="ja-mecab")
 
 
@@ -216,7 +274,9 @@ def sentences(lengths, word="x"):
 @pytest.mark.parametrize(("rows", "groups", "sizes"), [(10, 5, [9, 1]), (9, 5, [9]), (10, 1, [10])])
 def test_sentences_of_one_length_stay_together(rows, groups, sizes):
     texts = sentences([3] * 9 + [7])[:rows]
-    assert [group["sentences"] for group in score_by_length(texts, texts, texts, groups=groups)] == sizes
+    assert [
+        group["sentences"] for group in score_by_length(texts, texts, texts, groups=groups)
+    ] == sizes
 
 
 def test_groups_are_those_of_the_whole_corpus_by_length():
@@ -234,7 +294,9 @@ def test_groups_are_those_of_the_whole_corpus_by_length():
         assert len(rows) == group["sentences"]
         assert group["reference_words"] == pytest.approx((lengths[rows] + 1).mean())
         assert group["hypothesis_words"] == pytest.approx(np.minimum(lengths[rows] + 1, 8).mean())
-        scores = score_translations([hypotheses[row] for row in rows], [references[row] for row in rows])
+        scores = score_translations(
+            [hypotheses[row] for row in rows], [references[row] for row in rows]
+        )
         assert (group["bleu"], group["chrf"]) == (scores["bleu"], scores["chrf"])
 
 

@@ -22,17 +22,33 @@ from csan_hf.evaluation.significance import (
     seed_variance,
 )
 
-WORDS = ["der", "die", "das", "ein", "Hund", "Mann", "Buch", "läuft", "liest", "schläft", "rot", "blau"]
+WORDS = [
+    "der",
+    "die",
+    "das",
+    "ein",
+    "Hund",
+    "Mann",
+    "Buch",
+    "läuft",
+    "liest",
+    "schläft",
+    "rot",
+    "blau",
+]
 
 
 def corpus(sentences=70):
     """References, and two systems of which the first makes fewer errors."""
     generator = random.Random(1)
-    references = [[generator.choice(WORDS) for _ in range(generator.randint(3, 9))] for _ in range(sentences)]
+    references = [
+        [generator.choice(WORDS) for _ in range(generator.randint(3, 9))] for _ in range(sentences)
+    ]
 
     def system(errors):
         noisy = [
-            [generator.choice(WORDS) if generator.random() < errors else word for word in line] for line in references
+            [generator.choice(WORDS) if generator.random() < errors else word for word in line]
+            for line in references
         ]
         return [" ".join(line) for line in noisy]
 
@@ -41,11 +57,15 @@ def corpus(sentences=70):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(significance, "DRAWS_AT_ONCE", 70 * 96)  # several times 96 samples, and a rest
+    monkeypatch.setattr(
+        significance, "DRAWS_AT_ONCE", 70 * 96
+    )  # several times 96 samples, and a rest
 
 
 @pytest.mark.parametrize(("name", "scorer"), [("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())])
-@pytest.mark.parametrize(("test", "short", "samples"), [("bootstrap", "bs", 300), ("randomisation", "ar", 333)])
+@pytest.mark.parametrize(
+    ("test", "short", "samples"), [("bootstrap", "bs", 300), ("randomisation", "ar", 333)]
+)
 def test_agrees_with_sacrebleu(name, scorer, test, short, samples, small_chunks):
     ours, theirs, references = corpus()
     metric = load_metric(name)
@@ -55,7 +75,11 @@ def test_agrees_with_sacrebleu(name, scorer, test, short, samples, small_chunks)
     _, expected = SacrebleusTest(systems, {name: scorer}, [references], short, samples)()
     [column] = [value for key, value in expected.items() if key != "System"]
     if test == "bootstrap":  # sacreBLEU's p-value is of one side
-        drawn = np.abs(np.subtract(*(resample(metric, [own], samples=samples).draws for own in (counts, baseline))))
+        drawn = np.abs(
+            np.subtract(
+                *(resample(metric, [own], samples=samples).draws for own in (counts, baseline))
+            )
+        )
         exceeding = (drawn - drawn.mean() > abs(found.difference)).sum()
         assert (exceeding + 1) / (samples + 1) == column[1].p_value
     else:
@@ -64,14 +88,20 @@ def test_agrees_with_sacrebleu(name, scorer, test, short, samples, small_chunks)
     if test == "bootstrap":
         for runs, result in (([baseline], column[0]), ([counts], column[1])):
             low, high = confidence_interval(resample(metric, runs, samples=samples).draws[:, 0])
-            assert (high - low) / 2 == pytest.approx(result.ci, abs=1e-4)  # sacreBLEU adds in float32
+            assert (high - low) / 2 == pytest.approx(
+                result.ci, abs=1e-4
+            )  # sacreBLEU adds in float32
 
 
 def test_a_p_value_of_two_sides_says_what_the_interval_says():
     metric = load_metric("exact_match")
     ones = np.ones(200)
-    only_ours, only_theirs = (np.arange(200) < 29).astype(float), (np.arange(200) >= 183).astype(float)
-    # 29 words against 17: 12 are 1.78 of their standard deviations, and 0.075 of a normal distribution lies beyond
+    only_ours, only_theirs = (
+        (np.arange(200) < 29).astype(float),
+        (np.arange(200) >= 183).astype(float),
+    )
+    # 29 words against 17: 12 are 1.78 of their standard deviations, and 0.075 of a normal
+    # distribution lies beyond
     ours, theirs = np.stack([only_ours, ones], axis=1), np.stack([only_theirs, ones], axis=1)
     bootstrap, randomisation = (
         paired_test(metric, [ours], [theirs], test=test) for test in ("bootstrap", "randomisation")
@@ -88,7 +118,9 @@ def test_error_rates_by_the_same_draws():
     counts, baseline = (metric.statistics(lines, references) for lines in (ours, theirs))
     drawn = np.random.default_rng(5).choice(70, size=(200, 70), replace=True)
     by_hand = [100 * counts[rows, 0].sum() / counts[rows, 1].sum() for rows in drawn]
-    assert resample(metric, [counts], samples=200, seed=5).draws[:, 0] == pytest.approx(by_hand, abs=1e-9)
+    assert resample(metric, [counts], samples=200, seed=5).draws[:, 0] == pytest.approx(
+        by_hand, abs=1e-9
+    )
     found = paired_test(metric, [counts], [baseline], samples=200, seed=5)
     low, high = found.interval
     assert low < found.difference < high
@@ -109,15 +141,22 @@ def test_several_seeds():
     variance = seed_variance([both])
     assert variance.degrees == 1
     assert variance.variance == pytest.approx(1250)  # of 50 and 0
-    assert variance.of_segments == pytest.approx(100**2 * 0.25 / 40 / 2, rel=0.2)  # half of a binomial's
+    assert variance.of_segments == pytest.approx(
+        100**2 * 0.25 / 40 / 2, rel=0.2
+    )  # half of a binomial's
     low, high = confidence_interval(draw_scores(both, variance))
     assert low < 25 - 10 * 25  # two seeds say next to nothing: 12.7 standard errors
     assert high > 25 + 10 * 25
     alone = resample(metric, [hits], samples=200)
     low, high = confidence_interval(draw_scores(alone, seed_variance([alone])))
     assert 25 < low < 50 < high < 75  # segments alone
-    assert paired_test(metric, [hits, hits], [miss, miss], test="randomisation", samples=99).p_value == 0.01
-    with pytest.raises(ValueError, match="2 runs and 1 of the baseline: the randomisation test needs equally many"):
+    assert (
+        paired_test(metric, [hits, hits], [miss, miss], test="randomisation", samples=99).p_value
+        == 0.01
+    )
+    with pytest.raises(
+        ValueError, match="2 runs and 1 of the baseline: the randomisation test needs equally many"
+    ):
         paired_test(metric, [hits, hits], [miss], test="randomisation")
 
 
@@ -132,7 +171,9 @@ def test_several_seeds():
         ((2, 2, 2, 2, 2, 2), 0.05, 1.0, 1.0),
     ],
 )
-def test_equal_systems_seem_to_differ_as_often_as_promised(seeds, of_run, of_segment_in_run, of_segment):
+def test_equal_systems_seem_to_differ_as_often_as_promised(
+    seeds, of_run, of_segment_in_run, of_segment
+):
     """The scores are drawn at random; segments and seeds are a sample of those that there might be."""
     metric, trials, segments = load_metric("exact_match"), 1000, 60
     generator = np.random.default_rng(11)
@@ -140,7 +181,9 @@ def test_equal_systems_seem_to_differ_as_often_as_promised(seeds, of_run, of_seg
     def system(number):
         own = of_segment * generator.standard_normal(segments)
         return [
-            np.stack([own + noise + of_run * generator.standard_normal(), np.ones(segments)], axis=1)
+            np.stack(
+                [own + noise + of_run * generator.standard_normal(), np.ones(segments)], axis=1
+            )
             for noise in of_segment_in_run * generator.standard_normal((number, segments))
         ]
 
@@ -156,13 +199,18 @@ def test_equal_systems_seem_to_differ_as_often_as_promised(seeds, of_run, of_seg
 @pytest.mark.parametrize("between_seeds", [0.0, 0.01, 0.1, 1.0, 3.0])
 def test_seeds_that_happen_to_agree_do_not_make_other_segments_certain(between_seeds, degrees):
     draws = np.random.default_rng(1).standard_normal((2000, 1))
-    several, one = Resampled(np.zeros(2), np.repeat(2 * draws / draws.std(), 2, axis=1)), one_run(0.0, 2000)
+    several, one = (
+        Resampled(np.zeros(2), np.repeat(2 * draws / draws.std(), 2, axis=1)),
+        one_run(0.0, 2000),
+    )
 
     def width(variance):
         low, high = confidence_interval(draw_differences(several, one, variance))
         return high - low
 
-    assert width(SeedVariance(between_seeds, 2.0, degrees)) > 0.98 * width(SeedVariance(0.0, 0.0, 0))
+    assert width(SeedVariance(between_seeds, 2.0, degrees)) > 0.98 * width(
+        SeedVariance(0.0, 0.0, 0)
+    )
 
 
 def one_run(score, samples):
@@ -173,7 +221,8 @@ def one_run(score, samples):
 def test_one_degree_of_freedom(sign):
     smallest = compare_resampled(one_run(7.0, 19), one_run(0.0, 19), SeedVariance(0.0, 0.0, 4))
     assert smallest.p_value == 1 / 20, "no smaller than the test sets drawn can say"
-    # Student's t of 1 degree has no mean: beyond 3.078 lies a fifth of it, and its draws' mean is anywhere
+    # Student's t of 1 degree has no mean: beyond 3.078 lies a fifth of it, and its draws' mean is
+    # anywhere
     difference = sign * 3.078 * 2**0.5  # one run less one, each of variance 1
     test = compare_resampled(one_run(difference, 100), one_run(0.0, 100), SeedVariance(1.0, 0.0, 1))
     assert test.p_value == pytest.approx(0.2, abs=0.02)

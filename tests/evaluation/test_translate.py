@@ -27,7 +27,9 @@ from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.text_files import read_lines
 
 ROOT = Path(__file__).parents[2]
-translating = importlib.import_module("csan_hf.evaluation.translate")  # the package has a function of that name
+translating = importlib.import_module(
+    "csan_hf.evaluation.translate"
+)  # the package has a function of that name
 SENTENCES = [
     "two",
     "one hundred and twenty-seven thousand",
@@ -105,12 +107,18 @@ def test_a_translation_that_is_cut_is_said(model, tokenizers, caplog):
     type(logger).warning_once.cache_clear()  # it may have been said in another test
     translate(model, tokenizers, SENTENCES)
     logger.removeHandler(caplog.handler)
-    assert "had not ended at the 12 tokens of the model's generation config and is cut there" in caplog.text
+    assert (
+        "had not ended at the 12 tokens of the model's generation config and is cut there"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, capfd):
-    switch = {True: transformers_logging.enable_progress_bar, False: transformers_logging.disable_progress_bar}
+    switch = {
+        True: transformers_logging.enable_progress_bar,
+        False: transformers_logging.disable_progress_bar,
+    }
     before = transformers_logging.is_progress_bar_enabled()
     switch[enabled]()
     loaded, _ = load_translation_model(str(folder), device="cpu", dtype="bfloat16", progress=False)
@@ -159,7 +167,9 @@ def test_translate_script_line_for_line(folder, model, tokenizers):
         check=False,
     )
     assert result.returncode == 0, result.stderr.decode()
-    assert result.stdout.decode() == "".join(f"{line}\n" for line in translate(model, tokenizers, SENTENCES))
+    assert result.stdout.decode() == "".join(
+        f"{line}\n" for line in translate(model, tokenizers, SENTENCES)
+    )
 
 
 def test_the_output_may_be_the_input(folder, model, tokenizers, tmp_path, capsys):
@@ -194,8 +204,23 @@ def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, mon
     monkeypatch.setattr(translating, "WINDOW_LINES", 3)  # so that one window is ahead
     (tmp_path / "in").write_text("\n".join([*SENTENCES, "", *SENTENCES]))
     (tmp_path / "prefixes").write_text("eins\n" * 99)
-    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet", "--max_length", "9"]
-    arguments += ["--max_batch_tokens", "16", "--num_beams", "2", "--prefixes", str(tmp_path / "prefixes")]
+    arguments = [
+        "--model",
+        str(folder),
+        "--input",
+        str(tmp_path / "in"),
+        "--quiet",
+        "--max_length",
+        "9",
+    ]
+    arguments += [
+        "--max_batch_tokens",
+        "16",
+        "--num_beams",
+        "2",
+        "--prefixes",
+        str(tmp_path / "prefixes"),
+    ]
     assert translate_main(arguments) == 0
     expected = capsys.readouterr().out
     monkeypatch.setattr(TextTranslationPipeline, "translate_segments", None)  # of this process
@@ -215,31 +240,49 @@ def test_n_best_lists_are_those_of_generate(model, tokenizers):
             continue
         inputs = tokenizers.source(text, return_tensors="pt")
         found = model.generate(
-            **inputs, num_return_sequences=3, output_scores=True, return_dict_in_generate=True, **options
+            **inputs,
+            num_return_sequences=3,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **options,
         )
         texts = tokenizers.target.batch_decode(found.sequences, skip_special_tokens=True)
         assert [each.text for each in several] == [text.strip() for text in texts]
-        scores = found.sequences_scores.tolist()  # without a length penalty: sums of log-probabilities
+        scores = (
+            found.sequences_scores.tolist()
+        )  # without a length penalty: sums of log-probabilities
         assert [each.log_probability for each in several] == pytest.approx(scores, rel=1e-4)
 
 
 def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(translating, "WINDOW_LINES", 3)
     (tmp_path / "in").write_text("\n".join(SENTENCES))
-    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet", "--n_best", "2"]
+    arguments = [
+        "--model",
+        str(folder),
+        "--input",
+        str(tmp_path / "in"),
+        "--quiet",
+        "--n_best",
+        "2",
+    ]
     windows = n_best_stream(model, tokenizers, SENTENCES, 2, num_beams=2)
     expected = [several for window in windows for several in window]
     assert translate_main(arguments) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     flat = [(number, each) for number, several in enumerate(expected, 1) for each in several]
-    assert lines == [[str(number), f"{each.log_probability:.4f}", each.text] for number, each in flat]
+    assert lines == [
+        [str(number), f"{each.log_probability:.4f}", each.text] for number, each in flat
+    ]
     assert translate_main([*arguments, "--json_lines"]) == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [entry["line"] for entry in entries] == list(range(1, len(SENTENCES) + 1))
     assert [[each["text"] for each in entry["translations"]] for entry in entries] == [
         [each.text for each in several] for several in expected
     ]
-    assert entries[1]["translations"][0]["log_probability"] == pytest.approx(expected[1][0].log_probability, rel=1e-4)
+    assert entries[1]["translations"][0]["log_probability"] == pytest.approx(
+        expected[1][0].log_probability, rel=1e-4
+    )
     assert translate_main([*arguments, "--num_beams", "1"]) == 2
     assert "--n_best 2 needs as many beams, got --num_beams 1" in capsys.readouterr().err
 
@@ -247,21 +290,38 @@ def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
 def test_samples_and_prefixes(folder, tmp_path, capsys):
     text = "A sentence. " * 40  # more than the model's positions: translated in parts
     (tmp_path / "in").write_text(f"two\n\na much longer sentence\nnine\n{text}")
-    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet", "--max_length", "9"]
+    arguments = [
+        "--model",
+        str(folder),
+        "--input",
+        str(tmp_path / "in"),
+        "--quiet",
+        "--max_length",
+        "9",
+    ]
 
     def lines(*more):
         assert translate_main([*arguments, *more]) == 0
         return capsys.readouterr().out.splitlines()
 
-    first, again, other = (lines("--sample", "--temperature", "3", "--seed", seed) for seed in "112")
+    first, again, other = (
+        lines("--sample", "--temperature", "3", "--seed", seed) for seed in "112"
+    )
     assert first == again != other
     (tmp_path / "prefixes").write_text("two words\neins\n\neins\neins")
-    found, free = lines("--prefixes", str(tmp_path / "prefixes"), "--num_beams", "3"), lines("--num_beams", "3")
+    found, free = (
+        lines("--prefixes", str(tmp_path / "prefixes"), "--num_beams", "3"),
+        lines("--num_beams", "3"),
+    )
     assert found[0].startswith("two words")
     assert found[1:3] == free[1:3]
     assert found[3].startswith("eins")
     assert not free[0].startswith("two words")
-    assert (found[4].startswith("eins"), found[4].count("eins"), free[4].count("eins")) == (True, 1, 0)
+    assert (found[4].startswith("eins"), found[4].count("eins"), free[4].count("eins")) == (
+        True,
+        1,
+        0,
+    )
     (tmp_path / "prefixes").write_text("zwei\n")
     assert translate_main([*arguments, "--prefixes", str(tmp_path / "prefixes")]) == 2
     assert "fewer prefixes than sentences" in capsys.readouterr().err
@@ -269,7 +329,10 @@ def test_samples_and_prefixes(folder, tmp_path, capsys):
 
 def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, capsys):
     other = csan(seed=1, vocab_size=len(tokenizers.source))
-    for name, pair in (("other", tokenizers), ("foreign", TokenizerPair(*[train_tokenizer(["x y z"] * 9, 300)] * 2))):
+    for name, pair in (
+        ("other", tokenizers),
+        ("foreign", TokenizerPair(*[train_tokenizer(["x y z"] * 9, 300)] * 2)),
+    ):
         other.save_pretrained(tmp_path / name)
         pair.save_pretrained(tmp_path / name)
     for name in ("in", "reference"):
@@ -277,19 +340,28 @@ def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, cap
     arguments = ["--model", str(folder), str(tmp_path / "other"), "--max_length", "12", "--quiet"]
     assert translate_main([*arguments, "--input", str(tmp_path / "in")]) == 0
     ensemble = EnsembleForConditionalGeneration.of([model, other])
-    assert capsys.readouterr().out.splitlines() == translate(ensemble, tokenizers, SENTENCES, max_length=12)
+    assert capsys.readouterr().out.splitlines() == translate(
+        ensemble, tokenizers, SENTENCES, max_length=12
+    )
     arguments += ["--source", str(tmp_path / "in"), "--reference", str(tmp_path / "reference")]
     assert evaluate_main(arguments) == 2
     assert "pass --output_dir" in capsys.readouterr().err
     assert evaluate_main([*arguments, "--output_dir", str(tmp_path / "out")]) == 0
     assert json.loads((tmp_path / "out" / "scores.json").read_text())["model"] == arguments[1:3]
-    assert translate_main(["--model", str(folder), str(tmp_path / "foreign"), "--input", str(tmp_path / "in")]) == 2
+    assert (
+        translate_main(
+            ["--model", str(folder), str(tmp_path / "foreign"), "--input", str(tmp_path / "in")]
+        )
+        == 2
+    )
     assert "have different vocabularies" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("output", ["file", "standard output"])
 @pytest.mark.parametrize("ending", ["Ctrl-C", "SIGTERM", "not UTF-8"])
-def test_what_is_translated_is_kept(folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending):
+def test_what_is_translated_is_kept(
+    folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending
+):
     monkeypatch.setattr(translating, "WINDOW_LINES", 2)
     (tmp_path / "in").write_bytes("\n".join(SENTENCES[:4]).encode() + b"\nnine\n\xff\nlast\n")
     (tmp_path / "out").write_text("old")
@@ -303,7 +375,9 @@ def test_what_is_translated_is_kept(folder, model, tokenizers, tmp_path, monkeyp
                 signal.raise_signal(signal.SIGINT if ending == "Ctrl-C" else signal.SIGTERM)
             return original(self, segments, **options)
 
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # a shell's background job begins with it ignored
         monkeypatch.setattr(TextTranslationPipeline, "translate_segments", press)
         (tmp_path / "in").write_text("\n".join([*SENTENCES[:4], "nine"]))
     assert translate_main(arguments) == (2 if ending == "not UTF-8" else 130)
@@ -313,7 +387,9 @@ def test_what_is_translated_is_kept(folder, model, tokenizers, tmp_path, monkeyp
     assert kept.split("\n") == [*translate(model, tokenizers, SENTENCES[:4]), ""]
     where = f"in {tmp_path / 'out.partial'}" if output == "file" else "written"
     assert told.endswith(f"4 translations are {where}.\n")
-    assert told.startswith("Interrupted." if ending != "not UTF-8" else f"error: {tmp_path / 'in'}, line 6: not UTF-8")
+    assert told.startswith(
+        "Interrupted." if ending != "not UTF-8" else f"error: {tmp_path / 'in'}, line 6: not UTF-8"
+    )
     assert told.count("\n") == 1
     assert (tmp_path / "out").read_text() == "old"
 
@@ -336,7 +412,11 @@ def test_input_that_cannot_be_read_is_one_line(name, content, message, folder, t
         path.mkdir()
     elif content is not None:
         path.write_bytes(content)
-    options = {"translate": "--input {}", "evaluate": "--source {0} --reference {0}"}[name].format(path).split()
+    options = (
+        {"translate": "--input {}", "evaluate": "--source {0} --reference {0}"}[name]
+        .format(path)
+        .split()
+    )
     assert csan_hf_cli.main([name, "--model", str(folder), "--quiet", *options]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")
@@ -347,8 +427,17 @@ def test_input_that_cannot_be_read_is_one_line(name, content, message, folder, t
 def test_evaluate_script_on_files(folder, model, tokenizers, tmp_path, capsys):
     (tmp_path / "news.en").write_text("\n".join(SENTENCES) + "\n")
     (tmp_path / "news.de").write_text("\n".join("zwei" for _ in SENTENCES) + "\n")
-    arguments = ["--model", folder, "--source", tmp_path / "news.en", "--reference", tmp_path / "news.de"]
-    assert evaluate_main([*map(str, arguments), "--output_dir", str(tmp_path / "out"), "--quiet"]) == 0
+    arguments = [
+        "--model",
+        folder,
+        "--source",
+        tmp_path / "news.en",
+        "--reference",
+        tmp_path / "news.de",
+    ]
+    assert (
+        evaluate_main([*map(str, arguments), "--output_dir", str(tmp_path / "out"), "--quiet"]) == 0
+    )
     hypotheses = (tmp_path / "out" / "news.hypotheses.txt").read_text().split("\n")[:-1]
     assert hypotheses == translate(model, tokenizers, SENTENCES)
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]["news"]
@@ -358,7 +447,11 @@ def test_evaluate_script_on_files(folder, model, tokenizers, tmp_path, capsys):
 
 
 def test_evaluate_script_on_a_translation(standard_input, tmp_path, capsys):
-    texts = {"source": "ein\nein Hund läuft\n", "reference": "a\na dog runs\n", "hypotheses": "a\na dog walks\n"}
+    texts = {
+        "source": "ein\nein Hund läuft\n",
+        "reference": "a\na dog runs\n",
+        "hypotheses": "a\na dog walks\n",
+    }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     files = [str(argument) for name in texts for argument in (f"--{name}", tmp_path / name)]
@@ -382,28 +475,54 @@ def test_scripts_say_what_is_wrong(standard_input, folder, tmp_path, capsys, mon
     (tmp_path / "a").write_text("x\n")
     (tmp_path / "b").write_text("x\ny\n")
     assert (
-        evaluate_main(["--model", str(folder), "--source", str(tmp_path / "a"), "--reference", str(tmp_path / "b")])
+        evaluate_main(
+            [
+                "--model",
+                str(folder),
+                "--source",
+                str(tmp_path / "a"),
+                "--reference",
+                str(tmp_path / "b"),
+            ]
+        )
         == 2
     )
     told = capsys.readouterr().err
     assert "1 lines" in told
     assert "2: line 2" in told
-    arguments = ["--model", folder, "--source", tmp_path / "a", "--reference", tmp_path / "a", "--output_dir"]
+    arguments = [
+        "--model",
+        folder,
+        "--source",
+        tmp_path / "a",
+        "--reference",
+        tmp_path / "a",
+        "--output_dir",
+    ]
     for place, more, message in (
         (tmp_path / "a", [], f"error: {tmp_path}/a/a.hypotheses.txt: Not a directory\n"),
         (tmp_path / "new", ["--num_beams", "0"], 'error: Parser key "num_beams"'),
         (tmp_path / "new", ["--metrics", "comet"], "error: COMET needs the program comet-score"),
-        (tmp_path / "new", ["--bleu_tokenize", "31a"], "error: --bleu_tokenize must be one of none, zh, 13a"),
+        (
+            tmp_path / "new",
+            ["--bleu_tokenize", "31a"],
+            "error: --bleu_tokenize must be one of none, zh, 13a",
+        ),
     ):
         assert evaluate_main([*map(str, arguments), str(place), *more, "--quiet"]) == 2
         assert capsys.readouterr().err.startswith(message)
     standard_input(b"x\n")
     assert translate_main(["--model", str(tmp_path / "none")]) == 2
-    assert capsys.readouterr().err == f"error: There is no folder {tmp_path}/none to read the model from.\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: There is no folder {tmp_path}/none to read the model from.\n"
+    )
     standard_input(b"x\n")
     assert translate_main(["--model", "owner/none"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: There is no folder owner/none here, and that name cannot be read from the Hub: ")
+    assert told.startswith(
+        "error: There is no folder owner/none here, and that name cannot be read from the Hub: "
+    )
     assert told.count("\n") == 1
 
 
@@ -414,7 +533,9 @@ def test_truncation_cuts_what_would_be_split(monkeypatch):
     monkeypatch.setattr(TextTranslationPipeline, "source_limit", 8)
     text, options = "The first sentence is here. The second one, too.", {"max_new_tokens": 9}
     cut, split = (
-        translate(model, TokenizerPair(tokenizer, tokenizer), [text], truncation=truncation, **options)[0]
+        translate(
+            model, TokenizerPair(tokenizer, tokenizer), [text], truncation=truncation, **options
+        )[0]
         for truncation in (True, None)
     )
     assert cut == pipe(text, truncation=True, **options)[0]["translation_text"].strip() != split

@@ -46,7 +46,12 @@ def grid():
     """A Pervasive Attention model and its pair of tokenizers."""
     pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
     torch.manual_seed(1)
-    sizes = {"vocab_size": len(pair.source), "decoder_vocab_size": len(pair.target), "num_layers": 2, "growth_rate": 4}
+    sizes = {
+        "vocab_size": len(pair.source),
+        "decoder_vocab_size": len(pair.target),
+        "num_layers": 2,
+        "growth_rate": 4,
+    }
     sizes |= {"source_embed_dim": 8, "target_embed_dim": 8}
     config = PervasiveAttentionConfig(**sizes, aggregation="max_attention", init_std=1.5)
     model = PervasiveAttentionForConditionalGeneration(config).eval()

@@ -13,7 +13,16 @@ from csan_hf.hub import convert_attn2d
 
 BLOCK, TRANSITION = "net.features.denseblock1.denselayer", "net.features.transition1"
 FIRST, LIN = "net.features.initial_transiton", "aggregator.lin"
-SIZES = {"source": 31, "target": 27, "d_s": 6, "d_t": 12, "layers": 3, "growth": 4, "factor": 4, "kernel": 5}
+SIZES = {
+    "source": 31,
+    "target": 27,
+    "d_s": 6,
+    "d_t": 12,
+    "layers": 3,
+    "growth": 4,
+    "factor": 4,
+    "kernel": 5,
+}
 SHARED = {"source": 27, "d_s": 12, "shared": True}
 VARIANTS = {
     "max": {},
@@ -50,7 +59,9 @@ def build_state_dict(
     dtype=torch.float64,
     **sizes,
 ):
-    """A random state dict with the names of the 2018 code; every normalisation has its own statistics."""
+    """A random state dict with the names of the 2018 code; every normalisation has its own
+    statistics.
+    """
     size = {**SIZES, **sizes}
     width, k, growth = size["d_s"] + size["d_t"], size["kernel"], size["growth"]
     inner, channels = size["factor"] * growth, width // 2
@@ -73,8 +84,12 @@ def build_state_dict(
     random("src_embedding.label_embedding.weight", size["source"], size["d_s"], scale=0.3)
     random("trg_embedding.label_embedding.weight", size["target"], size["d_t"], scale=0.3)
     if shared:
-        weights["src_embedding.label_embedding.weight"] = weights["trg_embedding.label_embedding.weight"].clone()
-    for side, rows, d in zip(("src", "trg"), positions or (), (size["d_s"], size["d_t"]), strict=False):
+        weights["src_embedding.label_embedding.weight"] = weights[
+            "trg_embedding.label_embedding.weight"
+        ].clone()
+    for side, rows, d in zip(
+        ("src", "trg"), positions or (), (size["d_s"], size["d_t"]), strict=False
+    ):
         random(f"{side}_embedding.pos_embedding.weight", rows, d)
     convolution(f"{FIRST}.weight", channels, width, 1, 1)
     random(f"{FIRST}.bias", channels)
@@ -102,7 +117,9 @@ def build_state_dict(
 
 
 def reference_logits(weights, source, target, *, gated=False, average=False):
-    """What such a state dict means, for sentences without padding: source [B, J], target [B, I] -> [B, I, V]."""
+    """What such a state dict means, for sentences without padding: source [B, J], target [B, I] ->
+    [B, I, V].
+    """
     weights = {name.removeprefix("module."): weight for name, weight in weights.items()}
 
     def embed(side, tokens, first):
@@ -114,20 +131,26 @@ def reference_logits(weights, source, target, *, gated=False, average=False):
 
     def norm_relu(x, name):
         names = ("running_mean", "running_var", "weight", "bias")
-        return F.batch_norm(x, *(weights[f"{name}.{part}"] for part in names), training=False, eps=1e-5).relu()
+        return F.batch_norm(
+            x, *(weights[f"{name}.{part}"] for part in names), training=False, eps=1e-5
+        ).relu()
 
     x, y = embed("src", source, 1), embed("trg", target, 0)
     shape = target.shape[1], source.shape[1]
     columns = x.transpose(1, 2).unsqueeze(2).expand(-1, -1, *shape)
     rows = y.transpose(1, 2).unsqueeze(3).expand(-1, -1, *shape)
-    grid = F.conv2d(torch.cat([columns, rows], dim=1), weights[f"{FIRST}.weight"], weights[f"{FIRST}.bias"])
+    grid = F.conv2d(
+        torch.cat([columns, rows], dim=1), weights[f"{FIRST}.weight"], weights[f"{FIRST}.bias"]
+    )
     number = 1
     while f"{BLOCK}{number}.conv1.weight" in weights:
         layer = f"{BLOCK}{number}"
         new = F.conv2d(norm_relu(grid, f"{layer}.norm1"), weights[f"{layer}.conv1.weight"])
         kernel = weights[f"{layer}.conv2.weight"]
         past = torch.arange(kernel.shape[2]).view(-1, 1) <= kernel.shape[2] // 2
-        new = F.conv2d(norm_relu(new, f"{layer}.norm2"), kernel * past, padding=kernel.shape[2] // 2)
+        new = F.conv2d(
+            norm_relu(new, f"{layer}.norm2"), kernel * past, padding=kernel.shape[2] // 2
+        )
         if gated:
             gate, value = new.chunk(2, dim=1)
             new = gate.sigmoid() * value
@@ -149,12 +172,16 @@ def sentences(source_length=9, target_length=6):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["float64", "float32"]
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-10), (torch.float32, 1e-5)],
+    ids=["float64", "float32"],
 )
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 def test_computes_what_the_state_dict_means(variant, dtype, tolerance, tmp_path):
     kind = {name: variant.get(name, False) for name in ("gated", "average")}
-    weights = build_state_dict(dtype=dtype, **{name: value for name, value in variant.items() if name != "average"})
+    weights = build_state_dict(
+        dtype=dtype, **{name: value for name, value in variant.items() if name != "average"}
+    )
     model = convert_attn2d(weights, aggregation="truncated-mean" if kind["average"] else "max")
     assert model.dtype == dtype
     assert not model.training
@@ -162,7 +189,10 @@ def test_computes_what_the_state_dict_means(variant, dtype, tolerance, tmp_path)
     expected = reference_logits(weights, source, target, **kind)
     assert expected.std() > 0.3
     torch.testing.assert_close(
-        model(source, decoder_input_ids=target).logits.detach(), expected, atol=tolerance, rtol=tolerance
+        model(source, decoder_input_ids=target).logits.detach(),
+        expected,
+        atol=tolerance,
+        rtol=tolerance,
     )
     with torch.no_grad():
         actual = model(source, decoder_input_ids=target).logits
@@ -191,11 +221,31 @@ def test_padded_sentences_as_if_alone(mode):
 
 def test_config_follows_from_the_shapes():
     config = convert_attn2d(build_state_dict(gated=True, positions=(16, 12))).config
-    expected = {"vocab_size": 31, "decoder_vocab_size": 27, "share_encoder_decoder_embeddings": False}
-    expected |= {"tie_word_embeddings": True, "source_embed_dim": 6, "target_embed_dim": 12, "num_layers": 3}
-    expected |= {"growth_rate": 4, "kernel_size": 5, "bottleneck_factor": 4, "gated": True, "aggregation": "max"}
+    expected = {
+        "vocab_size": 31,
+        "decoder_vocab_size": 27,
+        "share_encoder_decoder_embeddings": False,
+    }
+    expected |= {
+        "tie_word_embeddings": True,
+        "source_embed_dim": 6,
+        "target_embed_dim": 12,
+        "num_layers": 3,
+    }
+    expected |= {
+        "growth_rate": 4,
+        "kernel_size": 5,
+        "bottleneck_factor": 4,
+        "gated": True,
+        "aggregation": "max",
+    }
     expected |= {"dropout": 0.2, "embedding_dropout": 0.2, "position_embeddings": "learned"}
-    expected |= {"max_position_embeddings": 12, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 3}
+    expected |= {
+        "max_position_embeddings": 12,
+        "pad_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 3,
+    }
     assert {name: getattr(config, name) for name in expected} == expected
     assert convert_attn2d(build_state_dict(positions=(12, 12))).config.max_position_embeddings == 11
     assert convert_attn2d(build_state_dict(**SHARED)).config.share_encoder_decoder_embeddings
@@ -218,7 +268,12 @@ def test_other_files_are_refused(tmp_path):
         convert_attn2d(path)
     torch.save(build_state_dict(), path)
     half = path.read_bytes()[: path.stat().st_size // 2]
-    for content in (b"", b"no pickle", half, pickle.dumps({"epoch": 3, "loss": Surprise()}, protocol=2)):
+    for content in (
+        b"",
+        b"no pickle",
+        half,
+        pickle.dumps({"epoch": 3, "loss": Surprise()}, protocol=2),
+    ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"model\.pth cannot be read as a file of tensors"):
             convert_attn2d(path)
@@ -243,16 +298,31 @@ OTHERS = {
         ((5, 10), "unknown: .*{name}.*Supported: .*bias 0"),
     ),
     **dict.fromkeys(
-        (FIRST, f"{TRANSITION}.norm", f"{BLOCK}1.norm1", f"{BLOCK}2", "trg_embedding", "prediction.bias"),
+        (
+            FIRST,
+            f"{TRANSITION}.norm",
+            f"{BLOCK}1.norm1",
+            f"{BLOCK}2",
+            "trg_embedding",
+            "prediction.bias",
+        ),
         (None, "(?i)missing: .*{name}.*Supported: .*half_inputs 1"),
     ),
-    f"{BLOCK}2.conv1.weight": ((16, 13), r"of another shape: .*{name} \(16, 13\), not \(16, 13, 1, 1\)"),
-    f"{BLOCK}2.conv2.weight": ((4, 16, 3, 3), r"of another shape: .*{name} \(4, 16, 3, 3\), not \(4, 16, 5, 5\)"),
+    f"{BLOCK}2.conv1.weight": (
+        (16, 13),
+        r"of another shape: .*{name} \(16, 13\), not \(16, 13, 1, 1\)",
+    ),
+    f"{BLOCK}2.conv2.weight": (
+        (4, 16, 3, 3),
+        r"of another shape: .*{name} \(4, 16, 3, 3\), not \(4, 16, 5, 5\)",
+    ),
     f"{TRANSITION}.norm.weight": ((22,), r"of another shape: .*{name} \(22,\), not \(21,\)"),
 }
 
 
-@pytest.mark.parametrize(("name", "shape", "message"), [(name, *other) for name, other in OTHERS.items()])
+@pytest.mark.parametrize(
+    ("name", "shape", "message"), [(name, *other) for name, other in OTHERS.items()]
+)
 def test_what_cannot_be_converted_is_refused_by_name(name, shape, message):
     weights = build_state_dict()
     if shape is None:
@@ -267,10 +337,18 @@ def test_other_values_are_refused():
     weights = build_state_dict()
     weights["prediction.weight"] += 1
     for state_dict, options, message in (
-        (build_state_dict(), {"aggregation": "mean"}, "'mean' cannot be converted; supported: 'max'.*sentence's len"),
+        (
+            build_state_dict(),
+            {"aggregation": "mean"},
+            "'mean' cannot be converted; supported: 'max'.*sentence's len",
+        ),
         (build_state_dict(), {"droput": 0.1}, "'droput'.*'dropout'"),
         (weights, {}, r"equal beside aggregator\.lin: prediction\.weight, trg_embedding"),
-        (build_state_dict(positions=(20, 20)), {"pad_token_id": 1}, "pad_token_id=1.*pos_embedding"),
+        (
+            build_state_dict(positions=(20, 20)),
+            {"pad_token_id": 1},
+            "pad_token_id=1.*pos_embedding",
+        ),
         (build_state_dict(kernel=4), {}, "kernel_size"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -289,7 +367,9 @@ def test_script(zipped, tmp_path, capsys):
     assert "none.pth" in capsys.readouterr().err
     run_script(tmp_path / "model.pth", tmp_path / "out", "--aggregation", "truncated-mean")
     assert "parameters" in capsys.readouterr().out
-    assert {"modeling_pervasive_attention.py", "translation.py"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    assert {"modeling_pervasive_attention.py", "translation.py"} <= {
+        p.name for p in (tmp_path / "out").iterdir()
+    }
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     source, target = sentences()
     expected = reference_logits(weights, source, target, average=True)

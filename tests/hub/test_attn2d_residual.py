@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checkpoints of attn2d's residual network: the same logits as the function that its modules describe."""
+"""Checkpoints of attn2d's residual network: the same logits as the function that its modules
+describe.
+"""
 
 import argparse
 import math
@@ -28,7 +30,9 @@ def weights_of(*, gated=True, tied=True, learned=False, shared=False, conv_bias=
         "decoder.prediction": (TARGET_WORDS, WIDTH),
     }
     for side in ("encoder", "decoder"):
-        shapes[f"{side}.embed_positions.{'weight' if learned else '_float_tensor'}"] = (40, WIDTH) if learned else (1,)
+        shapes[f"{side}.embed_positions.{'weight' if learned else '_float_tensor'}"] = (
+            (40, WIDTH) if learned else (1,)
+        )
     for number in range(LAYERS):
         layer = f"decoder.net.residual_blocks.{number}"
         shapes[f"{layer}.conv1"] = (WIDTH, WIDTH, 1, 1)
@@ -60,14 +64,18 @@ def theirs(weights, source, target, gated, learned):
         if learned:
             return embedded + weights[f"{side}.embed_positions.weight"][2 : 2 + len(tokens)]
         places = torch.arange(2, 2 + len(tokens))[:, None]
-        angles = places * torch.exp(torch.arange(WIDTH // 2) * -(math.log(10000) / (WIDTH // 2 - 1)))
+        angles = places * torch.exp(
+            torch.arange(WIDTH // 2) * -(math.log(10000) / (WIDTH // 2 - 1))
+        )
         return embedded + torch.cat([angles.sin(), angles.cos()], dim=1)
 
     def linear(x, name):
         return F.linear(x, weights[f"{name}.weight"].flatten(1), weights[f"{name}.bias"])
 
     columns, rows = embed("encoder", source), embed("decoder", target)
-    grid = torch.cat([columns.expand(len(target), -1, -1), rows[:, None].expand(-1, len(source), -1)], dim=2)
+    grid = torch.cat(
+        [columns.expand(len(target), -1, -1), rows[:, None].expand(-1, len(source), -1)], dim=2
+    )
     x = linear(grid, "decoder.net.reduce_channels")
     outputs = [x]
     mask = torch.ones(KERNEL, KERNEL)
@@ -93,28 +101,53 @@ def save(path, weights, **options):
 
 @pytest.mark.parametrize(
     "variant",
-    [{}, {"gated": False}, {"tied": False}, {"learned": True}, {"shared": True}, {"conv_bias": False}],
-    ids=["gated max", "max", "projection of its own", "learned positions", "one vocabulary", "no bias"],
+    [
+        {},
+        {"gated": False},
+        {"tied": False},
+        {"learned": True},
+        {"shared": True},
+        {"conv_bias": False},
+    ],
+    ids=[
+        "gated max",
+        "max",
+        "projection of its own",
+        "learned positions",
+        "one vocabulary",
+        "no bias",
+    ],
 )
 @torch.no_grad()
 def test_the_same_logits(variant, tmp_path):
     weights = weights_of(**variant)
     aggregator = "gated-max" if variant.get("gated", True) else "max"
-    model = convert_attn2d_residual(save(tmp_path / "checkpoint_best.pt", weights, aggregator=aggregator))
+    model = convert_attn2d_residual(
+        save(tmp_path / "checkpoint_best.pt", weights, aggregator=aggregator)
+    )
     sources, targets = [[3, 4, 5, 6, 2], [7, 8, 2]], [[2, 4, 5, 9, 10], [2, 3, 8]]
-    batch = [torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, each)), True, 1) for each in (sources, targets)]
+    batch = [
+        torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, each)), True, 1)
+        for each in (sources, targets)
+    ]
     found = model(batch[0], batch[0].ne(1), batch[1], use_cache=False).logits
     assert model.config.decoder_start_token_id == model.config.eos_token_id == 2
     for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        expected = theirs(weights, source, target, variant.get("gated", True), variant.get("learned", False))
+        expected = theirs(
+            weights, source, target, variant.get("gated", True), variant.get("learned", False)
+        )
         torch.testing.assert_close(found[row, : len(target)], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_command(tmp_path, capsys):
     path = save(tmp_path / "checkpoint_best.pt", weights_of())
-    assert csan_hf_cli.main(["convert-attn2d", str(path), str(tmp_path / "model"), "--residual"]) == 0
+    assert (
+        csan_hf_cli.main(["convert-attn2d", str(path), str(tmp_path / "model"), "--residual"]) == 0
+    )
     assert "Pervasive Attention with" in capsys.readouterr().out
-    assert "model.decoder.residual_block.layers.1.fc2.bias" in load_file(tmp_path / "model" / "model.safetensors")
+    assert "model.decoder.residual_block.layers.1.fc2.bias" in load_file(
+        tmp_path / "model" / "model.safetensors"
+    )
 
 
 class Trap:
@@ -127,10 +160,18 @@ def test_what_cannot_be_converted_is_said(tmp_path, capsys):
     less = {name: tensor for name, tensor in weights.items() if "fc2" not in name}
     for content, options, message in (
         (less, {}, r"no checkpoint of attn2d's .*residual_blocks.0.fc2.weight"),
-        ({**weights, "encoder.embed_tokens.weight": torch.ones(3)}, {}, "no checkpoint of attn2d's residual network"),
+        (
+            {**weights, "encoder.embed_tokens.weight": torch.ones(3)},
+            {},
+            "no checkpoint of attn2d's residual network",
+        ),
         (weights, {"unidirectional": True}, "trained with {'unidirectional': True}"),
         (weights, {"convnet": "densenet"}, "trained with {'convnet': 'densenet'}"),
-        (weights, {"aggregator": "path-gated-max"}, "trained with {'aggregator': 'path-gated-max'}"),
+        (
+            weights,
+            {"aggregator": "path-gated-max"},
+            "trained with {'aggregator': 'path-gated-max'}",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             convert_attn2d_residual(save(path, content, **options))
@@ -140,7 +181,8 @@ def test_what_cannot_be_converted_is_said(tmp_path, capsys):
     for content in ({"weights": 1}, [Trap()], whole[: len(whole) // 2], whole[:-30]):
         path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
         with pytest.raises(
-            ValueError, match="is damaged, or no checkpoint of fairseq that holds tensors and options alone"
+            ValueError,
+            match="is damaged, or no checkpoint of fairseq that holds tensors and options alone",
         ):
             convert_attn2d_residual(path)
     assert "run" not in capsys.readouterr().out

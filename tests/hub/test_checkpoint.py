@@ -23,14 +23,24 @@ from transformers import (
     pipeline,
 )
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration, CsanForSequenceClassification, CsanForTokenClassification
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    CsanForSequenceClassification,
+    CsanForTokenClassification,
+)
 from csan_hf.hub import save_self_contained
 from csan_hf.models import configuration_seq2seq
 from csan_hf.pipelines import TranslationPipeline
 
 SENTENCES = ["eins zwei", "Hund", "", "drei vier Katze Hund"]
 CODE = {
-    "csan": {"configuration_csan.py", "locality.py", "modeling_csan.py", "modeling_csan_classification.py"},
+    "csan": {
+        "configuration_csan.py",
+        "locality.py",
+        "modeling_csan.py",
+        "modeling_csan_classification.py",
+    },
     "pervasive_attention": {
         "configuration_pervasive_attention.py",
         "modeling_pervasive_attention.py",
@@ -42,9 +52,10 @@ CODE = {
 for names in CODE.values():
     names.update({"configuration_seq2seq.py", "seq2seq_model.py", "translation.py"})
 
-# Runs where csan_hf cannot be imported: loads each translation checkpoint in every way, saves it again, loads that;
-# classifies, saves again what it loaded, classifies with that; then makes classifiers of a translation checkpoint.
-# All in one process, since a fresh one costs more than what it does here.
+# Runs where csan_hf cannot be imported: loads each translation checkpoint in every way, saves it
+# again, loads that; classifies, saves again what it loaded, classifies with that; then makes
+# classifiers of a translation checkpoint. All in one process, since a fresh one costs more than
+# what it does here.
 ELSEWHERE = """
 import json, sys
 sys.modules["csan_hf"] = None
@@ -97,7 +108,10 @@ auto_classes = AutoModelForSequenceClassification, AutoModelForTokenClassificati
 made = [make_classifier(auto_class, "separate") for auto_class in auto_classes]
 print(json.dumps([translations, classes, made], default=float))  # scores are numpy numbers
 """
-HEADS = {"text-classification": CsanForSequenceClassification, "token-classification": CsanForTokenClassification}
+HEADS = {
+    "text-classification": CsanForSequenceClassification,
+    "token-classification": CsanForTokenClassification,
+}
 
 
 def run_elsewhere(tmp_path, *arguments):
@@ -105,14 +119,21 @@ def run_elsewhere(tmp_path, *arguments):
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert "not supported" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_loads_where_the_package_is_not_installed(joint, separate, grid, recurrent, convolutional, tmp_path):
+def test_loads_where_the_package_is_not_installed(
+    joint, separate, grid, recurrent, convolutional, tmp_path
+):
     """Translators of every kind, and both classifiers."""
     translators = {"joint": joint, "separate": separate, "grid": grid}
     translators |= {"recurrent": recurrent, "convolutional": convolutional}
@@ -124,7 +145,10 @@ def test_loads_where_the_package_is_not_installed(joint, separate, grid, recurre
     for task, head in HEADS.items():
         classifiers[task] = classifier_of(tmp_path / "separate", head).eval()
         save_self_contained(classifiers[task], separate[1], tmp_path / task)
-    names = {kind: [type(m.config).__name__, type(m.model).__name__] for kind, (m, _) in translators.items()}
+    names = {
+        kind: [type(m.config).__name__, type(m.model).__name__]
+        for kind, (m, _) in translators.items()
+    }
     (tmp_path / "check.py").write_text(ELSEWHERE)
     arguments = json.dumps([names, dict(zip(HEADS, HEADS, strict=True)), SENTENCES])
     translations, classes, made = run_elsewhere(tmp_path, "check.py", arguments)
@@ -140,14 +164,21 @@ def assert_same_translator(model, tokenizers, found, directory):
     assert set(os.listdir(directory)) >= CODE[model.config.model_type]
     target = getattr(tokenizers, "target", tokenizers)
     source = getattr(tokenizers, "source", tokenizers)
-    here = TranslationPipeline(model=model, tokenizer=source, target_tokenizer=target, device="cpu")(SENTENCES)
+    here = TranslationPipeline(
+        model=model, tokenizer=source, target_tokenizer=target, device="cpu"
+    )(SENTENCES)
     assert len({result["translation_text"] for result in here}) > 2
     assert found == [here] * 7
     # what was loaded and saved there is as complete as what was saved here
-    for again in (directory.with_name(f"{directory.name}-again"), directory.with_name(f"{directory.name}-parts")):
+    for again in (
+        directory.with_name(f"{directory.name}-again"),
+        directory.with_name(f"{directory.name}-parts"),
+    ):
         assert set(os.listdir(directory)) <= set(os.listdir(again))
         for name in ("config.json", "generation_config.json"):
-            assert json.loads((again / name).read_text()) == json.loads((directory / name).read_text())
+            assert json.loads((again / name).read_text()) == json.loads(
+                (directory / name).read_text()
+            )
 
 
 def assert_same_classifier(classifier, tokenizer, task, found, tmp_path):
@@ -164,13 +195,18 @@ def assert_same_classifier(classifier, tokenizer, task, found, tmp_path):
 @pytest.mark.parametrize("kind", ["joint", "separate", "grid", "recurrent", "convolutional"])
 def test_a_plain_save_is_complete_unasked(kind, request, tmp_path, caplog):
     model, tokenizers = request.getfixturevalue(kind)
-    complete, plain = save_self_contained(model, tokenizers, tmp_path / "complete"), tmp_path / "plain"
+    complete, plain = (
+        save_self_contained(model, tokenizers, tmp_path / "complete"),
+        tmp_path / "plain",
+    )
     assert not caplog.records
     model.save_pretrained(plain)
     getattr(tokenizers, "source", tokenizers).save_pretrained(plain)
     if kind != "joint":
         # A model does not know the second tokenizer; the call that adds it stands in the warning
-        [call] = re.findall(r"lacks target_tokenizer/: .* `(target_tokenizer\.save_pretrained\(.*?\))`", caplog.text)
+        [call] = re.findall(
+            r"lacks target_tokenizer/: .* `(target_tokenizer\.save_pretrained\(.*?\))`", caplog.text
+        )
         eval(call, {"target_tokenizer": tokenizers.target})
     caplog.clear()
     model.save_pretrained(plain)
@@ -189,7 +225,9 @@ def test_the_hub_is_not_asked_for_a_folder_that_is_gone(separate, tmp_path, monk
     loaded = AutoModelForSeq2SeqLM.from_pretrained(str(directory))
     shutil.rmtree(directory)
     asked = []
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **options: asked.append(name) or separate[1])
+    monkeypatch.setattr(
+        AutoTokenizer, "from_pretrained", lambda name, **options: asked.append(name) or separate[1]
+    )
     loaded.save_pretrained("again")
     assert asked == []
     assert Path("again", "modeling_csan.py").is_file()
@@ -223,12 +261,16 @@ def test_a_plain_push_is_complete(joint, tmp_path, monkeypatch):
 
 def test_the_code_of_a_class_goes_along_only_if_it_is_registered(tmp_path):
     mine = type("Mine", (CsanForConditionalGeneration,), {"__module__": __name__})
-    mine(CsanConfig(vocab_size=8, d_model=8, encoder_layers=1, decoder_layers=1)).save_pretrained(tmp_path)
+    mine(CsanConfig(vocab_size=8, d_model=8, encoder_layers=1, decoder_layers=1)).save_pretrained(
+        tmp_path
+    )
     assert not {Path(__file__).name, "modeling_csan.py"} & set(os.listdir(tmp_path))
 
 
 def test_too_old_a_transformers_is_told_what_is_needed(monkeypatch):
-    monkeypatch.setattr(transformers.utils.versions.importlib.metadata, "version", lambda name: "4.57.3")
+    monkeypatch.setattr(
+        transformers.utils.versions.importlib.metadata, "version", lambda name: "4.57.3"
+    )
     with pytest.raises(ImportError, match=r"needs transformers 5\.24 or newer: pip install -U"):
         importlib.reload(configuration_seq2seq)
 
@@ -236,7 +278,9 @@ def test_too_old_a_transformers_is_told_what_is_needed(monkeypatch):
 def classifier_of(directory, head):
     """A classifier whose encoder is that of the translation model in a directory."""
     names = {0: "O", 1: "animal", 2: "number"}
-    return head.from_pretrained(directory, num_labels=3, id2label=names, label2id={v: k for k, v in names.items()})
+    return head.from_pretrained(
+        directory, num_labels=3, id2label=names, label2id={v: k for k, v in names.items()}
+    )
 
 
 def flat(answer):
@@ -265,24 +309,31 @@ def test_what_a_classifier_takes_along(head, separate, tmp_path):
     assert len(AutoTokenizer.from_pretrained(directory)) == len(pair.source)
     # and back: the translator is complete again
     save_self_contained(model, pair, directory)
-    assert set(os.listdir(directory)) >= CODE["csan"] | {"target_tokenizer", "generation_config.json"}
+    assert set(os.listdir(directory)) >= CODE["csan"] | {
+        "target_tokenizer",
+        "generation_config.json",
+    }
 
 
 def test_the_encoder_alone_is_found_saved_and_found_without_the_package(separate, tmp_path):
     model, pair = separate
     save_self_contained(model, pair, tmp_path / "model")
     encoder = transformers.AutoModelForTextEncoding.from_pretrained(tmp_path / "model")
-    batch = pair.source(["zwei", "drei und vier"], padding=True, return_tensors="pt", return_token_type_ids=False)
+    batch = pair.source(
+        ["zwei", "drei und vier"], padding=True, return_tensors="pt", return_token_type_ids=False
+    )
     expected = model.get_encoder()(**batch).last_hidden_state
     assert torch.equal(encoder(**batch).last_hidden_state, expected)
     assert encoder.num_parameters() == model.get_encoder().num_parameters()
     save_self_contained(encoder, pair, tmp_path / "encoder")
     assert not json.loads((tmp_path / "encoder" / "config.json").read_text())["custom_pipelines"]
     code = (
-        "import json, sys, torch; sys.modules['csan_hf'] = None; from transformers import AutoModelForTextEncoding;"
-        "load = lambda name: AutoModelForTextEncoding.from_pretrained(name, trust_remote_code=True);"
-        "batch = [torch.tensor(rows) for rows in json.loads(sys.argv[1])];"
-        "print(json.dumps([load(name)(*batch).last_hidden_state.tolist() for name in ('encoder', 'model')]))"
+        "import json, sys, torch; sys.modules['csan_hf'] = None; from transformers import "
+        "AutoModelForTextEncoding;load = lambda name: "
+        "AutoModelForTextEncoding.from_pretrained(name, trust_remote_code=True);batch = "
+        "[torch.tensor(rows) for rows in json.loads(sys.argv[1])];"
+        "print(json.dumps([load(name)(*batch).last_hidden_state.tolist() for name in ('encoder', "
+        "'model')]))"
     )
     rows = [batch[name].tolist() for name in ("input_ids", "attention_mask")]
     for states in run_elsewhere(tmp_path, "-c", code, json.dumps(rows)):
@@ -326,7 +377,9 @@ def test_what_would_be_incomplete_is_refused(separate, tmp_path):
     class Own(MarianMTModel):
         """Whose code is not transformers'."""
 
-    own = Own(MarianConfig(vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0))
+    own = Own(
+        MarianConfig(vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0)
+    )
     with pytest.raises(ValueError, match="cannot be saved with the model"):
         save_self_contained(own, pair, tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -354,4 +407,6 @@ def test_a_folder_that_is_another_file_system_is_saved_to(joint, tmp_path, monke
     (directory / "locality.py").unlink()
     model.save_pretrained(directory)
     assert (directory / "locality.py").is_file()
-    assert not [path for path in (*tmp_path.iterdir(), *volume.iterdir()) if path.name.startswith(".")]
+    assert not [
+        path for path in (*tmp_path.iterdir(), *volume.iterdir()) if path.name.startswith(".")
+    ]

@@ -35,7 +35,12 @@ VARIANTS = {
     "separate untied": {**SEPARATE, "tie_word_embeddings": False},
     "gelu": {"activation_function": "gelu"},
     "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 24, "decoder_attention_heads": 2},
-    "hub ids": {"pad_token_id": 30, "decoder_start_token_id": 30, "eos_token_id": 0, "forced_eos_token_id": 0},
+    "hub ids": {
+        "pad_token_id": 30,
+        "decoder_start_token_id": 30,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+    },
     "ignored size": {"decoder_vocab_size": 99},
     "settings": {
         "activation_function": "relu",
@@ -53,12 +58,19 @@ IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "force
 
 
 def build_marian(**overrides):
-    own = {"max_position_embeddings": 40, "activation_function": "swish", "scale_embedding": True, **IDS}
+    own = {
+        "max_position_embeddings": 40,
+        "activation_function": "swish",
+        "scale_embedding": True,
+        **IDS,
+    }
     return build(MarianMTModel, MarianConfig, **{**own, **overrides})
 
 
 def build_m2m100(**overrides):
-    return build(M2M100ForConditionalGeneration, M2M100Config, **{"max_position_embeddings": 20, **overrides})
+    return build(
+        M2M100ForConditionalGeneration, M2M100Config, **{"max_position_embeddings": 20, **overrides}
+    )
 
 
 def build(model_class, config_class, **fields):
@@ -79,16 +91,27 @@ def inputs_for(model, length=9):
     torch.manual_seed(1)
     mask = (torch.arange(length) < torch.tensor([length, 4, 1])[:, None]).long()
     ids = torch.randint(4, 20, (3, length)) * mask + model.config.pad_token_id * (1 - mask)
-    return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": torch.randint(4, 20, (3, length - 2))}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "decoder_input_ids": torch.randint(4, 20, (3, length - 2)),
+    }
 
 
 def assert_same(one, other, length=9, **options):
     inputs = inputs_for(one, length)
     with torch.no_grad():
-        torch.testing.assert_close(other(**inputs).logits, one(**inputs).logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            other(**inputs).logits, one(**inputs).logits, atol=1e-5, rtol=1e-5
+        )
     del inputs["decoder_input_ids"]
     for beams in (1, 4):
-        each = {"num_beams": beams, "num_return_sequences": beams // 2 or 1, "max_new_tokens": length + 3, **options}
+        each = {
+            "num_beams": beams,
+            "num_return_sequences": beams // 2 or 1,
+            "max_new_tokens": length + 3,
+            **options,
+        }
         assert torch.equal(other.generate(**inputs, **each), one.generate(**inputs, **each))
 
 
@@ -117,7 +140,12 @@ def test_marian_and_back(overrides, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "overrides", [{}, {"scale_embedding": False, "activation_function": "gelu"}, {"d_model": 20, "pad_token_id": 3}]
+    "overrides",
+    [
+        {},
+        {"scale_embedding": False, "activation_function": "gelu"},
+        {"d_model": 20, "pad_token_id": 3},
+    ],
 )
 def test_m2m100(overrides, tmp_path):
     """Beyond the table of positions, too, which M2M100 extends."""
@@ -131,7 +159,9 @@ def test_m2m100(overrides, tmp_path):
         convert_m2m100(tmp_path / "m2m100"),
     ):
         assert_same(model, found, length=27, forced_bos_token_id=7)
-    inputs = {name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"}
+    inputs = {
+        name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"
+    }
     static = csan.generate(**inputs, max_new_tokens=9, cache_implementation="static")
     assert torch.equal(static, model.generate(**inputs, max_new_tokens=9))
 
@@ -150,12 +180,18 @@ def test_bart_and_mbart(model_class, config_class, overrides, tmp_path):
     assert run_script(tmp_path / "bart", tmp_path / "csan") == 0
     for found in (csan, CsanForConditionalGeneration.from_pretrained(tmp_path / "csan")):
         assert_same(model, found, decoder_start_token_id=2)
-    inputs = {name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"}
+    inputs = {
+        name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"
+    }
     inputs |= {"max_new_tokens": 9, "decoder_start_token_id": 2}
-    assert torch.equal(csan.generate(**inputs, cache_implementation="static"), model.generate(**inputs))
+    assert torch.equal(
+        csan.generate(**inputs, cache_implementation="static"), model.generate(**inputs)
+    )
     csan.train()(**inputs_for(model)).logits.sum().backward()
     assert csan.model.encoder.embed_positions.weight.grad.any()
-    with pytest.raises(ValueError, match="21 tokens are more than the 20 learned positions; split the text"):
+    with pytest.raises(
+        ValueError, match="21 tokens are more than the 20 learned positions; split the text"
+    ):
         csan(**inputs_for(model, length=21))
 
 
@@ -174,14 +210,22 @@ def test_ready_made_embeddings_count_as_in_marian(scaled):
     torch.testing.assert_close(csan(**inputs).logits, expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize(("window", "area"), [(3, 1), (None, 3), (5, 3)], ids=["window", "area", "window and area"])
 @pytest.mark.parametrize(
-    ("build", "convert"), [(build_marian, convert_marian), (build_m2m100, convert_m2m100)], ids=["marian", "m2m100"]
+    ("window", "area"), [(3, 1), (None, 3), (5, 3)], ids=["window", "area", "window and area"]
+)
+@pytest.mark.parametrize(
+    ("build", "convert"),
+    [(build_marian, convert_marian), (build_m2m100, convert_m2m100)],
+    ids=["marian", "m2m100"],
 )
 def test_locality_adds_no_parameters_and_changes_the_result(build, convert, window, area):
     model = build()
     csan = convert(model, local_window=window, head_area=area, localness_layers=[0])
-    assert (csan.config.local_window, csan.config.head_area, csan.config.localness_layers) == (window, area, [0])
+    assert (csan.config.local_window, csan.config.head_area, csan.config.localness_layers) == (
+        window,
+        area,
+        [0],
+    )
     assert csan.num_parameters() == convert(model).num_parameters()
     inputs = inputs_for(model)
     with torch.no_grad():
@@ -207,8 +251,19 @@ def test_to_marian_refuses_by_name_what_marian_cannot_do():
     off = {"local_window": None, "head_area": 1}
     for overrides, message in (
         ({"localness_layers": [1]}, r"local encoder layers=\[\], but this CSAN has \[1\]"),
-        ({**off, "decoder_locality": [{"window": 3}, None]}, r"local decoder layers=\[\], but this CSAN has \[0\]"),
-        ({**off, "cross_localness_layers": [0], "localness_window": "query", "localness_layers": []}, "local cross"),
+        (
+            {**off, "decoder_locality": [{"window": 3}, None]},
+            r"local decoder layers=\[\], but this CSAN has \[0\]",
+        ),
+        (
+            {
+                **off,
+                "cross_localness_layers": [0],
+                "localness_window": "query",
+                "localness_layers": [],
+            },
+            "local cross",
+        ),
         ({**off, "normalize_before": True}, "normalize_before=False, but this CSAN has True"),
         ({**off, "sinusoids": "m2m_100"}, "sinusoids='marian', but this CSAN has 'm2m_100'"),
     ):
@@ -220,10 +275,17 @@ def test_weights_that_csan_cannot_represent_are_refused_by_name():
     marian = build_marian()
     marian.model.encoder.layers[0].adapter = torch.nn.Linear(2, 2)
     del marian.model.decoder.layers[1].fc1
-    with pytest.raises(ValueError, match="CsanForConditionalGeneration cannot represent this MarianMTModel") as error:
+    with pytest.raises(
+        ValueError, match="CsanForConditionalGeneration cannot represent this MarianMTModel"
+    ) as error:
         convert_marian(marian)
-    assert "missing: model.decoder.layers.1.fc1.bias, model.decoder.layers.1.fc1.weight;" in str(error.value)
-    assert "left over: model.encoder.layers.0.adapter.bias, model.encoder.layers.0.adapter.w" in str(error.value)
+    assert "missing: model.decoder.layers.1.fc1.bias, model.decoder.layers.1.fc1.weight;" in str(
+        error.value
+    )
+    assert (
+        "left over: model.encoder.layers.0.adapter.bias, model.encoder.layers.0.adapter.w"
+        in str(error.value)
+    )
     with pytest.raises(ValueError, match=r"tied: .*embed_tokens"):
         convert_marian(build_marian(tie_word_embeddings=False))
     with torch.no_grad():
@@ -233,14 +295,19 @@ def test_weights_that_csan_cannot_represent_are_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("build", "convert"), [(build_marian, convert_marian), (build_m2m100, convert_m2m100)], ids=["marian", "m2m100"]
+    ("build", "convert"),
+    [(build_marian, convert_marian), (build_m2m100, convert_m2m100)],
+    ids=["marian", "m2m100"],
 )
 def test_wrong_arguments_are_refused(build, convert, tmp_path):
     for fields, message in (
         ({"local_windw": 3}, r"'local_windw'.*'local_window'"),
         ({"local_window": 4}, "local_window"),
         ({"encoder_ffn_dim": 24}, r"size mismatch for model.encoder.layers.0.fc1.weight"),
-        ({"encoder_locality": [None, {"block": 4}]}, r"weights left over: model.encoder.layers.1.self_attn"),
+        (
+            {"encoder_locality": [None, {"block": 4}]},
+            r"weights left over: model.encoder.layers.1.self_attn",
+        ),
     ):
         with pytest.raises((ValueError, RuntimeError), match=message):
             convert(build(), **fields)
@@ -257,13 +324,27 @@ def run_script(*arguments):
 def test_script(tmp_path, capsys):
     build_marian().save_pretrained(tmp_path / "marian")
     options = ["--encoder_locality", "[{window: 3, head_area: 3}, null]", "--dropout=0.25"]
-    options += ["--cross_localness_layers", "1", "--localness_window", "query", "--decoder_localness_layers", "0", "1"]
+    options += [
+        "--cross_localness_layers",
+        "1",
+        "--localness_window",
+        "query",
+        "--decoder_localness_layers",
+        "0",
+        "1",
+    ]
     assert run_script(tmp_path / "marian", tmp_path / "csan", *options) == 0
     assert "no tokenizer" in capsys.readouterr().err
     config = CsanForConditionalGeneration.from_pretrained(tmp_path / "csan").config
     assert config.encoder_locality == [{"window": 3, "head_area": 3}, None]
-    assert (config.dropout, config.decoder_localness_layers, config.cross_localness_layers) == (0.25, [0, 1], [1])
-    assert {"modeling_csan.py", "translation.py"} <= {path.name for path in (tmp_path / "csan").iterdir()}
+    assert (config.dropout, config.decoder_localness_layers, config.cross_localness_layers) == (
+        0.25,
+        [0, 1],
+        [1],
+    )
+    assert {"modeling_csan.py", "translation.py"} <= {
+        path.name for path in (tmp_path / "csan").iterdir()
+    }
     assert run_script(tmp_path / "marian", tmp_path / "marian") == 2
     assert "is not empty" in capsys.readouterr().err
     for words, message in (
@@ -279,7 +360,9 @@ def test_script(tmp_path, capsys):
 def test_script_takes_two_tokenizers_along(separate, tmp_path):
     pair = separate[1]
     sizes = {"vocab_size": len(pair.source), "decoder_vocab_size": len(pair.target)}
-    build_marian(**sizes, share_encoder_decoder_embeddings=False).save_pretrained(tmp_path / "marian")
+    build_marian(**sizes, share_encoder_decoder_embeddings=False).save_pretrained(
+        tmp_path / "marian"
+    )
     pair.save_pretrained(tmp_path / "marian")
     assert run_script(tmp_path / "marian", tmp_path / "csan") == 0
     pipe = pipeline(TASK, model=str(tmp_path / "csan"), device="cpu")
@@ -287,18 +370,32 @@ def test_script_takes_two_tokenizers_along(separate, tmp_path):
 
 
 def test_script_takes_the_languages_along(tmp_path):
-    """From an NLLB checkpoint to a CSAN that loads by its folder and translates between the same languages."""
-    vocabulary = {piece: number for number, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *"▁abcdefghij"])}
-    tokenizer = NllbTokenizer(vocab=vocabulary, merges=[], extra_special_tokens=["eng_Latn", "deu_Latn"])
+    """From an NLLB checkpoint to a CSAN that loads by its folder and translates between the same
+    languages.
+    """
+    vocabulary = {
+        piece: number
+        for number, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *"▁abcdefghij"])
+    }
+    tokenizer = NllbTokenizer(
+        vocab=vocabulary, merges=[], extra_special_tokens=["eng_Latn", "deu_Latn"]
+    )
     model = build_m2m100(vocab_size=len(tokenizer))
     model.save_pretrained(tmp_path / "nllb")
     tokenizer.save_pretrained(tmp_path / "nllb")
     assert run_script(tmp_path / "nllb", tmp_path / "csan") == 0
-    languages = {"src_lang": "deu_Latn", "tgt_lang": "eng_Latn", "max_new_tokens": 8, "device": "cpu"}
+    languages = {
+        "src_lang": "deu_Latn",
+        "tgt_lang": "eng_Latn",
+        "max_new_tokens": 8,
+        "device": "cpu",
+    }
     expected = translation_pipeline(model, tokenizer=tokenizer, **languages)("ab cd")
     assert translation_pipeline(tmp_path / "csan", **languages)("ab cd") == expected
     # as it is without csan_hf: the pipeline that the checkpoint brings
-    brought = pipeline("translation", model=str(tmp_path / "csan"), trust_remote_code=True, **languages)
+    brought = pipeline(
+        "translation", model=str(tmp_path / "csan"), trust_remote_code=True, **languages
+    )
     assert type(brought).__module__.startswith("transformers_modules")
     assert brought("ab cd") == expected
 
@@ -310,7 +407,9 @@ def test_script_names_what_is_missing_or_damaged(tmp_path, capsys):
     build_marian().save_pretrained(folder)
     weights = folder / "model.safetensors"
     tensors = load_file(weights)
-    save_file({**tensors, "final_logits_bias": torch.zeros(1, 32)}, weights, metadata={"format": "pt"})
+    save_file(
+        {**tensors, "final_logits_bias": torch.zeros(1, 32)}, weights, metadata={"format": "pt"}
+    )
     assert run_script(folder, tmp_path / "csan") == 2
     assert "has mismatched keys: [('final_logits_bias', " in capsys.readouterr().err
     del tensors["model.encoder.layers.0.fc1.weight"]
@@ -320,9 +419,13 @@ def test_script_names_what_is_missing_or_damaged(tmp_path, capsys):
     for content in (weights.read_bytes()[:5000], b"version https://git-lfs.github.com/spec/v1"):
         weights.write_bytes(content)
         assert run_script(folder, tmp_path / "csan") == 2
-        assert f"The weights in {folder} are damaged, incomplete or unsafe" in capsys.readouterr().err
+        assert (
+            f"The weights in {folder} are damaged, incomplete or unsafe" in capsys.readouterr().err
+        )
     weights.unlink()
-    torch.save({"weights": torch.nn.Linear(1, 1)}, folder / "pytorch_model.bin")  # a pickle of more than tensors
+    torch.save(
+        {"weights": torch.nn.Linear(1, 1)}, folder / "pytorch_model.bin"
+    )  # a pickle of more than tensors
     assert run_script(folder, tmp_path / "csan") == 2
     assert f"The weights in {folder} are damaged, incomplete or unsafe" in capsys.readouterr().err
     assert not (tmp_path / "csan").exists()

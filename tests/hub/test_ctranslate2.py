@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What is exported to CTranslate2 scores as the model does; what it cannot express is refused by name."""
+"""What is exported to CTranslate2 scores as the model does; what it cannot express is refused by
+name.
+"""
 
 import re
 
@@ -18,7 +20,11 @@ KINDS = {
     "plain": {},
     "pre-norm, sinusoids of M2M100": {"sinusoids": "m2m_100", "normalize_before": True},
     "learned positions": {"sinusoids": "bart"},
-    "relative positions": {"sinusoids": None, "encoder_locality": [RELATIVE] * 2, "decoder_locality": [RELATIVE] * 2},
+    "relative positions": {
+        "sinusoids": None,
+        "encoder_locality": [RELATIVE] * 2,
+        "decoder_locality": [RELATIVE] * 2,
+    },
 }
 REFUSED = {
     "no `window` (encoder layer 1)": {"encoder_locality": [None, {"window": 3}]},
@@ -37,14 +43,22 @@ TARGETS = ["w1 w2 <unk> w7", "w5", "w1 w3 w4 w5 w1 w2 w1 w1 w1 w11"]
 
 def made(seed=3, **options):
     """A plain model with the tokenizers of source and target, which differ."""
-    source, target = (tiny.tokenizer([f"w{number}" for number in range(count)]) for count in (16, 14))
+    source, target = (
+        tiny.tokenizer([f"w{number}" for number in range(count)]) for count in (16, 14)
+    )
     sizes = {
         "vocab_size": len(source),
         "decoder_vocab_size": len(target) + 2,
         "share_encoder_decoder_embeddings": False,
     }
     ids = {"pad_token_id": target.pad_token_id, "eos_token_id": target.eos_token_id}
-    options = {**tiny.PLAIN, **sizes, **ids, "decoder_start_token_id": target.pad_token_id, **options}
+    options = {
+        **tiny.PLAIN,
+        **sizes,
+        **ids,
+        "decoder_start_token_id": target.pad_token_id,
+        **options,
+    }
     model = tiny.csan(seed=seed, **options)
     model.generation_config.bad_words_ids = [[target.pad_token_id]]
     return model, TokenizerPair(source, target)
@@ -61,7 +75,9 @@ def test_same_scores_and_tokens(kind, tmp_path):
     batch = source(SOURCES, padding=True, return_tensors="pt")
     for row, found in enumerate(translator.score_batch(tokens, [text.split() for text in TARGETS])):
         labels = target(TARGETS[row], return_tensors="pt")["input_ids"]
-        logits = model(**{name: each[row : row + 1] for name, each in batch.items()}, labels=labels).logits.clone()
+        logits = model(
+            **{name: each[row : row + 1] for name, each in batch.items()}, labels=labels
+        ).logits.clone()
         logits[..., target.pad_token_id] = -torch.inf
         expected = logits.log_softmax(dim=-1).gather(-1, labels[..., None])[0, :, 0]
         torch.testing.assert_close(torch.tensor(found.log_probs), expected, rtol=1e-5, atol=1e-5)
@@ -70,7 +86,11 @@ def test_same_scores_and_tokens(kind, tmp_path):
     found = translator.translate_batch(tokens, beam_size=1, max_decoding_length=12)
     ended = {target.pad_token_id, target.eos_token_id}
     names = [
-        [target.convert_ids_to_tokens(each) or f"<unused {each}>" for each in row if each not in ended]
+        [
+            target.convert_ids_to_tokens(each) or f"<unused {each}>"
+            for each in row
+            if each not in ended
+        ]
         for row in expected
     ]
     assert [each.hypotheses[0] for each in found] == names
@@ -103,7 +123,12 @@ def test_the_model_stays_as_it_is(tmp_path):
 
 def test_the_command(tmp_path, capsys):
     save_self_contained(*made(), tmp_path / "model")
-    assert main(["export-ct2", f"{tmp_path}/model", f"{tmp_path}/ct2", "--quantization", "int8"]) == 0
+    assert (
+        main(["export-ct2", f"{tmp_path}/model", f"{tmp_path}/ct2", "--quantization", "int8"]) == 0
+    )
     assert "CsanForConditionalGeneration for CTranslate2, int8" in capsys.readouterr().out
     assert ctranslate2.Translator(str(tmp_path / "ct2")).compute_type.startswith("int8")
-    assert TokenizerPair.from_pretrained(tmp_path / "ct2").target.get_vocab() == made()[1].target.get_vocab()
+    assert (
+        TokenizerPair.from_pretrained(tmp_path / "ct2").target.get_vocab()
+        == made()[1].target.get_vocab()
+    )

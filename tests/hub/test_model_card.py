@@ -8,7 +8,12 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from csan_hf import CsanConfig, CsanForSequenceClassification, CsanForTokenClassification, PervasiveAttentionConfig
+from csan_hf import (
+    CsanConfig,
+    CsanForSequenceClassification,
+    CsanForTokenClassification,
+    PervasiveAttentionConfig,
+)
 from csan_hf.hub import card_problems, copy_model_card, save_self_contained, write_model_card
 from csan_hf.hub.model_card import TEMPLATE, build_model_card
 from csan_hf.hub.network_text import describe_locality, short_name
@@ -33,9 +38,15 @@ environment: {torch: 2.13.0, transformers: 5.23.0, sacrebleu: 2.5.1, device: x86
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """The folder of a run: what a trained model leaves there. Its locality is not drawn, which takes a second."""
-    monkeypatch.setattr("csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn"))
-    CsanConfig.base(vocab_size=8000, localness_window="query").to_json_file(tmp_path / "config.json")
+    """The folder of a run: what a trained model leaves there. Its locality is not drawn, which
+    takes a second.
+    """
+    monkeypatch.setattr(
+        "csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn")
+    )
+    CsanConfig.base(vocab_size=8000, localness_window="query").to_json_file(
+        tmp_path / "config.json"
+    )
     (tmp_path / "training.png").write_bytes(b"")
     return tmp_path
 
@@ -43,8 +54,16 @@ def run(tmp_path, monkeypatch):
 def test_metadata_and_text_say_what_was_measured(run):
     path = write_model_card(run, RECIPE, RESULTS)
     data, text = ModelCard.load(path).data, path.read_text(encoding="utf-8")
-    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "translation", "apache-2.0")
-    assert (data.model_name, data.language, data.metrics) == ("Numbers, 2D", ["de", "en"], ["bleu", "chrf"])
+    assert (data.library_name, data.pipeline_tag, data.license) == (
+        "transformers",
+        "translation",
+        "apache-2.0",
+    )
+    assert (data.model_name, data.language, data.metrics) == (
+        "Numbers, 2D",
+        ["de", "en"],
+        ["bleu", "chrf"],
+    )
     found = {(result.dataset_split, result.metric_type): result for result in data.eval_results}
     assert {key: result.metric_value for key, result in found.items()} == {
         ("validation", "bleu"): 96.0,
@@ -103,15 +122,29 @@ def test_names_in_a_recipe_change_nothing_but_themselves(tmp_path):
         "language": [f"`{breaks}", "de"],
         "training": {"hub_model_id": 'me/x"); print("y'},
     }
-    plain = {"name": "x", "description": "x", "dataset_name": "x", "init_from": "/folder/x", "language": ["a", "de"]}
-    text, usual = (build_model_card(tmp_path, each, {"example": 'a "b"\n c'}).text for each in (recipe, plain))
+    plain = {
+        "name": "x",
+        "description": "x",
+        "dataset_name": "x",
+        "init_from": "/folder/x",
+        "language": ["a", "de"],
+    }
+    text, usual = (
+        build_model_card(tmp_path, each, {"example": 'a "b"\n c'}).text for each in (recipe, plain)
+    )
     [code] = re.findall("```python\n(.*?)\n```\n", text, flags=re.DOTALL)
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    strings = {node.value for call in calls for node in (*call.args, *call.keywords) if isinstance(node, ast.Constant)}
+    strings = {
+        node.value
+        for call in calls
+        for node in (*call.args, *call.keywords)
+        if isinstance(node, ast.Constant)
+    }
     assert 'a "b"\n c' in strings
     assert 'me/x"); print("y' in {word.value.value for call in calls for word in call.keywords}
     assert len(calls) == 3
-    # The fence of the recipe is longer than any in it; before it, nothing but the description's own lines is new
+    # The fence of the recipe is longer than any in it; before it, nothing but the description's own
+    # lines is new
     before, recipe_text = text.split("`````yaml\n")
     assert recipe_text.count("`````") == 1
     without_description = before.replace(recipe["description"], "")
@@ -122,7 +155,11 @@ def test_names_in_a_recipe_change_nothing_but_themselves(tmp_path):
 
 
 def test_names_of_the_hub_are_linked_and_local_ones_are_not(run):
-    recipe = {**RECIPE, "init_from": "Helsinki-NLP/opus-mt-de-en", "data": {"dataset": "bentrevett/multi30k"}}
+    recipe = {
+        **RECIPE,
+        "init_from": "Helsinki-NLP/opus-mt-de-en",
+        "data": {"dataset": "bentrevett/multi30k"},
+    }
     data = ModelCard.load(write_model_card(run, recipe, RESULTS)).data
     assert data.base_model == "Helsinki-NLP/opus-mt-de-en"
     assert data.datasets == ["bentrevett/multi30k"]
@@ -130,7 +167,10 @@ def test_names_of_the_hub_are_linked_and_local_ones_are_not(run):
     data = ModelCard.load(write_model_card(run, recipe, RESULTS)).data
     assert data.datasets == ["bentrevett/multi30k"]
     assert data.eval_results[0].dataset_type == "multi30k", "what was scored were the files"
-    recipe = {"init_from": str(run / "older"), "data": {"data_dir": str(run / "pairs"), "target_lang": "fr"}}
+    recipe = {
+        "init_from": str(run / "older"),
+        "data": {"data_dir": str(run / "pairs"), "target_lang": "fr"},
+    }
     path = write_model_card(run, recipe, RESULTS)
     data, text = ModelCard.load(path).data, path.read_text(encoding="utf-8")
     assert data.base_model is None
@@ -143,9 +183,13 @@ def test_names_of_the_hub_are_linked_and_local_ones_are_not(run):
 
 @pytest.fixture
 def run_code(tmp_path, monkeypatch, capsys):
-    """Runs the code of a card, which names a model in the working directory, and returns what it printed."""
+    """Runs the code of a card, which names a model in the working directory, and returns what it
+    printed.
+    """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
 
     def run(text):
         [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
@@ -165,7 +209,9 @@ def run_code(tmp_path, monkeypatch, capsys):
 )
 def test_the_card_of_a_classifier(head, task, unit, joint, tmp_path, run_code):
     translator = save_self_contained(*joint, tmp_path / "translator")
-    model = head.from_pretrained(translator, num_labels=3, id2label={0: "O", 1: "animal", 2: "number"})
+    model = head.from_pretrained(
+        translator, num_labels=3, id2label={0: "O", 1: "animal", 2: "number"}
+    )
     directory = save_self_contained(model, joint[1], tmp_path / "model")
     scores = {"test": {"accuracy": 0.91234, "f1": 0.8, "sentences": 30, "seconds": 3.0}}
     path = write_model_card(directory, {"license": "mit", "language": "de"}, {"scores": scores})
@@ -206,11 +252,15 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
     names = {"numbers.md", "numbers.json", "numbers.png", "numbers_locality.png"}
     assert {file.name for file in path.parent.iterdir()} == names
     card = ModelCard.load(path)
-    assert set(re.findall(r"!\[.*?\]\((.*?)\)", card.text)) == {"numbers.png", "numbers_locality.png"}
+    assert set(re.findall(r"!\[.*?\]\((.*?)\)", card.text)) == {
+        "numbers.png",
+        "numbers_locality.png",
+    }
     assert card_problems(card, json.loads((tmp_path / "cards" / "numbers.json").read_text())) == []
     (run / "results.json").write_text(json.dumps({**RESULTS, "chosen": {"weights": "the last"}}))
     with pytest.raises(
-        ValueError, match=r"do not agree:\n- the text does not say 'The weights are those of the last.'"
+        ValueError,
+        match=r"do not agree:\n- the text does not say 'The weights are those of the last.'",
     ):
         copy_model_card(run, tmp_path / "cards" / "numbers.md")
 
@@ -219,13 +269,38 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
     ("fields", "name", "phrases"),
     [
         ({"local_window": None, "head_area": 1}, "Transformer", ["None: every layer"]),
-        ({"local_window": 11, "head_area": 1}, "1D-CSAN (11)", ["layers 1, 2, 3 of 6", "11 tokens", "5 on either"]),
-        ({}, "2D-CSAN (3×11)", ["an area of 3 heads (of 8)", "1 on either side, under one softmax"]),
-        ({"head_boundary": "circular", "decoder_localness_layers": [0]}, "2D-CSAN (3×11)", ["head being neighbours"]),
-        ({"local_window": None, "localness_layers": [5]}, "2D-CSAN (3×sentence)", ["encoder**, layer 6"]),
-        ({"localness_window": "query"}, "2D-CSAN (3×11) with Gaussian localness", ["; a Gaussian around a position"]),
         (
-            {"localness_window": "fixed", "local_window": None, "head_area": 1, "cross_localness_layers": [1]},
+            {"local_window": 11, "head_area": 1},
+            "1D-CSAN (11)",
+            ["layers 1, 2, 3 of 6", "11 tokens", "5 on either"],
+        ),
+        (
+            {},
+            "2D-CSAN (3×11)",
+            ["an area of 3 heads (of 8)", "1 on either side, under one softmax"],
+        ),
+        (
+            {"head_boundary": "circular", "decoder_localness_layers": [0]},
+            "2D-CSAN (3×11)",
+            ["head being neighbours"],
+        ),
+        (
+            {"local_window": None, "localness_layers": [5]},
+            "2D-CSAN (3×sentence)",
+            ["encoder**, layer 6"],
+        ),
+        (
+            {"localness_window": "query"},
+            "2D-CSAN (3×11) with Gaussian localness",
+            ["; a Gaussian around a position"],
+        ),
+        (
+            {
+                "localness_window": "fixed",
+                "local_window": None,
+                "head_area": 1,
+                "cross_localness_layers": [1],
+            },
             "Transformer with Gaussian localness",
             ["a constant window of 10 tokens", "**Cross-attention of the decoder**, layer 2 of 6"],
         ),
@@ -255,22 +330,31 @@ def test_a_card_that_says_something_else_than_the_results(old, new, run):
     assert card_problems(card, RESULTS, pipeline_tag="translation") == []
     assert old in card.text
     head, rule, body = card.content.rpartition("---\n\n# ")
-    assert card_problems(ModelCard(head + rule + body.replace(old, new)), RESULTS), f"{new} went unnoticed"
+    assert card_problems(ModelCard(head + rule + body.replace(old, new)), RESULTS), (
+        f"{new} went unnoticed"
+    )
 
 
 def test_scores_that_only_one_side_has(run):
     card = ModelCard.load(write_model_card(run, RECIPE, RESULTS))
     for scores, words in (
-        ({**RESULTS["scores"], "test_2017": ENTRY}, "bleu of test_2017 is None in the metadata and (97.12, {"),
+        (
+            {**RESULTS["scores"], "test_2017": ENTRY},
+            "bleu of test_2017 is None in the metadata and (97.12, {",
+        ),
         ({"test": ENTRY}, "chrf of validation is (98.2, {"),
     ):
-        assert any(problem.startswith(words) for problem in card_problems(card, {**RESULTS, "scores": scores}))
+        assert any(
+            problem.startswith(words)
+            for problem in card_problems(card, {**RESULTS, "scores": scores})
+        )
     assert card_problems(card, pipeline_tag="text-classification") == [
         "pipeline_tag must be text-classification, got 'translation'"
     ]
 
 
-# ---- the cards in model_cards/: the Hub's rules, the results beside them, their pictures, and their code
+# ---- the cards in model_cards/: the Hub's rules, the results beside them, their pictures, and
+# their code
 
 FOLDER = Path(__file__).parents[2] / "model_cards"
 CARDS = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
@@ -312,4 +396,6 @@ def test_the_card_is_whole_keeps_the_rules_and_agrees_with_its_run(path):
 @by_name
 def test_the_code_of_the_card_runs(path, joint, tmp_path, run_code):
     directory = save_self_contained(*joint, tmp_path / "model")
-    assert run_code(re.sub(r'model="[^"]+"', f"model={str(directory)!r}", path.read_text(encoding="utf-8")))
+    assert run_code(
+        re.sub(r'model="[^"]+"', f"model={str(directory)!r}", path.read_text(encoding="utf-8"))
+    )

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""A locality method in a file of one's own: trained by `csan-hf --import`, and saved with the model."""
+"""A locality method in a file of one's own: trained by `csan-hf --import`, and saved with the
+model.
+"""
 
 import importlib
 import subprocess
@@ -41,7 +43,8 @@ class Strided(LocalityMethod):
     def term(self, module, call):
         return StridedTerm(self.step)
 """
-# Loads, saves once more and loads that, where neither csan_hf nor the file can be imported; prints what a query sees
+# Loads, saves once more and loads that, where neither csan_hf nor the file can be imported; prints
+# what a query sees
 STRANGER = """
 import sys
 sys.modules["csan_hf"] = None
@@ -77,7 +80,9 @@ def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
         "report_to": "none",
     }
     config = {**TRAIN["config"], "encoder_locality": [{"strided": 2}]}
-    (place / "recipe.yaml").write_text(yaml.safe_dump({**TRAIN, "config": config, "training": training}))
+    (place / "recipe.yaml").write_text(
+        yaml.safe_dump({**TRAIN, "config": config, "training": training})
+    )
     assert main(["train", "recipe.yaml", "--output_dir", "run"]) == 2, "the method is not known yet"
     assert main(["--import", "strided", "train", "recipe.yaml", "--output_dir", "run"]) == 0
     assert "`csan-hf --import strided.py train`" in (place / "run" / "README.md").read_text()
@@ -89,11 +94,31 @@ def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
     check_checkpoint(place / "run")
     monkeypatch.setenv(IMPORTS, "")
     # Another process with csan_hf takes the file that was saved
-    words = ["--import=run/strided.py", "evaluate", "--model", "run", "--split", "test", "--device", "cpu"]
-    done = subprocess.run([sys.executable, "-m", "csan_hf", *words], capture_output=True, check=False, cwd=place)
+    words = [
+        "--import=run/strided.py",
+        "evaluate",
+        "--model",
+        "run",
+        "--split",
+        "test",
+        "--device",
+        "cpu",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "csan_hf", *words], capture_output=True, check=False, cwd=place
+    )
     assert done.returncode == 0, done.stderr
     (place / "words.txt").write_text("a b\n")
-    words = ["--import=run/strided.py", "translate", "--model", "run", "--input", "words.txt", "--output", "out"]
+    words = [
+        "--import=run/strided.py",
+        "translate",
+        "--model",
+        "run",
+        "--input",
+        "words.txt",
+        "--output",
+        "out",
+    ]
     command = [sys.executable, "-m", "csan_hf", *words, "--processes=1"]
     done = subprocess.run(command, capture_output=True, check=False, cwd=place)
     assert done.returncode == 0, done.stderr
@@ -122,7 +147,12 @@ def test_a_file_of_ones_own_does_not_replace_one_of_the_package(place, caplog, m
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("gaussian.py", "choose another name"), ("a-b.py", "choose another name"), ("absent", "absent")]
+    ("name", "told"),
+    [
+        ("gaussian.py", "choose another name"),
+        ("a-b.py", "choose another name"),
+        ("absent", "absent"),
+    ],
 )
 def test_what_cannot_be_imported_is_one_line(place, name, told, capsys):
     if name.endswith(".py"):

@@ -33,8 +33,9 @@ from csan_hf.pipelines import TranslationPipeline
 ROOT = Path(__file__).parents[2]
 SENTENCES = ["eins zwei", "Hund", "drei vier Katze Hund"]
 
-# Runs where csan_hf cannot be imported: loads by name and runs the code of cards; then loads from the cache alone, as
-# a process that knows nothing of the first load: the one that did needs no request anyway. Both share the imports.
+# Runs where csan_hf cannot be imported: loads by name and runs the code of cards; then loads from
+# the cache alone, as a process that knows nothing of the first load: the one that did needs no
+# request anyway. Both share the imports.
 ELSEWHERE = """
 import json, os, sys, urllib.request
 sys.modules["csan_hf"] = None
@@ -89,7 +90,12 @@ def hub_here(hub, monkeypatch):
 
 def run(hub, home, *arguments, with_csan_hf=False, **more):
     """A fresh process whose Hub is `hub` and whose cache is `home`."""
-    own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "hf_token", "HF_HUB_OFFLINE": "0"}
+    own = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(home),
+        "HF_TOKEN": "hf_token",
+        "HF_HUB_OFFLINE": "0",
+    }
     environment = {**os.environ, **own, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more}
     if not with_csan_hf:
         environment.pop("PYTHONPATH")
@@ -102,12 +108,15 @@ def run(hub, home, *arguments, with_csan_hf=False, **more):
         cwd=home.parent,
     )
     assert done.returncode == 0, done.stderr
-    assert "A new version of the following files" not in done.stderr, "the library warns of code without a revision"
+    assert "A new version of the following files" not in done.stderr, (
+        "the library warns of code without a revision"
+    )
     return done.stdout
 
 
 def load_elsewhere(hub, home, names, sentences, cards=()):
-    """What models of these names translate where csan_hf is not installed, where the code of the cards runs, too.
+    """What models of these names translate where csan_hf is not installed, where the code of the
+    cards runs, too.
 
     Returns:
         The translations by name, and what the cards' code printed.
@@ -138,16 +147,33 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
         pair = {"tokenizer": getattr(tokenizers, "source", tokenizers)}
         pair["target_tokenizer"] = getattr(tokenizers, "target", tokenizers)
         expected[name] = TranslationPipeline(model=model, device="cpu", **pair)(SENTENCES)
-        directory = save_self_contained(model, tokenizers, tmp_path / "saved" / name)  # no folder of its name
+        directory = save_self_contained(
+            model, tokenizers, tmp_path / "saved" / name
+        )  # no folder of its name
         write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
     push_checkpoint(tmp_path / "saved/tester/csan", "tester/csan", check=False)
     command = ("-m", "csan_hf", "push")
-    run(hub_here, tmp_path / "home", *command, tmp_path / "saved/tester/grid", "tester/grid", with_csan_hf=True)
+    run(
+        hub_here,
+        tmp_path / "home",
+        *command,
+        tmp_path / "saved/tester/grid",
+        "tester/grid",
+        with_csan_hf=True,
+    )
     for name in expected:
         files = set(hub_here.repositories[name].files)
-        assert files >= {"README.md", "config.json", "generation_config.json", "model.safetensors", "translation.py"}
+        assert files >= {
+            "README.md",
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "translation.py",
+        }
     card = push_classifier(hub_here, joint, tmp_path)
-    found, printed = load_elsewhere(hub_here, tmp_path / "elsewhere", list(expected), SENTENCES, [card.content])
+    found, printed = load_elsewhere(
+        hub_here, tmp_path / "elsewhere", list(expected), SENTENCES, [card.content]
+    )
     assert found == expected
     assert "entity" in "".join(printed)
 
@@ -157,9 +183,16 @@ def push_classifier(hub, joint, tmp_path):
     translator = save_self_contained(*joint, tmp_path / "translator")
     names = {0: "O", 1: "animal", 2: "number"}
     model = CsanForTokenClassification.from_pretrained(translator, num_labels=3, id2label=names)
-    push_to_hub(model, joint[1], "tester/classifier", recipe={"license": "apache-2.0", "language": "de"})
+    push_to_hub(
+        model, joint[1], "tester/classifier", recipe={"license": "apache-2.0", "language": "de"}
+    )
     files = hub.repositories["tester/classifier"].files
-    assert {"config.json", "modeling_csan_classification.py", "locality.png", "tokenizer.json"} <= set(files)
+    assert {
+        "config.json",
+        "modeling_csan_classification.py",
+        "locality.png",
+        "tokenizer.json",
+    } <= set(files)
     assert "generation_config.json" not in files
     card = ModelCard(files["README.md"].decode())
     assert card_problems(card, pipeline_tag="token-classification") == []
@@ -168,7 +201,14 @@ def push_classifier(hub, joint, tmp_path):
 
 # All that a push of `TRAIN` may carry
 PUBLIC = {
-    *("README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.yaml", "results.json"),
+    *(
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "recipe.yaml",
+        "results.json",
+    ),
     *("hypotheses/test.txt", "hypotheses/validation.txt", "locality.png", "training.png"),
     *("tokenizer.json", "tokenizer_config.json"),
 }
@@ -177,31 +217,59 @@ USER = "zaphodb"
 
 
 def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
-    """The run is as hostile as can be: secrets and local paths lie wherever they could be taken along from."""
+    """The run is as hostile as can be: secrets and local paths lie wherever they could be taken
+    along from.
+    """
     person = tmp_path / USER
     output = person / "out"
-    private = ["notes.md", ".env", "id_rsa", "credentials.json", "tb/events.out", "runs-of-others/optimizer.pt"]
+    private = [
+        "notes.md",
+        ".env",
+        "id_rsa",
+        "credentials.json",
+        "tb/events.out",
+        "runs-of-others/optimizer.pt",
+    ]
     for name in private:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text(f"{TOKEN} of {person}")
-    recipe = {**TRAIN, "description": f"Made of {person}/corpus/plain.txt, see file://{person}/notes and ~{USER}/x."}
+    recipe = {
+        **TRAIN,
+        "description": f"Made of {person}/corpus/plain.txt, see file://{person}/notes and ~{USER}/x.",
+    }
     recipe["training"] = {**TRAIN["training"], "run_name": f"{person}/run"}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    leftovers = ["training_args.bin", "_damaged-checkpoint-1/optimizer.pt", "last-checkpoint/rng_state.pth"]
-    hub.repositories["tester/trained"] = Repository(dict.fromkeys(leftovers, f"{TOKEN} {person}".encode()))
+    leftovers = [
+        "training_args.bin",
+        "_damaged-checkpoint-1/optimizer.pt",
+        "last-checkpoint/rng_state.pth",
+    ]
+    hub.repositories["tester/trained"] = Repository(
+        dict.fromkeys(leftovers, f"{TOKEN} {person}".encode())
+    )
     environment = {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}
     arguments = ("-m", "csan_hf", "train", tmp_path / "recipe.yaml", "--output_dir", output)
-    run(hub, person / "home", *arguments, with_csan_hf=True, **{key: str(value) for key, value in environment.items()})
+    run(
+        hub,
+        person / "home",
+        *arguments,
+        with_csan_hf=True,
+        **{key: str(value) for key, value in environment.items()},
+    )
     repository = hub.repositories["tester/trained"]
     code = {path.name for path in output.glob("*.py")}
     assert (
-        {"modeling_csan.py", "translation.py"} <= code <= {path.name for path in (ROOT / "csan_hf/models").iterdir()}
+        {"modeling_csan.py", "translation.py"}
+        <= code
+        <= {path.name for path in (ROOT / "csan_hf/models").iterdir()}
     )
     assert set(repository.files) == PUBLIC | code
     for name, content in repository.files.items():
         for what in (TOKEN, USER, str(tmp_path), str(ROOT)):
             assert what.encode() not in content, (name, what)
-    for files in repository.history[:2]:  # those of the training: what had been there before, and new files
+    for files in repository.history[
+        :2
+    ]:  # those of the training: what had been there before, and new files
         assert set(files) - code <= PUBLIC | set(leftovers)
     modes = {(output / name).stat().st_mode for name in ("recipe.yaml", "model.safetensors")}
     assert modes == {(output / "checkpoint-4" / "model.safetensors").stat().st_mode}
@@ -240,14 +308,18 @@ def test_a_hub_that_is_out_of_reach_is_said(joint, tmp_path, monkeypatch):
         raise HTTPError("[Errno 111] Connection refused")
 
     monkeypatch.setattr(HfApi, "create_repo", refuse)
-    with pytest.raises(ConnectionError, match=r"The Hub cannot be reached, .*/model was not uploaded: .*refused"):
+    with pytest.raises(
+        ConnectionError, match=r"The Hub cannot be reached, .*/model was not uploaded: .*refused"
+    ):
         push_checkpoint(directory, "tester/model", check=False)
 
 
 @pytest.fixture
 def complete(joint, tmp_path, monkeypatch):
     """A folder that can be shared."""
-    monkeypatch.setattr("csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn"))
+    monkeypatch.setattr(
+        "csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn")
+    )
     directory = save_self_contained(*joint, tmp_path / "model")
     write_model_card(directory, {"license": "apache-2.0"}, {})
     return directory
@@ -261,7 +333,10 @@ def complete(joint, tmp_path, monkeypatch):
             ["tokenizer_config.json", "generation_config.json", "README.md"],
             r"- tokenizer_config.json is missing\n- README.md is missing\n- generation_config.json is missing\n",
         ),
-        (["model.safetensors"], "does not load where only transformers is installed: .*model.safetensors"),
+        (
+            ["model.safetensors"],
+            "does not load where only transformers is installed: .*model.safetensors",
+        ),
         (["csan_attention.py"], "- csan_attention.py is missing, which other code imports"),
     ],
 )
@@ -275,7 +350,11 @@ def test_an_incomplete_checkpoint_is_refused(names, words, complete):
 def test_a_card_of_another_model_is_refused(complete):
     card = complete / "README.md"
     for old, new, words in (
-        ("pipeline_tag: translation", "pipeline_tag: token-classification", "pipeline_tag must be translation or"),
+        (
+            "pipeline_tag: translation",
+            "pipeline_tag: token-classification",
+            "pipeline_tag must be translation or",
+        ),
         ("library_name: transformers", "", "library_name must be transformers, got None"),
         ("tags:", "tags: [", "README.md has no valid metadata"),
     ):
@@ -298,7 +377,9 @@ def test_a_check_alone_refuses_what_a_push_refuses(mistake, complete, tmp_path, 
         (complete / "results.json").symlink_to(tmp_path / "outside")
     for options in (["--check_only"], []):
         assert csan_hf_cli.main(["push", str(complete), "tester/model", *options]) == 2
-        assert ("holds a credential" if mistake == "token" else "leads out of the folder") in capsys.readouterr().err
+        assert (
+            "holds a credential" if mistake == "token" else "leads out of the folder"
+        ) in capsys.readouterr().err
     assert not hub_here.requests
 
 
@@ -327,11 +408,16 @@ def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
     }
     (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     config = json.loads((directory / "tokenizer_config.json").read_text())
-    config |= {"name_or_path": f"{person}/start", "note": "from /data/one/train.{lang}/x, not /data/one/train.{lang}s"}
+    config |= {
+        "name_or_path": f"{person}/start",
+        "note": "from /data/one/train.{lang}/x, not /data/one/train.{lang}s",
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     monkeypatch.setenv("HOME", str(person))
     monkeypatch.setenv("LOGNAME", USER)
-    content = {addition.path_in_repo: addition.path_or_fileobj for addition in additions_of(directory)}
+    content = {
+        addition.path_in_repo: addition.path_or_fileobj for addition in additions_of(directory)
+    }
     assert yaml.safe_load(content["recipe.yaml"]) == {
         "init_from": "start",
         "data": {"data_dir": "corpus", "train": "train.{lang}", "test": {"a": "t.tsv"}},
@@ -370,12 +456,24 @@ def test_files_outside_the_folder_and_beside_the_list_are_not_uploaded(joint, tm
     expected = set(public_files(directory))
     for name in ("secret.png", "secret.py", "secret.safetensors"):
         (tmp_path / name).write_text("private")
-    for name in ("notes.txt", "optimizer.pt", "other.safetensors", "hypotheses/notes.txt", "hypotheses/test.txt"):
+    for name in (
+        "notes.txt",
+        "optimizer.pt",
+        "other.safetensors",
+        "hypotheses/notes.txt",
+        "hypotheses/test.txt",
+    ):
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text("private")
     (directory / "results.json").write_text('{"scores": {"test": {}}}')
     (directory / "README.md").write_text("![x](../secret.png) ![y](/etc/passwd) ![z](a/b.png)")
-    index = {"weight_map": {"a": "../secret.safetensors", "b": "optimizer.pt", "c": str(tmp_path / "secret.py")}}
+    index = {
+        "weight_map": {
+            "a": "../secret.safetensors",
+            "b": "optimizer.pt",
+            "c": str(tmp_path / "secret.py"),
+        }
+    }
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     config = json.loads((directory / "config.json").read_text())
     config["auto_map"] |= {"AutoModelForCausalLM": "../secret.Model", "AutoTokenizer": ["a", None]}
@@ -394,7 +492,12 @@ def test_an_upload_in_the_background_that_is_refused_leaves_nothing(tmp_path):
     checkpoint = tmp_path / "run" / "checkpoint-2"
     checkpoint.mkdir(parents=True)
     (checkpoint / "config.json").write_text(json.dumps({"author": "hf_" + 20 * "a"}))
-    options = {"recipe": tmp_path / "none.yaml", "token": None, "revision": None, "commit_message": "step 2"}
+    options = {
+        "recipe": tmp_path / "none.yaml",
+        "token": None,
+        "revision": None,
+        "commit_message": "step 2",
+    }
     with pytest.raises(IncompleteCheckpointError, match="holds a credential"):
         push_in_background(checkpoint, "me/model", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

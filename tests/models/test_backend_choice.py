@@ -15,7 +15,10 @@ from csan_hf.models.gaussian import GaussianTerm
 
 
 def choice(length, area, *terms, keys=None, dtype=torch.float32, train=False):
-    query, key = (torch.empty(1, 1, 1, 1, dtype=dtype).expand(1, 4, size, 8) for size in (length, keys or length))
+    query, key = (
+        torch.empty(1, 1, 1, 1, dtype=dtype).expand(1, 4, size, 8)
+        for size in (length, keys or length)
+    )
     if train:
         query = query.clone().requires_grad_()
     return fastest_backend(AttentionCall(query, key, key, area, 0.3, terms=terms))
@@ -38,7 +41,9 @@ def test_blocks_are_for_sentences_longer_than_the_window(train):
 
 def test_what_a_fused_kernel_cannot_do_is_written_out_in_chunks_where_it_is_long():
     assert choice(25, KeyArea(), gaussian(25)) == "sdpa"
-    assert choice(25, KeyArea(), gaussian(25), dtype=torch.bfloat16) == "eager", "sdpa would compute in float32"
+    assert choice(25, KeyArea(), gaussian(25), dtype=torch.bfloat16) == "eager", (
+        "sdpa would compute in float32"
+    )
     assert choice(25, KeyArea(), gaussian(25, train=True)) == "eager"
     assert choice(2048, KeyArea(), gaussian(2048, train=True)) == "chunked"
     assert choice(2048, KeyArea(), gaussian(2048)) == "chunked"
@@ -47,10 +52,14 @@ def test_what_a_fused_kernel_cannot_do_is_written_out_in_chunks_where_it_is_long
     assert choice(25, KeyArea(), values) == "eager"
     assert choice(2048, KeyArea(), values) == "chunked"
     assert choice(2048, KeyArea(), values, train=True) == "eager"
-    assert choice(2049, KeyArea(), values, train=True) == "chunked", "from 2²⁴ pairs on memory counts"
+    assert choice(2049, KeyArea(), values, train=True) == "chunked", (
+        "from 2²⁴ pairs on memory counts"
+    )
     assert choice(2048, KeyArea(), values, gaussian(2048), train=True) == "chunked"
     again = RelativePositionTerm(torch.ones(1, 1, 1, 3), torch.zeros(3, 8))
-    assert choice(2048, KeyArea(), values, again, train=True) == "eager", "terms of one class hold tensors each"
+    assert choice(2048, KeyArea(), values, again, train=True) == "eager", (
+        "terms of one class hold tensors each"
+    )
     assert choice(2048, KeyArea(), DenseBias(torch.zeros(1))) == "chunked"
     assert choice(2048, KeyArea()) == "sdpa"
 
@@ -58,7 +67,13 @@ def test_what_a_fused_kernel_cannot_do_is_written_out_in_chunks_where_it_is_long
 def test_the_grid_measures_every_backend_beside_the_choice(monkeypatch, capsys):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
     grid = importlib.import_module("backend_grid")
-    small = {"LENGTHS": (9,), "WINDOWS": (3,), "AREAS": (3,), "TERMS": ("none", "both"), "TOKENS": 18}
+    small = {
+        "LENGTHS": (9,),
+        "WINDOWS": (3,),
+        "AREAS": (3,),
+        "TERMS": ("none", "both"),
+        "TOKENS": 18,
+    }
     for name, values in small.items():
         monkeypatch.setattr(grid, name, values)
     found = grid.print_grid("cpu", "float32", rounds=1)
@@ -72,6 +87,8 @@ def test_the_grid_measures_every_backend_beside_the_choice(monkeypatch, capsys):
     for row in found:
         assert row["ratio"] == row["seconds"][row["chosen"]] / min(row["seconds"].values()) >= 1
     assert capsys.readouterr().out.count("\n| 9 | 3 | 3 |") == 4
-    monkeypatch.setattr(grid, "run", lambda call, name: torch.full((2, 4, 9, 64), float(name == "blocked")))
+    monkeypatch.setattr(
+        grid, "run", lambda call, name: torch.full((2, 4, 9, 64), float(name == "blocked"))
+    )
     with pytest.raises(ValueError, match="blocked and eager differ by 1"):
         grid.print_grid("cpu", "float32", rounds=1)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The classification heads: what they compute, what they take over from a translation checkpoint, how they train."""
+"""The classification heads: what they compute, what they take over from a translation checkpoint,
+how they train.
+"""
 
 import math
 
@@ -54,14 +56,20 @@ def labels_for(model, batch, problem_type="single_label_classification"):
         return labels.masked_fill(batch["attention_mask"] == 0, -100)
     if problem_type == "single_label_classification":
         return torch.randint(0, model.num_labels, (rows,))
-    return torch.rand(rows, model.num_labels).round() if "multi" in problem_type else torch.randn(rows, 3)
+    return (
+        torch.rand(rows, model.num_labels).round()
+        if "multi" in problem_type
+        else torch.randn(rows, 3)
+    )
 
 
 # What they compute
 
 
 def oracle_states(model, ids: list[int]) -> torch.Tensor:
-    """Encoder states [T, d] in float64 of one sentence, written from the papers: post-norm, ReLU, sinusoids."""
+    """Encoder states [T, d] in float64 of one sentence, written from the papers: post-norm, ReLU,
+    sinusoids.
+    """
     config = model.config
     weights = {name: tensor.double() for name, tensor in model.model.encoder.state_dict().items()}
     width, heads = config.d_model, config.encoder_attention_heads
@@ -85,20 +93,26 @@ def oracle_states(model, ids: list[int]) -> torch.Tensor:
         attention, local = f"layers.{layer}.self_attn", layer in config.local_layers("encoder")
         query, key, value = (split(linear(f"{attention}.{name}_proj", states)) for name in "qkv")
         area = {"window": config.local_window, "head_area": config.head_area} if local else {}
-        mixed = local_attention(query, key, value, **area)[0].transpose(0, 1).reshape(len(ids), width)
+        mixed = (
+            local_attention(query, key, value, **area)[0].transpose(0, 1).reshape(len(ids), width)
+        )
         states = norm(f"{attention}_layer_norm", states + linear(f"{attention}.out_proj", mixed))
         inner = linear(f"layers.{layer}.fc2", linear(f"layers.{layer}.fc1", states).clamp(min=0))
         states = norm(f"layers.{layer}.final_layer_norm", states + inner)
     return states
 
 
-@pytest.mark.parametrize("locality", [PLAIN, {**ENCODER, "local_window": 5, "head_area": 3, "localness_layers": [0]}])
+@pytest.mark.parametrize(
+    "locality", [PLAIN, {**ENCODER, "local_window": 5, "head_area": 3, "localness_layers": [0]}]
+)
 @both_heads
 @torch.no_grad()
 def test_equals_a_forward_written_by_hand(head, locality):
     model = tiny(head, **locality)
     sources = padded_sources(LENGTHS)
-    logits = model(**{**sources, "input_ids": sources["input_ids"].where(sources["attention_mask"] == 1, 17)}).logits
+    logits = model(
+        **{**sources, "input_ids": sources["input_ids"].where(sources["attention_mask"] == 1, 17)}
+    ).logits
     weight, bias = model.score.weight.double(), model.score.bias.double()
     for row, length in enumerate(LENGTHS):
         states = oracle_states(model, sources["input_ids"][row, :length].tolist())
@@ -107,7 +121,9 @@ def test_equals_a_forward_written_by_hand(head, locality):
         else:
             expected, got = states @ weight.T + bias, logits[row, :length]
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-5)
-        alone = model(sources["input_ids"][row : row + 1, :length]).logits[0]  # without a mask every position is real
+        alone = model(sources["input_ids"][row : row + 1, :length]).logits[
+            0
+        ]  # without a mask every position is real
         torch.testing.assert_close(alone, got, rtol=0, atol=1e-5)
 
 
@@ -119,7 +135,9 @@ def test_a_row_of_padding_alone_is_finite(head, locality, implementation):
     model.set_attn_implementation(implementation)
     sources = padded_sources((6, 4))
     sources["attention_mask"][1] = 0
-    labels = torch.tensor([0, 1]) if head is CsanForSequenceClassification else torch.zeros(2, 6).long()
+    labels = (
+        torch.tensor([0, 1]) if head is CsanForSequenceClassification else torch.zeros(2, 6).long()
+    )
     output = model(**sources, labels=labels)
     output.loss.backward()
     assert output.logits.isfinite().all()
@@ -176,7 +194,10 @@ PROBLEMS = {
 def test_problems_of_sequence_classification(problem, tmp_path):
     """What the labels say is inferred, kept and saved."""
     num_labels, labels, loss = PROBLEMS[problem]
-    model, sources = tiny(CsanForSequenceClassification, num_labels=num_labels), padded_sources(LENGTHS)
+    model, sources = (
+        tiny(CsanForSequenceClassification, num_labels=num_labels),
+        padded_sources(LENGTHS),
+    )
     assert model.config.problem_type is None
     output = model(**sources, labels=labels)
     assert model.config.problem_type == problem
@@ -201,13 +222,18 @@ def test_ignored_labels_have_no_loss(head):
     loss = model(**sources, labels=torch.full_like(labels, -100)).loss
     loss.backward()
     assert loss.item() == 0.0
-    assert not any(parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
+    assert not any(
+        parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None
+    )
 
 
 @pytest.mark.parametrize("as_tensor", [True, False])
 @pytest.mark.parametrize(
     ("head", "problem_type"),
-    [(CsanForTokenClassification, None), *((CsanForSequenceClassification, problem) for problem in PROBLEMS)],
+    [
+        (CsanForTokenClassification, None),
+        *((CsanForSequenceClassification, problem) for problem in PROBLEMS),
+    ],
 )
 def test_accumulated_losses_add_up_to_that_of_the_whole_batch(head, problem_type, as_tensor):
     """The Trainer counts the labels of all accumulated batches and sums what each batch returns."""
@@ -246,7 +272,11 @@ def test_the_mean_does_not_overflow_in_half_precision():
 
 
 def vocabularies(kind):
-    return {} if kind == "shared" else {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 60}
+    return (
+        {}
+        if kind == "shared"
+        else {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 60}
+    )
 
 
 @pytest.mark.parametrize("kind", ["shared", "separate"])
@@ -264,10 +294,14 @@ def test_takes_the_encoder_of_a_translation_checkpoint(head, original, kind, tmp
     assert "decoder" not in caplog.text
     sources = padded_sources(LENGTHS)
     encoder = getattr(translator, "model", translator).encoder
-    assert torch.equal(model.model(**sources).last_hidden_state, encoder(**sources).last_hidden_state)
+    assert torch.equal(
+        model.model(**sources).last_hidden_state, encoder(**sources).last_hidden_state
+    )
     assert model(**sources).logits.shape[-1] == 5
     assert not any("decoder" in name for name in model.state_dict())
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    embeddings = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
+    }
     assert len(embeddings) == 1
 
 
@@ -277,9 +311,24 @@ def test_takes_the_encoder_of_a_translation_checkpoint(head, original, kind, tmp
 @pytest.mark.parametrize(
     ("head", "options", "labels", "message"),
     [
-        (CsanForSequenceClassification, {}, torch.zeros(4, 3).long(), r"shape \[4\].*\[4, 3\].*multi_label"),
-        (CsanForSequenceClassification, {}, torch.zeros(4, 2), r"shape \[4, 3\], got.*\[4, 2\].*multi_label"),
-        (CsanForSequenceClassification, {"num_labels": 1}, torch.zeros(3), r"shape \[4\], got.*\[3\]"),
+        (
+            CsanForSequenceClassification,
+            {},
+            torch.zeros(4, 3).long(),
+            r"shape \[4\].*\[4, 3\].*multi_label",
+        ),
+        (
+            CsanForSequenceClassification,
+            {},
+            torch.zeros(4, 2),
+            r"shape \[4, 3\], got.*\[4, 2\].*multi_label",
+        ),
+        (
+            CsanForSequenceClassification,
+            {"num_labels": 1},
+            torch.zeros(3),
+            r"shape \[4\], got.*\[3\]",
+        ),
         (CsanForTokenClassification, {}, torch.zeros(4, 12).long(), r"shape \[4, 13\].*\[4, 12\]"),
         (CsanForTokenClassification, {}, torch.zeros(4, 13), r"`labels` must be integers.*float32"),
     ],
@@ -313,7 +362,9 @@ def test_text_classification_pipeline(tmp_path, caplog):
         scores = model(**TOKENIZER(text, return_tensors="pt")).logits[0].softmax(-1).tolist()
         expected = sorted(zip(names.values(), scores, strict=True), key=lambda pair: -pair[1])
         assert [entry["label"] for entry in result] == [name for name, _ in expected]
-        assert [entry["score"] for entry in result] == pytest.approx([score for _, score in expected], abs=1e-5)
+        assert [entry["score"] for entry in result] == pytest.approx(
+            [score for _, score in expected], abs=1e-5
+        )
 
 
 @torch.no_grad()
@@ -327,11 +378,15 @@ def test_token_classification_pipeline(tmp_path, caplog):
     for text, result in zip(TEXTS, tag(TEXTS, batch_size=3), strict=True):
         logits = model(**TOKENIZER(text, return_tensors="pt")).logits[0, :-1]  # </s> is no word
         assert [entry["word"] for entry in result] == text.split()
-        assert [entry["entity"] for entry in result] == [names[label] for label in logits.argmax(-1).tolist()]
+        assert [entry["entity"] for entry in result] == [
+            names[label] for label in logits.argmax(-1).tolist()
+        ]
         scores = logits.softmax(-1).max(-1).values.tolist()
         assert [entry["score"] for entry in result] == pytest.approx(scores, abs=1e-5)
         assert [text[entry["start"] : entry["end"]] for entry in result] == text.split()
-    grouped = pipeline("ner", model=path, device="cpu", aggregation_strategy="simple", ignore_labels=[])
+    grouped = pipeline(
+        "ner", model=path, device="cpu", aggregation_strategy="simple", ignore_labels=[]
+    )
     assert {entry["entity_group"] for entry in grouped(TEXTS[2])} <= {"O", "PER", "LOC"}
 
 
@@ -339,7 +394,9 @@ def test_token_classification_pipeline(tmp_path, caplog):
 
 
 def toy_data(head):
-    """Sentences: is the mean of their tokens above 4.5? Tokens: does the token follow a smaller one?"""
+    """Sentences: is the mean of their tokens above 4.5? Tokens: does the token follow a smaller
+    one?
+    """
     generator = torch.Generator().manual_seed(3)
     for _ in range(256):
         length = int(torch.randint(3, 9, (), generator=generator))
@@ -356,18 +413,30 @@ def test_learns_a_rule_in_the_trainer(head, tmp_path):
     sizes = {**SIZES, **ENCODER, "encoder_layers": 1, "localness_layers": [0], "local_window": 3}
     model = head(CsanConfig(**{**sizes, "vocab_size": len(TOKENIZER), "num_labels": 2}))
     of_tokens = head is CsanForTokenClassification
-    collate = (DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding)(TOKENIZER)
+    collate = (DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding)(
+        TOKENIZER
+    )
     rows = list(toy_data(head))
     with torch.no_grad():
         at_first = model(**collate(rows[:32])).loss.item()
-    quiet = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
+    quiet = {
+        "report_to": [],
+        "use_cpu": True,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_steps": 1,
+    }
     batches = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
     batches["train_sampling_strategy"] = "sequential"
-    arguments = TrainingArguments(str(tmp_path), num_train_epochs=10, learning_rate=5e-3, **batches, **quiet)
+    arguments = TrainingArguments(
+        str(tmp_path), num_train_epochs=10, learning_rate=5e-3, **batches, **quiet
+    )
     trainer = Trainer(model, arguments, data_collator=collate, train_dataset=rows)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses[0] == pytest.approx(at_first, rel=1e-4)  # two batches accumulated are one of their size
+    assert losses[0] == pytest.approx(
+        at_first, rel=1e-4
+    )  # two batches accumulated are one of their size
     predictions = trainer.predict(rows)
     kept = predictions.label_ids != -100
     assert (predictions.predictions.argmax(-1)[kept] == predictions.label_ids[kept]).mean() > 0.95

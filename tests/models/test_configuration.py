@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""CsanConfig: defaults, presets, what is local where in both forms, what is refused and with which words."""
+"""CsanConfig: defaults, presets, what is local where in both forms, what is refused and with which
+words.
+"""
 
 import json
 import math
@@ -16,7 +18,12 @@ from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, locality_picture
 from csan_hf.families import FAMILIES
 from csan_hf.hub.model_card import PAPERS
-from csan_hf.hub.network_text import added_parameters, describe_locality, locality_papers, short_name
+from csan_hf.hub.network_text import (
+    added_parameters,
+    describe_locality,
+    locality_papers,
+    short_name,
+)
 from csan_hf.models.configuration_csan import LOCALITY_METHODS
 
 
@@ -34,10 +41,16 @@ def test_defaults_are_the_papers_2d_csan():
     assert CsanConfig(encoder_layers=2).local_layers("encoder") == [0, 1]
 
 
-@pytest.mark.parametrize(("size", "width", "heads", "ffn"), [("base", 512, 8, 2048), ("big", 1024, 16, 4096)])
+@pytest.mark.parametrize(
+    ("size", "width", "heads", "ffn"), [("base", 512, 8, 2048), ("big", 1024, 16, 4096)]
+)
 def test_sizes(size, width, heads, ffn):
     config = getattr(CsanConfig, size)(vocab_size=100)
-    assert (config.d_model, config.encoder_attention_heads, config.decoder_ffn_dim) == (width, heads, ffn)
+    assert (config.d_model, config.encoder_attention_heads, config.decoder_ffn_dim) == (
+        width,
+        heads,
+        ffn,
+    )
     assert config.encoder_layers == config.decoder_layers == 6
     assert config.vocab_size == config.decoder_vocab_size == 100
 
@@ -46,12 +59,15 @@ def parameters_in(shapes):
     return sum(math.prod(shape) for shape in shapes.values())
 
 
-BLOCK = parameters_in(block_parameter_shapes(512, 300)) - 4 * (512 * 512 + 512)  # in place of the four projections
+BLOCK = parameters_in(block_parameter_shapes(512, 300)) - 4 * (
+    512 * 512 + 512
+)  # in place of the four projections
 CNN = parameters_in(cnn_parameter_shapes(512, 7, 4))
 HALF = 256 * 512 + 8 * 256  # a hidden layer of d / 2 for one predicted number
-# Millions of parameters that a preset adds to base in three layers (NAACL 2019, Table 1), how many here in one, its
-# name, a phrase of its description, its paper. The paper has 6.0 for BLOCK (its authors' own width of 300 is nearest)
-# and 42.6 for CNN: 159 separable convolutions or six full ones of kernel 9.
+# Millions of parameters that a preset adds to base in three layers (NAACL 2019, Table 1), how many
+# here in one, its name, a phrase of its description, its paper. The paper has 6.0 for BLOCK (its
+# authors' own width of 300 is nearest) and 42.6 for CNN: 159 separable convolutions or six full
+# ones of kernel 9.
 PRESETS = {
     "bi_direct": (
         0.0,
@@ -60,9 +76,27 @@ PRESETS = {
         "heads 5 to 8 the query and what",
         "shen-etal-2018-disan",
     ),
-    "rel_pos": (0.1, 2 * 8 * (2 * 16 + 1) * 64, "relative positions", "up to 16 tokens", "shaw-etal-2018-self"),
-    "neighbor": (0.4, HALF, "a Gaussian around each query", "+133,120 parameters", "sperber-etal-2018-self"),
-    "local_hard": (0.4, HALF, "a Gaussian around a predicted position", "window of 10", "luong-etal-2015-effective"),
+    "rel_pos": (
+        0.1,
+        2 * 8 * (2 * 16 + 1) * 64,
+        "relative positions",
+        "up to 16 tokens",
+        "shaw-etal-2018-self",
+    ),
+    "neighbor": (
+        0.4,
+        HALF,
+        "a Gaussian around each query",
+        "+133,120 parameters",
+        "sperber-etal-2018-self",
+    ),
+    "local_hard": (
+        0.4,
+        HALF,
+        "a Gaussian around a predicted position",
+        "window of 10",
+        "luong-etal-2015-effective",
+    ),
     "local_soft": (
         0.8,
         512 * 512 + 2 * 8 * 512,
@@ -71,14 +105,21 @@ PRESETS = {
         "yang-etal-2018-modeling",
     ),
     "block": (6.3, BLOCK, "block self-attention", "4 tokens, 300 features", "shen-etal-2018-block"),
-    "cnn": (3.2, CNN, "convolutions", "4 depthwise separable convolutions of 7 tokens", "yu-etal-2018-qanet"),
+    "cnn": (
+        3.2,
+        CNN,
+        "convolutions",
+        "4 depthwise separable convolutions of 7 tokens",
+        "yu-etal-2018-qanet",
+    ),
     "csan_1d": (0.0, 0, "1D-CSAN (11)", "no parameters added", "yang-etal-2019-convolutional"),
     "csan_2d": (0.0, 0, "2D-CSAN (3×11)", "no parameters added", "yang-etal-2019-convolutional"),
 }
 
 
 @pytest.mark.parametrize(
-    ("preset", "millions", "count", "name", "phrase", "paper"), [(preset, *row) for preset, row in PRESETS.items()]
+    ("preset", "millions", "count", "name", "phrase", "paper"),
+    [(preset, *row) for preset, row in PRESETS.items()],
 )
 def test_presets(preset, millions, count, name, phrase, paper):
     def size(config):
@@ -89,7 +130,10 @@ def test_presets(preset, millions, count, name, phrase, paper):
     assert (config.d_model, config.vocab_size) == (512, 100)
     assert config.local_layers("encoder") == [0, 1, 2]
     assert not config.local_layers("decoder") + config.local_layers("cross")
-    assert size(config) - size(CsanConfig.base(vocab_size=100, local_window=None, head_area=1)) == 3 * count
+    assert (
+        size(config) - size(CsanConfig.base(vocab_size=100, local_window=None, head_area=1))
+        == 3 * count
+    )
     assert sum(added_parameters(config, "encoder", layer) for layer in range(6)) == 3 * count
     assert round(3 * count / 1e6, 1) == millions
     assert short_name(config.to_dict()) == (name if "CSAN" in name else f"Transformer with {name}")
@@ -109,22 +153,38 @@ def test_the_preset_for_long_texts_is_local_in_every_layer():
     assert moving.width == 10
     areas = CsanConfig.preset("long", head_area=3, local_window=5)
     area = {"size": 3, "boundary": "mask"}
-    assert areas.specifications("decoder")[5] == {"window": 5, "relative_positions": 16, "head_area": area}
+    assert areas.specifications("decoder")[5] == {
+        "window": 5,
+        "relative_positions": 16,
+        "head_area": area,
+    }
     assert areas.specifications("cross")[5] == {"moving_gaussian": True}
     without = CsanConfig.preset("long", local_window=None)
-    assert without.specifications("encoder") == without.specifications("decoder") == [{"relative_positions": 16}] * 6
-    with pytest.raises(ValueError, match=r"`localness_layers` \(\[0\]\) has no effect beside `encoder_locality`"):
+    assert (
+        without.specifications("encoder")
+        == without.specifications("decoder")
+        == [{"relative_positions": 16}] * 6
+    )
+    with pytest.raises(
+        ValueError, match=r"`localness_layers` \(\[0\]\) has no effect beside `encoder_locality`"
+    ):
         CsanConfig.preset("long", localness_layers=[0])
     own = CsanConfig.preset("long", decoder_layers=1, cross_locality=[None], sinusoids="marian")
     assert own.specifications("cross") == [None]
     assert own.sinusoids == "marian"
-    with pytest.raises(ValueError, match=r"moving_gaussian` has no meaning in the encoder's self-attention"):
+    with pytest.raises(
+        ValueError, match=r"moving_gaussian` has no meaning in the encoder's self-attention"
+    ):
         CsanConfig(encoder_locality=[{"moving_gaussian": True}] * 6)
 
 
 def test_a_preset_takes_fields_and_suggests_names():
-    assert CsanConfig.preset("csan_2d").layer_locality("encoder", 0) == CsanConfig().layer_locality("encoder", 0)
-    assert CsanConfig.preset("csan_1d", local_window=7).layer_locality("encoder", 2).area.window == 7
+    assert CsanConfig.preset("csan_2d").layer_locality("encoder", 0) == CsanConfig().layer_locality(
+        "encoder", 0
+    )
+    assert (
+        CsanConfig.preset("csan_1d", local_window=7).layer_locality("encoder", 2).area.window == 7
+    )
     with pytest.raises(ValueError, match=r"no preset 'csan_3d'.*Did you mean"):
         CsanConfig.preset("csan_3d")
 
@@ -140,21 +200,34 @@ def test_short_form_beside_a_preset_composes():
         config = CsanConfig.preset("rel_pos", **fields)
         assert config.specifications("encoder") == [{**rel_pos, **added}] * 3 + [None] * 3
         assert CsanConfig.from_dict(config.to_dict()).localities() == config.localities()
-    config = CsanConfig.preset("bi_direct", head_area=3, head_boundary="circular", localness_layers=[5])
+    config = CsanConfig.preset(
+        "bi_direct", head_area=3, head_boundary="circular", localness_layers=[5]
+    )
     area = {"head_area": {"size": 3, "boundary": "circular"}}
     assert config.specifications("encoder") == [None] * 5 + [{"bi_direct": True, **area}]
     config = CsanConfig.preset("bi_direct", local_window=11, decoder_localness_layers=[0])
     assert config.specifications("decoder")[0] == {"window": 11}
-    shared = {"relative_positions": {"max_distance": 16, "per_head": False}}  # as an area of heads has one softmax
+    shared = {
+        "relative_positions": {"max_distance": 16, "per_head": False}
+    }  # as an area of heads has one softmax
     area = {"head_area": {"size": 3, "boundary": "mask"}}
-    assert CsanConfig.preset("rel_pos", head_area=3).specifications("encoder")[0] == {**shared, **area}
+    assert CsanConfig.preset("rel_pos", head_area=3).specifications("encoder")[0] == {
+        **shared,
+        **area,
+    }
 
 
 def test_a_card_can_cite_the_paper_of_every_method_and_family():
     cited = PAPERS.read_text(encoding="utf-8")
-    assert all(f"@inproceedings{{{paper}," in cited for family in FAMILIES.values() for paper in family.papers)
+    assert all(
+        f"@inproceedings{{{paper}," in cited
+        for family in FAMILIES.values()
+        for paper in family.papers
+    )
     for method in LOCALITY_METHODS:
-        specification = {method.key: {"window": 3, "head_area": 3, "gaussian": "query"}.get(method.key, True)}
+        specification = {
+            method.key: {"window": 3, "head_area": 3, "gaussian": "query"}.get(method.key, True)
+        }
         part = next(iter(method.parts))
         depth = {"encoder_layers": 1, "decoder_layers": 1, "encoder_locality": [None]}
         [paper] = locality_papers({**depth, f"{part}_locality": [specification]})
@@ -164,7 +237,10 @@ def test_a_card_can_cite_the_paper_of_every_method_and_family():
 # Specifications of six layers, and what a picture says of each
 EVERY_METHOD = [
     ({"bi_direct": True, "window": 5}, "first half of the heads: no later tokens"),
-    ({"relative_positions": {"max_distance": 2, "per_head": True}}, "relative positions up to 2 tokens"),
+    (
+        {"relative_positions": {"max_distance": 2, "per_head": True}},
+        "relative positions up to 2 tokens",
+    ),
     ({"neighbor": True}, "around the query, width D predicted"),
     ({"local_hard": {"width": 4, "cut_off": True}}, "cut off at P ± D"),
     ({"block": {"length": 3}}, "blocks of 3 tokens"),
@@ -174,7 +250,9 @@ EVERY_METHOD = [
 
 def test_every_method_is_trained_saved_and_drawn(tmp_path):
     locality = [specification for specification, _ in EVERY_METHOD]
-    model = tiny_model(**{**PLAIN, "encoder_layers": 6, "decoder_layers": 1, "encoder_locality": locality}).train()
+    model = tiny_model(
+        **{**PLAIN, "encoder_layers": 6, "decoder_layers": 1, "encoder_locality": locality}
+    ).train()
     sources = padded_sources((9, 4))
     model(**sources, labels=sources["input_ids"]).loss.backward()
     for layer in model.model.encoder.layers:
@@ -187,7 +265,9 @@ def test_every_method_is_trained_saved_and_drawn(tmp_path):
     with torch.no_grad():
         assert torch.equal(model.eval()(**sources).logits, loaded(**sources).logits)
     figure = locality_picture.plot_locality(loaded.config, length=9)
-    blocks = next(reach for reach in attention_reaches(loaded.config, length=9) if reach.layers == (4,))
+    blocks = next(
+        reach for reach in attention_reaches(loaded.config, length=9) if reach.layers == (4,)
+    )
     assert (blocks.positions[4] == 1).tolist() == [False] * 3 + [True] * 3 + [False] * 3
     assert (blocks.positions > 0).all()
     texts = [row.get_suptitle() for row in figure.subfigs]
@@ -234,7 +314,9 @@ def test_neither_form_is_invented(fields, tmp_path):
     config.save_pretrained(tmp_path)
     loaded = CsanConfig.from_pretrained(tmp_path)
     assert loaded.to_dict() == config.to_dict()
-    assert json.loads((tmp_path / "config.json").read_text())["encoder_locality"] == fields.get("encoder_locality")
+    assert json.loads((tmp_path / "config.json").read_text())["encoder_locality"] == fields.get(
+        "encoder_locality"
+    )
     assert methods_of(loaded, "encoder") == methods_of(config, "encoder")
 
 
@@ -250,7 +332,10 @@ def test_neither_form_is_invented(fields, tmp_path):
     ],
 )
 def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
-    configs = [CsanConfig(**SHALLOW, encoder_locality=[specification, None]) for specification in (short, full)]
+    configs = [
+        CsanConfig(**SHALLOW, encoder_locality=[specification, None])
+        for specification in (short, full)
+    ]
     assert methods_of(configs[0], "encoder") == methods_of(configs[1], "encoder")
 
 
@@ -262,18 +347,46 @@ def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
     [
         ("encoder", {"windw": 5}, r"encoder_locality\[0\].*'windw'.*did you mean 'window'"),
         ("encoder", {"wavelets": 5}, r"'wavelets'.*registered first: `register_locality`"),
-        ("encoder", {"gaussian": {"widht": "query"}}, r"gaussian.* its settings are width, size .*'widht'"),
+        (
+            "encoder",
+            {"gaussian": {"widht": "query"}},
+            r"gaussian.* its settings are width, size .*'widht'",
+        ),
         ("encoder", {"gaussian": {"size": 3}}, r"encoder_locality\[0\].gaussian.*missing.*'width'"),
-        ("encoder", {"gaussian": "quary"}, r"gaussian.width` must be one of .*'query'.*got 'quary'"),
+        (
+            "encoder",
+            {"gaussian": "quary"},
+            r"gaussian.width` must be one of .*'query'.*got 'quary'",
+        ),
         ("encoder", {"window": 4}, r"encoder_locality\[0\].window.*odd.*got 4"),
-        ("decoder", {"head_area": 9}, r"decoder_locality\[0\].head_area.*at most 2H - 1 of H = 4.*got 9"),
+        (
+            "decoder",
+            {"head_area": 9},
+            r"decoder_locality\[0\].head_area.*at most 2H - 1 of H = 4.*got 9",
+        ),
         ("cross", {"window": 3}, r"cross_locality\[0\].window.*no meaning in cross-attention"),
-        ("encoder", {"head_area": 3, "relative_positions": {"per_head": True}}, r"positions` .*beside 'head_area'"),
+        (
+            "encoder",
+            {"head_area": 3, "relative_positions": {"per_head": True}},
+            r"positions` .*beside 'head_area'",
+        ),
         ("decoder", {"bi_direct": True}, r"bi_direct.*no meaning in the decoder's self-attention"),
         ("encoder", {"bi_direct": 2}, r"bi_direct` is 2, but its settings are none: it is True"),
-        ("encoder", {"neighbor": True, "gaussian": "query"}, r"neighbor`.*beside 'gaussian': a query has one"),
-        ("encoder", {"local_hard": 0.5}, r"local_hard.width` must be .* at least 1 .* 2147483647, got 0.5"),
-        ("encoder", {"block": 4, "cnn": 7}, r"block`.*beside 'cnn': nothing.*replaces the attention"),
+        (
+            "encoder",
+            {"neighbor": True, "gaussian": "query"},
+            r"neighbor`.*beside 'gaussian': a query has one",
+        ),
+        (
+            "encoder",
+            {"local_hard": 0.5},
+            r"local_hard.width` must be .* at least 1 .* 2147483647, got 0.5",
+        ),
+        (
+            "encoder",
+            {"block": 4, "cnn": 7},
+            r"block`.*beside 'cnn': nothing.*replaces the attention",
+        ),
         ("encoder", {"cnn": 4}, r"cnn.kernel_size` must be an integer .* odd, got 4"),
     ],
 )
@@ -285,13 +398,28 @@ def test_impossible_specifications_are_refused(part, specification, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"encoder_locality": [{"window": 3}]}, r"`encoder_locality` must hold one .* each of the 2 layers"),
-        ({"encoder_locality": [None] * 2, "localness_layers": [1]}, "`localness_layers` .* beside `encoder_locality`"),
-        ({"encoder_locality": [None, None], "local_window": 7}, r"`local_window` \(7\).*`encoder_locality`"),
-        ({"encoder_attention_heads": 1, "encoder_locality": [{"bi_direct": True}] * 2}, r"bi_direct` .*even.*got 1"),
+        (
+            {"encoder_locality": [{"window": 3}]},
+            r"`encoder_locality` must hold one .* each of the 2 layers",
+        ),
+        (
+            {"encoder_locality": [None] * 2, "localness_layers": [1]},
+            "`localness_layers` .* beside `encoder_locality`",
+        ),
+        (
+            {"encoder_locality": [None, None], "local_window": 7},
+            r"`local_window` \(7\).*`encoder_locality`",
+        ),
+        (
+            {"encoder_attention_heads": 1, "encoder_locality": [{"bi_direct": True}] * 2},
+            r"bi_direct` .*even.*got 1",
+        ),
         ({"local_windw": 5}, r"no field 'local_windw'. Did you mean 'local_window'"),
         ({"local_window": 10**40 + 1}, "`local_window` must be .* at most 2147483647"),
-        ({"localness_window": "fixed", "localness_window_size": 1e300}, "size` must be .* at most 2147483647, got 1e"),
+        (
+            {"localness_window": "fixed", "localness_window_size": 1e300},
+            "size` must be .* at most 2147483647, got 1e",
+        ),
     ],
 )
 def test_impossible_fields_are_refused(fields, message):
@@ -304,7 +432,9 @@ def test_the_area_is_limited_by_the_heads_of_local_layers_alone():
     assert CsanConfig(head_area=7, head_boundary="circular").head_area == 7
     CsanConfig(**{**SHALLOW, "decoder_attention_heads": 1})
     one_head = {**SHALLOW, "encoder_attention_heads": 1}
-    assert CsanConfig(**one_head, localness_layers=[], decoder_localness_layers=[1]).local_layers("decoder") == [1]
+    assert CsanConfig(**one_head, localness_layers=[], decoder_localness_layers=[1]).local_layers(
+        "decoder"
+    ) == [1]
 
 
 def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path):
@@ -328,7 +458,9 @@ def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path):
         edited = {**CsanConfig.from_pretrained(directory).to_dict(), name: value}
         with pytest.raises(ValueError, match=f"`{name}`"):
             CsanConfig.from_dict(edited)
-    loaded, unused = CsanConfig.from_pretrained(short, local_window=5, unheard_of=1, return_unused_kwargs=True)
+    loaded, unused = CsanConfig.from_pretrained(
+        short, local_window=5, unheard_of=1, return_unused_kwargs=True
+    )
     assert (loaded.local_window, unused) == (5, {"unheard_of": 1})
     loaded.local_window = 6
     with pytest.raises(ValueError, match="`local_window`"):
@@ -340,7 +472,9 @@ def test_what_has_no_effect_is_said(caplog):
     assert "Layers [1] are to be local, but `local_window`" in caplog.text
     assert CsanConfig(**SHALLOW, curriculum="slow").curriculum == "slow"
     assert "no field 'curriculum'" in caplog.text
-    assert CsanConfig.from_dict({**CsanConfig(**SHALLOW).to_dict(), "transformers_version": "5", "local_windw": 5})
+    assert CsanConfig.from_dict(
+        {**CsanConfig(**SHALLOW).to_dict(), "transformers_version": "5", "local_windw": 5}
+    )
     assert "no field 'local_windw'" in caplog.text, "a config saved earlier loads"
 
 
@@ -349,4 +483,10 @@ def test_a_misspelt_argument_is_refused_with_the_one_that_is_meant():
     sources = padded_sources((4, 3))
     with pytest.raises(TypeError, match=r"'decoder_inputs_ids'. Did you mean 'decoder_input_ids'"):
         model(**sources, decoder_inputs_ids=sources["input_ids"])
-    model(**sources, labels=sources["input_ids"], num_items_in_batch=3, output_hidden_states=True, return_dict=True)
+    model(
+        **sources,
+        labels=sources["input_ids"],
+        num_items_in_batch=3,
+        output_hidden_states=True,
+        return_dict=True,
+    )

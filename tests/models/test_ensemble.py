@@ -32,7 +32,9 @@ SOURCE = tiny.padded_sources((7, 4), words=tiny.VOCABULARY)
 def next_log_probs(models, source, prefix):
     """The logarithm of the mean probability of the next token [V], without caches or batches."""
     probabilities = [
-        model(input_ids=source[None], decoder_input_ids=prefix[None], use_cache=False).logits[0, -1].softmax(-1)
+        model(input_ids=source[None], decoder_input_ids=prefix[None], use_cache=False)
+        .logits[0, -1]
+        .softmax(-1)
         for model in models
     ]
     return torch.stack(probabilities).mean(dim=0).log()
@@ -47,8 +49,12 @@ def by_hand(models, source, beams):
             scores = score + next_log_probs(models, source, prefix)
             candidates += [(float(scores[token]), prefix, token) for token in range(len(scores))]
         best = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * beams]
-        grown = [(score, torch.cat([prefix, torch.tensor([token])])) for score, prefix, token in best]
-        finished += [(score / (len(ids) - 1), ids) for score, ids in grown[:beams] if ids[-1] == tiny.EOS]
+        grown = [
+            (score, torch.cat([prefix, torch.tensor([token])])) for score, prefix, token in best
+        ]
+        finished += [
+            (score / (len(ids) - 1), ids) for score, ids in grown[:beams] if ids[-1] == tiny.EOS
+        ]
         running = [(score, ids) for score, ids in grown if ids[-1] != tiny.EOS][:beams]
     finished += [(score / (len(ids) - 1), ids) for score, ids in running]
     return max(finished, key=lambda hypothesis: hypothesis[0])
@@ -76,17 +82,24 @@ def test_generation_averages_probabilities(beams):
             expected_ids = prefix
         else:
             score, expected_ids = by_hand(models, source, beams)
-            torch.testing.assert_close(found.sequences_scores[row], torch.tensor(score), atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                found.sequences_scores[row], torch.tensor(score), atol=2e-5, rtol=1e-5
+            )
         assert found.sequences[row][: len(expected_ids)].tolist() == expected_ids.tolist()
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_cache": False}, {"prompt_lookup_num_tokens": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3}, {"use_cache": False}, {"prompt_lookup_num_tokens": 2}]
+)
 def test_caches_lie_side_by_side(options):
     models = [tiny.csan(0), marian(4)]
     ensemble = EnsembleForConditionalGeneration.of(models)
     source = {name: tensor[:1] for name, tensor in SOURCE.items()}
     plain = {name: value for name, value in options.items() if name == "num_beams"}
-    long = {"max_new_tokens": 40, "min_new_tokens": 40}  # in which tokens repeat: prompt lookup finds, and is wrong
+    long = {
+        "max_new_tokens": 40,
+        "min_new_tokens": 40,
+    }  # in which tokens repeat: prompt lookup finds, and is wrong
     expected = ensemble.generate(**source, **long, use_cache=False, **plain)
     assert ensemble.generate(**source, **long, **options).tolist() == expected.tolist()
     sizes = []
@@ -127,7 +140,9 @@ def test_members_share_their_tokens(tmp_path):
 
 def test_an_ensemble_may_be_a_member():
     pair = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.recurrent(2)])
-    assert [*EnsembleForConditionalGeneration.of([pair, tiny.csan(1)]).members[:2]] == [*pair.members]
+    assert [*EnsembleForConditionalGeneration.of([pair, tiny.csan(1)]).members[:2]] == [
+        *pair.members
+    ]
 
 
 @torch.no_grad()
@@ -135,6 +150,8 @@ def test_the_loss_is_that_of_the_mean():
     models = [tiny.csan(0), tiny.recurrent(2)]
     labels = tiny.labels_of((5, 3))
     loss = EnsembleForConditionalGeneration.of(models)(**SOURCE, labels=labels).loss
-    mean = torch.stack([model(**SOURCE, labels=labels).logits.softmax(-1) for model in models]).mean(dim=0)
+    mean = torch.stack(
+        [model(**SOURCE, labels=labels).logits.softmax(-1) for model in models]
+    ).mean(dim=0)
     expected = -mean.log().gather(-1, labels.clamp(min=0)[..., None])[..., 0][labels != -100].mean()
     torch.testing.assert_close(loss, expected)

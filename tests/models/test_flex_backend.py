@@ -21,7 +21,9 @@ def test_flex_refuses_dropout() -> None:
         local_attention(states, states, states, window=3, dropout_p=0.1, backend="flex_attention")
 
 
-def call_of(area: KeyArea, queries: int, keys: int, real: torch.Tensor | None, terms: tuple = ()) -> AttentionCall:
+def call_of(
+    area: KeyArea, queries: int, keys: int, real: torch.Tensor | None, terms: tuple = ()
+) -> AttentionCall:
     query, key = torch.empty(2, 4, queries, 2), torch.empty(2, 4, keys, 2)
     return AttentionCall(query, key, key, area, 0.7, real, terms=terms)
 
@@ -54,7 +56,9 @@ def visible_by_definition(call: AttentionCall) -> torch.Tensor:
     ],
 )
 def test_the_block_mask_is_the_visibility(area, queries, keys, terms, padded, monkeypatch):
-    """Cells that a block leaves out are invisible, those of a block that is not looked into are all visible."""
+    """Cells that a block leaves out are invisible, those of a block that is not looked into are all
+    visible.
+    """
     monkeypatch.setattr(backend_flex, "BLOCK", 2)
     real = torch.arange(keys) < torch.tensor([[keys], [keys - 3]]) if padded else None
     call = call_of(area, queries, keys, real, terms)
@@ -83,7 +87,9 @@ def test_the_block_mask_is_the_visibility(area, queries, keys, terms, padded, mo
 
 
 def test_the_block_mask_of_16k_positions_is_small() -> None:
-    """Its cells are 3.2 thousand millions; no tensor on the way holds more than a block's worth of each."""
+    """Its cells are 3.2 thousand millions; no tensor on the way holds more than a block's worth of
+    each.
+    """
     length = 16_384
     states = torch.empty(1, 4, 1, 2).expand(1, 4, length, 2)
     real = torch.ones(1, length, dtype=torch.bool)

@@ -20,7 +20,9 @@ def decoder_inputs(rows: int, length: int = STEPS) -> torch.Tensor:
     return ids
 
 
-def cached_logits(model, sources: dict, decoder_input_ids: torch.Tensor, chunks: list[int], **kwargs):
+def cached_logits(
+    model, sources: dict, decoder_input_ids: torch.Tensor, chunks: list[int], **kwargs
+):
     """Logits [B, T, V] computed a chunk of target positions at a time, and the last cache."""
     encoder_outputs = model.get_encoder()(**sources)
     cache, pieces, start = None, [], 0
@@ -58,7 +60,9 @@ def test_generation_with_the_cache_equals_generation_without(locality):
     cached = model.generate(**sources, use_cache=True, **options)
     recomputed = model.generate(**sources, use_cache=False, **options)
     assert cached.sequences.tolist() == recomputed.sequences.tolist()
-    torch.testing.assert_close(cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(
+        cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,17 +74,26 @@ def test_generation_with_the_cache_equals_generation_without(locality):
 def test_logits_and_attentions_agree_whatever_the_cache_keeps(locality):
     """A window, everything, a static block or nothing; over more steps than any window reaches."""
     model = tiny_model(attn_implementation="eager", **locality)
-    options = {"min_new_tokens": 9, "max_new_tokens": 9, "output_logits": True, "output_attentions": True}
+    options = {
+        "min_new_tokens": 9,
+        "max_new_tokens": 9,
+        "output_logits": True,
+        "output_attentions": True,
+    }
 
     def generate(**cache):
-        return model.generate(**padded_sources((6, 3)), **options, return_dict_in_generate=True, **cache)
+        return model.generate(
+            **padded_sources((6, 3)), **options, return_dict_in_generate=True, **cache
+        )
 
     expected = generate(use_cache=False)
     for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
         output = generate(**cache)
         assert torch.equal(output.sequences, expected.sequences)
         torch.testing.assert_close(output.logits, expected.logits, rtol=1e-4, atol=1e-5)
-        for layers, full in zip(output.decoder_attentions, expected.decoder_attentions, strict=True):
+        for layers, full in zip(
+            output.decoder_attentions, expected.decoder_attentions, strict=True
+        ):
             for weights, whole in zip(layers, full, strict=True):
                 last = F.pad(whole[:, :, -1:], (0, weights.shape[-1] - whole.shape[-1]))
                 torch.testing.assert_close(weights, last, rtol=1e-4, atol=1e-5)
@@ -88,8 +101,12 @@ def test_logits_and_attentions_agree_whatever_the_cache_keeps(locality):
 
 @torch.no_grad()
 def test_static_steps_compile_in_one_graph():
-    """The whole step is one graph, compiled for the first position and again for the others, and never more."""
-    model = tiny_model(**{**EVERYWHERE, "localness_window": "query", "local_window": 5, "head_area": 3})
+    """The whole step is one graph, compiled for the first position and again for the others, and
+    never more.
+    """
+    model = tiny_model(
+        **{**EVERYWHERE, "localness_window": "query", "local_window": 5, "head_area": 3}
+    )
     torch.compiler.reset()
     graphs = []
 
@@ -101,14 +118,19 @@ def test_static_steps_compile_in_one_graph():
     lengths = {"min_new_tokens": 9, "max_new_tokens": 9}
     dynamic = model.generate(**sources, **lengths)
     model.forward = torch.compile(model.forward, backend=backend, fullgraph=True, dynamic=False)
-    static = model.generate(**sources, **lengths, cache_implementation="static", disable_compile=True)
+    static = model.generate(
+        **sources, **lengths, cache_implementation="static", disable_compile=True
+    )
     assert torch.equal(static, dynamic)
     assert len(graphs) == 2
 
 
 @torch.no_grad()
 def test_steps_with_windows_and_sums_compile_in_one_graph():
-    locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": [None, {"moving_gaussian": 3.0}]}
+    locality = {
+        "decoder_locality": [{"window": 5}, None],
+        "cross_locality": [None, {"moving_gaussian": 3.0}],
+    }
     model = tiny_model(**{**PLAIN, **locality})
     sources, ids = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)
     full = model(**sources, decoder_input_ids=ids, use_cache=False).logits
@@ -138,13 +160,19 @@ def test_cached_logits_equal_the_full_forward(locality, chunks, implementation):
 @every_locality
 @torch.no_grad()
 def test_cached_logits_with_a_padded_target_prefix(locality):
-    """Prompts of unequal length are padded on the left; the cache must keep padding and window apart."""
+    """Prompts of unequal length are padded on the left; the cache must keep padding and window
+    apart.
+    """
     model = tiny_model(seed=2, **locality)
     sources = padded_sources((9, 4, 13))
     ids = decoder_inputs(rows=3)
     mask = (torch.arange(STEPS) >= torch.tensor([0, 3, 6])[:, None]).long()
-    full = model(**sources, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=False).logits
-    stepwise, _ = cached_logits(model, sources, ids, [7] + [1] * (STEPS - 7), decoder_attention_mask=mask)
+    full = model(
+        **sources, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=False
+    ).logits
+    stepwise, _ = cached_logits(
+        model, sources, ids, [7] + [1] * (STEPS - 7), decoder_attention_mask=mask
+    )
     real = mask.bool()
     torch.testing.assert_close(stepwise[real], full[real], rtol=0, atol=TOLERANCE)
 
@@ -153,10 +181,15 @@ def test_cached_logits_with_a_padded_target_prefix(locality):
 @pytest.mark.parametrize("strategy", [None, "fixed", "query", "head"])
 @torch.no_grad()
 def test_a_windowed_layer_keeps_only_its_window(window, strategy):
-    """The next query sees m keys before itself: nothing older may be kept, in the windowed layer alone."""
+    """The next query sees m keys before itself: nothing older may be kept, in the windowed layer
+    alone.
+    """
     m = (window - 1) // 2
     model = tiny_model(
-        local_window=window, localness_window=strategy, localness_layers=[], decoder_localness_layers=[0]
+        local_window=window,
+        localness_window=strategy,
+        localness_layers=[],
+        decoder_localness_layers=[0],
     )
     sources = padded_sources((9, 4))
     _, cache = cached_logits(model, sources, decoder_inputs(rows=2), [1] * STEPS)

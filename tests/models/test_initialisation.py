@@ -34,7 +34,9 @@ def assert_spread(name: str, weight: torch.Tensor, std: float) -> None:
 
 
 def test_xavier():
-    """Matrices Xavier-uniform times the gain, embeddings N(0, 1/d) times the gain, of relative positions N(0, 1/D)."""
+    """Matrices Xavier-uniform times the gain, embeddings N(0, 1/d) times the gain, of relative
+    positions N(0, 1/D).
+    """
     model = new_model(init_gain=GAIN)
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) or name == "lm_head":

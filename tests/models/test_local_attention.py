@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Every backend of local_attention against the loop oracle, in outputs and gradients, over random shapes."""
+"""Every backend of local_attention against the loop oracle, in outputs and gradients, over random
+shapes.
+"""
 
 import math
 from dataclasses import dataclass
@@ -32,7 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*flex_attention called without 
 def _several_chunks(monkeypatch):
     monkeypatch.setattr(backend_dense, "CHUNK_CELLS", 600)
     monkeypatch.setattr(backend_dense, "LEAST_CHUNK", 3)
-    monkeypatch.setattr(backend_blocked, "_VALUES_OF_A_RUN", 4000)  # two blocks, with an area of three
+    monkeypatch.setattr(
+        backend_blocked, "_VALUES_OF_A_RUN", 4000
+    )  # two blocks, with an area of three
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ class Case:
     causal: bool = False
     real: tuple[tuple[bool, ...], ...] | None = None  # key_padding_mask
     bias: tuple[int, ...] | str | None = None  # the shape of a dense bias, or "gaussian"
-    width_shape: tuple[int, ...] | None = None  # of a Gaussian's width, None = that of its center [B, H, I]
+    width_shape: tuple[int, ...] | None = (
+        None  # of a Gaussian's width, None = that of its center [B, H, I]
+    )
     scale: float | None = None
     seed: int = 1
 
@@ -61,7 +67,9 @@ class Case:
 
 
 def _uniform(low: int, high: int, step: int = 1) -> st.SearchStrategy[int]:
-    """Like st.integers, which prefers small numbers and so draws few areas and windows worth the name."""
+    """Like st.integers, which prefers small numbers and so draws few areas and windows worth the
+    name.
+    """
     return st.sampled_from(range(low, high + 1, step))
 
 
@@ -91,7 +99,11 @@ def cases(draw, needs_a_window: bool) -> Case:
     queries = draw(lengths)
     heads = draw(_uniform(1, 5 if queries <= 24 else 2))
     batch = draw(_uniform(1, 3 if queries <= 8 else 1))
-    kind = draw(st.sampled_from(["self", "self", "causal", "decode"] + ([] if needs_a_window else ["cross"])))
+    kind = draw(
+        st.sampled_from(
+            ["self", "self", "causal", "decode"] + ([] if needs_a_window else ["cross"])
+        )
+    )
     keys = queries
     if kind == "decode":
         queries = draw(_uniform(1, min(keys, 4)))
@@ -139,12 +151,15 @@ def draw_tensors(case: Case) -> dict[str, Tensor]:
         "upstream": normal(B, H, case.queries, D),
     }
     if case.bias == "gaussian":
-        # Widths above a third of the length keep |G| under 20: float32's own rounding of G stays below 1e-5.
+        # Widths above a third of the length keep |G| under 20: float32's own rounding of G stays
+        # below 1e-5.
         uniform = torch.rand(2, B, H, case.queries, generator=generator)
         tensors["center"] = case.keys * uniform[0]
         tensors["width"] = case.keys * (0.35 + uniform[1]) + 0.5
         if case.width_shape is not None:
-            tensors["width"] = tensors["width"][tuple(slice(size) for size in case.width_shape)].clone()
+            tensors["width"] = tensors["width"][
+                tuple(slice(size) for size in case.width_shape)
+            ].clone()
     elif case.bias is not None:
         tensors["bias"] = normal(*case.bias)
     return tensors
@@ -152,13 +167,20 @@ def draw_tensors(case: Case) -> dict[str, Tensor]:
 
 def run_oracle(case: Case, tensors: dict[str, Tensor], rounding=None) -> dict[str, Tensor]:
     """Output and gradients in float64 of the oracle."""
-    leaves = {name: tensor.double().requires_grad_(name != "upstream") for name, tensor in tensors.items()}
+    leaves = {
+        name: tensor.double().requires_grad_(name != "upstream") for name, tensor in tensors.items()
+    }
     bias = leaves.get("bias")
     if case.bias == "gaussian":
         width = leaves["width"].expand_as(leaves["center"])
         bias = oracle.gaussian_energy(leaves["center"], width, case.keys)
     output = oracle.local_attention(
-        leaves["query"], leaves["key"], leaves["value"], bias=bias, rounding=rounding, **case.options()
+        leaves["query"],
+        leaves["key"],
+        leaves["value"],
+        bias=bias,
+        rounding=rounding,
+        **case.options(),
     )
     return _results(output, leaves)
 
@@ -166,12 +188,20 @@ def run_oracle(case: Case, tensors: dict[str, Tensor], rounding=None) -> dict[st
 def run_product(case: Case, tensors: dict[str, Tensor], backend: str | None) -> dict[str, Tensor]:
     """Output and gradients of a backend, of FlexAttention the output alone."""
     differentiable = backend != "flex_attention"  # which has no backward on CPU
-    leaves = {name: t.clone().requires_grad_(differentiable and name != "upstream") for name, t in tensors.items()}
+    leaves = {
+        name: t.clone().requires_grad_(differentiable and name != "upstream")
+        for name, t in tensors.items()
+    }
     bias = leaves.get("bias")
     if case.bias == "gaussian":
         bias = GaussianTerm(leaves["center"], leaves["width"])
     output = local_attention(
-        leaves["query"], leaves["key"], leaves["value"], bias=bias, backend=backend, **case.options()
+        leaves["query"],
+        leaves["key"],
+        leaves["value"],
+        bias=bias,
+        backend=backend,
+        **case.options(),
     )
     assert output.dtype == tensors["query"].dtype
     return _results(output, leaves) if differentiable else {"output": output}
@@ -187,7 +217,9 @@ def _results(output: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
     return results
 
 
-def assert_results_close(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: dict[str, float]) -> None:
+def assert_results_close(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: dict[str, float]
+) -> None:
     assert actual.keys() == expected.keys()
     for name, reference in expected.items():
         assert actual[name].shape == reference.shape, name
@@ -201,17 +233,21 @@ def compare_in_float32(case: Case, backend: str | None) -> None:
     expected = run_oracle(case, tensors)
     if backend == "flex_attention":
         expected = {"output": expected["output"]}
-    tolerance = {name: FLOAT32_TOLERANCE * max(1.0, t.abs().max().item()) for name, t in expected.items()}
+    tolerance = {
+        name: FLOAT32_TOLERANCE * max(1.0, t.abs().max().item()) for name, t in expected.items()
+    }
     assert_results_close(run_product(case, tensors, backend), expected, tolerance)
 
 
-def bfloat16_tolerance(expected: dict, rounded: dict, tensors: dict[str, Tensor]) -> dict[str, float]:
+def bfloat16_tolerance(
+    expected: dict, rounded: dict, tensors: dict[str, Tensor]
+) -> dict[str, float]:
     """What bfloat16 storage alone may cost, per tensor.
 
-    A backend stores energies, weights and outputs (and their gradients) rounded, as the oracle did for `rounded`, and
-    may err twice as far where its roundings fall otherwise. On top come two units in the last place of the largest
-    number that the tensor's sums are made of: its last rounding, and sums that cancel to nothing.
-    """
+    A backend stores energies, weights and outputs (and their gradients) rounded, as the oracle did
+    for `rounded`, and may err twice as far where its roundings fall otherwise. On top come two
+    units in the last place of the largest number that the tensor's sums are made of: its last
+    rounding, and sums that cancel to nothing."""
 
     def largest_row(name: str) -> float:
         return tensors[name].double().norm(dim=-1).max().item()
@@ -242,10 +278,11 @@ def bfloat16_inputs(case: Case) -> dict[str, Tensor]:
 
 
 def compare_in_bfloat16(case: Case, backend: str | None) -> int:
-    """To the float64 oracle on the rounded inputs; returns how many gradients were held as a whole, too.
+    """To the float64 oracle on the rounded inputs; returns how many gradients were held as a whole,
+    too.
 
-    (The bounds above are for the worst number of a tensor, and a gradient of zeros could be within them.)
-    """
+    (The bounds above are for the worst number of a tensor, and a gradient of zeros could be within
+    them.)"""
     tensors = bfloat16_inputs(case)
     expected = run_oracle(case, tensors)
     rounded = run_oracle(case, tensors, rounding=oracle.round_to_bfloat16)
@@ -256,8 +293,12 @@ def compare_in_bfloat16(case: Case, backend: str | None) -> int:
     for name in {"center", "width"} & expected.keys():
         size, error = expected[name].norm(), (actual[name].double() - expected[name]).norm()
         bound = 4 * (rounded[name] - expected[name]).norm() + 8 * BFLOAT16_EPS * size
-        if expected[name].numel() >= 16 and bound < size:  # enough numbers for an average, and zeros are beyond
-            assert error < bound, f"the gradient of {name} as a whole: error {error:.3g} > {bound:.3g}"
+        if (
+            expected[name].numel() >= 16 and bound < size
+        ):  # enough numbers for an average, and zeros are beyond
+            assert error < bound, (
+                f"the gradient of {name} as a whole: error {error:.3g} > {bound:.3g}"
+            )
             held += 1
     return held
 
@@ -301,10 +342,26 @@ def test_bfloat16_equals_oracle(backend):
             real=((False,) * 50 + (True,) * 130, (True,) * 180),
             head_boundary="circular",
         ),
-        Case(queries=180, keys=180, batch=1, window=7, head_area=1, real=(((True,) * 80 + (False,) * 10) * 2,)),
-        Case(queries=110, keys=180, batch=1, window=9, causal=True, real=((False,) * 40 + (True,) * 140,)),
+        Case(
+            queries=180,
+            keys=180,
+            batch=1,
+            window=7,
+            head_area=1,
+            real=(((True,) * 80 + (False,) * 10) * 2,),
+        ),
+        Case(
+            queries=110,
+            keys=180,
+            batch=1,
+            window=9,
+            causal=True,
+            real=((False,) * 40 + (True,) * 140,),
+        ),
         Case(queries=1, keys=70, window=11, causal=True, bias="gaussian"),
-        Case(queries=3, keys=9, window=5, causal=True, real=((False,) * 4 + (True,) * 5, (True,) * 9)),
+        Case(
+            queries=3, keys=9, window=5, causal=True, real=((False,) * 4 + (True,) * 5, (True,) * 9)
+        ),
         Case(real=((False,) * 13, (True,) * 6 + (False,) * 7), bias="gaussian"),
         Case(bias=(13,)),
         Case(bias=(13, 1)),
@@ -324,12 +381,16 @@ def test_chosen_cases_equal_oracle(backend, case):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_narrow_gaussian(backend):
-    """A Gaussian without width picks the key at its center, and its gradients stay finite far away from it."""
+    """A Gaussian without width picks the key at its center, and its gradients stay finite far away
+    from it.
+    """
     length = 31
     center = torch.arange(length, dtype=torch.float32).expand(1, 2, length).clone().requires_grad_()
     width = torch.zeros(1, 2, length, requires_grad=True)
     query, key, value = (torch.randn(1, 2, length, 4, requires_grad=True) for _ in range(3))
-    output = local_attention(query, key, value, window=11, bias=GaussianTerm(center, width), backend=backend)
+    output = local_attention(
+        query, key, value, window=11, bias=GaussianTerm(center, width), backend=backend
+    )
     torch.testing.assert_close(output, value)
     output.sum().backward()
     assert all(leaf.grad.isfinite().all() for leaf in (query, key, value, center, width))
@@ -340,13 +401,17 @@ def test_narrow_gaussian(backend):
 @pytest.mark.parametrize("window", [1, 5, 11])
 @pytest.mark.parametrize("length", [12, 40])
 def test_window_edge_is_exact(backend, causal, window, length):
-    """|j - i| = m is visible, m + 1 is not: what changes beyond the edge changes no bit of the output."""
+    """|j - i| = m is visible, m + 1 is not: what changes beyond the edge changes no bit of the
+    output.
+    """
     m = (window - 1) // 2
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, 3, length, 4) for _ in range(3))
 
     def attend(key: Tensor, value: Tensor) -> Tensor:
-        return local_attention(query, key, value, window=window, head_area=3, causal=causal, backend=backend)
+        return local_attention(
+            query, key, value, window=window, head_area=3, causal=causal, backend=backend
+        )
 
     before = attend(key, value)
     for j in (0, length // 2, length - 1):
@@ -371,11 +436,22 @@ def test_queries_without_a_visible_key_yield_zeros(backend, dtype, bias):
     if bias == "dense":
         leaves.append(torch.randn(3, 2, 30, 30, dtype=dtype, requires_grad=True))
     elif bias == "gaussian":
-        leaves.extend([torch.rand(3, 2, 30).mul(30).requires_grad_(), torch.full((3, 2, 30), 5.0).requires_grad_()])
+        leaves.extend(
+            [
+                torch.rand(3, 2, 30).mul(30).requires_grad_(),
+                torch.full((3, 2, 30), 5.0).requires_grad_(),
+            ]
+        )
 
     def attend(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
         given = GaussianTerm(*rest) if bias == "gaussian" else rest[0] if rest else None
-        options = {"window": 5, "head_area": 3, "bias": given, "key_padding_mask": mask, "backend": backend}
+        options = {
+            "window": 5,
+            "head_area": 3,
+            "bias": given,
+            "key_padding_mask": mask,
+            "backend": backend,
+        }
         return local_attention(query, key, value, **options)
 
     output = attend(*leaves)
@@ -391,13 +467,17 @@ def test_queries_without_a_visible_key_yield_zeros(backend, dtype, bias):
         query, key, value, *rest = leaves
         output = attend(*leaves)  # again without gradients: torch may choose another kernel then
         padding = ~mask[:, None, :, None].expand_as(key)
-        changed = attend(query, key.masked_fill(padding, 1e4), value.masked_fill(padding, -1e4), *rest)
+        changed = attend(
+            query, key.masked_fill(padding, 1e4), value.masked_fill(padding, -1e4), *rest
+        )
     assert torch.equal(output, changed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_dropout(backend):
-    """Dropout acts on the weights: it keeps the mean, and hits values of other heads and positions alone."""
+    """Dropout acts on the weights: it keeps the mean, and hits values of other heads and positions
+    alone.
+    """
     torch.manual_seed(0)
     query = torch.zeros(8, 4, 40, 2)
     value = torch.ones(8, 4, 40, 2)
@@ -405,13 +485,17 @@ def test_dropout(backend):
     dropped = local_attention(query, query, value, dropout_p=0.5, **options)
     assert dropped.std() > 0.1
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.03)
-    torch.testing.assert_close(local_attention(query, query, value, dropout_p=0.0, **options), value)
+    torch.testing.assert_close(
+        local_attention(query, query, value, dropout_p=0.0, **options), value
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("backend", "window"), [("blocked", 11), ("chunked", None)])
 def test_memory_is_linear_in_length(backend, window, causal, monkeypatch):
-    """What forward and backward hold together, and the largest tensor, grow with the length and not its square."""
+    """What forward and backward hold together, and the largest tensor, grow with the length and not
+    its square.
+    """
     monkeypatch.setattr(backend_dense, "CHUNK_CELLS", 2**15)
 
     def measured(length: int) -> Operations:
@@ -438,19 +522,25 @@ def test_memory_is_linear_in_length(backend, window, causal, monkeypatch):
 
 @every_backend
 def test_a_bias_of_minus_infinity_hides(backend):
-    """As a padding mask would; a query from which everything is hidden yields zeros, and gradients stay finite."""
+    """As a padding mask would; a query from which everything is hidden yields zeros, and gradients
+    stay finite.
+    """
     torch.manual_seed(0)
     tensors = [torch.randn(1, 3, 7, 4) for _ in range(3)]
     bias = torch.zeros(7, 7)
     bias[:, 5:] = bias[2] = -math.inf
     real = torch.tensor([[True] * 5 + [False] * 2])
-    expected = local_attention(*tensors, window=3, head_area=3, key_padding_mask=real, backend=backend)
+    expected = local_attention(
+        *tensors, window=3, head_area=3, key_padding_mask=real, backend=backend
+    )
     expected[:, :, 2] = 0.0
     output = local_attention(*tensors, window=3, head_area=3, bias=bias, backend=backend)
     torch.testing.assert_close(output, expected)
     if backend != "flex_attention":
         leaves = [tensor.clone().requires_grad_() for tensor in [*tensors, bias]]
-        local_attention(*leaves[:3], window=3, head_area=3, bias=leaves[3], backend=backend).sum().backward()
+        local_attention(
+            *leaves[:3], window=3, head_area=3, bias=leaves[3], backend=backend
+        ).sum().backward()
         assert all(leaf.grad.isfinite().all() for leaf in leaves)
 
 
@@ -461,7 +551,9 @@ class Even(Term):
         return cells.query_position % 2 == 0
 
 
-@pytest.mark.parametrize(("backend", "window"), [*((name, 5) for name in ALL), *((name, None) for name in ALL_PAIRS)])
+@pytest.mark.parametrize(
+    ("backend", "window"), [*((name, 5) for name in ALL), *((name, None) for name in ALL_PAIRS)]
+)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("head_area", [1, 3])
 @torch.no_grad()
@@ -480,7 +572,9 @@ def test_a_visibility_of_queries_alone(head_area, padded, backend, window):
 @pytest.mark.parametrize("backend", [*BACKENDS, None])
 def test_tensors_without_content_and_batches_without_sentences(backend):
     for tensor in (torch.empty(2, 2, 5, 4, device="meta"), torch.zeros(0, 2, 5, 4)):
-        assert local_attention(tensor, tensor, tensor, window=3, backend=backend).shape == tensor.shape
+        assert (
+            local_attention(tensor, tensor, tensor, window=3, backend=backend).shape == tensor.shape
+        )
 
 
 @pytest.mark.parametrize(
@@ -495,11 +589,17 @@ def test_tensors_without_content_and_batches_without_sentences(backend):
         ({"bias": torch.zeros(3, 6)}, r"\[3, 6\]"),
         ({"dropout_p": 1.5}, "dropout probability.*1.5"),
         ({"backend": "SDPA"}, "'SDPA'.*`backend`.*blocked"),
-        ({"backend": "blocked", "window": None}, "backend='blocked' needs a window; use 'sdpa' or 'eager'"),
+        (
+            {"backend": "blocked", "window": None},
+            "backend='blocked' needs a window; use 'sdpa' or 'eager'",
+        ),
         ({"value": torch.zeros(2, 4, 6, 8).double()}, "`value` must be torch.float32.*float64"),
         ({"key": torch.zeros(2, 3, 6, 8)}, r"`key` must be .*\[2, 4, 6, 8\], got .*\[2, 3, 6, 8\]"),
         ({"query": torch.zeros(2, 4, 5, 8)}, "5 queries and 6 keys do not fit"),
-        ({"query": torch.zeros(2, 4, 7, 8), "causal": True, "window": None}, "7 queries and 6 keys do not fit"),
+        (
+            {"query": torch.zeros(2, 4, 7, 8), "causal": True, "window": None},
+            "7 queries and 6 keys do not fit",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(options, message):
@@ -519,13 +619,16 @@ def float64_tensors(*batch: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = dict.fromkeys(KINDS[:3], (1, 3, 7, 2)) | {"bias": (1, 3, 7, 7)}
     return {
-        name: torch.randn((*batch, *shape), generator=generator, dtype=torch.float64) for name, shape in shapes.items()
+        name: torch.randn((*batch, *shape), generator=generator, dtype=torch.float64)
+        for name, shape in shapes.items()
     }
 
 
 def attend_exactly(backend: str, head_area: int, **given: Tensor) -> Tensor:
     mask = torch.tensor([[True] * 6 + [False]])
-    return local_attention(**given, window=3, head_area=head_area, key_padding_mask=mask, backend=backend)
+    return local_attention(
+        **given, window=3, head_area=head_area, key_padding_mask=mask, backend=backend
+    )
 
 
 @pytest.mark.parametrize("head_area", [1, 3])
@@ -547,25 +650,35 @@ def test_outputs_in_float64_are_exact(backend):
     scores = given["query"] @ given["key"].mT * 2**-0.5 + given["bias"]
     expected = scores.softmax(dim=-1) @ given["value"]
     window = 13 if backend == "blocked" else None
-    torch.testing.assert_close(local_attention(**given, window=window, backend=backend), expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        local_attention(**given, window=window, backend=backend), expected, rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("head_area", [1, 3])
 @pytest.mark.parametrize("backend", EXACT)
 def test_torch_func_equals_autograd(backend, head_area):
-    """`grad`, and `vmap` of it over two batches. (sdpa's fused kernel gives no gradient of a mask there.)"""
+    """`grad`, and `vmap` of it over two batches. (sdpa's fused kernel gives no gradient of a mask
+    there.)
+    """
     given = float64_tensors(2)
     bias = given.pop("bias")
 
     def loss(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attend_exactly(backend, head_area, query=query, key=key, value=value, bias=bias[0]).square().sum()
+        return (
+            attend_exactly(backend, head_area, query=query, key=key, value=value, bias=bias[0])
+            .square()
+            .sum()
+        )
 
     gradient = torch.func.grad(loss, argnums=(0, 1, 2))
     found = torch.func.vmap(gradient)(*given.values())
     for row in range(2):
         leaves = [tensor[row].clone().requires_grad_() for tensor in given.values()]
         expected = torch.autograd.grad(loss(*leaves), leaves)
-        for name, own, stacked, reference in zip(given, gradient(*leaves), found, expected, strict=True):
+        for name, own, stacked, reference in zip(
+            given, gradient(*leaves), found, expected, strict=True
+        ):
             torch.testing.assert_close(own, reference, msg=name)
             torch.testing.assert_close(stacked[row], reference, msg=name)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Locality methods through the attention module against the loop oracles: outputs, gradients, caches, padding."""
+"""Locality methods through the attention module against the loop oracles: outputs, gradients,
+caches, padding.
+"""
 
 import pytest
 import torch
@@ -24,7 +26,9 @@ B, T, H, D = 2, 7, 4, 3
 LENGTHS = (7, 5)  # the padding is no whole number of blocks
 SPECIFICATIONS = {
     "relative positions": {"relative_positions": 2},
-    "relative positions of each head": {"relative_positions": {"max_distance": 2, "per_head": True}},
+    "relative positions of each head": {
+        "relative_positions": {"max_distance": 2, "per_head": True}
+    },
     "window and relative positions": {"window": 3, "relative_positions": 3},
     "area and relative positions": {"window": 5, "head_area": 3, "relative_positions": 2},
     "gaussian and relative positions": {"gaussian": "query", "relative_positions": 2},
@@ -45,7 +49,12 @@ GAUSSIANS["gaussian, fixed"]["gaussian"]["size"] = 2.5
 ENCODER_ALONE = {
     "both directions": {"bi_direct": True},
     "both directions in a window": {"bi_direct": True, "window": 3, "relative_positions": 2},
-    "both directions in an area": {"bi_direct": True, "window": 5, "head_area": 3, "neighbor": True},
+    "both directions in an area": {
+        "bi_direct": True,
+        "window": 5,
+        "head_area": 3,
+        "neighbor": True,
+    },
 }
 CASES = [(name, part) for name in (*SPECIFICATIONS, *GAUSSIANS) for part in ("encoder", "decoder")]
 CASES += [(name, "encoder") for name in ENCODER_ALONE]
@@ -84,18 +93,24 @@ def padding_of(side):
 def sentences(side):
     """States [B, T, d], the padding mask and which tokens are real."""
     padding = padding_of(side)
-    states = torch.randn(B, T, H * D, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    states = torch.randn(
+        B, T, H * D, generator=torch.Generator().manual_seed(2), requires_grad=True
+    )
     return states, padding, torch.ones(B, T, dtype=torch.bool) if padding is None else padding
 
 
 def gradients(output, states, parameters):
     """Of a weighted sum of real tokens' outputs; zero for what the output does not depend on."""
     upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(3))
-    return torch.autograd.grad((output * upstream).sum(), [states, *parameters], materialize_grads=True)
+    return torch.autograd.grad(
+        (output * upstream).sum(), [states, *parameters], materialize_grads=True
+    )
 
 
 def oracle_method(method, modules):
-    """The oracle's method with the same settings and parameters; window and area are arguments of the oracle."""
+    """The oracle's method with the same settings and parameters; window and area are arguments of
+    the oracle.
+    """
     if method.key == "bi_direct":
         return oracle.BiDirectional()
     if method.key == "relative_positions":
@@ -106,7 +121,9 @@ def oracle_method(method, modules):
         width = None if method.width == "fixed" else getattr(module, "head_window", None)
         if method.width in ("query", "layer"):
             projection = module.query_proj if method.width == "query" else module.key_proj
-            width = oracle.Predictor(projection.weight, module.window_proj.weight, of_keys=method.width == "layer")
+            width = oracle.Predictor(
+                projection.weight, module.window_proj.weight, of_keys=method.width == "layer"
+            )
         center = oracle.Predictor(module.query_proj.weight, module.center_proj.weight)
         return oracle.Gaussian(center, width, method.size, minimum_width=0.1)
     if method.key == "relative_bias":
@@ -115,15 +132,23 @@ def oracle_method(method, modules):
         module = modules["moving_gaussian"]
         steps = oracle.Predictor(module.query_proj.weight, module.step_proj.weight)
         return oracle.MovingGaussian(steps, module.step_proj.bias, module.log_width)
-    predictor = oracle.Predictor(modules[method.key].query_proj.weight, modules[method.key].head_proj.weight)
+    predictor = oracle.Predictor(
+        modules[method.key].query_proj.weight, modules[method.key].head_proj.weight
+    )
     if method.key == "neighbor":
         return oracle.Gaussian(width=predictor, minimum_width=0.1)
     return oracle.Gaussian(center=predictor, fixed_width=method.width, cut_off=method.cut_off)
 
 
 def run_oracle(attention, queries, states, padding):
-    projections = ((attention.q_proj, queries), (attention.k_proj, states), (attention.v_proj, states))
-    heads = [projection(given).unflatten(2, (H, D)).transpose(1, 2) for projection, given in projections]
+    projections = (
+        (attention.q_proj, queries),
+        (attention.k_proj, states),
+        (attention.v_proj, states),
+    )
+    heads = [
+        projection(given).unflatten(2, (H, D)).transpose(1, 2) for projection, given in projections
+    ]
     methods = [method for method in attention.locality.methods if method.term is not None]
     area = attention.locality.area
     output = oracle.local_attention(
@@ -139,7 +164,9 @@ def run_oracle(attention, queries, states, padding):
 
 
 def implementations_of(specification, part):
-    """Who can run it: blocks follow a window, which cross-attention has none of; FlexAttention gives no weights."""
+    """Who can run it: blocks follow a window, which cross-attention has none of; FlexAttention
+    gives no weights.
+    """
     blocked = () if part == "cross" else ("blocked",)
     flex = () if "relative_positions" in specification else ("flex_attention",)
     return ("eager", "sdpa", *blocked, *flex)
@@ -148,7 +175,9 @@ def implementations_of(specification, part):
 @pytest.mark.parametrize(("name", "part"), CASES)
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
 def test_equals_the_oracle(name, part):
-    """Real queries' outputs, and the gradients of states and parameters, whatever stands at padding."""
+    """Real queries' outputs, and the gradients of states and parameters, whatever stands at
+    padding.
+    """
     specification = {**SPECIFICATIONS, **GAUSSIANS, **ENCODER_ALONE, **CROSS_ALONE}[name]
     for side in PADDINGS:
         states, padding, real = sentences(side)
@@ -162,14 +191,20 @@ def test_equals_the_oracle(name, part):
             where = f"{implementation}, padding {side}: "
             window = {"window": 2 * T + 1} if implementation == "blocked" else {}  # as good as none
             attention = make_attention({**window, **specification}, part, implementation)
-            with torch.set_grad_enabled(implementation != "flex_attention"):  # which has no backward on CPU
+            with torch.set_grad_enabled(
+                implementation != "flex_attention"
+            ):  # which has no backward on CPU
                 sources = states if part == "cross" else None
                 output = attention(queries, key_value_states=sources, attention_mask=masks)[0][real]
-            torch.testing.assert_close(output, expected, rtol=0, atol=1e-5, msg=lambda text, at=where: at + text)
+            torch.testing.assert_close(
+                output, expected, rtol=0, atol=1e-5, msg=lambda text, at=where: at + text
+            )
             if output.requires_grad:
                 found = gradients(output, states, attention.parameters())
                 for one, other in zip(found, expected_gradients, strict=True):
-                    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text, at=where: at + text)
+                    torch.testing.assert_close(
+                        one, other, rtol=1e-4, atol=1e-5, msg=lambda text, at=where: at + text
+                    )
 
 
 # The oracle's names that Python modules cannot have, or that are the bias of one of two matrices
@@ -191,9 +226,14 @@ def renamed(name):
 
 def assert_equal_at_real_tokens(function, reference, parameters, side):
     states, padding, real = sentences(side)
-    outputs = function(states, AttentionMasks(None, padding))[real], reference(states, padding).float()[real]
+    outputs = (
+        function(states, AttentionMasks(None, padding))[real],
+        reference(states, padding).float()[real],
+    )
     torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
-    for one, other in zip(*(gradients(output, states, parameters) for output in outputs), strict=True):
+    for one, other in zip(
+        *(gradients(output, states, parameters) for output in outputs), strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -219,7 +259,9 @@ def test_block_equals_the_oracle(length, side):
 def test_convolutions_equal_the_oracle(side):
     attention = make_attention({"cnn": {"kernel_size": 3, "layers": 2}, "window": 3})
     own = dict(attention.cnn.named_parameters())
-    assert {name: tuple(value.shape) for name, value in own.items()} == cnn_parameter_shapes(H * D, 3, 2)
+    assert {name: tuple(value.shape) for name, value in own.items()} == cnn_parameter_shapes(
+        H * D, 3, 2
+    )
     assert_equal_at_real_tokens(
         attention.before,
         lambda states, padding: convolutions(states, own, key_padding_mask=padding),
@@ -240,7 +282,9 @@ def test_convolutions_have_the_model_s_dropout_in_training():
 
 def test_attentions_of_a_model_with_blocks():
     """A replaced attention has weights of zero, so that the others' are where they were."""
-    model = tiny_model(attn_implementation="eager", **{**PLAIN, "encoder_locality": [{"block": 3}, None]})
+    model = tiny_model(
+        attn_implementation="eager", **{**PLAIN, "encoder_locality": [{"block": 3}, None]}
+    )
     attentions = model.get_encoder()(**padded_sources((6, 4)), output_attentions=True).attentions
     assert [weights.shape for weights in attentions] == [(2, 4, 6, 6)] * 2
     assert [weights.any().item() for weights in attentions] == [False, True]
@@ -291,17 +335,28 @@ def test_a_moving_gaussian_keeps_its_place_in_the_cache(search, cross):
     found = []
     for use_cache in (True, False):
         torch.manual_seed(0)
-        found.append(model.generate(**sources, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache, **search))
+        found.append(
+            model.generate(
+                **sources, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache, **search
+            )
+        )
     assert torch.equal(*found)
-    for cache in (DynamicCache(), EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))):
+    for cache in (
+        DynamicCache(),
+        EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2))),
+    ):
         torch.manual_seed(0)
         again = model.generate(**sources, min_new_tokens=9, max_new_tokens=9, cache=cache, **search)
         assert torch.equal(again, found[0])
     one = {name: tensor[:1] for name, tensor in sources.items()}
     looked_up = model.generate(**one, max_new_tokens=20, prompt_lookup_num_tokens=3)
     assert torch.equal(looked_up, model.generate(**one, max_new_tokens=20))
-    with pytest.raises(ValueError, match="A static cache has no place for the sums of `cross_locality`"):
-        model.generate(**sources, max_new_tokens=2, cache_implementation="static", disable_compile=True)
+    with pytest.raises(
+        ValueError, match="A static cache has no place for the sums of `cross_locality`"
+    ):
+        model.generate(
+            **sources, max_new_tokens=2, cache_implementation="static", disable_compile=True
+        )
 
 
 @torch.no_grad()
@@ -312,20 +367,35 @@ def test_padding_before_a_target_moves_no_gaussian():
     mask = torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
     padded = model(**sources, decoder_input_ids=targets, decoder_attention_mask=mask).logits
     alone = {name: value[1:] for name, value in sources.items()}
-    torch.testing.assert_close(padded[1:, 2:], model(**alone, decoder_input_ids=targets[1:, 2:]).logits)
+    torch.testing.assert_close(
+        padded[1:, 2:], model(**alone, decoder_input_ids=targets[1:, 2:]).logits
+    )
 
 
 @pytest.mark.parametrize("method", ["relative_bias", "relative_positions"])
 def test_layers_share_tables(method, tmp_path):
     """One parameter, which all layers train, saved once; without `shared` each has its own."""
     specification = {"window": 5, method: {"max_distance": 20, "shared": True}}
-    fields = {**PLAIN, "encoder_layers": 3, "encoder_locality": [None, specification, specification]}
-    model, sources = tiny_model(**fields, decoder_locality=[specification] * 2), padded_sources((9, 4))
+    fields = {
+        **PLAIN,
+        "encoder_layers": 3,
+        "encoder_locality": [None, specification, specification],
+    }
+    model, sources = (
+        tiny_model(**fields, decoder_locality=[specification] * 2),
+        padded_sources((9, 4)),
+    )
     model(**sources, labels=sources["input_ids"]).loss.backward()
-    tables = [list(getattr(layer.self_attn, method).parameters()) for layer in model.model.encoder.layers[1:]]
+    tables = [
+        list(getattr(layer.self_attn, method).parameters())
+        for layer in model.model.encoder.layers[1:]
+    ]
     assert all(one is other for one, other in zip(*tables, strict=True))
     assert all(table.grad.any() for table in tables[0])
-    [decoder] = {id(next(getattr(layer.self_attn, method).parameters())) for layer in model.model.decoder.layers}
+    [decoder] = {
+        id(next(getattr(layer.self_attn, method).parameters()))
+        for layer in model.model.decoder.layers
+    }
     assert decoder != id(tables[0][0])
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path)
@@ -408,8 +478,15 @@ def test_half_precision_is_computed_in_float32():
 def test_locality_methods_stay_in_float64(specification):
     """Finite differences of 1e-6 drown in float32."""
     torch.manual_seed(0)
-    sizes = {"d_model": 4, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1}
-    attention = CsanAttention(CsanConfig(**sizes, encoder_locality=[specification]), "encoder").double()
+    sizes = {
+        "d_model": 4,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_layers": 1,
+    }
+    attention = CsanAttention(
+        CsanConfig(**sizes, encoder_locality=[specification]), "encoder"
+    ).double()
     states = torch.randn(1, 4, 4, dtype=torch.float64, requires_grad=True)
     assert attention(states)[0].dtype == torch.float64
     parameters = list(attention.parameters())

@@ -15,7 +15,8 @@ from csan_hf.hub.network_text import describe_locality, short_name
 from csan_hf.models.attention_call import Term
 from csan_hf.models.locality import _REGISTRY, LocalityMethod, LocalityModule, register_locality
 
-# An eighth method, as somebody else would add it: even heads see keys of one parity alone, with a learned preference.
+# An eighth method, as somebody else would add it: even heads see keys of one parity alone, with a
+# learned preference.
 
 
 @dataclass
@@ -85,7 +86,9 @@ def test_a_method_from_outside_is_trained_saved_drawn_and_described(strided, tmp
 @torch.no_grad()
 def test_every_backend_runs_a_method_from_outside(strided, implementation):
     sources = padded_sources((9, 4))
-    eager, other = (tiny_model(attn_implementation=name, **strided) for name in ("eager", implementation))
+    eager, other = (
+        tiny_model(attn_implementation=name, **strided) for name in ("eager", implementation)
+    )
     for model in (eager, other):
         model.model.encoder.layers[0].self_attn.strided.strength.fill_(0.3)
     real = sources["attention_mask"].bool()
@@ -120,7 +123,9 @@ def test_a_replacement_stands_alone():
 
     register_locality(Averaging)
     try:
-        with pytest.raises(ValueError, match=r"averaging`.*beside 'window'.*replaces the attention"):
+        with pytest.raises(
+            ValueError, match=r"averaging`.*beside 'window'.*replaces the attention"
+        ):
             CsanConfig(encoder_layers=2, encoder_locality=[{"averaging": True, "window": 3}, None])
         model = tiny_model(**{**PLAIN, "encoder_locality": [{"averaging": True}, None]})
         layer = model.model.encoder.layers[0]

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What every CSAN keeps whatever its locality: batch invariance, causality, loss, receptive field, save and load."""
+"""What every CSAN keeps whatever its locality: batch invariance, causality, loss, receptive field,
+save and load.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,13 @@ TOLERANCE = 1e-5
 IMPLEMENTATIONS = ("eager", "sdpa", "blocked")
 every_locality = pytest.mark.parametrize("locality", LOCALITIES.values(), ids=LOCALITIES)
 some_localities = pytest.mark.parametrize(
-    "locality", ["plain", "encoder area", "decoder window", *(f"everything, {strategy}" for strategy in STRATEGIES)]
+    "locality",
+    [
+        "plain",
+        "encoder area",
+        "decoder window",
+        *(f"everything, {strategy}" for strategy in STRATEGIES),
+    ],
 )
 every_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 
@@ -43,7 +51,12 @@ def test_a_sentence_does_not_notice_its_batch(locality, implementation):
 def test_a_translation_does_not_notice_its_batch(locality, num_beams):
     model = tiny_model(seed=4, **LOCALITIES[locality])
     sources = padded_sources((9, 4, 13))
-    options = {"num_beams": num_beams, "max_new_tokens": 12, "min_new_tokens": 12, "no_repeat_ngram_size": 1}
+    options = {
+        "num_beams": num_beams,
+        "max_new_tokens": 12,
+        "min_new_tokens": 12,
+        "no_repeat_ngram_size": 1,
+    }
     together = model.generate(**sources, **options)
     for row, length in enumerate((9, 4, 13)):
         alone = model.generate(input_ids=sources["input_ids"][row : row + 1, :length], **options)
@@ -65,20 +78,33 @@ def test_padding_on_the_left_and_on_the_right_give_the_same_logits(locality, imp
         left[name] = torch.stack([row.roll(tensor.shape[1] - length) for row, length in rows])
     expected, found = (model(**batch, use_cache=False).logits for batch in (right, left))
     for row, length in enumerate(targets):
-        torch.testing.assert_close(found[row, -length:], expected[row, :length], rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(
+            found[row, -length:], expected[row, :length], rtol=0, atol=TOLERANCE
+        )
 
 
 @every_implementation
 @torch.no_grad()
 def test_without_positions_order_is_what_locality_says(implementation):
-    """Full attention sees a set of tokens; windows and relative positions see neighbours, wherever these stand."""
+    """Full attention sees a set of tokens; windows and relative positions see neighbours, wherever
+    these stand.
+    """
     ids = torch.randperm(20)[None] + 2
-    for name, kept in (("no positions", torch.randperm(20)), ("relative positions alone", torch.arange(3, 18))):
+    for name, kept in (
+        ("no positions", torch.randperm(20)),
+        ("relative positions alone", torch.arange(3, 18)),
+    ):
         encoder = tiny_model(attn_implementation=implementation, **LOCALITIES[name]).get_encoder()
         states, found = encoder(ids).last_hidden_state, encoder(ids[:, kept]).last_hidden_state
-        inside = slice(None) if name == "no positions" else slice(4, -4)  # two layers of windows of 5
-        torch.testing.assert_close(found[:, inside], states[:, kept][:, inside], rtol=0, atol=TOLERANCE)
-    assert (encoder(ids.flip(1)).last_hidden_state.flip(1) - states).abs().max() > 0.1, "order counts"
+        inside = (
+            slice(None) if name == "no positions" else slice(4, -4)
+        )  # two layers of windows of 5
+        torch.testing.assert_close(
+            found[:, inside], states[:, kept][:, inside], rtol=0, atol=TOLERANCE
+        )
+    assert (encoder(ids.flip(1)).last_hidden_state.flip(1) - states).abs().max() > 0.1, (
+        "order counts"
+    )
 
 
 @every_implementation
@@ -97,7 +123,9 @@ def test_no_gradient_from_future_targets(locality, implementation):
 
 
 def test_local_layers_are_the_listed_ones():
-    """Two layers, the lower local with m = 1: the field is the whole sentence, and two local layers reach 2."""
+    """Two layers, the lower local with m = 1: the field is the whole sentence, and two local layers
+    reach 2.
+    """
     embeds = torch.randn(1, 9, 32, requires_grad=True)
 
     def field(layers: list[int] | None, **options) -> list[int]:
@@ -120,7 +148,9 @@ def test_loss_is_torchs_cross_entropy(locality):
     model = tiny_model(**LOCALITIES[locality])
     batch = training_batch()
     outputs = model(**batch)
-    expected = F.cross_entropy(outputs.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
+    expected = F.cross_entropy(
+        outputs.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100
+    )
     torch.testing.assert_close(outputs.loss, expected)
     shifted = torch.full_like(batch["labels"], PAD)
     shifted[:, 1:] = batch["labels"][:, :-1]
@@ -134,7 +164,9 @@ def test_loss_is_torchs_cross_entropy(locality):
 @some_localities
 @pytest.mark.parametrize("normalize_before", [False, True])
 def test_accumulated_gradients_equal_the_whole_batch(locality, normalize_before):
-    """Four micro-batches of one sentence, divided by the tokens of all, give the whole batch's loss and gradients."""
+    """Four micro-batches of one sentence, divided by the tokens of all, give the whole batch's loss
+    and gradients.
+    """
     model = tiny_model(normalize_before=normalize_before, **LOCALITIES[locality])
     batch = training_batch()
     tokens = int((batch["labels"] != -100).sum())
@@ -150,7 +182,10 @@ def test_accumulated_gradients_equal_the_whole_batch(locality, normalize_before)
     total = 0.0
     for row in range(4):
         source, target = LENGTHS[row], TARGETS[row]
-        micro = {name: t[row : row + 1, : target if name == "labels" else source] for name, t in batch.items()}
+        micro = {
+            name: t[row : row + 1, : target if name == "labels" else source]
+            for name, t in batch.items()
+        }
         loss = model(**micro, num_items_in_batch=tokens).loss
         loss.backward()
         total += loss.item()
@@ -164,7 +199,9 @@ def test_accumulated_gradients_equal_the_whole_batch(locality, normalize_before)
 
 @some_localities
 def test_gradients_reach_the_attention_weights(locality):
-    """As with full attention: the output is made from the weights that are returned, padding or not."""
+    """As with full attention: the output is made from the weights that are returned, padding or
+    not.
+    """
     model = tiny_model(attn_implementation="eager", **LOCALITIES[locality])
     outputs = model(**training_batch(), output_attentions=True)
     layers = [*outputs.encoder_attentions, *outputs.decoder_attentions, *outputs.cross_attentions]
@@ -179,7 +216,8 @@ def test_implementations_agree(locality):
     batch = training_batch()
     real = batch["labels"] != -100
     logits = [
-        tiny_model(attn_implementation=name, **locality)(**batch).logits[real] for name in (*IMPLEMENTATIONS, None)
+        tiny_model(attn_implementation=name, **locality)(**batch).logits[real]
+        for name in (*IMPLEMENTATIONS, None)
     ]
     for other in logits[1:]:
         torch.testing.assert_close(logits[0], other, rtol=0, atol=TOLERANCE)
@@ -190,8 +228,12 @@ def test_window_and_area_change_the_output():
     """The localities of these tests are really there: no two of them compute the same."""
     batch = training_batch()
     batch["labels"][0] = labels_of((12,))[0]
-    rows = {name: tiny_model(**locality)(**batch).logits[0] for name, locality in LOCALITIES.items()}
+    rows = {
+        name: tiny_model(**locality)(**batch).logits[0] for name, locality in LOCALITIES.items()
+    }
     names = list(rows)
     for index, name in enumerate(names):
         for other in names[index + 1 :]:
-            assert not torch.allclose(rows[name], rows[other], atol=1e-3), f"{name} computes what {other} does"
+            assert not torch.allclose(rows[name], rows[other], atol=1e-3), (
+                f"{name} computes what {other} does"
+            )

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The CSAN models as transformers' users meet them: implementations, caches, embeddings, positions, dropout."""
+"""The CSAN models as transformers' users meet them: implementations, caches, embeddings, positions,
+dropout.
+"""
 
 from typing import Any
 
@@ -34,14 +36,20 @@ def tiny(**options: object) -> CsanForConditionalGeneration:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("kind", [CsanModel, CsanForSequenceClassification, CsanForTokenClassification])
+@pytest.mark.parametrize(
+    "kind", [CsanModel, CsanForSequenceClassification, CsanForTokenClassification]
+)
 @torch.no_grad()
 def test_a_resized_model_is_saved_and_loaded(kind: type, shared: bool, tmp_path) -> None:
     model: Any = kind(CsanConfig(**SIZE, share_encoder_decoder_embeddings=shared)).eval()
     model.resize_token_embeddings(47)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (47, 47 if shared else 40)
     model.save_pretrained(tmp_path)
-    tables = [name for name, tensor in load_file(tmp_path / "model.safetensors").items() if len(tensor) == 47]
+    tables = [
+        name
+        for name, tensor in load_file(tmp_path / "model.safetensors").items()
+        if len(tensor) == 47
+    ]
     assert len(tables) == 1, "stored once"
     loaded, report = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
@@ -55,7 +63,9 @@ def test_a_resized_model_is_saved_and_loaded(kind: type, shared: bool, tmp_path)
 def test_base_model_derives_decoder_inputs_as_bart_does() -> None:
     model = CsanModel(CsanConfig(**SIZE)).eval()
     assert model(input_ids=SOURCE).last_hidden_state.shape == (2, 8, 32)
-    separate = CsanModel(CsanConfig(**SIZE, decoder_vocab_size=50, share_encoder_decoder_embeddings=False))
+    separate = CsanModel(
+        CsanConfig(**SIZE, decoder_vocab_size=50, share_encoder_decoder_embeddings=False)
+    )
     with pytest.raises(ValueError, match="decoder_input_ids"):
         separate(input_ids=SOURCE)
 
@@ -67,7 +77,9 @@ def test_a_ready_made_mask_is_for_full_attention_alone() -> None:
     expected = plain(**INPUTS).logits
     source = plain.get_encoder()(SOURCE, attention_mask=allowed)
     torch.testing.assert_close(plain(**INPUTS | {"encoder_outputs": source}).logits, expected)
-    with pytest.raises(ValueError, match=r"`attention_mask` must have the shape \[batch, length\] = \[2, 8\]"):
+    with pytest.raises(
+        ValueError, match=r"`attention_mask` must have the shape \[batch, length\] = \[2, 8\]"
+    ):
         tiny()(input_ids=SOURCE, attention_mask=allowed, labels=TARGET)
 
 
@@ -130,9 +142,13 @@ def test_layers_are_dropped_in_one_graph(drop: str) -> None:
     assert 2 <= len(found) <= 8, "each of 2 or 3 layers is there or not"
 
 
-@pytest.mark.parametrize("locality", [PLAIN, {**ENCODER, "local_window": 3, "head_area": 3}], ids=["full", "local"])
+@pytest.mark.parametrize(
+    "locality", [PLAIN, {**ENCODER, "local_window": 3, "head_area": 3}], ids=["full", "local"]
+)
 def test_dtypes_of_training_and_of_inference(locality, monkeypatch):
-    """On a CPU attention trains in float32 under autocast: its fused backward pass is slow in bfloat16."""
+    """On a CPU attention trains in float32 under autocast: its fused backward pass is slow in
+    bfloat16.
+    """
     model = tiny_model(**locality).train()
     seen, fused = set(), F.scaled_dot_product_attention
 
@@ -156,7 +172,9 @@ def test_dtypes_of_training_and_of_inference(locality, monkeypatch):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32])
 def test_ready_made_masks_of_any_type_train_in_bfloat16(implementation, dtype):
-    """A mask [B, 1, J, J] of the user's own gives what the padding mask gives, whatever attention computes in."""
+    """A mask [B, 1, J, J] of the user's own gives what the padding mask gives, whatever attention
+    computes in.
+    """
     model = tiny_model(attn_implementation=implementation, **PLAIN).bfloat16().model.encoder
     inputs = padded_sources((5, 9))
     real = inputs["attention_mask"].bool()
@@ -194,7 +212,9 @@ def test_sinusoids_start_at_the_first_real_token(length, offset, kind):
     table = positions.create_weight(40)
     for start in (offset, torch.tensor(offset)):
         assert torch.equal(positions(length, start), table[places])
-        assert torch.equal(positions(length, start, first), table[(places - first[:, None]).clamp(min=0)])
+        assert torch.equal(
+            positions(length, start, first), table[(places - first[:, None]).clamp(min=0)]
+        )
 
 
 @pytest.mark.parametrize("offset", [3, 19, 40])
@@ -221,7 +241,9 @@ def test_as_many_are_dropped_as_should_be(probability):
     deviation = (probability * (1 - probability) / COUNT) ** 0.5
     assert abs((output == 0).double().mean() - probability) < 4 * deviation
     rounded = round(probability * 65536) / 65536
-    assert torch.equal(output[output != 0].unique(), torch.tensor([1 / (1 - rounded)], dtype=torch.float64))
+    assert torch.equal(
+        output[output != 0].unique(), torch.tensor([1 / (1 - rounded)], dtype=torch.float64)
+    )
 
 
 def test_elements_are_dropped_independently():

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The canvas: every real cell at one place, sentences out of each other's reach, little room wasted."""
+"""The canvas: every real cell at one place, sentences out of each other's reach, little room
+wasted.
+"""
 
 import pytest
 import torch
@@ -23,7 +25,9 @@ def canvas_of(heights, widths, room=15, start=(0, 0), above=2, beside=2, holes=F
         rows &= torch.arange(room) % 5 != 1
         columns &= torch.arange(room) % 4 != 2
     shape = (len(heights), room, room)
-    return Canvas.of_masks(shape, rows, columns, above, beside), rows.unsqueeze(2) & columns.unsqueeze(1)
+    return Canvas.of_masks(shape, rows, columns, above, beside), rows.unsqueeze(
+        2
+    ) & columns.unsqueeze(1)
 
 
 @given(
@@ -53,7 +57,9 @@ def assert_windows_stay_inside(canvas, image, grid, real, above, beside):
     own = pad((grid * real.unsqueeze(-1)).squeeze(-1), (beside, beside, above, 0))
     for row in range(above + 1):
         for column in range(2 * beside + 1):
-            expected = own[:, row : row + grid.shape[1], column : column + grid.shape[2]].unsqueeze(-1)
+            expected = own[:, row : row + grid.shape[1], column : column + grid.shape[2]].unsqueeze(
+                -1
+            )
             seen = pad(image, (beside, beside))[:, :, column : column + image.shape[2]]
             seen = seen[:, row : seen.shape[1] - above + row]
             assert torch.equal(canvas.read(seen.unsqueeze(1)), canvas.pack(expected))
@@ -62,7 +68,9 @@ def assert_windows_stay_inside(canvas, image, grid, real, above, beside):
 def test_sums_of_rows_and_columns():
     canvas, real = canvas_of((3, 0, 5), (4, 2, 6), start=(1, 2), holes=True)
     rows, columns = torch.randn(3, 15, 2), torch.randn(3, 15, 2)
-    assert torch.equal(canvas.sum_of(rows, columns), (rows.unsqueeze(2) + columns.unsqueeze(1))[real])
+    assert torch.equal(
+        canvas.sum_of(rows, columns), (rows.unsqueeze(2) + columns.unsqueeze(1))[real]
+    )
 
 
 def test_what_is_not_padded_is_the_canvas():
@@ -97,7 +105,9 @@ class CountOperations(TorchDispatchMode):
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_the_number_of_operations_is_the_same_for_all_lengths(training):
-    """Nor are lengths read more often; grouped by size, sentences of twelve lengths took twelve times as many."""
+    """Nor are lengths read more often; grouped by size, sentences of twelve lengths took twelve
+    times as many.
+    """
     counts = set()
     for lengths in ((5, 3), (7, 6, 5, 4, 3, 2, 1, 2, 3, 4, 5, 8), (40, 2, 30)):
         model = tiny_model(kernel_size=3).train(training)

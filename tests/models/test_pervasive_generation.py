@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Generation with the cache of grid rows equals generation without it, and a step equals the full forward."""
+"""Generation with the cache of grid rows equals generation without it, and a step equals the full
+forward.
+"""
 
 import copy
 from itertools import pairwise
@@ -15,7 +17,8 @@ STEPS = 14  # kernels reach up to four rows back in two layers: the cache rolls 
 TARGETS = {"decoder_input_ids": padded_targets((STEPS,) * 3)["decoder_input_ids"]}
 LONG = 40  # tokens of a generated sentence
 TOLERANCE = 1e-5
-# Left alone, a tiny model repeats a few words for ever; 31 words have enough pairs for a long sentence without.
+# Left alone, a tiny model repeats a few words for ever; 31 words have enough pairs for a long
+# sentence without.
 VARIED = {"no_repeat_ngram_size": 2, "max_new_tokens": LONG, "min_new_tokens": LONG - 2}
 WORDS = 31
 
@@ -26,17 +29,30 @@ MODELS = {
     for kernel_size in (1, 3, 5)
 } | {
     "gated": {"gated": True, "kernel_size": 3},
-    "gated, untied, k=7": {"gated": True, "kernel_size": 7, "num_layers": 3, "tie_word_embeddings": False},
+    "gated, untied, k=7": {
+        "gated": True,
+        "kernel_size": 7,
+        "num_layers": 3,
+        "tie_word_embeddings": False,
+    },
     "learned positions": {"position_embeddings": "learned", "kernel_size": 3},
     "sinusoidal positions": {"position_embeddings": "sinusoidal", "kernel_size": 3},
     "residual, k=3": {**RESIDUAL, "kernel_size": 3, "position_embeddings": "sinusoidal"},
-    "residual, gated_max, k=7": {**RESIDUAL, "kernel_size": 7, "aggregation": "gated_max", "scale_embedding": True},
+    "residual, gated_max, k=7": {
+        **RESIDUAL,
+        "kernel_size": 7,
+        "aggregation": "gated_max",
+        "scale_embedding": True,
+    },
 }
 every_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 
 
-def cached_steps(model, sources: dict, targets: dict, chunks: list[int], cache=None, start: int = 0):
-    """Logits [B, T, V] and cross_attentions [B, 1, T, J], a chunk of target rows at a time, and the last cache.
+def cached_steps(
+    model, sources: dict, targets: dict, chunks: list[int], cache=None, start: int = 0
+):
+    """Logits [B, T, V] and cross_attentions [B, 1, T, J], a chunk of target rows at a time, and the
+    last cache.
 
     The decoder's mask, if targets have one, is that of all rows so far.
     """
@@ -74,7 +90,9 @@ def assert_same_generation(model, **options) -> None:
     assert len({tuple(row) for row in rows}) == len(rows), "sentences that differ"
     assert all(len(set(pairwise(row))) > LONG - 4 for row in rows), "words that differ"
     if options.get("num_beams", 1) > 1:
-        torch.testing.assert_close(cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(
+            cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE
+        )
     for step, other in zip(cached.scores, recomputed.scores, strict=True):
         torch.testing.assert_close(step, other, rtol=0, atol=1e-4)
 
@@ -82,7 +100,8 @@ def assert_same_generation(model, **options) -> None:
 @every_model
 @torch.no_grad()
 def test_beam_search(options):
-    # k = 1 sees one word: two hypotheses of the same bigrams in another order would have one score, in either order
+    # k = 1 sees one word: two hypotheses of the same bigrams in another order would have one score,
+    # in either order
     if options["kernel_size"] == 1:
         options = {**options, "position_embeddings": "learned"}
     model = tiny_model(seed=1, decoder_vocab_size=WORDS, **options)
@@ -111,7 +130,9 @@ def test_steps_equal_the_full_forward(options, chunks):
 
 @pytest.mark.parametrize("training", [False, True], ids=["with gradients", "in training"])
 def test_a_cache_is_refused_where_it_would_be_wrong(training):
-    """Kept rows carry no gradient, and a batch's statistics need all rows at once: refused, and not by default."""
+    """Kept rows carry no gradient, and a batch's statistics need all rows at once: refused, and not
+    by default.
+    """
     model = tiny_model().train(training)
     assert model(**SOURCES, **TARGETS).cache is None
     with torch.set_grad_enabled(not training), pytest.raises(ValueError, match="use_cache=False"):
@@ -137,7 +158,11 @@ def test_a_cache_of_other_sentences_or_another_model_is_refused():
     _, _, cache = cached_steps(model, SOURCES, TARGETS, [2])
     fewer = {name: tensor[:2] for name, tensor in SOURCES.items()}
     shorter = {name: tensor[:, :4] for name, tensor in SOURCES.items()}
-    for other, given in ((model, fewer), (model, shorter), (tiny_model(kernel_size=3, num_layers=1), SOURCES)):
+    for other, given in (
+        (model, fewer),
+        (model, shorter),
+        (tiny_model(kernel_size=3, num_layers=1), SOURCES),
+    ):
         ids = {"decoder_input_ids": TARGETS["decoder_input_ids"][: len(given["input_ids"])]}
         with pytest.raises(ValueError, match="`cache` must hold"):
             cached_steps(other, given, ids, [1], cache=cache, start=2)
@@ -163,7 +188,9 @@ def test_a_new_generation_uses_new_weights():
     first = model.generate(**SOURCES, **search)
     model.load_state_dict(tiny_model(seed=2, kernel_size=3).state_dict())
     second = model.generate(**SOURCES, **search)
-    assert second.tolist() == tiny_model(seed=2, kernel_size=3).generate(**SOURCES, **search).tolist()
+    assert (
+        second.tolist() == tiny_model(seed=2, kernel_size=3).generate(**SOURCES, **search).tolist()
+    )
     assert second.tolist() != first.tolist()
 
 
@@ -171,7 +198,9 @@ def test_a_new_generation_uses_new_weights():
 @pytest.mark.parametrize("kernel_size", [1, 3, 5])
 @torch.no_grad()
 def test_steps_after_a_padded_prompt(kernel_size, lengths):
-    """Prompts of unequal length are padded on the left: their rows stay zero in the cache, without position."""
+    """Prompts of unequal length are padded on the left: their rows stay zero in the cache, without
+    position.
+    """
     model = tiny_model(seed=2, kernel_size=kernel_size, position_embeddings="learned")
     mask = (torch.arange(STEPS) >= torch.tensor(lengths)[:, None]).long()
     targets = {**TARGETS, "decoder_attention_mask": mask}
@@ -193,17 +222,25 @@ def test_beams_are_reordered_with_their_cache(options):
     reordered.reorder_cache(order)
     chosen = {name: tensor[order] for name, tensor in TARGETS.items()}
     for chunks in ([1, 1, 1], [3, 2]):
-        expected, _, _ = cached_steps(model, sources, TARGETS, chunks, cache=copy.deepcopy(cache), start=7)
-        actual, _, _ = cached_steps(model, sources, chosen, chunks, cache=copy.deepcopy(reordered), start=7)
+        expected, _, _ = cached_steps(
+            model, sources, TARGETS, chunks, cache=copy.deepcopy(cache), start=7
+        )
+        actual, _, _ = cached_steps(
+            model, sources, chosen, chunks, cache=copy.deepcopy(reordered), start=7
+        )
         torch.testing.assert_close(actual, expected[order], rtol=0, atol=1e-12)
     assert (expected[2] - expected[0]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["max, k=1", "max, k=3", "max_attention, k=5", "gated", "learned positions"])
+@pytest.mark.parametrize(
+    "name", ["max, k=1", "max, k=3", "max_attention, k=5", "gated", "learned positions"]
+)
 @pytest.mark.parametrize("disturbance", [0.0, 0.05], ids=["itself", "disturbed copy"])
 @torch.no_grad()
 def test_assisted_generation_equals_greedy(name, disturbance):
-    """Words of an assistant that is like the model are mostly accepted; those that are not are cropped."""
+    """Words of an assistant that is like the model are mostly accepted; those that are not are
+    cropped.
+    """
     model, assistant = (tiny_model(seed=1, **MODELS[name]) for _ in range(2))
     for parameter in assistant.parameters():
         parameter.add_(disturbance * torch.randn(parameter.shape))
@@ -211,4 +248,6 @@ def test_assisted_generation_equals_greedy(name, disturbance):
     for row, length in enumerate(LENGTHS):
         source = SOURCES["input_ids"][row : row + 1, :length]
         greedy = model.generate(source, **search)
-        assert model.generate(source, **search, assistant_model=assistant).tolist() == greedy.tolist()
+        assert (
+            model.generate(source, **search, assistant_model=assistant).tolist() == greedy.tolist()
+        )

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What every Pervasive Attention model keeps: causality, batch invariance, loss, alignments, sizes, save and load."""
+"""What every Pervasive Attention model keeps: causality, batch invariance, loss, alignments, sizes,
+save and load.
+"""
 
 import pytest
 import torch
@@ -37,16 +39,22 @@ def gradients_of(model) -> dict[str, Tensor]:
 @every_gate
 @every_kernel
 def test_no_gradient_from_future_targets(aggregation, gated, kernel_size):
-    """Row i depends on the target words of its receptive field, k // 2 rows back per layer, and on no later one."""
+    """Row i depends on the target words of its receptive field, k // 2 rows back per layer, and on
+    no later one.
+    """
     length, layers = 7, 2
     reach = layers * (kernel_size // 2)
-    model = tiny_model(aggregation=aggregation, gated=gated, kernel_size=kernel_size, num_layers=layers).double()
+    model = tiny_model(
+        aggregation=aggregation, gated=gated, kernel_size=kernel_size, num_layers=layers
+    ).double()
     batch = padded_batch((6, 3, 5), (length,) * 3)
     embeddings = model.model.decoder.embed_tokens(batch.pop("decoder_input_ids"))
     logits = model(**batch, decoder_inputs_embeds=embeddings, use_cache=False).logits
     distances = set()
     for i in range(length):
-        gradient = torch.autograd.grad(logits[:, i].square().sum(), embeddings, retain_graph=True)[0]
+        gradient = torch.autograd.grad(logits[:, i].square().sum(), embeddings, retain_graph=True)[
+            0
+        ]
         seen = (gradient != 0).any(dim=-1)
         assert seen[:, i].all(), f"row {i} does not see its own word"
         distances |= {i - row for row in seen.any(dim=0).nonzero().flatten().tolist()}
@@ -76,7 +84,10 @@ def test_a_sentence_does_not_notice_its_batch(aggregation, gated, kernel_size):
 @pytest.mark.parametrize("padded", ["source", "target", "both"])
 def test_training_does_not_notice_padding(aggregation, gated, padded):
     """More padding changes neither the batch's statistics nor logits nor gradients."""
-    widths = {"source_width": 9 if padded != "target" else None, "target_width": 9 if padded != "source" else None}
+    widths = {
+        "source_width": 9 if padded != "target" else None,
+        "target_width": 9 if padded != "source" else None,
+    }
     found = []
     for batch in (padded_batch((4, 4), (5, 5)), padded_batch((4, 4), (5, 5), **widths)):
         model = tiny_model(aggregation=aggregation, gated=gated, kernel_size=3).double().train()
@@ -90,7 +101,9 @@ def test_training_does_not_notice_padding(aggregation, gated, padded):
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("empty", ["attention_mask", "decoder_attention_mask", "both"])
 def test_a_row_of_padding_stays_finite(aggregation, training, empty):
-    """A batch may hold an empty row (the last one of an uneven evaluation): it must not poison the others."""
+    """A batch may hold an empty row (the last one of an uneven evaluation): it must not poison the
+    others.
+    """
     batch = padded_batch((6, 3, 7, 4), (5, 7, 2, 3))
     reference = {name: tensor[:3] for name, tensor in batch.items()}
     expected = tiny_model(aggregation=aggregation).double().train(training)(**reference).logits
@@ -122,9 +135,13 @@ def test_loss_is_torchs_cross_entropy(aggregation):
     assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == shifted(labels).tolist()
 
 
-@pytest.mark.parametrize("explicit_ids", [False, True], ids=["labels alone", "labels and decoder inputs"])
+@pytest.mark.parametrize(
+    "explicit_ids", [False, True], ids=["labels alone", "labels and decoder inputs"]
+)
 def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
-    """In training, rows after the last label count as padding; an ignored label between others is a real row."""
+    """In training, rows after the last label count as padding; an ignored label between others is a
+    real row.
+    """
     labels = labels_of(TARGETS)
     labels[0, 1] = labels[1, 0] = labels[1, 3] = -100
     found = []
@@ -137,11 +154,20 @@ def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
             batch["decoder_attention_mask"] = mask_of(TARGETS)
         outputs = model(**batch)
         outputs.loss.backward()
-        found.append((outputs.loss, outputs.logits[mask_of(TARGETS).bool()], buffers_of(model), gradients_of(model)))
+        found.append(
+            (
+                outputs.loss,
+                outputs.logits[mask_of(TARGETS).bool()],
+                buffers_of(model),
+                gradients_of(model),
+            )
+        )
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
-def contributions(model, batch: dict[str, Tensor], words: Tensor, **kwargs) -> tuple[Tensor, Tensor]:
+def contributions(
+    model, batch: dict[str, Tensor], words: Tensor, **kwargs
+) -> tuple[Tensor, Tensor]:
     """sum_j alpha_ij(w) + bias(w), and logits[i, w], [B, I] each."""
     outputs = model(**batch, output_attentions=True, **kwargs)
     (alpha,) = outputs.cross_attentions
@@ -149,14 +175,18 @@ def contributions(model, batch: dict[str, Tensor], words: Tensor, **kwargs) -> t
     bias = model.lm_head.bias
     if model.config.tie_word_embeddings:
         bias = bias + model.lm_head.weight @ model.model.decoder.output_projection.bias
-    return alpha.sum(dim=(1, 3)) + bias[words], outputs.logits.gather(2, words[..., None]).squeeze(2)
+    return alpha.sum(dim=(1, 3)) + bias[words], outputs.logits.gather(2, words[..., None]).squeeze(
+        2
+    )
 
 
 @pytest.mark.parametrize("aggregation", ["max", "average", "max_attention"])
 @pytest.mark.parametrize("tied", [False, True])
 @torch.no_grad()
 def test_contributions_make_the_logit(aggregation, tied):
-    """Of the label; where there is none, of the next decoder input; after the last one, of the likeliest word."""
+    """Of the label; where there is none, of the next decoder input; after the last one, of the
+    likeliest word.
+    """
     model = tiny_model(aggregation=aggregation, kernel_size=3, tie_word_embeddings=tied).double()
     batch = padded_batch(SOURCES, TARGETS)
     ids, mask = batch["decoder_input_ids"], batch["decoder_attention_mask"]
@@ -172,7 +202,8 @@ def test_contributions_make_the_logit(aggregation, tied):
         torch.testing.assert_close(total[real], logit[real], rtol=0, atol=1e-9)
 
 
-# Tables 1 and 2 of the paper: kernel, layers, parameters in millions; then the two variants of k = 5, L = 24.
+# Tables 1 and 2 of the paper: kernel, layers, parameters in millions; then the two variants of k =
+# 5, L = 24.
 PUBLISHED = {
     "k=3, L=16": ({"kernel_size": 3, "num_layers": 16}, 4.32),
     "k=3, L=20": ({"kernel_size": 3, "num_layers": 20}, 4.92),
@@ -183,12 +214,15 @@ PUBLISHED = {
     "k=5, L=24": ({"kernel_size": 5, "num_layers": 24}, 7.18),
     "k=5, L=28": ({"kernel_size": 5, "num_layers": 28}, 8.21),
     "k=7, L=12": ({"kernel_size": 7, "num_layers": 12}, 5.76),
-    "max and attention": ({"kernel_size": 5, "num_layers": 24, "aggregation": "max_attention"}, 7.24),
+    "max and attention": (
+        {"kernel_size": 5, "num_layers": 24, "aggregation": "max_attention"},
+        7.24,
+    ),
     "gated": ({"kernel_size": 5, "num_layers": 24, "gated": True}, 9.64),
 }
-# "Around 12K and 9K types": with these, nine of the eleven figures come out to their rounding. No vocabularies fit
-# all eleven: L = 12 would need embeddings of at least 2,680,488 parameters, L = 28 of at most 2,676,312 (here
-# 2,677,800). These two miss their rounding by 0.0027M and 0.0015M.
+# "Around 12K and 9K types": with these, nine of the eleven figures come out to their rounding. No
+# vocabularies fit all eleven: L = 12 would need embeddings of at least 2,680,488 parameters, L = 28
+# of at most 2,676,312 (here 2,677,800). These two miss their rounding by 0.0027M and 0.0015M.
 VOCABULARIES = {"vocab_size": 11_850, "decoder_vocab_size": 9_000}
 ROUNDING = 0.005
 MISSED = {"k=5, L=12": 0.0077, "k=5, L=28": 0.0065}
@@ -196,7 +230,9 @@ MISSED = {"k=5, L=12": 0.0077, "k=5, L=28": 0.0065}
 
 def published_model(**options) -> PervasiveAttentionForConditionalGeneration:
     with torch.device("meta"):
-        return PervasiveAttentionForConditionalGeneration(PervasiveAttentionConfig(**VOCABULARIES, **options))
+        return PervasiveAttentionForConditionalGeneration(
+            PervasiveAttentionConfig(**VOCABULARIES, **options)
+        )
 
 
 @pytest.mark.parametrize(("options", "millions"), PUBLISHED.values(), ids=PUBLISHED)
@@ -208,7 +244,16 @@ def test_published_sizes(options, millions, request):
 
 def test_defaults_are_the_papers():
     config = PervasiveAttentionConfig()
-    assert (config.num_layers, config.growth_rate, config.kernel_size, config.bottleneck_factor) == (24, 32, 5, 4)
-    assert (config.source_embed_dim, config.target_embed_dim, config.aggregation) == (128, 128, "max")
+    assert (
+        config.num_layers,
+        config.growth_rate,
+        config.kernel_size,
+        config.bottleneck_factor,
+    ) == (24, 32, 5, 4)
+    assert (config.source_embed_dim, config.target_embed_dim, config.aggregation) == (
+        128,
+        128,
+        "max",
+    )
     assert (config.gated, config.dropout, config.tie_word_embeddings) == (False, 0.2, True)
     assert config.model_type == "pervasive_attention"

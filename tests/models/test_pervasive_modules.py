@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The dense block's modules are what they seem: modes, momentum, hooks, freezing, copies and types act on them."""
+"""The dense block's modules are what they seem: modes, momentum, hooks, freezing, copies and types
+act on them.
+"""
 
 import copy
 import io
@@ -47,7 +49,9 @@ def checkpointed(model):
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("options", [{"kernel_size": 3, "gated": True}, {"kernel_size": 5, "num_layers": 3}])
+@pytest.mark.parametrize(
+    "options", [{"kernel_size": 3, "gated": True}, {"kernel_size": 5, "num_layers": 3}]
+)
 def test_shortcuts_and_checkpointing_compute_what_the_modules_say(options, training):
     """Neither logits nor gradients change, and the statistics are brought up to date once."""
     expected = step(watched(tiny_model(**options).double().train(training)))
@@ -70,7 +74,9 @@ def test_modules_generate_what_the_shortcut_generates():
 def test_forward_hooks_act(part, training):
     model = tiny_model(kernel_size=3).train(training)
     before = model(**BATCH, use_cache=False).logits[REAL]
-    getattr(block_of(model).layers[1], part).register_forward_hook(lambda module, inputs, output: output.sin())
+    getattr(block_of(model).layers[1], part).register_forward_hook(
+        lambda module, inputs, output: output.sin()
+    )
     assert (model(**BATCH, use_cache=False).logits[REAL] - before).abs().max() > 1e-3
 
 
@@ -90,7 +96,9 @@ def test_backward_hooks_act():
     for part in ("norm1", "conv1", "norm2", "conv2"):
         seen = []
         module = getattr(block_of(model).layers[0], part)
-        with module.register_full_backward_hook(lambda module, inputs, outputs, seen=seen: seen.append(outputs[0])):
+        with module.register_full_backward_hook(
+            lambda module, inputs, outputs, seen=seen: seen.append(outputs[0])
+        ):
             model(**BATCH).logits.square().sum().backward()
         assert len(seen) == 1
         assert seen[0].abs().max() > 0
@@ -121,7 +129,13 @@ class Quantized(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if function in (torch.mul, torch.isnan, torch.Tensor.isnan, torch.Tensor.mul, torch.Tensor.__mul__):
+        if function in (
+            torch.mul,
+            torch.isnan,
+            torch.Tensor.isnan,
+            torch.Tensor.mul,
+            torch.Tensor.__mul__,
+        ):
             raise NotImplementedError(function)
         return super().__torch_function__(function, types, args, kwargs or {})
 
@@ -133,18 +147,28 @@ def test_weights_of_another_type_are_left_to_their_module():
     conv1 = block_of(model).layers[0].conv1
     conv1.weight = nn.Parameter(conv1.weight.detach().as_subclass(Quantized), requires_grad=False)
     assert type(conv1.weight) is Quantized
-    torch.testing.assert_close(torch.as_tensor(model(**BATCH).logits), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        torch.as_tensor(model(**BATCH).logits), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("how", ["eval", "frozen"])
 def test_one_norm_rests(how):
-    """In eval mode, or without a trainable parameter: its statistics stay and are what is normalised with."""
+    """In eval mode, or without a trainable parameter: its statistics stay and are what is
+    normalised with.
+    """
     found, name = [], "model.decoder.dense_block.layers.1.norm2"
-    for model in (tiny_model(kernel_size=3).double().train(), watched(tiny_model(kernel_size=3).double().train())):
+    for model in (
+        tiny_model(kernel_size=3).double().train(),
+        watched(tiny_model(kernel_size=3).double().train()),
+    ):
         norm, before = model.get_submodule(name), statistics(model)
         norm.eval() if how == "eval" else norm.requires_grad_(False)
         found.append(step(model))
-        assert before.keys() - moved(model, before) == {f"{name}.running_mean", f"{name}.running_var"}
+        assert before.keys() - moved(model, before) == {
+            f"{name}.running_mean",
+            f"{name}.running_var",
+        }
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
@@ -176,7 +200,10 @@ def test_statistics_load_under_their_former_names(tmp_path):
     block_of(model).feature_norm.running_mean.normal_()
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
-    former = {name.replace("dense_block.feature_norm.", "dense_block."): tensor for name, tensor in weights.items()}
+    former = {
+        name.replace("dense_block.feature_norm.", "dense_block."): tensor
+        for name, tensor in weights.items()
+    }
     assert former.keys() != weights.keys()
     save_file(former, tmp_path / "model.safetensors", metadata={"format": "pt"})
     twin = tiny_model(kernel_size=3)
@@ -184,7 +211,9 @@ def test_statistics_load_under_their_former_names(tmp_path):
     loaded = type(model).from_pretrained(tmp_path)
     loaded.save_pretrained(tmp_path / "again")
     for found in (loaded, type(model).from_pretrained(tmp_path / "again"), twin):
-        assert torch.equal(block_of(found).feature_norm.running_mean, block_of(model).feature_norm.running_mean)
+        assert torch.equal(
+            block_of(found).feature_norm.running_mean, block_of(model).feature_norm.running_mean
+        )
 
 
 def test_torchs_update_bn_fills_averaged_weights():
@@ -198,7 +227,9 @@ def test_torchs_update_bn_fills_averaged_weights():
 
     update_bn(batches, Unpack([averaged]))
     model.refresh_batch_statistics(batches)
-    torch.testing.assert_close(statistics(averaged.module), statistics(model), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        statistics(averaged.module), statistics(model), rtol=1e-9, atol=1e-12
+    )
 
 
 class Unpicklable:
@@ -238,11 +269,16 @@ def test_statistics_are_float32_in_every_type(dtype, tmp_path):
     if dtype == torch.bfloat16:
         made.train()(**BATCH).logits.float().square().sum().backward()
         assert all(buffer.dtype == torch.float32 for buffer in statistics(made).values())
-    assert all(buffer.dtype == torch.float64 for buffer in statistics(tiny_model().double()).values())
+    assert all(
+        buffer.dtype == torch.float64 for buffer in statistics(tiny_model().double()).values()
+    )
 
 
 def batches(count: int) -> list[dict[str, torch.Tensor]]:
-    return [{**padded_sources((5 + number, 4, 3)), "labels": labels_of((4, 2, 3))} for number in range(count)]
+    return [
+        {**padded_sources((5 + number, 4, 3)), "labels": labels_of((4, 2, 3))}
+        for number in range(count)
+    ]
 
 
 def test_refreshed_statistics_are_averages_over_the_batches():
@@ -253,7 +289,9 @@ def test_refreshed_statistics_are_averages_over_the_batches():
         model.refresh_batch_statistics([batch])
         singles.append(statistics(model))
     assert model.refresh_batch_statistics(iter(data)) == 4
-    expected = {name: torch.stack([single[name] for single in singles]).mean(0) for name in singles[0]}
+    expected = {
+        name: torch.stack([single[name] for single in singles]).mean(0) for name in singles[0]
+    }
     torch.testing.assert_close(statistics(model), expected, rtol=1e-9, atol=1e-12)
 
 
@@ -264,7 +302,12 @@ def test_momentum_is_each_norms_own(slow):
     for module in twin.modules():
         if isinstance(module, GridBatchNorm):
             module.momentum = 1.0
-    momenta = {"layers.0.norm2": 0.0, "layers.1.norm2": 0.1, "feature_norm": 1.0, "final_norm": None}
+    momenta = {
+        "layers.0.norm2": 0.0,
+        "layers.1.norm2": 0.1,
+        "feature_norm": 1.0,
+        "final_norm": None,
+    }
     before = statistics(model)
     for name, momentum in momenta.items():
         parent = model.model.decoder if name == "final_norm" else block_of(model)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The whole network against the loop oracle: outputs, gradients, batch statistics, alignments, parameter names."""
+"""The whole network against the loop oracle: outputs, gradients, batch statistics, alignments,
+parameter names.
+"""
 
 from itertools import product
 
@@ -12,15 +14,20 @@ from torch import Tensor
 
 from csan_hf.models.grid_norm import GridBatchNorm
 
-# The last sentence is padded in source and target; no length is below the reach of the largest kernel (3 to a side).
+# The last sentence is padded in source and target; no length is below the reach of the largest
+# kernel (3 to a side).
 PADDED = padded_batch((5, 3, 2), (3, 5, 1))
 UNPADDED = padded_batch((4, 4), (4, 4))
 # Padding on the left and in the middle: a cell is real or it is not, wherever it stands.
 HOLES = padded_batch((5, 5, 5), (4, 4, 4))
 HOLES["attention_mask"] = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [1, 0, 0, 1, 0]])
 HOLES["decoder_attention_mask"] = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]])
-# float64 is the sharp test. float32 divides by a batch's deviation in eight norms before a gradient arrives.
-TOLERANCES = {torch.float64: (1e-9, 1e-9), torch.float32: (1e-5, 1e-4)}  # outputs in eval mode, everything else
+# float64 is the sharp test. float32 divides by a batch's deviation in eight norms before a gradient
+# arrives.
+TOLERANCES = {
+    torch.float64: (1e-9, 1e-9),
+    torch.float32: (1e-5, 1e-4),
+}  # outputs in eval mode, everything else
 
 VARIANTS = {
     "tied": {},
@@ -31,9 +38,13 @@ VARIANTS = {
 
 
 def _cases() -> dict[str, dict]:
-    """Every aggregation, gate and kernel together; tying and sharing go round so that each meets each of these."""
+    """Every aggregation, gate and kernel together; tying and sharing go round so that each meets
+    each of these.
+    """
     cases = {}
-    for index, (aggregation, gated, kernel_size) in enumerate(product(AGGREGATIONS, (False, True), (1, 3, 5, 7))):
+    for index, (aggregation, gated, kernel_size) in enumerate(
+        product(AGGREGATIONS, (False, True), (1, 3, 5, 7))
+    ):
         variant = list(VARIANTS)[(index + index // 4 + index // 8) % len(VARIANTS)]
         name = f"{aggregation}, {'gated, ' if gated else ''}k={kernel_size}, {variant}"
         options = {"aggregation": aggregation, "gated": gated, "kernel_size": kernel_size}
@@ -49,7 +60,9 @@ every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 
 
 def leaves_of(model) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The state dict in float64, tied names as one leaf, and the leaves under their parameters' first names."""
+    """The state dict in float64, tied names as one leaf, and the leaves under their parameters'
+    first names.
+    """
     by_tensor = {id(p): p.detach().double().clone().requires_grad_() for p in model.parameters()}
     state = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -57,7 +70,9 @@ def leaves_of(model) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return state, {name: by_tensor[id(p)] for name, p in model.named_parameters()}
 
 
-def run_oracle(model, batch: dict[str, Tensor], state: dict[str, Tensor] | None = None) -> oracle.Result:
+def run_oracle(
+    model, batch: dict[str, Tensor], state: dict[str, Tensor] | None = None
+) -> oracle.Result:
     return oracle.run(
         model.state_dict() if state is None else state,
         model.config,
@@ -79,7 +94,9 @@ def weigh(logits: dict[oracle.Row, Tensor]) -> Tensor:
     return total
 
 
-def assert_equals_oracle(options: dict, batch: dict[str, Tensor], training: bool, seed: int = 0) -> None:
+def assert_equals_oracle(
+    options: dict, batch: dict[str, Tensor], training: bool, seed: int = 0
+) -> None:
     """Logits and the gradients of all parameters, in float64 and in float32."""
     model = tiny_model(seed, **options).train(training)
     state, leaves = leaves_of(model)
@@ -95,14 +112,24 @@ def assert_equals_oracle(options: dict, batch: dict[str, Tensor], training: bool
         for row in expected:
             torch.testing.assert_close(actual[row].double(), expected[row], rtol=bound, atol=bound)
         with torch.no_grad():
-            without_gradients = tiny_model(seed, **options).to(dtype).train(training)(**batch).logits
+            without_gradients = (
+                tiny_model(seed, **options).to(dtype).train(training)(**batch).logits
+            )
         for row in expected:
-            torch.testing.assert_close(without_gradients[row].double(), expected[row], rtol=bound, atol=bound)
+            torch.testing.assert_close(
+                without_gradients[row].double(), expected[row], rtol=bound, atol=bound
+            )
         weigh(actual).backward()
         for name, parameter in model.named_parameters():
-            found, right = (torch.zeros_like(p) if p.grad is None else p.grad for p in (parameter, leaves[name]))
+            found, right = (
+                torch.zeros_like(p) if p.grad is None else p.grad for p in (parameter, leaves[name])
+            )
             torch.testing.assert_close(
-                found.double(), right, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+                found.double(),
+                right,
+                rtol=tolerance,
+                atol=tolerance,
+                msg=lambda text, name=name: f"{name}: {text}",
             )
 
 
@@ -113,7 +140,9 @@ def test_padded_batch(options, training):
 
 
 @every_aggregation
-@pytest.mark.parametrize(("batch", "gated"), [(UNPADDED, "average"), (HOLES, "max")], ids=["unpadded", "holes"])
+@pytest.mark.parametrize(
+    ("batch", "gated"), [(UNPADDED, "average"), (HOLES, "max")], ids=["unpadded", "holes"]
+)
 @every_mode
 def test_other_paddings(aggregation, batch, gated, training):
     options = {"aggregation": aggregation, "kernel_size": 3, "gated": aggregation == gated}
@@ -129,8 +158,19 @@ def test_other_paddings(aggregation, batch, gated, training):
         {"num_layers": 4, "kernel_size": 3},
         {"num_layers": 1, "growth_rate": 4, "bottleneck_factor": 2, "aggregation": "attention"},
         {"batch_norm_eps": 0.3, "batch_norm_momentum": 0.4},
-        {"position_embeddings": "sinusoidal", "scale_embedding": True, **RESIDUAL, "aggregation": "gated_max"},
-        {"position_embeddings": "learned", "scale_embedding": True, **RESIDUAL, **SHARED, "num_layers": 4},
+        {
+            "position_embeddings": "sinusoidal",
+            "scale_embedding": True,
+            **RESIDUAL,
+            "aggregation": "gated_max",
+        },
+        {
+            "position_embeddings": "learned",
+            "scale_embedding": True,
+            **RESIDUAL,
+            **SHARED,
+            "num_layers": 4,
+        },
     ],
     ids=[
         "positions",
@@ -149,10 +189,16 @@ def test_other_sizes(options, training):
 @every_mode
 @pytest.mark.parametrize("frozen", ["embed", "conv1", "conv2", "norm", "transition", "decoder"])
 def test_frozen_parameters(frozen, training):
-    """Freezing some parameters changes the others' gradients in nothing; a frozen norm is one in eval mode."""
+    """Freezing some parameters changes the others' gradients in nothing; a frozen norm is one in
+    eval mode.
+    """
     gradients = []
     for freeze in (False, True):
-        model = tiny_model(gated=True, kernel_size=3, aggregation="max_attention").double().train(training)
+        model = (
+            tiny_model(gated=True, kernel_size=3, aggregation="max_attention")
+            .double()
+            .train(training)
+        )
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not (freeze and frozen in name))
         if frozen in ("norm", "decoder"):
@@ -160,8 +206,12 @@ def test_frozen_parameters(frozen, training):
                 if isinstance(module, GridBatchNorm):
                     module.training = training and freeze
         model(**PADDED).logits[PADDED["decoder_attention_mask"].bool()].square().sum().backward()
-        gradients.append({name: p.grad for name, p in model.named_parameters() if frozen not in name})
-        assert all((p.grad is None) == (freeze and frozen in name) for name, p in model.named_parameters())
+        gradients.append(
+            {name: p.grad for name, p in model.named_parameters() if frozen not in name}
+        )
+        assert all(
+            (p.grad is None) == (freeze and frozen in name) for name, p in model.named_parameters()
+        )
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
 
 
@@ -179,7 +229,11 @@ def test_two_forwards_before_their_backwards(training):
     losses = []
     for batch in (PADDED, UNPADDED):
         losses.append(model(**batch).logits[batch["decoder_attention_mask"].bool()].square().sum())
-    both, first, second = gradients(losses[1], losses[0]), gradients(losses[0]), gradients(losses[1])
+    both, first, second = (
+        gradients(losses[1], losses[0]),
+        gradients(losses[0]),
+        gradients(losses[1]),
+    )
     expected = {name: first[name] + second[name] for name in both}
     torch.testing.assert_close(both, expected, rtol=1e-9, atol=1e-9)
 
@@ -188,17 +242,23 @@ def test_two_forwards_before_their_backwards(training):
 @pytest.mark.parametrize("batch", [PADDED, UNPADDED, HOLES], ids=["padded", "unpadded", "holes"])
 @pytest.mark.parametrize("gated", [False, True])
 def test_running_statistics(batch, gated, momentum):
-    """new = (1 - momentum) * old + momentum * (mean, unbiased variance) over the batch's real cells."""
+    """new = (1 - momentum) * old + momentum * (mean, unbiased variance) over the batch's real
+    cells.
+    """
     model = tiny_model(kernel_size=3, gated=gated, batch_norm_momentum=momentum).double().train()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     statistics = run_oracle(model, batch).statistics
     model(**batch)
     after = dict(model.named_buffers())
     cells = int((batch["attention_mask"].sum(1) * batch["decoder_attention_mask"].sum(1)).sum())
-    assert {name.rpartition(".")[0] for name in after if name.endswith("running_mean")} == set(statistics)
+    assert {name.rpartition(".")[0] for name in after if name.endswith("running_mean")} == set(
+        statistics
+    )
     for name, found in statistics.items():
         assert found.count == cells
-        mean, variance = found.running(before[f"{name}.running_mean"], before[f"{name}.running_var"], momentum)
+        mean, variance = found.running(
+            before[f"{name}.running_mean"], before[f"{name}.running_var"], momentum
+        )
         torch.testing.assert_close(after[f"{name}.running_mean"], mean, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(after[f"{name}.running_var"], variance, rtol=1e-9, atol=1e-9)
         assert after[f"{name}.num_batches_tracked"] == before[f"{name}.num_batches_tracked"] + 1
@@ -209,7 +269,9 @@ def test_running_statistics(batch, gated, momentum):
 @pytest.mark.parametrize("variant", [*VARIANTS.values(), RESIDUAL], ids=[*VARIANTS, "residual"])
 @torch.no_grad()
 def test_alignments(aggregation, batch, variant):
-    """cross_attentions are rho ("attention") or the contributions alpha to the logit of the label (the others)."""
+    """cross_attentions are rho ("attention") or the contributions alpha to the logit of the label
+    (the others).
+    """
     model = tiny_model(aggregation=aggregation, kernel_size=3, **variant).double()
     labels = torch.randint(2, TARGET_VOCABULARY, batch["decoder_input_ids"].shape)
     outputs = model(**batch, labels=labels, output_attentions=True)

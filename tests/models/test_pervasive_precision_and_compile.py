@@ -71,6 +71,8 @@ def test_compiled_model_computes_the_same_and_is_compiled_for_all_lengths_at_onc
         expected.loss.backward()
         found.loss.backward()
         torch.testing.assert_close(gradients(twin), gradients(model), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(dict(twin.named_buffers()), dict(model.named_buffers()), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            dict(twin.named_buffers()), dict(model.named_buffers()), rtol=1e-9, atol=1e-9
+        )
         counts.append(counter.frame_count)
     assert counts[1] == counts[2], f"compiled anew for new lengths: {counts}"

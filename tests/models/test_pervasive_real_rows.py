@@ -13,11 +13,18 @@ SOURCES, TARGETS = (6, 3, 5), (4, 6, 2)
 positions = pytest.mark.parametrize("position_embeddings", ["learned", "sinusoidal"])
 
 
-@pytest.mark.parametrize("eos", [1, [1, 4], None, PAD], ids=["one end", "two ends", "no end", "padding is the end"])
+@pytest.mark.parametrize(
+    "eos", [1, [1, 4], None, PAD], ids=["one end", "two ends", "no end", "padding is the end"]
+)
 def test_the_collators_mask_decides_without_labels(eos):
-    """A Trainer that computes the loss itself keeps the labels; ends of sentences may stand inside a target."""
+    """A Trainer that computes the loss itself keeps the labels; ends of sentences may stand inside
+    a target.
+    """
     targets = [[2, 1, 3, 1], [5, 4, 1, 1, 6, 1], [7, 1]]
-    features = [{"input_ids": [3, 4, 5, 1][: 2 + row], "labels": labels} for row, labels in enumerate(targets)]
+    features = [
+        {"input_ids": [3, 4, 5, 1][: 2 + row], "labels": labels}
+        for row, labels in enumerate(targets)
+    ]
     found = []
     for keep_labels in (True, False):
         model = tiny_model(kernel_size=3, eos_token_id=eos).double().train()
@@ -33,7 +40,9 @@ def test_the_collators_mask_decides_without_labels(eos):
 
 @pytest.mark.parametrize("eos", [1, [1, 4], None], ids=["one end", "two ends", "no end"])
 def test_without_a_mask_padding_decides(eos):
-    """And the last end of a sentence, from which nothing is to be predicted; the others are tokens like any other."""
+    """And the last end of a sentence, from which nothing is to be predicted; the others are tokens
+    like any other.
+    """
     labels = torch.tensor([[2, 1, 3, 1, -100, -100], [5, 1, 1, 6, 7, 1]])
     lengths = [4, 6] if eos is not None else [5, 6]
     model, twin = (tiny_model(kernel_size=3, eos_token_id=eos).double().train() for _ in range(2))
@@ -47,7 +56,10 @@ def test_without_a_mask_padding_decides(eos):
 
 def padded_on_the_left(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     moved = {}
-    for ids, mask in (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask")):
+    for ids, mask in (
+        ("input_ids", "attention_mask"),
+        ("decoder_input_ids", "decoder_attention_mask"),
+    ):
         shifts = (batch[mask] == 0).sum(1).tolist()
         for name in (ids, mask):
             rows = [row.roll(shift) for row, shift in zip(batch[name], shifts, strict=True)]
@@ -62,8 +74,14 @@ def test_left_padding_changes_nothing(position_embeddings, training):
     left = padded_on_the_left(right)
     logits = []
     for batch in (right, left):
-        model = tiny_model(kernel_size=3, position_embeddings=position_embeddings).double().train(training)
-        logits.append(model(**batch, use_cache=False).logits[batch["decoder_attention_mask"].bool()])
+        model = (
+            tiny_model(kernel_size=3, position_embeddings=position_embeddings)
+            .double()
+            .train(training)
+        )
+        logits.append(
+            model(**batch, use_cache=False).logits[batch["decoder_attention_mask"].bool()]
+        )
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12)
 
 
@@ -74,7 +92,9 @@ def test_generation_does_not_notice_left_padding(position_embeddings):
     right = padded_batch(SOURCES, TARGETS, source_width=8)
     left = padded_on_the_left(right)
     search = {"num_beams": 3, "max_new_tokens": 8, "min_new_tokens": 8}
-    sources = [{name: batch[name] for name in ("input_ids", "attention_mask")} for batch in (right, left)]
+    sources = [
+        {name: batch[name] for name in ("input_ids", "attention_mask")} for batch in (right, left)
+    ]
     assert torch.equal(*(model.generate(**each, **search) for each in sources))
 
 
@@ -89,12 +109,16 @@ def test_nan_under_padding_stays_there(compiled):
     real = masks["decoder_attention_mask"].bool()
     expected = model(**batch, use_cache=False).logits[real]
     inputs = {
-        "inputs_embeds": embeddings.masked_fill(masks["attention_mask"].eq(0).unsqueeze(-1), torch.nan),
+        "inputs_embeds": embeddings.masked_fill(
+            masks["attention_mask"].eq(0).unsqueeze(-1), torch.nan
+        ),
         "decoder_inputs_embeds": targets.masked_fill(~real.unsqueeze(-1), torch.nan),
     }
     torch._dynamo.reset()
     run = torch.compile(model, backend="eager") if compiled else model
-    torch.testing.assert_close(run(**inputs, **masks, use_cache=False).logits[real], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        run(**inputs, **masks, use_cache=False).logits[real], expected, rtol=0, atol=1e-5
+    )
 
 
 @torch.no_grad()
@@ -117,7 +141,10 @@ def test_a_reset_cache_serves_other_weights_and_another_batch():
     batch = {**padded_sources((5, 3)), "decoder_input_ids": torch.tensor([[2, 3, 4], [5, 6, 7]])}
     cache = model(**batch, use_cache=True).cache
     model.load_state_dict(tiny_model(seed=7, kernel_size=5).state_dict())
-    other = {**padded_sources((4, 2, 6)), "decoder_input_ids": torch.tensor([[2, 3], [5, 6], [1, 2]])}
+    other = {
+        **padded_sources((4, 2, 6)),
+        "decoder_input_ids": torch.tensor([[2, 3], [5, 6], [1, 2]]),
+    }
     for each in (batch, other):
         cache.reset()
         assert cache.get_seq_length() == 0

@@ -10,7 +10,9 @@ from tiny import labels_of, padded_sources, statistics
 
 # Four pairs with padding; the halves hold different numbers of real cells.
 BATCH = {**padded_sources((3, 6, 6, 5)), "labels": labels_of((5, 2, 5, 5))}
-HALVES = [{name: tensor[rows] for name, tensor in BATCH.items()} for rows in (slice(0, 2), slice(2, 4))]
+HALVES = [
+    {name: tensor[rows] for name, tensor in BATCH.items()} for rows in (slice(0, 2), slice(2, 4))
+]
 
 
 def train_step(inputs: dict[str, torch.Tensor], group=None) -> dict[str, torch.Tensor]:
@@ -37,19 +39,25 @@ def test_two_processes_equal_one(tmp_path):
     mp.spawn(run_half, args=(f"file://{tmp_path}/rendezvous", str(tmp_path)), nprocs=2)
     whole = train_step(BATCH)
     for rank in (0, 1):
-        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), whole, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(
+            torch.load(tmp_path / f"{rank}.pt"), whole, rtol=1e-9, atol=1e-11
+        )
 
 
 @pytest.fixture
 def alone(tmp_path):
     """A process group of this process alone."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
     yield dist.group.WORLD
     dist.destroy_process_group()
 
 
 def test_two_forwards_before_one_backward(alone):
-    """Gradients are those of each forward's own statistics, which the other one has changed meanwhile."""
+    """Gradients are those of each forward's own statistics, which the other one has changed
+    meanwhile.
+    """
     found = []
     for group in (None, alone):
         model = tiny_model(num_layers=2).double().train()

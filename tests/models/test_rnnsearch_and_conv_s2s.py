@@ -52,7 +52,11 @@ def expected(model, options, weights, source, target):
     """The oracle's logits [I, V] and a list of weights [I, J]."""
     if "attention" in options:
         logits, attention = rnnsearch.logits(
-            weights, source, target, attention=options["attention"], input_feeding=options["input_feeding"]
+            weights,
+            source,
+            target,
+            attention=options["attention"],
+            input_feeding=options["input_feeding"],
         )
         return logits, [attention]
     sizes = {name: options[name] for name in ("kernel_size", "encoder_layers", "decoder_layers")}
@@ -68,7 +72,10 @@ def pad(sentences, left):
     for row, (sentence, start) in enumerate(zip(sentences, starts, strict=True)):
         tokens[row, start : start + len(sentence)] = torch.tensor(sentence)
         mask[row, start : start + len(sentence)] = 1
-    places = [slice(start, start + len(sentence)) for start, sentence in zip(starts, sentences, strict=True)]
+    places = [
+        slice(start, start + len(sentence))
+        for start, sentence in zip(starts, sentences, strict=True)
+    ]
     return tokens, mask, places
 
 
@@ -82,11 +89,16 @@ def test_logits_attentions_and_gradients_equal_the_loops(options, left):
     model = make(options)
     source, source_mask, columns = pad(SOURCES, left)
     target, target_mask, rows = pad(TARGETS, left)
-    output = model(source, source_mask, target, target_mask, use_cache=False, output_attentions=True)
+    output = model(
+        source, source_mask, target, target_mask, use_cache=False, output_attentions=True
+    )
     directions = torch.randn(*output.logits.shape, dtype=torch.float64) * target_mask.unsqueeze(-1)
     (output.logits * directions).sum().backward()
 
-    weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in model.state_dict().items()}
+    weights = {
+        name: tensor.detach().clone().requires_grad_()
+        for name, tensor in model.state_dict().items()
+    }
     if model.config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.decoder.embed_tokens.weight"]
     total = torch.zeros((), dtype=torch.float64)
@@ -117,7 +129,12 @@ def test_a_cache_changes_nothing(options):
         for size in pieces:
             start, end = end, end + size
             output = model(
-                source, source_mask, target[:, start:end], target_mask[:, :end], cache=cache, use_cache=True
+                source,
+                source_mask,
+                target[:, start:end],
+                target_mask[:, :end],
+                cache=cache,
+                use_cache=True,
             )
             cache = output.cache
             parts.append(output.logits)
@@ -135,7 +152,11 @@ def test_nothing_is_seen_of_later_target_tokens(options):
     model = make(options)
     source = torch.tensor(SOURCES[:1])
     embeds = torch.randn(
-        1, 5, model.model.decoder.embed_tokens.weight.shape[1], dtype=torch.float64, requires_grad=True
+        1,
+        5,
+        model.model.decoder.embed_tokens.weight.shape[1],
+        dtype=torch.float64,
+        requires_grad=True,
     )
     logits = model(source, decoder_inputs_embeds=embeds, use_cache=False).logits
     (gradient,) = torch.autograd.grad(logits[0, 2].sum(), embeds)
@@ -147,7 +168,9 @@ def test_nothing_is_seen_of_later_target_tokens(options):
 def test_a_cache_of_a_fixed_size_is_refused(options):
     model = make(options)
     settings = {"max_new_tokens": 3, "pad_token_id": 0}
-    with pytest.raises(ValueError, match="keeps features of the last positions, which a StaticCache"):
+    with pytest.raises(
+        ValueError, match="keeps features of the last positions, which a StaticCache"
+    ):
         model.generate(torch.tensor(SOURCES[:1]), cache_implementation="static", **settings)
     expected = model.generate(torch.tensor(SOURCES[:1]), **settings)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -161,7 +184,9 @@ def test_checkpointed_layers_keep_nothing_in_a_cache():
         model = make(CONVOLUTIONAL["k 3, 2 + 2"]).train()
         if checkpointed:
             model.gradient_checkpointing_enable()
-        model(source, decoder_input_ids=source, use_cache=checkpointed).logits.square().sum().backward()
+        model(
+            source, decoder_input_ids=source, use_cache=checkpointed
+        ).logits.square().sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(*gradients)
 
@@ -170,12 +195,19 @@ def test_checkpointed_layers_keep_nothing_in_a_cache():
 def test_a_model_can_be_pickled(options):
     model, source = make(options), torch.tensor(SOURCES[:1])
     copy = pickle.loads(pickle.dumps(model))
-    assert torch.equal(copy(source, decoder_input_ids=source).logits, model(source, decoder_input_ids=source).logits)
+    assert torch.equal(
+        copy(source, decoder_input_ids=source).logits,
+        model(source, decoder_input_ids=source).logits,
+    )
 
 
 def test_weight_normalised_layers_start_as_drawn():
-    """The magnitudes are the norms of the directions, so that the first weights have the variances of section 3.5."""
-    model = ConvS2SForConditionalGeneration(ConvS2SConfig(hidden_size=64, embed_dim=64, vocab_size=50, dropout=0.2))
+    """The magnitudes are the norms of the directions, so that the first weights have the variances
+    of section 3.5.
+    """
+    model = ConvS2SForConditionalGeneration(
+        ConvS2SConfig(hidden_size=64, embed_dim=64, vocab_size=50, dropout=0.2)
+    )
     convolution = model.model.encoder.layers[0].convolution.convolution
     torch.testing.assert_close(convolution.weight(), convolution.direction)
     assert convolution.weight().std().item() == pytest.approx((4 * 0.8 / (3 * 64)) ** 0.5, rel=0.03)
@@ -192,10 +224,14 @@ def test_weight_normalised_layers_start_as_drawn():
     ids=["RNNsearch De-En", "RNNsearch En-De", "ConvS2S De-En", "ConvS2S En-De"],
 )
 def test_published_sizes(config, millions):
-    """Table 3 of Elbayad et al. (2018), with its vocabularies of about 12,000 German and 9,000 English entries."""
+    """Table 3 of Elbayad et al. (2018), with its vocabularies of about 12,000 German and 9,000
+    English entries.
+    """
     recurrent = isinstance(config, RnnSearchConfig)
     with torch.device("meta"):
-        model = (RnnSearchForConditionalGeneration if recurrent else ConvS2SForConditionalGeneration)(config)
+        model = (
+            RnnSearchForConditionalGeneration if recurrent else ConvS2SForConditionalGeneration
+        )(config)
     assert round(model.num_parameters() / 1e6) == millions
 
 

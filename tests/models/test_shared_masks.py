@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the layers of one forward share: masks made once, and nothing that differs from layer to layer."""
+"""What the layers of one forward share: masks made once, and nothing that differs from layer to
+layer.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +20,12 @@ def operations_of_a_layer(specification, train):
     """What each layer after the first adds to the encoder's operations, for a padded batch."""
     counts = []
     for depth in (1, 2):
-        fields = {**PLAIN, "dropout": 0.1, "encoder_layers": depth, "encoder_locality": [specification] * depth}
+        fields = {
+            **PLAIN,
+            "dropout": 0.1,
+            "encoder_layers": depth,
+            "encoder_locality": [specification] * depth,
+        }
         encoder = tiny_model(**fields).get_encoder().train(train)
         with torch.set_grad_enabled(train), Operations() as operations:
             encoder(**padded_sources((9, 4)))
@@ -28,7 +35,9 @@ def operations_of_a_layer(specification, train):
 
 @pytest.mark.parametrize("train", [False, True])
 def test_a_local_layer_costs_no_more_operations_than_a_plain_one(train):
-    """An area of heads lays keys and values beside the neighbours': pad, three slices, stack, flatten, each."""
+    """An area of heads lays keys and values beside the neighbours': pad, three slices, stack,
+    flatten, each.
+    """
     plain = operations_of_a_layer(None, train)
     assert operations_of_a_layer({"window": 5}, train) <= plain
     assert operations_of_a_layer({"window": 5, "head_area": 3}, train) <= plain + 12
@@ -47,14 +56,21 @@ MIXED = {
         {"window": 5, "head_area": 3, "local_hard": {"width": 3.0, "cut_off": True}},
     ],
     "decoder_layers": 4,
-    "decoder_locality": [{"window": 5}, {"window": 3}, {"window": 5, "gaussian": "layer"}, {"window": 5}],
+    "decoder_locality": [
+        {"window": 5},
+        {"window": 3},
+        {"window": 5, "gaussian": "layer"},
+        {"window": 5},
+    ],
 }
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
 @torch.no_grad()
 def test_layers_that_see_something_else_share_nothing(implementation, monkeypatch):
-    """Whole sentences and decoding from the cache, padded on the left, as with masks made by each layer."""
+    """Whole sentences and decoding from the cache, padded on the left, as with masks made by each
+    layer.
+    """
     model = tiny_model(attn_implementation=implementation, **MIXED)
     ids = padded_sources((9, 4))["input_ids"]
     ids[1] = ids[1].roll(5)
@@ -100,6 +116,8 @@ def test_terms_that_hold_anything_share_no_mask_wrongly(backend):
     tensor, shared = torch.randn(1, 2, 6, 4), SharedMasks()
     for reach in ([0], [2]):
         terms = (Near(reach),)
-        once = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), 0.5, terms=terms, shared=shared)
+        once = AttentionCall(
+            tensor, tensor, tensor, KeyArea(window=7), 0.5, terms=terms, shared=shared
+        )
         alone = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), 0.5, terms=terms)
         assert torch.equal(run(once, backend), run(alone, backend))

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Tiny random models of the families that translate between several languages, with tokenizers made here."""
+"""Tiny random models of the families that translate between several languages, with tokenizers made
+here.
+"""
 
 import json
 
@@ -23,7 +25,11 @@ from transformers import (
 
 WORDS = ("one", "two", "three", "eins", "zwei", "drei", "translate", "English", "to", "German:")
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-SIZES = {**tiny.transformer_sizes(16, layers=1, heads=2, ffn=16), "max_position_embeddings": 64, "init_std": 1.0}
+SIZES = {
+    **tiny.transformer_sizes(16, layers=1, heads=2, ffn=16),
+    "max_position_embeddings": 64,
+    "init_std": 1.0,
+}
 
 
 def sentencepiece_model(folder, vocabulary_first=SPECIAL):
@@ -41,12 +47,16 @@ def sentencepiece_model(folder, vocabulary_first=SPECIAL):
     processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sp.model"))
     pieces = [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
     vocabulary = [*vocabulary_first, *(piece for piece in pieces if piece not in SPECIAL)]
-    (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(vocabulary)}))
+    (folder / "vocab.json").write_text(
+        json.dumps({piece: number for number, piece in enumerate(vocabulary)})
+    )
     return str(folder / "sp.model"), str(folder / "vocab.json")
 
 
 def build(model_class, config, tokenizer):
-    """A random model and its tokenizer; it seldom generates special tokens, whose embeddings are short."""
+    """A random model and its tokenizer; it seldom generates special tokens, whose embeddings are
+    short.
+    """
     torch.manual_seed(0)
     model = model_class(config).eval()
     model.generation_config.forced_eos_token_id = None
@@ -60,7 +70,9 @@ def nllb(folder, **sizes):
     vocabulary = {piece: number for number, piece in enumerate(SPECIAL)}
     for character in "▁" + "".join(WORDS):
         vocabulary.setdefault(character, len(vocabulary))
-    tokenizer = NllbTokenizer(vocab=vocabulary, merges=[], extra_special_tokens=["eng_Latn", "deu_Latn", "fra_Latn"])
+    tokenizer = NllbTokenizer(
+        vocab=vocabulary, merges=[], extra_special_tokens=["eng_Latn", "deu_Latn", "fra_Latn"]
+    )
     config = M2M100Config(**{**SIZES, "vocab_size": len(tokenizer), **sizes})
     return build(M2M100ForConditionalGeneration, config, tokenizer)
 
@@ -75,7 +87,9 @@ def m2m100(folder):
 def mbart(folder, tokenizer_class=MBartTokenizer):
     vocabulary = [(piece, 0.0) for piece in SPECIAL] + [(f"▁{word}", -1.0) for word in WORDS]
     tokenizer = tokenizer_class(vocab=vocabulary)
-    size = max(tokenizer.get_vocab().values()) + 1  # more than len(tokenizer) where an id is left out
+    size = (
+        max(tokenizer.get_vocab().values()) + 1
+    )  # more than len(tokenizer) where an id is left out
     config = MBartConfig(vocab_size=size, scale_embedding=True, decoder_start_token_id=2, **SIZES)
     return build(MBartForConditionalGeneration, config, tokenizer)
 
@@ -86,9 +100,24 @@ def mbart50(folder):
 
 def t5(folder):
     tokenizer = tiny.tokenizer(WORDS, model_max_length=512)
-    tasks = {"translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 2, "max_length": 12}}
-    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
-    config = T5Config(**sizes, initializer_factor=20.0, decoder_start_token_id=0, task_specific_params=tasks)
+    tasks = {
+        "translation_en_to_de": {
+            "prefix": "translate English to German: ",
+            "num_beams": 2,
+            "max_length": 12,
+        }
+    }
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+    }
+    config = T5Config(
+        **sizes, initializer_factor=20.0, decoder_start_token_id=0, task_specific_params=tasks
+    )
     return build(T5ForConditionalGeneration, config, tokenizer)
 
 
@@ -98,5 +127,7 @@ def marian(folder):
     model_file, vocabulary_file = sentencepiece_model(folder, first)
     tokenizer = MarianTokenizer(model_file, model_file, vocabulary_file)
     ids = dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)
-    config = MarianConfig(vocab_size=len(tokenizer), **ids, eos_token_id=0, forced_eos_token_id=None, **SIZES)
+    config = MarianConfig(
+        vocab_size=len(tokenizer), **ids, eos_token_id=0, forced_eos_token_id=None, **SIZES
+    )
     return build(MarianMTModel, config, tokenizer)

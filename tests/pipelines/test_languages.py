@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The pipeline says to every family which languages it is to translate between, as the family's documentation does."""
+"""The pipeline says to every family which languages it is to translate between, as the family's
+documentation does.
+"""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +40,11 @@ def as_documented(name, model, tokenizer, source, target):
     text, settings = TEXT, {"max_length": 12}
     if name in ("nllb", "mbart", "mbart50", "m2m100"):
         tokenizer.src_lang = source
-        code = tokenizer.get_lang_id(target) if name == "m2m100" else tokenizer.convert_tokens_to_ids(target)
+        code = (
+            tokenizer.get_lang_id(target)
+            if name == "m2m100"
+            else tokenizer.convert_tokens_to_ids(target)
+        )
         settings["decoder_start_token_id" if name == "mbart" else "forced_bos_token_id"] = code
     elif name == "t5":
         text = f"translate English to German: {TEXT}"
@@ -59,7 +65,8 @@ def test_languages(family, library_log):
     )
     assert translator(TEXT) == [{"translation_text": expected}]
     assert translator([TEXT, "eins"], batch_size=2)[0] == {"translation_text": expected}
-    # Another language in a call is another input of the model; the next call has the first one's again
+    # Another language in a call is another input of the model; the next call has the first one's
+    # again
     if other := OTHERS.get(name):
         differs, _ = as_documented(name, model, tokenizer, source, other)
         assert differs != expected
@@ -74,7 +81,9 @@ def test_languages(family, library_log):
 def test_the_language_of_a_call_is_of_that_call_alone(tmp_path):
     """Not of the next one, and not of another thread's."""
     model, tokenizer = multilingual.nllb(tmp_path)
-    translator = translation_pipeline(model, tokenizer=tokenizer, tgt_lang="deu_Latn", device="cpu", max_length=12)
+    translator = translation_pipeline(
+        model, tokenizer=tokenizer, tgt_lang="deu_Latn", device="cpu", max_length=12
+    )
     own = translator._tokenize(TEXT)["input_ids"]
     french = translator._tokenize(TEXT, src_lang="fra_Latn")["input_ids"]
     assert french != own
@@ -98,7 +107,9 @@ def test_the_language_of_a_call_is_of_that_call_alone(tmp_path):
 def test_unknown_and_missing_languages(tmp_path):
     model, tokenizer = multilingual.nllb(tmp_path)
     translator = translation_pipeline(model, tokenizer=tokenizer, device="cpu", max_length=12)
-    with pytest.raises(ValueError, match=r"NllbTokenizer has no language 'de'. Did you mean 'deu_Latn'\?"):
+    with pytest.raises(
+        ValueError, match=r"NllbTokenizer has no language 'de'. Did you mean 'deu_Latn'\?"
+    ):
         translator(TEXT, tgt_lang="de")
     with pytest.raises(ValueError, match=r"has no language 'English'"):
         translator(TEXT, src_lang="English", tgt_lang="deu_Latn")
@@ -139,13 +150,17 @@ def test_tasks_of_version_4(restored, tmp_path, joint):
     # codes with underscores, which version 4 could not tell apart
     model, tokenizer = multilingual.nllb(tmp_path / "nllb")
     expected, _ = as_documented("nllb", model, tokenizer, "deu_Latn", "eng_Latn")
-    translator = pipeline("translation_deu_Latn_to_eng_Latn", model=model, tokenizer=tokenizer, device="cpu")
+    translator = pipeline(
+        "translation_deu_Latn_to_eng_Latn", model=model, tokenizer=tokenizer, device="cpu"
+    )
     assert translator(TEXT, max_length=12) == [{"translation_text": expected}]
     _, task, languages = transformers.pipelines.check_task("translation_en_to_fr")
     assert task["default"][languages] == {"model": ("google-t5/t5-base", "a9723ea")}
     model, tokenizer = joint
     for task in ("translation", "translation_de_to_en"):
-        assert pipeline(task, model=model, tokenizer=tokenizer, device="cpu")("ein Hund")[0]["translation_text"]
+        assert pipeline(task, model=model, tokenizer=tokenizer, device="cpu")("ein Hund")[0][
+            "translation_text"
+        ]
     with pytest.raises(KeyError, match="Unknown task translation_german"):
         pipeline("translation_german", model=model, tokenizer=tokenizer)
     with pytest.raises(KeyError, match="summarization has been removed"):
@@ -155,7 +170,11 @@ def test_tasks_of_version_4(restored, tmp_path, joint):
 def test_tasks_come_and_go(joint):
     model, tokenizer = joint
     registry = transformers.pipelines.PIPELINE_REGISTRY
-    before = dict(transformers.pipelines.REMOVED_TASKS), set(registry.supported_tasks), dict(vars(registry))
+    before = (
+        dict(transformers.pipelines.REMOVED_TASKS),
+        set(registry.supported_tasks),
+        dict(vars(registry)),
+    )
     with pytest.raises(KeyError, match="has been removed"):
         pipeline("translation", model=model, tokenizer=tokenizer)
     restore_translation_tasks()
@@ -163,7 +182,11 @@ def test_tasks_come_and_go(joint):
     assert pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
     remove_translation_tasks()
     remove_translation_tasks()
-    assert before == (dict(transformers.pipelines.REMOVED_TASKS), set(registry.supported_tasks), dict(vars(registry)))
+    assert before == (
+        dict(transformers.pipelines.REMOVED_TASKS),
+        set(registry.supported_tasks),
+        dict(vars(registry)),
+    )
     for task in ("translation", "translation_de_to_en"):
         with pytest.raises(KeyError, match="has been removed"):
             pipeline(task, model=model, tokenizer=tokenizer)

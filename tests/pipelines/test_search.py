@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Greedy and beam search of the package: transformers' tokens, without work on sentences that are done."""
+"""Greedy and beam search of the package: transformers' tokens, without work on sentences that are
+done.
+"""
 
 import pytest
 import tiny
@@ -25,12 +27,24 @@ OPTIONS = {
     "beams": {"num_beams": 4},
     "several": {"num_beams": 4, "num_return_sequences": 3},
     "early": {"num_beams": 3, "early_stopping": True, "eos_token_id": ENDS},
-    "never": {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0, "eos_token_id": ENDS},
-    "short": {"num_beams": 3, "length_penalty": -1.0, "min_new_tokens": 4, "no_repeat_ngram_size": 2},
+    "never": {
+        "num_beams": 3,
+        "early_stopping": "never",
+        "length_penalty": 2.0,
+        "eos_token_id": ENDS,
+    },
+    "short": {
+        "num_beams": 3,
+        "length_penalty": -1.0,
+        "min_new_tokens": 4,
+        "no_repeat_ngram_size": 2,
+    },
     "prompt": {"num_beams": 2, "decoder_input_ids": torch.tensor([[1, 5, 6]] * 5)},
     "padded on the left": {"num_beams": 3},
     "several ends": {"num_beams": 3, "eos_token_id": ENDS},
-    "own limits": {"stopping_criteria": [lambda ids, scores: ids.shape[1] >= 4 + torch.arange(len(ids)) // 2]},
+    "own limits": {
+        "stopping_criteria": [lambda ids, scores: ids.shape[1] >= 4 + torch.arange(len(ids)) // 2]
+    },
 }
 
 
@@ -41,7 +55,9 @@ def test_tokens_of_the_library(name, options):
     if options == "padded on the left":
         batch = {key: each.flip(1) for key, each in batch.items()}
     rows = {}
-    model.register_forward_hook(lambda module, inputs, output: rows[loop].append(len(output.logits)))
+    model.register_forward_hook(
+        lambda module, inputs, output: rows[loop].append(len(output.logits))
+    )
     found = {}
     for loop in (None, search):
         rows[loop] = []
@@ -57,8 +73,17 @@ def test_rows_of_ended_sentences_are_not_computed():
     rows = []
     model.register_forward_hook(lambda module, inputs, output: rows.append(len(output.logits)))
     for beams in (1, 3):
-        limits = [lambda ids, scores, n=beams: ids.shape[1] >= 3 + torch.arange(5).repeat_interleave(len(ids) // 5)]
-        options = {"num_beams": beams, "max_new_tokens": 20, "min_new_tokens": 19, "stopping_criteria": limits}
+        limits = [
+            lambda ids, scores, n=beams: (
+                ids.shape[1] >= 3 + torch.arange(5).repeat_interleave(len(ids) // 5)
+            )
+        ]
+        options = {
+            "num_beams": beams,
+            "max_new_tokens": 20,
+            "min_new_tokens": 19,
+            "stopping_criteria": limits,
+        }
         model.generate(**batch, custom_generate=search, **options)
         assert rows == [beams * left for left in (5, 5, 4, 3, 2, 1)]
         rows.clear()
@@ -79,14 +104,17 @@ def test_rows_of_ended_sentences_are_not_computed():
 def test_the_rest_is_the_librarys(options):
     model, batch = tiny.csan(seed=2), sources((9, 3, 7))
     found = [
-        torch.manual_seed(1) and model.generate(**{**batch, **options}, custom_generate=loop, max_new_tokens=9)
+        torch.manual_seed(1)
+        and model.generate(**{**batch, **options}, custom_generate=loop, max_new_tokens=9)
         for loop in (None, search)
     ]
     here, there = (each if isinstance(each, torch.Tensor) else each["sequences"] for each in found)
     assert torch.equal(here, there)
 
 
-@pytest.mark.parametrize("options", [{"penalty_alpha": 0.6, "top_k": 4}, {"prompt_lookup_num_tokens": 2}])
+@pytest.mark.parametrize(
+    "options", [{"penalty_alpha": 0.6, "top_k": 4}, {"prompt_lookup_num_tokens": 2}]
+)
 def test_another_strategy_is_not_replaced_by_a_plain_one(options):
     with pytest.raises(ValueError, match=r"has no .*: pass custom_generate=None"):
         tiny.csan().generate(**sources((4,)), custom_generate=search, **options)
@@ -96,8 +124,12 @@ def test_the_pipeline_searches_so(monkeypatch):
     asked = []
     model = tiny.csan(seed=2)
     generate = model.generate
-    monkeypatch.setattr(model, "generate", lambda *args, **kwargs: asked.append(kwargs) or generate(*args, **kwargs))
-    translate = TextTranslationPipeline(model=model, tokenizer=tiny.tokenizer(["a", "b"]), device="cpu")
+    monkeypatch.setattr(
+        model, "generate", lambda *args, **kwargs: asked.append(kwargs) or generate(*args, **kwargs)
+    )
+    translate = TextTranslationPipeline(
+        model=model, tokenizer=tiny.tokenizer(["a", "b"]), device="cpu"
+    )
     translate("a b")
     assert asked[-1]["custom_generate"] is search
     translate("a b", tokenizer=None)

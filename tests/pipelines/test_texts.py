@@ -16,12 +16,21 @@ from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
 from csan_hf.pipelines.sentences import split_text
 
 TEXT = "  eins zwei\n\n\tein Hund und ein Haus \r\nKatze\n \n"
-SENTENCES = ["eins zwei drei", "ein Hund", "vier fünf sechs sieben acht neun", "Katze", "zehn und eins", "drei"]
+SENTENCES = [
+    "eins zwei drei",
+    "ein Hund",
+    "vier fünf sechs sieben acht neun",
+    "Katze",
+    "zehn und eins",
+    "drei",
+]
 
 
 def split(text, limit=None, language="de"):
     """With words for tokens."""
-    return split_text(text, count_tokens=lambda piece: len(piece.split()), limit=limit, language=language)
+    return split_text(
+        text, count_tokens=lambda piece: len(piece.split()), limit=limit, language=language
+    )
 
 
 @pytest.fixture
@@ -30,14 +39,25 @@ def translator(joint):
     return TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=6)
 
 
-@pytest.mark.parametrize("text", [TEXT, "", " \n ", "a", "\u2028a\x0bb\r\r\nc", "Satz eins.  Satz zwei!\nDrei. Vier."])
+@pytest.mark.parametrize(
+    "text", [TEXT, "", " \n ", "a", "\u2028a\x0bb\r\r\nc", "Satz eins.  Satz zwei!\nDrei. Vier."]
+)
 @pytest.mark.parametrize("limit", [None, 2])
 def test_nothing_is_lost(text, limit):
     parts = split(text, limit)
-    assert "".join(gap + segment for gap, segment in zip(parts.gaps, (*parts.segments, ""), strict=True)) == text
+    assert (
+        "".join(
+            gap + segment for gap, segment in zip(parts.gaps, (*parts.segments, ""), strict=True)
+        )
+        == text
+    )
     assert not any(gap.strip() for gap in parts.gaps)
     assert all(segment == segment.strip() != "" for segment in parts.segments)
-    assert all(line.strip() in parts.segments for line in text.splitlines() if line.strip() and limit is None)
+    assert all(
+        line.strip() in parts.segments
+        for line in text.splitlines()
+        if line.strip() and limit is None
+    )
 
 
 def test_sentences_of_a_long_line():
@@ -64,23 +84,33 @@ def test_what_is_still_too_long_is_said(library_log):
     assert "".join(one_word.segments) == "a" * 11
     assert max(map(len, one_word.segments)) <= 4
     # What cannot be shortened is left whole, rather than searched for ever
-    assert split_text("ab", count_tokens=lambda piece: 9, limit=4, language=None).segments == ("a", "b")
+    assert split_text("ab", count_tokens=lambda piece: 9, limit=4, language=None).segments == (
+        "a",
+        "b",
+    )
 
 
 def test_without_the_splitter(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     assert split(TEXT, 9).segments
-    with pytest.raises(ImportError, match=r"pip install 'csan_hf\[text\]'. Or pass truncation=True"):
+    with pytest.raises(
+        ImportError, match=r"pip install 'csan_hf\[text\]'. Or pass truncation=True"
+    ):
         split("eins zwei drei", 2)
 
 
 def test_lines_are_put_back(translator):
     [result] = translator(TEXT)
-    lines = [translator(line)[0]["translation_text"] for line in ("eins zwei", "ein Hund und ein Haus", "Katze")]
+    lines = [
+        translator(line)[0]["translation_text"]
+        for line in ("eins zwei", "ein Hund und ein Haus", "Katze")
+    ]
     assert result == {"translation_text": "  {}\n\n\t{} \r\n{}\n \n".format(*lines)}
     assert translator([TEXT, "Katze"], batch_size=4) == [result, {"translation_text": lines[2]}]
     several = translator(TEXT, num_beams=2, num_return_sequences=2, batch_size=3)
-    lines = [translator(line, num_beams=2, num_return_sequences=2) for line in ("eins zwei", "Katze")]
+    lines = [
+        translator(line, num_beams=2, num_return_sequences=2) for line in ("eins zwei", "Katze")
+    ]
     assert [text["translation_text"].splitlines()[0].strip() for text in several] == [
         text["translation_text"] for text in lines[0]
     ]
@@ -91,7 +121,9 @@ def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
     """Marian fails beyond its positions; here it does not, and every sentence counts."""
     sentences = ["eins zwei drei.", "ein Hund und ein Haus!", "Katze."] * 9
     text = " ".join(sentences)
-    assert len(translator.tokenizer(text, verbose=False)["input_ids"]) > translator.source_limit == 64
+    assert (
+        len(translator.tokenizer(text, verbose=False)["input_ids"]) > translator.source_limit == 64
+    )
     [result] = translator(text, batch_size=8)
     parts = [translator(sentence)[0]["translation_text"] for sentence in sentences[:3]]
     assert result["translation_text"] == " ".join(parts * 9)
@@ -109,8 +141,12 @@ def test_a_model_without_absolute_positions_takes_whole_lines(joint):
     tokenizer = copy.deepcopy(joint[1])
     tokenizer.model_max_length = 10**30
     for sinusoids, limit in ((None, None), ("marian", 64)):
-        model = tiny.csan(sinusoids=sinusoids, max_position_embeddings=64, vocab_size=len(tokenizer))
-        translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=6)
+        model = tiny.csan(
+            sinusoids=sinusoids, max_position_embeddings=64, vocab_size=len(tokenizer)
+        )
+        translator = TextTranslationPipeline(
+            model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=6
+        )
         assert translator.source_limit == limit
         [split] = translator.split([" ".join(["ein Hund und ein Haus!"] * 30)])
         assert (len(split.segments) == 1) == (limit is None)
@@ -119,7 +155,9 @@ def test_a_model_without_absolute_positions_takes_whole_lines(joint):
 def test_what_is_no_text_is_refused_at_once(translator):
     with pytest.raises(TypeError, match="must be a string, got"):
         translator({"text": "ein Hund"})
-    with pytest.raises(ValueError, match=r"holds '\\ud83d' at character 4, half of a surrogate pair.*'ein \\ud83d'"):
+    with pytest.raises(
+        ValueError, match=r"holds '\\ud83d' at character 4, half of a surrogate pair.*'ein \\ud83d'"
+    ):
         translator(["Katze", "ein \ud83d"])
 
 
@@ -130,7 +168,9 @@ def test_an_empty_text_has_as_many_translations_as_the_others(joint, where):
     if where == "model":
         model.generation_config.update(**several)
     options = several if where == "pipeline" else {}
-    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=3, **options)
+    translator = TextTranslationPipeline(
+        model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=3, **options
+    )
     assert [len(results) for results in translator(["", "ein Hund"])] == [2, 2]
 
 
@@ -170,7 +210,9 @@ TARGETS = {"m2m100": "en", "nllb": "eng_Latn", "mbart": "en_XX"}
 
 @pytest.mark.parametrize("name", ["marian", *FAMILIES])
 def test_batches_change_nothing(name, tmp_path, joint):
-    """Texts are equal; scores to 5 digits, as generation rounds what float64 models compute to float32."""
+    """Texts are equal; scores to 5 digits, as generation rounds what float64 models compute to
+    float32.
+    """
     model, tokenizer = joint if name == "marian" else FAMILIES[name](tmp_path / "tokenizer")
     translator = TextTranslationPipeline(
         model=copy.deepcopy(model).double(),
@@ -184,29 +226,45 @@ def test_batches_change_nothing(name, tmp_path, joint):
     )
     sources = ["eins zwei drei", "zwei", "drei drei zwei eins one two eins zwei", "two"]
     alone = [translator(source)[0]["sentences"][0] for source in sources]
-    assert len({sentence["score"] for sentence in alone}) > 1, "the test needs translations that differ"
+    assert len({sentence["score"] for sentence in alone}) > 1, (
+        "the test needs translations that differ"
+    )
     for order in (sources, sources[::-1], sources[1:3]):
         together = [result["sentences"][0] for result in translator(order, batch_size=4)]
         expected = [alone[sources.index(source)] for source in order]
-        assert [s["translation_text"] for s in together] == [s["translation_text"] for s in expected]
-        assert [s["score"] for s in together] == pytest.approx([s["score"] for s in expected], rel=1e-5)
+        assert [s["translation_text"] for s in together] == [
+            s["translation_text"] for s in expected
+        ]
+        assert [s["score"] for s in together] == pytest.approx(
+            [s["score"] for s in expected], rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("target", [None, "deu_Latn"])
 def test_scores_are_the_models_probabilities(target, joint, tmp_path):
     """Of a multilingual model those without the language, which was forced."""
     model, tokenizer = joint if target is None else multilingual.nllb(tmp_path)
-    options = {} if target is None else {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(target)}
-    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", tgt_lang=target)
+    options = (
+        {} if target is None else {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(target)}
+    )
+    translator = TextTranslationPipeline(
+        model=model, tokenizer=tokenizer, device="cpu", tgt_lang=target
+    )
     [result] = translator("ein Hund\nKatze", return_scores=True, max_new_tokens=6)
     assert list(result) == ["translation_text", "sentences"]
     assert [sentence["source_text"] for sentence in result["sentences"]] == ["ein Hund", "Katze"]
     uncounted = {*tokenizer.all_special_ids} - {tokenizer.eos_token_id, tokenizer.unk_token_id}
     for sentence in result["sentences"]:
         inputs = tokenizer(sentence["source_text"], return_tensors="pt")
-        out = model.generate(**inputs, max_new_tokens=6, output_scores=True, return_dict_in_generate=True, **options)
+        out = model.generate(
+            **inputs, max_new_tokens=6, output_scores=True, return_dict_in_generate=True, **options
+        )
         steps = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)[0]
-        kept = [step for step, token in zip(steps, out.sequences[0, 1:], strict=True) if int(token) not in uncounted]
+        kept = [
+            step
+            for step, token in zip(steps, out.sequences[0, 1:], strict=True)
+            if int(token) not in uncounted
+        ]
         assert sentence["score"] == pytest.approx(float(torch.stack(kept).mean()), rel=1e-4)
 
 
@@ -217,7 +275,9 @@ def test_padding_counts_where_it_was_generated(joint, monkeypatch):
     monkeypatch.setattr(type(model), "generate", lambda self, **options: ids)
     translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
     [result] = translator("ein Hund", return_scores=True)
-    logits = model(**tokenizer("ein Hund", return_tensors="pt"), decoder_input_ids=ids[:, :-1]).logits[0]
+    logits = model(
+        **tokenizer("ein Hund", return_tensors="pt"), decoder_input_ids=ids[:, :-1]
+    ).logits[0]
     steps = logits.log_softmax(-1)[range(4), [pad, word, pad, end]]
     assert result["sentences"][0]["log_probability"] == pytest.approx(float(steps.sum()), rel=1e-4)
     assert result["sentences"][0]["score"] == pytest.approx(float(steps.mean()), rel=1e-4)
@@ -241,14 +301,18 @@ def test_alignments(name, tmp_path):
 
 
 def test_alignments_of_another_family_are_refused(translator):
-    with pytest.raises(ValueError, match=r"return_alignments works with .*, not with MarianMTModel"):
+    with pytest.raises(
+        ValueError, match=r"return_alignments works with .*, not with MarianMTModel"
+    ):
         translator("ein Hund", return_alignments=True)
 
 
 def test_padding_on_the_left_is_put_right(joint):
     model, tokenizer = joint
     tokenizer.padding_side = "left"
-    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=6)
+    translator = TranslationPipeline(
+        model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=6
+    )
     alone = [translator(sentence)[0] for sentence in SENTENCES]
     assert translator(SENTENCES, batch_size=6) == alone
 
@@ -259,25 +323,39 @@ def test_saved_as_what_needs_transformers_alone(translator, tmp_path):
     assert not {"texts.py", "sentences.py"} & {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_translation_that_leaves_out_a_sentence_is_warned_of(translator, library_log, monkeypatch):
+def test_a_translation_that_leaves_out_a_sentence_is_warned_of(
+    translator, library_log, monkeypatch
+):
     translator.model.generation_config.forced_eos_token_id = 1  # so that every translation is empty
     texts = ["ein Hund. Ein Haus und eins! Eine Katze.", "eins zwei"]
     translator(texts, max_new_tokens=1)
     assert "leave out" not in library_log.text
-    assert translator(["", " "], check_coverage=True) == [{"translation_text": ""}, {"translation_text": " "}]
+    assert translator(["", " "], check_coverage=True) == [
+        {"translation_text": ""},
+        {"translation_text": " "},
+    ]
     assert "leave out" not in library_log.text
     parts = {"model": translator.model, "tokenizer": translator.tokenizer}
-    for translate in (translator, TextTranslationPipeline(**parts, device="cpu", check_coverage=True)):
+    for translate in (
+        translator,
+        TextTranslationPipeline(**parts, device="cpu", check_coverage=True),
+    ):
         library_log.clear()
         options = {"check_coverage": True} if translate is translator else {}
-        assert [found["translation_text"] for found in translate(texts, max_new_tokens=1, **options)] == ["", ""]
+        assert [
+            found["translation_text"] for found in translate(texts, max_new_tokens=1, **options)
+        ] == ["", ""]
         named = [record.getMessage().split("'")[1] for record in library_log.records]
         assert list(dict.fromkeys(named)) == ["ein Hund.", "Ein Haus und eins!", "Eine Katze."]
-    monkeypatch.setattr(translator, "model", EnsembleForConditionalGeneration.of([translator.model] * 2))
+    monkeypatch.setattr(
+        translator, "model", EnsembleForConditionalGeneration.of([translator.model] * 2)
+    )
     for options, told in (
         ({"return_tensors": True}, "which return_tensors"),
         ({}, "which EnsembleForConditionalGeneration"),
         ({"truncation": True}, "which truncation"),
     ):
-        with pytest.raises(ValueError, match=f"check_coverage reads the cross-attention to whole sources, {told}"):
+        with pytest.raises(
+            ValueError, match=f"check_coverage reads the cross-attention to whole sources, {told}"
+        ):
             translator("eins", check_coverage=True, **options)

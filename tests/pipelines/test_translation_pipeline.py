@@ -6,9 +6,22 @@ from transformers import AutoTokenizer, GenerationConfig, MarianMTModel, pipelin
 from transformers.pipelines.pt_utils import KeyDataset
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
-from csan_hf.pipelines import TASK, TextTranslationPipeline, TranslationPipeline, register, translation_pipeline
+from csan_hf.pipelines import (
+    TASK,
+    TextTranslationPipeline,
+    TranslationPipeline,
+    register,
+    translation_pipeline,
+)
 
-SENTENCES = ["eins zwei drei", "ein Hund", "", "vier fünf sechs sieben acht neun", "Katze", "zehn und eins"]
+SENTENCES = [
+    "eins zwei drei",
+    "ein Hund",
+    "",
+    "vier fünf sechs sieben acht neun",
+    "Katze",
+    "zehn und eins",
+]
 
 
 @pytest.fixture
@@ -20,7 +33,9 @@ def translator(joint):
 @pytest.mark.parametrize("generate", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
 def test_batches_keep_order_and_text(translator, generate):
     alone = [translator(sentence, **generate)[0] for sentence in SENTENCES]
-    assert len({result["translation_text"] for result in alone}) > 3, "the test needs translations that differ"
+    assert len({result["translation_text"] for result in alone}) > 3, (
+        "the test needs translations that differ"
+    )
     for batch_size in (2, 6):
         assert translator(SENTENCES, batch_size=batch_size, **generate) == alone
 
@@ -59,14 +74,22 @@ def test_generators_datasets_tuples_and_columns(kind, joint):
 def test_generate_arguments_pass_through(translator, joint, monkeypatch):
     _, tokenizer = joint
     allowed = [*tokenizer.convert_tokens_to_ids(["dog", "cat"]), tokenizer.eos_token_id]
-    ids = joint[0].generate(**tokenizer("ein Hund", return_tensors="pt"), max_new_tokens=9, num_beams=3)
+    ids = joint[0].generate(
+        **tokenizer("ein Hund", return_tensors="pt"), max_new_tokens=9, num_beams=3
+    )
     expected = tokenizer.decode(ids[0], skip_special_tokens=True)
     assert translator("ein Hund", max_new_tokens=9, num_beams=3) == [{"translation_text": expected}]
-    [result] = translator("ein Hund", prefix_allowed_tokens_fn=lambda batch, ids: allowed, max_new_tokens=6)
+    [result] = translator(
+        "ein Hund", prefix_allowed_tokens_fn=lambda batch, ids: allowed, max_new_tokens=6
+    )
     assert set(result["translation_text"].split()) <= {"dog", "cat"}
     config = GenerationConfig(num_beams=2, max_new_tokens=4)
-    assert translator("ein Hund", generation_config=config) == translator("ein Hund", num_beams=2, max_new_tokens=4)
-    monkeypatch.setattr("transformers.generation.utils.logger.warning", pytest.fail)  # once for every batch
+    assert translator("ein Hund", generation_config=config) == translator(
+        "ein Hund", num_beams=2, max_new_tokens=4
+    )
+    monkeypatch.setattr(
+        "transformers.generation.utils.logger.warning", pytest.fail
+    )  # once for every batch
     translator.model.generation_config.max_length = 20
     assert translator("ein Hund", max_new_tokens=9, num_beams=3) == [{"translation_text": expected}]
 
@@ -74,7 +97,9 @@ def test_generate_arguments_pass_through(translator, joint, monkeypatch):
 def test_arguments_of_the_constructor_are_defaults(joint):
     model, tokenizer = joint
     defaults = {"batch_size": 2, "max_new_tokens": 3, "return_tensors": True}
-    results = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", **defaults)(SENTENCES[:2])
+    results = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", **defaults)(
+        SENTENCES[:2]
+    )
     assert [list(result) for result in results] == [["translation_token_ids"]] * 2
     assert all(len(result["translation_token_ids"]) == 4 for result in results)
     assert results[0]["translation_token_ids"].dtype == torch.long
@@ -103,7 +128,9 @@ def test_default_length_depends_on_the_source_not_on_twenty(joint):
     for num_beams in (1, 2):
         [result] = translator("Hund", return_tensors=True, num_beams=num_beams)
         assert len(result["translation_token_ids"]) == 1 + 2 * 2 + 50
-        results = translator(["Hund", "Hund " * 20], batch_size=2, return_tensors=True, num_beams=num_beams)
+        results = translator(
+            ["Hund", "Hund " * 20], batch_size=2, return_tensors=True, num_beams=num_beams
+        )
         short, long = [result["translation_token_ids"] for result in results]
         assert int((short > 1).sum()) == 2 * 2 + 50, "a neighbour must not matter"
         assert len(long) == 64, "nothing beyond the positions of the model"
@@ -112,12 +139,18 @@ def test_default_length_depends_on_the_source_not_on_twenty(joint):
 def test_own_lengths_and_stopping_criteria_are_kept(joint):
     model, tokenizer = joint
     endless(model, 30)
-    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", return_tensors=True)
+    translator = TranslationPipeline(
+        model=model, tokenizer=tokenizer, device="cpu", return_tensors=True
+    )
 
     def at_five(input_ids, scores, **kwargs):
         return torch.full((input_ids.shape[0],), input_ids.shape[1] >= 5)
 
-    for options, length in (({}, 30), ({"max_length": 7}, 7), ({"stopping_criteria": [at_five]}, 5)):
+    for options, length in (
+        ({}, 30),
+        ({"max_length": 7}, 7),
+        ({"stopping_criteria": [at_five]}, 5),
+    ):
         assert len(translator("Hund", **options)[0]["translation_token_ids"]) == length
     model.generation_config.max_length = None
     assert len(translator("Hund", stopping_criteria=[at_five])[0]["translation_token_ids"]) == 5
@@ -138,7 +171,9 @@ def test_separate_vocabularies_decode_with_the_target(separate, tmp_path):
     model, source, target = separate
     with pytest.raises(ValueError, match="target_tokenizer"):
         TranslationPipeline(model=model, tokenizer=source, device="cpu")
-    translator = TranslationPipeline(model=model, tokenizer=source, target_tokenizer=target, device="cpu")
+    translator = TranslationPipeline(
+        model=model, tokenizer=source, target_tokenizer=target, device="cpu"
+    )
     expected = translator("eins zwei drei", max_new_tokens=8)
     assert set(expected[0]["translation_text"].split()) <= {*target.get_vocab()}
 
@@ -154,19 +189,31 @@ def test_separate_vocabularies_decode_with_the_target(separate, tmp_path):
         register()
         again = build(model=loaded, tokenizer=tokenizer, device="cpu")
         assert again("eins zwei drei", max_new_tokens=8) == expected
-    for by_name in (translation_pipeline(tmp_path, device="cpu"), pipeline(TASK, model=str(tmp_path), device="cpu")):
+    for by_name in (
+        translation_pipeline(tmp_path, device="cpu"),
+        pipeline(TASK, model=str(tmp_path), device="cpu"),
+    ):
         assert by_name("eins zwei drei", max_new_tokens=8) == expected
 
 
 def test_vocabularies_of_one_size_need_no_second_folder(joint, tmp_path):
     """One tokenizer, saved as usual, serves source and target embeddings that are separate."""
     _, tokenizer = joint
-    sizes = {"vocab_size": len(tokenizer), "source_embed_dim": 4, "target_embed_dim": 4, "growth_rate": 2}
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "source_embed_dim": 4,
+        "target_embed_dim": 4,
+        "growth_rate": 2,
+    }
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    config = PervasiveAttentionConfig(**sizes, **ids, num_layers=1, decoder_start_token_id=tokenizer.pad_token_id)
+    config = PervasiveAttentionConfig(
+        **sizes, **ids, num_layers=1, decoder_start_token_id=tokenizer.pad_token_id
+    )
     assert not config.share_encoder_decoder_embeddings
     PervasiveAttentionForConditionalGeneration(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     model = PervasiveAttentionForConditionalGeneration.from_pretrained(tmp_path)
-    translator = TranslationPipeline(model=model, tokenizer=AutoTokenizer.from_pretrained(tmp_path), device="cpu")
+    translator = TranslationPipeline(
+        model=model, tokenizer=AutoTokenizer.from_pretrained(tmp_path), device="cpu"
+    )
     assert translator("Hund", max_new_tokens=5)

@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Operations(TorchDispatchMode):
-    """Counts dispatched operations, and remembers the most numbers that any result held and all held together.
+    """Counts dispatched operations, and remembers the most numbers that any result held and all
+    held together.
 
     Attributes:
         count: Operations so far.
@@ -30,7 +31,9 @@ class Operations(TorchDispatchMode):
         self.count += 1
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(tensor, Tensor):
-                assert self.device in (None, tensor.device.type), f"{function} gave a tensor on {tensor.device}"
+                assert self.device in (None, tensor.device.type), (
+                    f"{function} gave a tensor on {tensor.device}"
+                )
                 if 0 not in tensor.stride():
                     self.largest = max(self.largest, tensor.numel())
                 self._hold(tensor)

@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Loop oracle of local attention: one query at a time, one visible key after the other, in float64.
 
-Written from the definition (Yang et al., NAACL 2019, equations 4-9, and the preprint's equations 4-8), not from
-the product. Only dot products and the softmax of one query are vectorised. Autograd differentiates it.
-"""
+Written from the definition (Yang et al., NAACL 2019, equations 4-9, and the preprint's equations
+4-8), not from the product. Only dot products and the softmax of one query are vectorised. Autograd
+differentiates it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from torch import Tensor
 
 
 def visible_heads(head: int, num_heads: int, head_area: int, head_boundary: str) -> list[int]:
-    """Heads s that query head `head` looks at: |s - head| <= n, cut off at the edges or wrapped around."""
+    """Heads s that query head `head` looks at: |s - head| <= n, cut off at the edges or wrapped
+    around.
+    """
     n = (head_area - 1) // 2
     heads = []
     for offset in range(-n, n + 1):
@@ -31,7 +33,9 @@ def visible_heads(head: int, num_heads: int, head_area: int, head_boundary: str)
 def visible_positions(
     position: int, key_length: int, window: int | None, real: list[bool] | None, causal: bool
 ) -> list[int]:
-    """Keys j that a query at `position` looks at: |j - position| <= m, real, and j <= position if causal."""
+    """Keys j that a query at `position` looks at: |j - position| <= m, real, and j <= position if
+    causal.
+    """
     positions = []
     for j in range(key_length):
         if window is not None and abs(j - position) > (window - 1) // 2:
@@ -60,12 +64,10 @@ def local_attention(
 ) -> Tensor:
     """Attention of every query to a rectangle of heads and positions, under one softmax.
 
-    query [B, H, I, D], key and value [B, H, J, D], bias broadcastable to [B, H, I, J] (H is the query's
-    head), key_padding_mask [B, J] with True = real. In a causal call the queries are the last I of J positions.
-    `rounding` is applied to energies, weights and outputs: it imitates a product that stores them in fewer
-    bits.
-    Returns [B, H, I, D] in float64.
-    """
+    query [B, H, I, D], key and value [B, H, J, D], bias broadcastable to [B, H, I, J] (H is the
+    query's head), key_padding_mask [B, J] with True = real. In a causal call the queries are the
+    last I of J positions. `rounding` is applied to energies, weights and outputs: it imitates a
+    product that stores them in fewer bits. Returns [B, H, I, D] in float64."""
     B, H, I, D = query.shape  # noqa: E741
     J = key.shape[2]
     query, key, value = query.double(), key.double(), value.double()
@@ -87,7 +89,9 @@ def local_attention(
                     continue
                 s_of = [s for s, _ in visible]
                 j_of = [j for _, j in visible]
-                energy = rounded(scale * (key[b, s_of, j_of] @ query[b, h, i]))  # [number of visible keys]
+                energy = rounded(
+                    scale * (key[b, s_of, j_of] @ query[b, h, i])
+                )  # [number of visible keys]
                 if energy_bias is not None:
                     energy = energy + energy_bias[b, h, i, j_of]
                 weight = rounded(torch.softmax(energy, dim=0))
@@ -96,7 +100,8 @@ def local_attention(
 
 
 def gaussian_energy(center: Tensor, width: Tensor, key_length: int) -> Tensor:
-    """G[b,h,i,j] = -(j - P)^2 / (2 sigma^2) with sigma = D / 2 (Yang et al., EMNLP 2018, equation 5).
+    """G[b,h,i,j] = -(j - P)^2 / (2 sigma^2) with sigma = D / 2 (Yang et al., EMNLP 2018, equation
+    5).
 
     center P and width D [B, H, I]; returns [B, H, I, key_length] in float64.
     """

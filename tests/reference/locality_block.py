@@ -1,12 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Loop oracle of BLOCK: bi-directional block self-attention, Bi-BloSA (Shen et al., ICLR 2018, sections 2 and 3).
+"""Loop oracle of BLOCK: bi-directional block self-attention, Bi-BloSA (Shen et al., ICLR 2018,
+sections 2 and 3).
 
-It takes the place of multi-head self-attention (its projections included) in a layer; residual and layer norm stay.
-One sentence, one token at a time, float64. Ranks are among real tokens; a padding token yields zeros.
+It takes the place of multi-head self-attention (its projections included) in a layer; residual and
+layer norm stay. One sentence, one token at a time, float64. Ranks are among real tokens; a padding
+token yields zeros.
 
-A direction ("forward" = the past, "backward" = the future) has width w and its own parameters. All attention is
-multi-dimensional, with one softmax for each feature. σ is ELU, as the authors' functions have it by default (their
-SNLI script sets ReLU; the paper leaves it open).
+A direction ("forward" = the past, "backward" = the future) has width w and its own parameters. All
+attention is multi-dimensional, with one softmax for each feature. σ is ELU, as the authors'
+functions have it by default (their SNLI script sets ReLU; the paper leaves it open).
 
     x̂_i = σ(W_input x_i + b_input)                      d to w: the fully connected layer before mBloSA (section 3.2)
     h_i = Σ_j softmax_j(f(x̂_i, x̂_j)) ⊙ x̂_j              j before (after) i in the block of i: intra-block (section 3.1)
@@ -19,14 +21,16 @@ SNLI script sets ReLU; the paper leaves it open).
 
     f(a, b) = 5 tanh((W_target a + W_source b + bias) / 5)      a attends to b (section 2.3, c = 5; DiSAN's constant)
 
-- Block l holds the ranks l·r .. l·r + r - 1; the last block may be shorter and is never filled up. r = 4: the paper
-  recommends r = ∛(2n), which is 3.1 to 4.6 for sentences of 15 to 50 tokens, and Yang et al.'s released layer has 4.
-- The query itself is masked (M_ij = 0 for i < j only, section 2.3): it comes back through x̂ in the fusion. A token
-  without a visible key has h = 0, a block without one o = 0, as the authors' code multiplies the weights by the mask;
-  such an h = 0 still takes part in the summary of its block.
+- Block l holds the ranks l·r .. l·r + r - 1; the last block may be shorter and is never filled up.
+  r = 4: the paper recommends r = ∛(2n), which is 3.1 to 4.6 for sentences of 15 to 50 tokens, and
+  Yang et al.'s released layer has 4.
+- The query itself is masked (M_ij = 0 for i < j only, section 2.3): it comes back through x̂ in the
+  fusion. A token without a visible key has h = 0, a block without one o = 0, as the authors' code
+  multiplies the weights by the mask; such an h = 0 still takes part in the summary of its block.
 - Intra- and inter-block attention have parameters of their own, as in the authors' code.
 - The bias of W_score is left out: it shifts all tokens' scores alike and cancels in the softmax.
-- Not in a causal layer: v_l reads the whole block of a token, so later tokens too. The product refuses it.
+- Not in a causal layer: v_l reads the whole block of a token, so later tokens too. The product
+  refuses it.
 """
 
 from __future__ import annotations
@@ -72,24 +76,38 @@ def block_parameter_shapes(d: int, w: int) -> dict[str, tuple[int, ...]]:
 def masked_self_attention(
     states: list[Tensor], parameters: dict[str, Tensor], name: str, direction: str
 ) -> list[Tensor]:
-    """Each state's average of the states before it (forward) or after it (backward), 0 where there is none."""
-    target, source, bias = (parameters[f"{name}.{part}"] for part in ("target.weight", "source.weight", "bias"))
+    """Each state's average of the states before it (forward) or after it (backward), 0 where there
+    is none.
+    """
+    target, source, bias = (
+        parameters[f"{name}.{part}"] for part in ("target.weight", "source.weight", "bias")
+    )
     outputs = []
     for i, state in enumerate(states):
         visible = states[:i] if direction == "forward" else states[i + 1 :]
         if not visible:
             outputs.append(torch.zeros_like(state))
             continue
-        scores = [TANH_SCALE * torch.tanh((target @ state + source @ other + bias) / TANH_SCALE) for other in visible]
-        weights = torch.softmax(torch.stack(scores), dim=0)  # [visible, w]: one softmax for each feature
+        scores = [
+            TANH_SCALE * torch.tanh((target @ state + source @ other + bias) / TANH_SCALE)
+            for other in visible
+        ]
+        weights = torch.softmax(
+            torch.stack(scores), dim=0
+        )  # [visible, w]: one softmax for each feature
         outputs.append(sum(weight * other for weight, other in zip(weights, visible, strict=True)))
     return outputs
 
 
 def summary_of(states: list[Tensor], parameters: dict[str, Tensor], name: str) -> Tensor:
     """source2token attention: one vector for a block."""
-    hidden = [F.elu(parameters[f"{name}.hidden.weight"] @ h + parameters[f"{name}.hidden.bias"]) for h in states]
-    weights = torch.softmax(torch.stack([parameters[f"{name}.score.weight"] @ h for h in hidden]), dim=0)
+    hidden = [
+        F.elu(parameters[f"{name}.hidden.weight"] @ h + parameters[f"{name}.hidden.bias"])
+        for h in states
+    ]
+    weights = torch.softmax(
+        torch.stack([parameters[f"{name}.score.weight"] @ h for h in hidden]), dim=0
+    )
     return sum(weight * state for weight, state in zip(weights, states, strict=True))
 
 
@@ -97,7 +115,11 @@ def one_direction(
     tokens: list[Tensor], parameters: dict[str, Tensor], direction: str, block_length: int
 ) -> list[Tensor]:
     """u_i [w] of every token of one sentence."""
-    own = {name.removeprefix(direction + "."): p for name, p in parameters.items() if name.startswith(direction)}
+    own = {
+        name.removeprefix(direction + "."): p
+        for name, p in parameters.items()
+        if name.startswith(direction)
+    }
     mapped = [F.elu(own["input.weight"] @ x + own["input.bias"]) for x in tokens]
     blocks = [mapped[start : start + block_length] for start in range(0, len(mapped), block_length)]
     local = [masked_self_attention(block, own, "intra", direction) for block in blocks]
@@ -105,12 +127,18 @@ def one_direction(
     context = masked_self_attention(summaries, own, "inter", direction)
     outputs = []
     for block, h_of_block, v, o in zip(blocks, local, summaries, context, strict=True):
-        gate = torch.sigmoid(own["gate.global.weight"] @ o + own["gate.local.weight"] @ v + own["gate.bias"])
+        gate = torch.sigmoid(
+            own["gate.global.weight"] @ o + own["gate.local.weight"] @ v + own["gate.bias"]
+        )
         e = gate * o + (1 - gate) * v
         for x, h in zip(block, h_of_block, strict=True):
             features = torch.cat([x, h, e])
-            candidate = F.elu(own["fusion.candidate.weight"] @ features + own["fusion.candidate.bias"])
-            fusion_gate = torch.sigmoid(own["fusion.gate.weight"] @ features + own["fusion.gate.bias"])
+            candidate = F.elu(
+                own["fusion.candidate.weight"] @ features + own["fusion.candidate.bias"]
+            )
+            fusion_gate = torch.sigmoid(
+                own["fusion.gate.weight"] @ features + own["fusion.gate.bias"]
+            )
             outputs.append(fusion_gate * candidate + (1 - fusion_gate) * x)
     return outputs
 
@@ -124,9 +152,8 @@ def block_self_attention(
 ) -> Tensor:
     """Bi-BloSA of every sentence.
 
-    hidden_states [B, I, d]; parameters as in `block_parameter_shapes`; key_padding_mask [B, I], True = real token.
-    Returns [B, I, d] in float64.
-    """
+    hidden_states [B, I, d]; parameters as in `block_parameter_shapes`; key_padding_mask [B, I],
+    True = real token. Returns [B, I, d] in float64."""
     parameters = {name: parameter.double() for name, parameter in parameters.items()}
     B, I, _ = hidden_states.shape  # noqa: E741
     outputs = torch.zeros(hidden_states.shape, dtype=torch.float64)

@@ -1,18 +1,20 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Loop oracle of CNN: convolutions before the self-attention of a layer (Yu et al., ICLR 2018, "QANet", section 2.2).
+"""Loop oracle of CNN: convolutions before the self-attention of a layer (Yu et al., ICLR 2018,
+"QANet", section 2.2).
 
-The sub-layer's input x goes through a stack of convolutions, each inside a residual block, f(layernorm(x)) + x; what
-comes out takes x's place in the layer, as the attention's input and in its residual (section 2.2: the building block
-is [convolution-layer × # + self-attention-layer + feed-forward-layer]). Float64, one position and channel at a time:
+The sub-layer's input x goes through a stack of convolutions, each inside a residual block,
+f(layernorm(x)) + x; what comes out takes x's place in the layer, as the attention's input and in
+its residual (section 2.2: the building block is [convolution-layer × # + self-attention-layer +
+feed-forward-layer]). Float64, one position and channel at a time:
 
     a_i = layernorm(x_i)                                         own scale and offset, over the d channels
     c_i = Σ_t depthwise[:, t] ⊙ a_{i + t - m},  m = (k - 1) / 2     k taps on each channel by itself ("separable")
     x_i ← x_i + relu(pointwise c_i + bias)
 
-- QANet: 4 separable convolutions of kernel 7 in an encoder block. The text names no activation; its public
-  re-implementations have a ReLU after the pointwise convolution.
-- Taps beyond the sentence, padding included, count as zero (after the layer norm: the norm of a zero vector is its
-  offset). Ranks are of real tokens; a padding position yields zeros.
+- QANet: 4 separable convolutions of kernel 7 in an encoder block. The text names no activation; its
+  public re-implementations have a ReLU after the pointwise convolution.
+- Taps beyond the sentence, padding included, count as zero (after the layer norm: the norm of a
+  zero vector is its offset). Ranks are of real tokens; a padding position yields zeros.
 - k is odd. Dropout (the layer's own) would stand on the ReLU's output.
 """
 
@@ -23,8 +25,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cnn_parameter_shapes(d: int, kernel_size: int, num_convolutions: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all parameters of one layer; the axes of Conv1d: [out, in (of the group), taps]."""
+def cnn_parameter_shapes(
+    d: int, kernel_size: int, num_convolutions: int
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all parameters of one layer; the axes of Conv1d: [out, in (of the group),
+    taps].
+    """
     shapes: dict[str, tuple[int, ...]] = {}
     for n in range(num_convolutions):
         shapes[f"{n}.norm.weight"] = (d,)
@@ -62,9 +68,8 @@ def convolutions(
 ) -> Tensor:
     """The stack of convolutions of one layer.
 
-    hidden_states [B, I, d]; parameters as in `cnn_parameter_shapes`; key_padding_mask [B, I], True = real token;
-    epsilon of the layer norm. Returns [B, I, d] in float64.
-    """
+    hidden_states [B, I, d]; parameters as in `cnn_parameter_shapes`; key_padding_mask [B, I], True
+    = real token; epsilon of the layer norm. Returns [B, I, d] in float64."""
     B, I, _ = hidden_states.shape  # noqa: E741
     outputs = []
     num_convolutions = 1 + max(int(name.split(".")[0]) for name in parameters)
@@ -73,10 +78,16 @@ def convolutions(
         states = [hidden_states[b, i].double() for i in real]
         for n in range(num_convolutions):
             own = {
-                name.removeprefix(f"{n}."): p.double() for name, p in parameters.items() if name.startswith(f"{n}.")
+                name.removeprefix(f"{n}."): p.double()
+                for name, p in parameters.items()
+                if name.startswith(f"{n}.")
             }
             before = [normalised(x, own["norm.weight"], own["norm.bias"], epsilon) for x in states]
             states = [x + F.relu(convolved(before, own, i)) for i, x in enumerate(states)]
         for i in range(I):
-            outputs.append(states[real.index(i)] if i in real else torch.zeros_like(hidden_states[b, i]).double())
+            outputs.append(
+                states[real.index(i)]
+                if i in real
+                else torch.zeros_like(hidden_states[b, i]).double()
+            )
     return torch.stack(outputs).view(hidden_states.shape)

@@ -1,25 +1,29 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Loop oracles of the locality methods of Table 1 (Yang et al., NAACL 2019) that act inside the attention.
+"""Loop oracles of the locality methods of Table 1 (Yang et al., NAACL 2019) that act inside the
+attention.
 
-Written from the papers, not from the product ("the released layer" is the one in baosongyang/Context-Aware-SAN, read
-where a paper leaves something open): one sentence, head, query and key at a time, scalars in float64, and
-autograd for the gradients. `local_attention` takes a list of methods; each adds visibility, an energy or a value:
+Written from the papers, not from the product ("the released layer" is the one in
+baosongyang/Context-Aware-SAN, read where a paper leaves something open): one sentence, head, query
+and key at a time, scalars in float64, and autograd for the gradients. `local_attention` takes a
+list of methods; each adds visibility, an energy or a value:
 
     e[h,i,s,j] = λ · q[h,i]·k[s,j] + Σ energies      over the (s, j) that every method shows, under one softmax
     o[h,i]     = Σ α[h,i,s,j] · (v[s,j] + Σ values)
 
-so that whatever composes is composed here: area + REL_POS, Gaussian + REL_POS, window + BI_DIRECT. `locality_block.py`
-and `locality_cnn.py` hold the methods that act outside of it (BLOCK, CNN).
+so that whatever composes is composed here: area + REL_POS, Gaussian + REL_POS, window + BI_DIRECT.
+`locality_block.py` and `locality_cnn.py` hold the methods that act outside of it (BLOCK, CNN).
 
 Rules for every method:
-- Padding is taken out before anything is computed. Positions and lengths are therefore ranks among real tokens, and
-  padding on either side changes nothing. A padding query yields zeros, and so does a query that sees no key.
-- In a causal layer the I queries are the last I of the J positions and see no later key. Whatever a method reads of
-  the sentence (its length, its mean) it reads of the keys up to the query, so that cached decoding equals the full
-  forward.
-- A pair (query head h, key head s ≠ h), which areas show, takes the quantities of the query's head where a method
-  predicts them from the query (centre, width, direction) and those of the key's head where a method stores them with
-  the key (REL_POS): a key of head s is the same vector whoever looks at it.
+- Padding is taken out before anything is computed. Positions and lengths are therefore ranks among
+  real tokens, and padding on either side changes nothing. A padding query yields zeros, and so does
+  a query that sees no key.
+- In a causal layer the I queries are the last I of the J positions and see no later key. Whatever a
+  method reads of the sentence (its length, its mean) it reads of the keys up to the query, so that
+  cached decoding equals the full forward.
+- A pair (query head h, key head s ≠ h), which areas show, takes the quantities of the query's head
+  where a method predicts them from the query (centre, width, direction) and those of the key's head
+  where a method stores them with the key (REL_POS): a key of head s is the same vector whoever
+  looks at it.
 """
 
 from __future__ import annotations
@@ -48,7 +52,9 @@ class Sentence:
         return self.key.shape[1] - self.query.shape[1] + i
 
     def length(self, i: int) -> int:
-        """L, the keys that query i may know of: the sentence, or the tokens up to the query in a causal layer."""
+        """L, the keys that query i may know of: the sentence, or the tokens up to the query in a
+        causal layer.
+        """
         return self.position(i) + 1 if self.causal else self.key.shape[1]
 
     def whole_query(self, i: int) -> Tensor:
@@ -57,12 +63,17 @@ class Sentence:
 
     def mean_key(self, i: int) -> Tensor:
         """The mean [d] of the keys that query i may know of, before they were split into heads."""
-        keys = [torch.cat([self.key[h, j] for h in range(self.key.shape[0])]) for j in range(self.length(i))]
+        keys = [
+            torch.cat([self.key[h, j] for h in range(self.key.shape[0])])
+            for j in range(self.length(i))
+        ]
         return sum(keys) / len(keys)
 
 
 class Method:
-    """What a method adds to the pair (query head h, query i; key head s, key rank j). The default adds nothing."""
+    """What a method adds to the pair (query head h, query i; key head s, key rank j). The default
+    adds nothing.
+    """
 
     def visible(self, sentence: Sentence, h: int, i: int, s: int, j: int) -> bool:
         return True
@@ -76,7 +87,9 @@ class Method:
 
 @dataclass(frozen=True)
 class Window(Method):
-    """1D-CSAN (Yang et al., NAACL 2019, equations 4-6): |j - i| <= m with m = (M - 1) / 2. No parameters."""
+    """1D-CSAN (Yang et al., NAACL 2019, equations 4-6): |j - i| <= m with m = (M - 1) / 2. No
+    parameters.
+    """
 
     width: int
 
@@ -86,7 +99,9 @@ class Window(Method):
 
 @dataclass(frozen=True)
 class HeadArea(Method):
-    """2D-CSAN (Yang et al., NAACL 2019, equations 7-9): |s - h| <= n with n = (N - 1) / 2. No parameters."""
+    """2D-CSAN (Yang et al., NAACL 2019, equations 7-9): |s - h| <= n with n = (N - 1) / 2. No
+    parameters.
+    """
 
     height: int
     boundary: str = "mask"
@@ -101,20 +116,23 @@ class HeadArea(Method):
 
 @dataclass(frozen=True)
 class RelativePositions(Method):
-    """REL_POS: a learned vector for every clipped distance, added to keys and to values (Shaw et al., NAACL 2018).
+    """REL_POS: a learned vector for every clipped distance, added to keys and to values (Shaw et
+    al., NAACL 2018).
 
-    Equations 3, 4 and section 3.2: e = λ q_i·(k_j + a^K_r), o_i = Σ α_ij (v_j + a^V_r), r = clip(j - i, -k, k).
+    Equations 3, 4 and section 3.2: e = λ q_i·(k_j + a^K_r), o_i = Σ α_ij (v_j + a^V_r), r = clip(j
+    - i, -k, k).
 
-    key_table, value_table: row r + k is a_r. [H, 2k+1, D], one for each head, or [2k+1, D] shared by the heads.
-        Shaw's base model has "unique edge representations per layer and head" with k = 16, the big one k = 8 and
-        tables shared by the heads (section 4.1). The paper's +0.1M is the former in three layers. With an area the
-        key's head s gives the row, since a^K belongs to the key.
+    key_table, value_table: row r + k is a_r. [H, 2k+1, D], one for each head, or [2k+1, D] shared
+        by the heads. Shaw's base model has "unique edge representations per layer and head" with k
+        = 16, the big one k = 8 and tables shared by the heads (section 4.1). The paper's +0.1M is
+        the former in three layers. With an area the key's head s gives the row, since a^K belongs
+        to the key.
     clip: k, 1 or more.
 
-    The scale λ covers both parts of the energy. Nothing is added to queries. A window narrower than k leaves the outer
-    rows without a gradient; a causal layer uses rows 0..k alone. Absolute positions stay (Yang et al. add methods to
-    the full Transformer; Shaw removes the sinusoids and reports no gain from having both).
-    """
+    The scale λ covers both parts of the energy. Nothing is added to queries. A window narrower than
+    k leaves the outer rows without a gradient; a causal layer uses rows 0..k alone. Absolute
+    positions stay (Yang et al. add methods to the full Transformer; Shaw removes the sinusoids and
+    reports no gain from having both)."""
 
     key_table: Tensor
     value_table: Tensor
@@ -135,11 +153,12 @@ class RelativePositions(Method):
 
 @dataclass(frozen=True)
 class RelativeBias(Method):
-    """A number for each head and bucket of distances, the query's head's: table [K, H] (Raffel et al., 2020, T5).
+    """A number for each head and bucket of distances, the query's head's: table [K, H] (Raffel et
+    al., 2020, T5).
 
-    A bidirectional layer has K / 2 buckets for j <= i, then K / 2 for j > i; a causal one K for the past. Half of a
-    side's are for a distance each, the others grow by equal factors up to `max_distance`, the last takes the rest.
-    """
+    A bidirectional layer has K / 2 buckets for j <= i, then K / 2 for j > i; a causal one K for the
+    past. Half of a side's are for a distance each, the others grow by equal factors up to
+    `max_distance`, the last takes the rest."""
 
     table: Tensor
     max_distance: int
@@ -158,15 +177,20 @@ class RelativeBias(Method):
 
 @dataclass(frozen=True)
 class BiDirectional(Method):
-    """BI_DIRECT: the first half of the heads sees the past, the second half the future (Shen et al., AAAI 2018).
+    """BI_DIRECT: the first half of the heads sees the past, the second half the future (Shen et
+    al., AAAI 2018).
 
-    DiSAN's forward and backward masks as Yang et al. put them into multi-head attention. No parameters. H is even.
+    DiSAN's forward and backward masks as Yang et al. put them into multi-head attention. No
+    parameters. H is even.
 
-    - The query itself is visible in both directions. DiSAN leaves it out and lets a gate bring it back; a Transformer
-      has no such gate, the first (last) token would see nothing, and Yang et al.'s released layer keeps the diagonal.
-    - The released layer alternates past, future, past, ... Without an area the order of heads is a renaming; with one,
-      halves make neighbours agree in direction. A key of any head is visible if the query's head may see its position.
-    - In a causal layer a future head would see itself alone: the product refuses it, this oracle computes just that.
+    - The query itself is visible in both directions. DiSAN leaves it out and lets a gate bring it
+      back; a Transformer has no such gate, the first (last) token would see nothing, and Yang et
+      al.'s released layer keeps the diagonal.
+    - The released layer alternates past, future, past, ... Without an area the order of heads is a
+      renaming; with one, halves make neighbours agree in direction. A key of any head is visible if
+      the query's head may see its position.
+    - In a causal layer a future head would see itself alone: the product refuses it, this oracle
+      computes just that.
     """
 
     def visible(self, sentence, h, i, s, j):
@@ -176,11 +200,11 @@ class BiDirectional(Method):
 
 @dataclass(frozen=True)
 class Predictor:
-    """scalar[h] = u_h · tanh(W q_i) for the whole query q_i (Yang et al., EMNLP 2018, equations 7 and 9).
+    """scalar[h] = u_h · tanh(W q_i) for the whole query q_i (Yang et al., EMNLP 2018, equations 7
+    and 9).
 
-    weight [w, d], head_weight [H, w]. The query is the projected one, with its bias, before the scale λ. `of_keys`
-    takes the mean of the keys in its place (equation 8).
-    """
+    weight [w, d], head_weight [H, w]. The query is the projected one, with its bias, before the
+    scale λ. `of_keys` takes the mean of the keys in its place (equation 8)."""
 
     weight: Tensor
     head_weight: Tensor
@@ -193,12 +217,13 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Gaussian(Method):
-    """NEIGHBOR, LOCAL_HARD and LOCAL_SOFT: the energy -(j - P)^2 / (2 σ^2), σ = D / 2, of each head and query.
+    """NEIGHBOR, LOCAL_HARD and LOCAL_SOFT: the energy -(j - P)^2 / (2 σ^2), σ = D / 2, of each head
+    and query.
 
-    Yang et al., EMNLP 2018, equations 4-6 and 10; which of P and D is predicted is what tells the three apart (the
-    preprint of the NAACL paper, section 4.2: NEIGHBOR and LOCAL_HARD "use local Gaussian biases to revise the
-    attention distribution by predicting a window size and a central position respectively. Yang et al. (2018)
-    combined the two"):
+    Yang et al., EMNLP 2018, equations 4-6 and 10; which of P and D is predicted is what tells the
+    three apart (the preprint of the NAACL paper, section 4.2: NEIGHBOR and LOCAL_HARD "use local
+    Gaussian biases to revise the attention distribution by predicting a window size and a central
+    position respectively. Yang et al. (2018) combined the two"):
 
     | method     | P                | D                    | predictors                                       |
     | ---------- | ---------------- | -------------------- | ------------------------------------------------ |
@@ -212,9 +237,10 @@ class Gaussian(Method):
     the softmax and cut nothing off (released layer, and EMNLP 2018 section 3.3, "Fixed-Window"); this is also what
     gives P a gradient. `cut_off` is Luong's window: it leaves at least one key, since P lies within the sentence.
 
-    center, width: predictors of p and z, or None for the query's rank and `fixed_width`; a `width` [H] holds a free z
-        for each head, D = 50 · sigmoid(z).
-    minimum_width: the D so far counts as max(D, minimum_width + D / 10), a floor with a gradient; 0 is none.
+    center, width: predictors of p and z, or None for the query's rank and `fixed_width`; a `width`
+        [H] holds a free z for each head, D = 50 · sigmoid(z).
+    minimum_width: the D so far counts as max(D, minimum_width + D / 10), a floor with a gradient; 0
+    is none.
     """
 
     center: Predictor | None = None
@@ -235,7 +261,11 @@ class Gaussian(Method):
             predicted = HEAD_WINDOW_LIMIT * torch.sigmoid(self.width[h].double())
         else:
             predicted = sentence.length(i) * torch.sigmoid(self.width.scalar(sentence, h, i))
-        return torch.maximum(predicted, self.minimum_width + predicted / 10) if self.minimum_width else predicted
+        return (
+            torch.maximum(predicted, self.minimum_width + predicted / 10)
+            if self.minimum_width
+            else predicted
+        )
 
     def energy(self, sentence, h, i, s, j):
         sigma = self.width_of(sentence, h, i) / 2
@@ -244,16 +274,19 @@ class Gaussian(Method):
     def visible(self, sentence, h, i, s, j):
         if not self.cut_off:
             return True
-        return abs(j - self.center_of(sentence, h, i).item()) <= self.width_of(sentence, h, i).item()
+        return (
+            abs(j - self.center_of(sentence, h, i).item()) <= self.width_of(sentence, h, i).item()
+        )
 
 
 @dataclass(frozen=True)
 class MovingGaussian(Method):
-    """The energy -(j - P)^2 / (2 σ^2), σ = D / 2, around a centre that moves on: P_i = Σ_{k <= i} softplus(z_k) - 1.
+    """The energy -(j - P)^2 / (2 σ^2), σ = D / 2, around a centre that moves on: P_i = Σ_{k <= i}
+    softplus(z_k) - 1.
 
-    Graves (2013, equation 51) has P_i = P_{i-1} + exp(z_i); Battenberg et al. (2020) the softplus. Queries count from
-    the first of the target. z is what `step` predicts, plus bias [H]; D = exp(log_width) [H].
-    """
+    Graves (2013, equation 51) has P_i = P_{i-1} + exp(z_i); Battenberg et al. (2020) the softplus.
+    Queries count from the first of the target. z is what `step` predicts, plus bias [H]; D =
+    exp(log_width) [H]."""
 
     step: Predictor
     bias: Tensor
@@ -262,7 +295,9 @@ class MovingGaussian(Method):
     def energy(self, sentence, h, i, s, j):
         center = -1.0
         for k in range(i + 1):
-            center = center + torch.log1p(torch.exp(self.step.scalar(sentence, h, k) + self.bias[h].double()))
+            center = center + torch.log1p(
+                torch.exp(self.step.scalar(sentence, h, k) + self.bias[h].double())
+            )
         sigma = torch.exp(self.log_width[h].double()) / 2
         return -((j - center) ** 2) / (2 * sigma**2)
 
@@ -308,10 +343,9 @@ def local_attention(
 ) -> Tensor:
     """Attention with any of the methods, under one softmax for each query.
 
-    query [B, H, I, D]; key, value [B, H, J, D], I = J unless causal or cross; key_padding_mask [B, J], True = real
-    token. In cross-attention every query counts as real.
-    Returns [B, H, I, D] in float64; padding queries yield zeros. (Values may have a width of their own.)
-    """
+    query [B, H, I, D]; key, value [B, H, J, D], I = J unless causal or cross; key_padding_mask [B,
+    J], True = real token. In cross-attention every query counts as real. Returns [B, H, I, D] in
+    float64; padding queries yield zeros. (Values may have a width of their own.)"""
     B, H, I, _ = query.shape  # noqa: E741
     J = key.shape[2]
     all_methods: list[Method] = [HeadArea(head_area, head_boundary), *methods]
@@ -322,12 +356,17 @@ def local_attention(
         real = [j for j in range(J) if key_padding_mask is None or bool(key_padding_mask[b, j])]
         real_queries = [i for i in range(I) if cross or J - I + i in real]
         sentence = Sentence(
-            query[b][:, real_queries].double(), key[b][:, real].double(), value[b][:, real].double(), causal
+            query[b][:, real_queries].double(),
+            key[b][:, real].double(),
+            value[b][:, real].double(),
+            causal,
         )
         for h in range(H):
             for i in range(I):
                 if i in real_queries:
-                    outputs.append(attend_one_query(sentence, all_methods, h, real_queries.index(i)))
+                    outputs.append(
+                        attend_one_query(sentence, all_methods, h, real_queries.index(i))
+                    )
                 else:
                     outputs.append(torch.zeros(value.shape[3], dtype=torch.float64))
     return torch.stack(outputs).view(B, H, I, value.shape[3])

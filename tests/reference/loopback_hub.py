@@ -1,8 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A Hub on this machine: what huggingface_hub's client calls to make, fill and read a repository.
 
-Repositories live in memory. A commit's name is the hash of its files, so that a client sees whether something changed.
-"""
+Repositories live in memory. A commit's name is the hash of its files, so that a client sees whether
+something changed."""
 
 import base64
 import hashlib
@@ -36,7 +36,9 @@ class Repository:
 
     def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
         """The name and files of a commit; of a branch, those of the newest."""
-        commits = {self.name(files, number): files for number, files in enumerate(self.history, start=1)}
+        commits = {
+            self.name(files, number): files for number, files in enumerate(self.history, start=1)
+        }
         return (revision, commits[revision]) if revision in commits else (self.commit, self.files)
 
 
@@ -78,7 +80,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"errors": [], "warnings": []})
         elif re.fullmatch(r"/api/models/(.+)/preupload/.+", path):
             regular = {"uploadMode": "regular", "shouldIgnore": False}
-            self._json({"files": [{"path": file["path"], **regular} for file in json.loads(body)["files"]]})
+            self._json(
+                {"files": [{"path": file["path"], **regular} for file in json.loads(body)["files"]]}
+            )
         elif match := re.fullmatch(r"/api/models/(.+)/commit/.+", path):
             commit = self._commit(self.hub.repositories[match[1]], body)
             url = f"{self.hub.url}/{match[1]}/commit/{commit}"
@@ -104,8 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         if path == "/api/whoami-v2":
-            return self._json({"name": "tester", "type": "user", "orgs": [], "auth": {"type": "access_token"}})
-        described = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", path)
+            return self._json(
+                {"name": "tester", "type": "user", "orgs": [], "auth": {"type": "access_token"}}
+            )
+        described = re.fullmatch(
+            r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", path
+        )
         resolved = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         match = described or resolved
         repository = self.hub.repositories.get(match[1]) if match else None
@@ -117,13 +125,23 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {"X-Repo-Commit": commit}
             if resolved[3] not in oids:
                 return self._error("EntryNotFound", headers)
-            headers |= {"ETag": f'"{oids[resolved[3]]}"', "Content-Type": "application/octet-stream"}
+            headers |= {
+                "ETag": f'"{oids[resolved[3]]}"',
+                "Content-Type": "application/octet-stream",
+            }
             return self._send(200, files[resolved[3]], headers)
         if described[2] == "tree":
             sizes = {path: len(files[path]) for path in oids}
-            return self._json([{"type": "file", "path": p, "size": sizes[p], "oid": oid} for p, oid in oids.items()])
+            return self._json(
+                [
+                    {"type": "file", "path": p, "size": sizes[p], "oid": oid}
+                    for p, oid in oids.items()
+                ]
+            )
         info = {"id": match[1], "modelId": match[1], "sha": commit, "private": False, "tags": []}
-        return self._json({**info, "siblings": [{"rfilename": path} for path in oids], "downloads": 0, "likes": 0})
+        return self._json(
+            {**info, "siblings": [{"rfilename": path} for path in oids], "downloads": 0, "likes": 0}
+        )
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -132,7 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _error(self, code: str, headers: dict[str, str] | None = None) -> None:
-        self._send(404, json.dumps({"error": code}).encode(), {"X-Error-Code": code, **(headers or {})})
+        self._send(
+            404, json.dumps({"error": code}).encode(), {"X-Error-Code": code, **(headers or {})}
+        )
 
     def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

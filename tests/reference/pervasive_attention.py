@@ -1,10 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Loop oracle of Pervasive Attention (Elbayad et al., CoNLL 2018, sections 3 and 4.1), in float64.
 
-One cell (sentence b, target row i, source column j) after the other; only real cells exist, so padding cannot leak.
-A cell's features are a vector, a layer is a dictionary of them, and a kernel tap is a matrix-vector product. Written
-from the paper and the checkpoint's parameter names, not from the product. Autograd differentiates it.
-"""
+One cell (sentence b, target row i, source column j) after the other; only real cells exist, so
+padding cannot leak. A cell's features are a vector, a layer is a dictionary of them, and a kernel
+tap is a matrix-vector product. Written from the paper and the checkpoint's parameter names, not
+from the product. Autograd differentiates it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Statistics:
     variance: Tensor
     count: int
 
-    def running(self, old_mean: Tensor, old_variance: Tensor, momentum: float) -> tuple[Tensor, Tensor]:
+    def running(
+        self, old_mean: Tensor, old_variance: Tensor, momentum: float
+    ) -> tuple[Tensor, Tensor]:
         """The running statistics after this batch; their variance is the unbiased one, as torch's."""
         unbiased = self.variance * self.count / (self.count - 1)
         return (
@@ -45,10 +47,10 @@ class Statistics:
 class Result:
     """What the network computes.
 
-    features: H, [f_L] for every real cell. logits: [V] for every real row of a sentence that has a source.
-    attention: rho of equation 8 for every real cell, if the aggregation has it. statistics: what a training
-    forward found, under the name that stands before `.running_mean` in the state dict.
-    """
+    features: H, [f_L] for every real cell. logits: [V] for every real row of a sentence that has a
+    source. attention: rho of equation 8 for every real cell, if the aggregation has it. statistics:
+    what a training forward found, under the name that stands before `.running_mean` in the state
+    dict."""
 
     features: Grid
     logits: dict[Row, Tensor]
@@ -74,11 +76,11 @@ def multiply(grid: Grid, matrix: Tensor) -> Grid:
 
 
 def masked_convolution(grid: Grid, kernel: Tensor) -> Grid:
-    """The masked k x k convolution of figure 1: row i looks at rows i - r + 1 .. i and at columns j +- k // 2.
+    """The masked k x k convolution of figure 1: row i looks at rows i - r + 1 .. i and at columns j
+    +- k // 2.
 
-    kernel [out, in, r, k]: the last of its r rows is the row itself, the middle of its k columns is the column
-    itself. A cell that does not exist, beyond the edge or padding, is zero.
-    """
+    kernel [out, in, r, k]: the last of its r rows is the row itself, the middle of its k columns is
+    the column itself. A cell that does not exist, beyond the edge or padding, is zero."""
     out, _, r, k = kernel.shape
     result = {}
     for b, i, j in grid:
@@ -93,7 +95,9 @@ def masked_convolution(grid: Grid, kernel: Tensor) -> Grid:
 
 
 class Network:
-    """The network of one state dict and config; `training` chooses the batch's statistics over the running ones."""
+    """The network of one state dict and config; `training` chooses the batch's statistics over the
+    running ones.
+    """
 
     def __init__(self, state: dict[str, Tensor], config: Any, training: bool) -> None:
         self.state = {name: t.double() if t.is_floating_point() else t for name, t in state.items()}
@@ -102,7 +106,9 @@ class Network:
         self.statistics: dict[str, Statistics] = {}
 
     def normalize(self, grid: Grid, norm: str, running: str) -> Grid:
-        """ReLU(batch norm): weight and bias of `norm`, statistics of the first channels of `running`."""
+        """ReLU(batch norm): weight and bias of `norm`, statistics of the first channels of
+        `running`.
+        """
         weight, bias = self.state[f"{norm}.weight"], self.state[f"{norm}.bias"]
         if self.training:
             self.statistics[running] = find_statistics(grid)
@@ -112,13 +118,26 @@ class Network:
             mean = self.state[f"{running}.running_mean"][:channels]
             variance = self.state[f"{running}.running_var"][:channels]
         deviation = torch.sqrt(variance + self.config.batch_norm_eps)
-        return {cell: torch.relu((vector - mean) / deviation * weight + bias) for cell, vector in grid.items()}
+        return {
+            cell: torch.relu((vector - mean) / deviation * weight + bias)
+            for cell, vector in grid.items()
+        }
 
     def embedding(self, side: str, token: int, position: int) -> Tensor:
-        """x_j or y_i: the token's vector, or sqrt(1/2) of its sum with the position's; or sqrt(d) token + position."""
-        owner = "model.shared" if self.config.share_encoder_decoder_embeddings else f"model.{side}.embed_tokens"
+        """x_j or y_i: the token's vector, or sqrt(1/2) of its sum with the position's; or sqrt(d)
+        token + position.
+        """
+        owner = (
+            "model.shared"
+            if self.config.share_encoder_decoder_embeddings
+            else f"model.{side}.embed_tokens"
+        )
         vector = self.state[f"{owner}.weight"][token]
-        width, kind, scale = len(vector), self.config.position_embeddings, self.config.scale_embedding
+        width, kind, scale = (
+            len(vector),
+            self.config.position_embeddings,
+            self.config.scale_embedding,
+        )
         if scale:
             vector = math.sqrt(width) * vector
         if kind is None:
@@ -130,9 +149,14 @@ class Network:
             place = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])
         return vector + place if scale else math.sqrt(0.5) * (vector + place)
 
-    def input_grid(self, input_ids: Tensor, source_mask: Tensor, decoder_ids: Tensor, target_mask: Tensor) -> Grid:
+    def input_grid(
+        self, input_ids: Tensor, source_mask: Tensor, decoder_ids: Tensor, target_mask: Tensor
+    ) -> Grid:
         """Equation 1, and the convolution that halves its channels: real cells only."""
-        weight, bias = self.state[f"{DECODER}.input_projection.weight"], self.state[f"{DECODER}.input_projection.bias"]
+        weight, bias = (
+            self.state[f"{DECODER}.input_projection.weight"],
+            self.state[f"{DECODER}.input_projection.bias"],
+        )
         grid = {}
         for b in range(len(input_ids)):
             for i in range(decoder_ids.shape[1]):
@@ -146,7 +170,9 @@ class Network:
     def dense_layer(self, grid: Grid, index: int) -> Grid:
         """The g channels that a layer makes of everything before it (figure 3, bottom)."""
         name = f"{BLOCK}.layers.{index}"
-        hidden = multiply(self.normalize(grid, f"{name}.norm1", FEATURES), self.state[f"{name}.conv1.weight"])
+        hidden = multiply(
+            self.normalize(grid, f"{name}.norm1", FEATURES), self.state[f"{name}.conv1.weight"]
+        )
         kernel = self.state[f"{name}.conv2.weight"]
         k = self.config.kernel_size
         assert kernel.shape[2:] == (k // 2 + 1, k)
@@ -164,11 +190,18 @@ class Network:
         made = [grid]
         for index in range(self.config.num_layers):
             name = f"{DECODER}.residual_block.layers.{index}"
-            of_channels, bias = self.state[f"{name}.conv2.weight"], self.state[f"{name}.conv2.bias"]  # [C, 1, r, k]
-            kernel = of_channels.new_zeros(len(of_channels), len(of_channels), *of_channels.shape[2:])
+            of_channels, bias = (
+                self.state[f"{name}.conv2.weight"],
+                self.state[f"{name}.conv2.bias"],
+            )  # [C, 1, r, k]
+            kernel = of_channels.new_zeros(
+                len(of_channels), len(of_channels), *of_channels.shape[2:]
+            )
             for channel in range(len(of_channels)):
                 kernel[channel, channel] = of_channels[channel, 0]
-            new = masked_convolution({cell: self.linear(v, f"{name}.conv1") for cell, v in grid.items()}, kernel)
+            new = masked_convolution(
+                {cell: self.linear(v, f"{name}.conv1") for cell, v in grid.items()}, kernel
+            )
             grid = {cell: math.sqrt(0.5) * (grid[cell] + new[cell] + bias) for cell in grid}
             for cell, vector in grid.items():
                 hidden = torch.relu(self.linear(vector, f"{name}.fc1"))
@@ -189,7 +222,9 @@ class Network:
 
     def attention(self, grid: Grid, b: int, i: int) -> dict[int, Tensor]:
         """rho_i of equation 8: a weight for every real column."""
-        weight, bias = (self.state[f"{DECODER}.aggregation.attention.{part}"] for part in ("weight", "bias"))
+        weight, bias = (
+            self.state[f"{DECODER}.aggregation.attention.{part}"] for part in ("weight", "bias")
+        )
         energies = {j: weight[0] @ grid[(b, i, j)] + bias[0] for j in columns_of(grid, b, i)}
         largest = max(energy.item() for energy in energies.values())
         exponentials = {j: torch.exp(energy - largest) for j, energy in energies.items()}
@@ -197,19 +232,25 @@ class Network:
         return {j: exponential / total for j, exponential in exponentials.items()}
 
     def shares(self, grid: Grid, b: int, i: int) -> dict[int, Tensor]:
-        """What every real column adds to the pooled vector [f_L or 2 f_L] of row i: their sum is the pooled vector.
+        """What every real column adds to the pooled vector [f_L or 2 f_L] of row i: their sum is
+        the pooled vector.
 
-        Equations 2, 3 and 9; for the maximum the share of column j is H_ij on the channels B_ij, zero elsewhere.
-        """
+        Equations 2, 3 and 9; for the maximum the share of column j is H_ij on the channels B_ij,
+        zero elsewhere."""
         columns = columns_of(grid, b, i)
         length = len(columns)  # |s|
         parts: dict[int, list[Tensor]] = {j: [] for j in columns}
         if self.config.aggregation == "gated_max":
-            gates = {j: self.linear(grid[(b, i, j)], f"{DECODER}.aggregation.gate").chunk(2) for j in columns}
+            gates = {
+                j: self.linear(grid[(b, i, j)], f"{DECODER}.aggregation.gate").chunk(2)
+                for j in columns
+            }
             grid = {(b, i, j): value * torch.sigmoid(gate) for j, (value, gate) in gates.items()}
         if self.config.aggregation in ("max", "max_attention", "gated_max"):
             channels = len(grid[(b, i, columns[0])])
-            winners = [max(columns, key=lambda j: grid[(b, i, j)][d].item()) for d in range(channels)]
+            winners = [
+                max(columns, key=lambda j: grid[(b, i, j)][d].item()) for d in range(channels)
+            ]
             for j in columns:
                 wins = torch.tensor([float(winner == j) for winner in winners], dtype=torch.float64)
                 parts[j].append(wins * grid[(b, i, j)])
@@ -223,14 +264,18 @@ class Network:
         return {j: torch.cat(part) for j, part in parts.items()}
 
     def words(self) -> tuple[Tensor, Tensor]:
-        """E [V, pooled channels] and bias [V] with logits = E pooled + bias (equation 4), through d_t if tied."""
+        """E [V, pooled channels] and bias [V] with logits = E pooled + bias (equation 4), through
+        d_t if tied.
+        """
         bias = self.state["lm_head.bias"]
         if not self.config.tie_word_embeddings:
             return self.state["lm_head.weight"], bias
         shared = self.config.share_encoder_decoder_embeddings
         table = self.state["model.shared.weight" if shared else f"{DECODER}.embed_tokens.weight"]
         projection = f"{DECODER}.output_projection"
-        return table @ self.state[f"{projection}.weight"], bias + table @ self.state[f"{projection}.bias"]
+        return table @ self.state[f"{projection}.weight"], bias + table @ self.state[
+            f"{projection}.bias"
+        ]
 
 
 def run(
@@ -244,21 +289,27 @@ def run(
 ) -> Result:
     """Runs the network without dropout.
 
-    state: the state dict, its tensors as leaves if gradients are wanted. input_ids and source_mask [B, J],
-    decoder_input_ids and target_mask [B, I], 1 = real. training: norms use the batch's statistics.
-    """
+    state: the state dict, its tensors as leaves if gradients are wanted. input_ids and source_mask
+    [B, J], decoder_input_ids and target_mask [B, I], 1 = real. training: norms use the batch's
+    statistics."""
     network = Network(state, config, training)
-    features = network.features(network.input_grid(input_ids, source_mask, decoder_input_ids, target_mask))
+    features = network.features(
+        network.input_grid(input_ids, source_mask, decoder_input_ids, target_mask)
+    )
     matrix, bias = network.words()
     logits, attention = {}, {}
     for b, i in sorted({(b, i) for b, i, _ in features}):
         logits[(b, i)] = matrix @ sum(network.shares(features, b, i).values()) + bias
         if "attention" in config.aggregation:
-            attention.update({(b, i, j): rho for j, rho in network.attention(features, b, i).items()})
+            attention.update(
+                {(b, i, j): rho for j, rho in network.attention(features, b, i).items()}
+            )
     return Result(features, logits, attention, network.statistics)
 
 
-def alignment(state: dict[str, Tensor], config: Any, result: Result, words: Tensor) -> dict[Cell, Tensor]:
+def alignment(
+    state: dict[str, Tensor], config: Any, result: Result, words: Tensor
+) -> dict[Cell, Tensor]:
     """alpha_ij(w): what source column j adds to the logit of the word w = words[b, i] (equation 7).
 
     words [B, I]. The sum over j and `word_bias` make the logit, for every aggregation.

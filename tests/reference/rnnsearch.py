@@ -1,10 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Loop oracle of RNNsearch: a bi-directional encoder and an attentive decoder (Bahdanau et al., ICLR 2015), with the
-LSTM, the energies, the attentional state and the input feeding of Luong et al. (EMNLP 2015).
+"""Loop oracle of RNNsearch: a bi-directional encoder and an attentive decoder (Bahdanau et al.,
+ICLR 2015), with the LSTM, the energies, the attentional state and the input feeding of Luong et al.
+(EMNLP 2015).
 
-One sentence, one step, one source position at a time, without dropout. Written from the papers and the parameters'
-names, not from the product. Autograd differentiates it; the result has the weights' type.
-"""
+One sentence, one step, one source position at a time, without dropout. Written from the papers and
+the parameters' names, not from the product. Autograd differentiates it; the result has the weights'
+type."""
 
 from __future__ import annotations
 
@@ -18,11 +19,15 @@ ATTENTION = "model.decoder.attention"
 State = tuple[Tensor, Tensor]  # an LSTM's hidden state and its cell, of one width
 
 
-def lstm_step(weights: Mapping[str, Tensor], lstm: str, suffix: str, x: Tensor, state: State) -> State:
+def lstm_step(
+    weights: Mapping[str, Tensor], lstm: str, suffix: str, x: Tensor, state: State
+) -> State:
     """One step of the torch.nn.LSTM called `lstm`; its gates stand in the order i, f, g, o."""
     hidden, cell = state
     gates = weights[f"{lstm}.weight_ih_{suffix}"] @ x + weights[f"{lstm}.bias_ih_{suffix}"]
-    gates = gates + weights[f"{lstm}.weight_hh_{suffix}"] @ hidden + weights[f"{lstm}.bias_hh_{suffix}"]
+    gates = (
+        gates + weights[f"{lstm}.weight_hh_{suffix}"] @ hidden + weights[f"{lstm}.bias_hh_{suffix}"]
+    )
     i, f, g, o = gates.chunk(4)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(cell), cell
@@ -49,7 +54,9 @@ def encode(weights: Mapping[str, Tensor], source: list[int]) -> tuple[list[Tenso
     return states, torch.cat([forward[len(source) - 1], backward[0]])
 
 
-def energy(weights: Mapping[str, Tensor], attention: str, hidden: Tensor, source_state: Tensor) -> Tensor:
+def energy(
+    weights: Mapping[str, Tensor], attention: str, hidden: Tensor, source_state: Tensor
+) -> Tensor:
     """How well the decoder's hidden state [d] and one source state [d] fit together: a scalar."""
     if attention == "dot":
         return hidden @ source_state
@@ -67,7 +74,9 @@ def attend(
     weights: Mapping[str, Tensor], attention: str, hidden: Tensor, source_states: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """The attentional state [d] of the decoder's hidden state [d], and the attention weights [J]."""
-    alpha = torch.softmax(torch.stack([energy(weights, attention, hidden, s) for s in source_states]), dim=0)
+    alpha = torch.softmax(
+        torch.stack([energy(weights, attention, hidden, s) for s in source_states]), dim=0
+    )
     context = torch.zeros_like(source_states[0])
     for j, source_state in enumerate(source_states):
         context = context + alpha[j] * source_state
@@ -76,15 +85,23 @@ def attend(
 
 
 def logits(
-    weights: Mapping[str, Tensor], source: list[int], target: list[int], *, attention: str, input_feeding: bool
+    weights: Mapping[str, Tensor],
+    source: list[int],
+    target: list[int],
+    *,
+    attention: str,
+    input_feeding: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Logits [I, V] and attention weights [I, J] of the decoder inputs `target`, I tokens, for `source`, J tokens.
+    """Logits [I, V] and attention weights [I, J] of the decoder inputs `target`, I tokens, for
+    `source`, J tokens.
 
-    attention: "dot" h·s_j, "general" h·(K s_j) or "additive" v·tanh(Q h + q + K s_j), h being the hidden state of
-    the same step. With input_feeding a step reads [embedding ; attentional state of the step before], zeros at first.
-    """
+    attention: "dot" h·s_j, "general" h·(K s_j) or "additive" v·tanh(Q h + q + K s_j), h being the
+    hidden state of the same step. With input_feeding a step reads [embedding ; attentional state of
+    the step before], zeros at first."""
     source_states, last = encode(weights, source)
-    bridge = torch.tanh(weights["model.decoder.bridge.weight"] @ last + weights["model.decoder.bridge.bias"])
+    bridge = torch.tanh(
+        weights["model.decoder.bridge.weight"] @ last + weights["model.decoder.bridge.bias"]
+    )
     hidden, cell = bridge.chunk(2)
     attentional = hidden.new_zeros(len(weights[f"{ATTENTION}.output_projection.weight"]))
     rows, alphas = [], []

@@ -7,33 +7,61 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference.local_attention import local_attention as oracle_without_methods
-from reference.locality_block import block_parameter_shapes, block_self_attention, masked_self_attention, summary_of
+from reference.locality_block import (
+    block_parameter_shapes,
+    block_self_attention,
+    masked_self_attention,
+    summary_of,
+)
 from reference.locality_cnn import cnn_parameter_shapes, convolutions
-from reference.locality_methods import BiDirectional, Gaussian, Predictor, RelativePositions, local_attention
+from reference.locality_methods import (
+    BiDirectional,
+    Gaussian,
+    Predictor,
+    RelativePositions,
+    local_attention,
+)
 
 
 def states(batch: int = 2, heads: int = 4, length: int = 5, width: int = 3) -> list[torch.Tensor]:
     return [torch.randn(batch, heads, length, width, dtype=torch.float64) for _ in range(3)]
 
 
-@pytest.mark.parametrize(("window", "area", "boundary"), [(None, 1, "mask"), (3, 3, "mask"), (3, 3, "circular")])
+@pytest.mark.parametrize(
+    ("window", "area", "boundary"), [(None, 1, "mask"), (3, 3, "mask"), (3, 3, "circular")]
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_without_a_method_it_is_windowed_attention(window, area, boundary, causal):
     query, key, value = states()
     options = {"window": window, "head_area": area, "head_boundary": boundary, "causal": causal}
     torch.testing.assert_close(
-        local_attention(query, key, value, **options), oracle_without_methods(query, key, value, **options)
+        local_attention(query, key, value, **options),
+        oracle_without_methods(query, key, value, **options),
     )
 
 
 def test_rel_pos_by_hand():
-    """Two tokens, one head, D = 1, q = 2, keys 0, clip 1: energies are 2 a^K; only the distance tells keys apart."""
-    query, key, value = torch.full((1, 1, 2, 1), 2.0), torch.zeros(1, 1, 2, 1), torch.tensor([10.0, 20.0])
-    key_table, value_table = torch.tensor([[0.5], [0.0], [-0.5]]), torch.tensor([[1.0], [2.0], [3.0]])
-    output = local_attention(query, key, value.view(1, 1, 2, 1), [RelativePositions(key_table, value_table, 1)])
+    """Two tokens, one head, D = 1, q = 2, keys 0, clip 1: energies are 2 a^K; only the distance
+    tells keys apart.
+    """
+    query, key, value = (
+        torch.full((1, 1, 2, 1), 2.0),
+        torch.zeros(1, 1, 2, 1),
+        torch.tensor([10.0, 20.0]),
+    )
+    key_table, value_table = (
+        torch.tensor([[0.5], [0.0], [-0.5]]),
+        torch.tensor([[1.0], [2.0], [3.0]]),
+    )
+    output = local_attention(
+        query, key, value.view(1, 1, 2, 1), [RelativePositions(key_table, value_table, 1)]
+    )
     before = math.exp(1) / (math.exp(1) + 1)  # query 1 on key 0, energy 2 * 0.5 against 0
     after = math.exp(-1) / (math.exp(-1) + 1)  # query 0 on key 1
-    expected = [(1 - after) * (10 + 2) + after * (20 + 3), before * (10 + 1) + (1 - before) * (20 + 2)]
+    expected = [
+        (1 - after) * (10 + 2) + after * (20 + 3),
+        before * (10 + 1) + (1 - before) * (20 + 2),
+    ]
     torch.testing.assert_close(output.flatten(), torch.tensor(expected, dtype=torch.float64))
 
 
@@ -41,14 +69,21 @@ def test_rel_pos_by_hand():
 def test_rel_pos_of_one_table_per_head_takes_the_keys_head(head_area, expected):
     zeros = torch.zeros(1, 2, 1, 1, dtype=torch.float64)
     method = RelativePositions(torch.zeros(2, 1, 1), torch.tensor([1.0, 5.0]).view(2, 1, 1), 0)
-    assert local_attention(zeros, zeros, zeros, [method], head_area=head_area).flatten().tolist() == expected
+    assert (
+        local_attention(zeros, zeros, zeros, [method], head_area=head_area).flatten().tolist()
+        == expected
+    )
 
 
 def test_bi_direct_first_half_sees_the_past_second_half_the_future():
     query, key, value = states()
     output = local_attention(query, key, value, [BiDirectional()])
-    torch.testing.assert_close(output[:, :2], local_attention(query, key, value, causal=True)[:, :2])
-    torch.testing.assert_close(output[:, 2:, -1], value[:, 2:, -1])  # the last token's future is itself
+    torch.testing.assert_close(
+        output[:, :2], local_attention(query, key, value, causal=True)[:, :2]
+    )
+    torch.testing.assert_close(
+        output[:, 2:, -1], value[:, 2:, -1]
+    )  # the last token's future is itself
     torch.testing.assert_close(output[:, 2:, 0], local_attention(query, key, value)[:, 2:, 0])
 
 
@@ -62,7 +97,10 @@ def test_window_and_bi_direct_leave_the_past_half_of_the_window():
 
 def predictor(width: int, value: float = 0.0, of_keys: bool = False) -> Predictor:
     """Of four heads of width 3, whose last layer has equal weights."""
-    weights = torch.randn(width, 12, dtype=torch.float64), torch.full((4, width), value, dtype=torch.float64)
+    weights = (
+        torch.randn(width, 12, dtype=torch.float64),
+        torch.full((4, width), value, dtype=torch.float64),
+    )
     return Predictor(*weights, of_keys)
 
 
@@ -82,23 +120,32 @@ def test_gaussian_by_hand(method, center, width):
     """Query 3 of five tokens; a predictor of zero gives half of them."""
     query, key, value = states(batch=1)
     output = local_attention(torch.zeros_like(query), key, value, [method])
-    weights = torch.tensor([math.exp(-2 * (j - center) ** 2 / width**2) for j in range(5)], dtype=torch.float64)
+    weights = torch.tensor(
+        [math.exp(-2 * (j - center) ** 2 / width**2) for j in range(5)], dtype=torch.float64
+    )
     torch.testing.assert_close(output[0, 2, 3], (weights / weights.sum()) @ value[0, 2])
 
 
 def test_the_window_of_a_layer_is_that_of_the_mean_key():
     """One token's mean key is its key; as in a causal layer, where the first query sees no other."""
     query, key, value = states(batch=1)
-    weight, head_weight = torch.randn(12, 12, dtype=torch.float64), torch.randn(4, 12, dtype=torch.float64)
+    weight, head_weight = (
+        torch.randn(12, 12, dtype=torch.float64),
+        torch.randn(4, 12, dtype=torch.float64),
+    )
     of_keys, of_queries = (
-        Gaussian(predictor(12), Predictor(weight, head_weight, own), minimum_width=0.1) for own in (True, False)
+        Gaussian(predictor(12), Predictor(weight, head_weight, own), minimum_width=0.1)
+        for own in (True, False)
     )
     same = key.mean(dim=2, keepdim=True).expand_as(query)
     torch.testing.assert_close(
-        local_attention(same, key, value, [of_keys]), local_attention(same, key, value, [of_queries])
+        local_attention(same, key, value, [of_keys]),
+        local_attention(same, key, value, [of_queries]),
     )
     first = local_attention(key, key, value, [of_keys], causal=True)[:, :, 0]
-    torch.testing.assert_close(first, local_attention(key, key, value, [of_queries], causal=True)[:, :, 0])
+    torch.testing.assert_close(
+        first, local_attention(key, key, value, [of_queries], causal=True)[:, :, 0]
+    )
 
 
 def test_a_wide_gaussian_tends_to_plain_attention():
@@ -106,15 +153,21 @@ def test_a_wide_gaussian_tends_to_plain_attention():
     plain = local_attention(query, key, value)
     wide = local_attention(query, key, value, [Gaussian(center=predictor(6), fixed_width=1e6)])
     torch.testing.assert_close(wide, plain, atol=1e-9, rtol=0)
-    torch.testing.assert_close(local_attention(query, key, value, [Gaussian(fixed_width=0.1)]), value)
+    torch.testing.assert_close(
+        local_attention(query, key, value, [Gaussian(fixed_width=0.1)]), value
+    )
 
 
 def test_the_cut_off_window_leaves_the_keys_within_the_width():
     query, key, _ = states(batch=1)
     value = torch.eye(5, dtype=torch.float64).expand(1, 4, 5, 5)
     method = Gaussian(center=predictor(6), fixed_width=1.0, cut_off=True)
-    weights = local_attention(query, key, value, [method])  # [1, 4, 5, 5]: the attention weights themselves
-    assert (weights > 0).tolist() == torch.tensor([False, False, True, True, False]).expand(1, 4, 5, 5).tolist()
+    weights = local_attention(
+        query, key, value, [method]
+    )  # [1, 4, 5, 5]: the attention weights themselves
+    assert (weights > 0).tolist() == torch.tensor([False, False, True, True, False]).expand(
+        1, 4, 5, 5
+    ).tolist()
 
 
 def test_methods_compose_under_one_softmax():
@@ -122,7 +175,12 @@ def test_methods_compose_under_one_softmax():
     query, key, value = states(batch=1, heads=2, length=3)
     tables = torch.randn(2, 2, 3, 3, dtype=torch.float64)
     composed = local_attention(
-        query, key, value, [RelativePositions(*tables, 1), Gaussian(fixed_width=2.0)], window=3, head_area=3
+        query,
+        key,
+        value,
+        [RelativePositions(*tables, 1), Gaussian(fixed_width=2.0)],
+        window=3,
+        head_area=3,
     )
     energies, values = [], []
     for s in range(2):
@@ -138,7 +196,10 @@ def test_methods_compose_under_one_softmax():
 
 
 def random_parameters(shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
-    return {name: torch.randn(shape, dtype=torch.float64, requires_grad=True) / 2 for name, shape in shapes.items()}
+    return {
+        name: torch.randn(shape, dtype=torch.float64, requires_grad=True) / 2
+        for name, shape in shapes.items()
+    }
 
 
 def test_masked_self_attention_by_hand():
@@ -160,7 +221,9 @@ def test_summary_by_hand():
 
 
 def test_block_sees_its_block_and_the_blocks_of_its_direction():
-    """With the backward half of the output projection at zero a token sees its own block and the ones before."""
+    """With the backward half of the output projection at zero a token sees its own block and the
+    ones before.
+    """
     parameters = random_parameters(block_parameter_shapes(4, 3))
     parameters["output.weight"] = parameters["output.weight"] * torch.tensor([1.0] * 3 + [0.0] * 3)
     tokens = torch.randn(1, 5, 4, dtype=torch.float64, requires_grad=True)
@@ -169,7 +232,8 @@ def test_block_sees_its_block_and_the_blocks_of_its_direction():
     for i in range(5):
         (gradient,) = torch.autograd.grad(output[0, i].square().sum(), tokens, retain_graph=True)
         rows.append(gradient[0].any(dim=-1).nonzero().flatten().tolist())
-    # The last token of the last block seen reaches nothing: forward, no token of its block attends to it
+    # The last token of the last block seen reaches nothing: forward, no token of its block attends
+    # to it
     assert rows == [[0], [0, 1], [0, 2], [0, 2, 3], [0, 2, 4]]
 
 
@@ -178,8 +242,12 @@ def test_convolutions_equal_torchs():
     x = tokens = torch.randn(2, 5, 4, dtype=torch.float64)
     for n in range(2):
         normed = F.layer_norm(x, (4,), parameters[f"{n}.norm.weight"], parameters[f"{n}.norm.bias"])
-        taps = F.conv1d(normed.transpose(1, 2), parameters[f"{n}.depthwise.weight"], padding=1, groups=4)
-        taps = F.conv1d(taps, parameters[f"{n}.pointwise.weight"], parameters[f"{n}.pointwise.bias"])
+        taps = F.conv1d(
+            normed.transpose(1, 2), parameters[f"{n}.depthwise.weight"], padding=1, groups=4
+        )
+        taps = F.conv1d(
+            taps, parameters[f"{n}.pointwise.weight"], parameters[f"{n}.pointwise.bias"]
+        )
         x = x + F.relu(taps).transpose(1, 2)
     torch.testing.assert_close(convolutions(tokens, parameters), x)
 

@@ -19,7 +19,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 def emulate(browser, *, width=1200, scheme="light"):
     browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False},
     )
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -32,11 +33,15 @@ def page(chromium, report, tmp_path):
     chromium.get_log("browser"), chromium.get_log("performance")
     chromium.get((tmp_path / "report.html").as_uri())
     yield chromium
-    assert chromium.get_log("browser") == []  # no error, nothing that the page's policy had to block
+    assert (
+        chromium.get_log("browser") == []
+    )  # no error, nothing that the page's policy had to block
 
 
 def texts(browser, selector):
-    script = "return [...document.querySelectorAll(arguments[0])].map(node => node.innerText.trim())"
+    script = (
+        "return [...document.querySelectorAll(arguments[0])].map(node => node.innerText.trim())"
+    )
     return browser.execute_script(script, selector)  # at one moment, whatever the page does next
 
 
@@ -45,18 +50,26 @@ def headings(browser):
 
 
 def status_is(browser, beginning):
-    WebDriverWait(browser, 30).until(lambda b: b.find_element(By.ID, "status").text.startswith(beginning))
+    WebDriverWait(browser, 30).until(
+        lambda b: b.find_element(By.ID, "status").text.startswith(beginning)
+    )
 
 
 def test_opens_without_network_and_pages(page):
     requests = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    urls = [r["params"]["request"]["url"] for r in requests if r["method"] == "Network.requestWillBeSent"]
+    urls = [
+        r["params"]["request"]["url"]
+        for r in requests
+        if r["method"] == "Network.requestWillBeSent"
+    ]
     assert urls == [page.current_url]
     status_is(page, "45 of 45 sentences, page 1 of 3")
     assert headings(page) == list(range(20))
     page.find_element(By.ID, "next").click()
     assert headings(page) == list(range(20, 40))
-    assert page.switch_to.active_element.get_attribute("id") == "examples"  # a screen reader goes on from there
+    assert (
+        page.switch_to.active_element.get_attribute("id") == "examples"
+    )  # a screen reader goes on from there
     page.find_element(By.ID, "next").click()
     assert not page.find_element(By.ID, "next").is_enabled()
     assert headings(page) == list(range(40, 45))
@@ -71,12 +84,17 @@ def test_opens_without_network_and_pages(page):
 
 def test_sorts(page, report):
     Select(page.find_element(By.ID, "sort")).select_by_visible_text("chrF: ours minus theirs")
-    gain = np.round(report.systems[0].segment_scores[0], 2) - np.round(report.systems[1].segment_scores[0], 2)
+    gain = np.round(report.systems[0].segment_scores[0], 2) - np.round(
+        report.systems[1].segment_scores[0], 2
+    )
     assert headings(page) == sorted(range(45), key=lambda row: (gain[row], row))[:20]
     Select(page.find_element(By.ID, "order")).select_by_visible_text("highest first")
     assert headings(page) == sorted(range(45), key=lambda row: (-gain[row], row))[:20]
     Select(page.find_element(By.ID, "sort")).select_by_visible_text("length of the source")
-    assert headings(page) == sorted(range(45), key=lambda row: (-len(report.sources[row].split()), row))[:20]
+    assert (
+        headings(page)
+        == sorted(range(45), key=lambda row: (-len(report.sources[row].split()), row))[:20]
+    )
 
 
 def test_searches_all_text_whatever_the_case_and_form_of_its_characters(page, report):
@@ -85,7 +103,11 @@ def test_searches_all_text_whatever_the_case_and_form_of_its_characters(page, re
     box.send_keys("schläft ROT")
     ours, theirs = (system.runs[0] for system in report.systems)
     everything = zip(report.sources, report.references, ours, theirs, strict=True)
-    rows = [row for row, lines in enumerate(everything) if any("schläft rot" in line.lower() for line in lines)]
+    rows = [
+        row
+        for row, lines in enumerate(everything)
+        if any("schläft rot" in line.lower() for line in lines)
+    ]
     assert rows
     status_is(page, f"{len(rows)} of 45 sentences")
     assert headings(page) == rows[:20]
@@ -103,17 +125,30 @@ def test_searches_all_text_whatever_the_case_and_form_of_its_characters(page, re
     status_is(page, "1 of 45 sentences")
     assert headings(page) == [7]
     text = "a\x85b\u2028c\ufeffd\x1ce\xa0\u3000f\u200bg\t "  # words are Python's
-    assert page.execute_script("return [words(arguments[0]), words(' ')]", text) == [text.split(), []]
+    assert page.execute_script("return [words(arguments[0]), words(' ')]", text) == [
+        text.split(),
+        [],
+    ]
 
 
 def test_marks_differences(page, report):
     Select(page.find_element(By.ID, "against")).select_by_visible_text("the reference")
-    for item, row in zip(page.find_elements(By.CSS_SELECTOR, ".example"), headings(page), strict=True):
+    for item, row in zip(
+        page.find_elements(By.CSS_SELECTOR, ".example"), headings(page), strict=True
+    ):
         for place, text in enumerate(item.find_elements(By.CSS_SELECTOR, ".text")):
-            script = "return [...arguments[0].childNodes].map(n => [n.nodeName, n.textContent.trim()])"
+            script = (
+                "return [...arguments[0].childNodes].map(n => [n.nodeName, n.textContent.trim()])"
+            )
             parts = page.execute_script(script, text)
-            for kind, line in (("INS", report.systems[place].runs[0][row]), ("DEL", report.references[row])):
-                assert " ".join(words for name, words in parts if name in ("#text", kind) and words) == line
+            for kind, line in (
+                ("INS", report.systems[place].runs[0][row]),
+                ("DEL", report.references[row]),
+            ):
+                assert (
+                    " ".join(words for name, words in parts if name in ("#text", kind) and words)
+                    == line
+                )
     Select(page.find_element(By.ID, "against")).select_by_visible_text("nothing")
     assert not page.find_elements(By.CSS_SELECTOR, ".example ins, .example del")
     Select(page.find_element(By.ID, "against")).select_by_visible_text("theirs")
@@ -127,10 +162,14 @@ def test_opens_an_alignment_with_the_keyboard(page, report):
     dialog = page.find_element(By.ID, "alignment")
     assert dialog.is_displayed()
     assert texts(page, ".matrix tbody th") == report.systems[0].runs[0][0].split()
-    assert len(page.find_elements(By.CSS_SELECTOR, ".matrix thead th")) == 1 + len(report.sources[0].split())
+    assert len(page.find_elements(By.CSS_SELECTOR, ".matrix thead th")) == 1 + len(
+        report.sources[0].split()
+    )
     assert texts(page, ".matrix tbody tr:first-child td")[:3] == ["99", "-5", "-5"]
     places = "return [...document.querySelectorAll('.best')].map(n => [n.cellIndex - 1, n.parentElement.rowIndex - 1])"
-    assert sorted(map(tuple, page.execute_script(places))) == sorted(report.systems[0].alignments[0].links)
+    assert sorted(map(tuple, page.execute_script(places))) == sorted(
+        report.systems[0].alignments[0].links
+    )
     assert "for each target word, 2-0 0-1." in page.find_element(By.ID, "alignment-note").text
     page.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert not dialog.is_displayed()
@@ -189,7 +228,9 @@ return [found, edges];
 
 
 def test_texts_of_a_page_stand_beside_each_other(page, report, tmp_path):
-    pages = dataclasses.replace(report, references=[report.references[0] + " word" * 300, *report.references[1:]])
+    pages = dataclasses.replace(
+        report, references=[report.references[0] + " word" * 300, *report.references[1:]]
+    )
     write_report(pages, tmp_path / "pages.html")
     page.get((tmp_path / "pages.html").as_uri())
     tops = "return [...arguments[0].querySelectorAll('dd')].map(n => Math.round(n.getBoundingClientRect().top))"
@@ -203,7 +244,9 @@ def test_texts_of_a_page_stand_beside_each_other(page, report, tmp_path):
 
 def test_a_phone_needs_no_sideways_scrolling_and_long_names_have_room(page, report, tmp_path):
     names = [f"{'transformer_with_areas_' * 3}{number}" for number in (1, 2)]
-    systems = [dataclasses.replace(own, name=name) for own, name in zip(report.systems, names, strict=True)]
+    systems = [
+        dataclasses.replace(own, name=name) for own, name in zip(report.systems, names, strict=True)
+    ]
     write_report(dataclasses.replace(report, systems=systems), tmp_path / "long.html")
     inside = "n.getBoundingClientRect().left >= n.closest('td').getBoundingClientRect().left"
     for address in (page.current_url, (tmp_path / "long.html").as_uri()):
@@ -211,7 +254,9 @@ def test_a_phone_needs_no_sideways_scrolling_and_long_names_have_room(page, repo
         for width in (1200, 390):
             emulate(page, width=width)
             assert page.execute_script("return document.documentElement.scrollWidth") <= width
-            assert page.execute_script(f"return [...document.querySelectorAll('.test')].every(n => {inside})")
+            assert page.execute_script(
+                f"return [...document.querySelectorAll('.test')].every(n => {inside})"
+            )
             assert page.execute_script(
                 "return [...document.querySelectorAll('button, input, select, figure, .example')]"
                 f".every(n => n.getBoundingClientRect().right <= {width})"
@@ -219,13 +264,27 @@ def test_a_phone_needs_no_sideways_scrolling_and_long_names_have_room(page, repo
 
 
 def test_everything_has_a_name_for_screen_readers(page):
-    page.find_element(By.CSS_SELECTOR, ".contents a[href='#plots-heading']").click()  # opens what is folded
+    page.find_element(
+        By.CSS_SELECTOR, ".contents a[href='#plots-heading']"
+    ).click()  # opens what is folded
     nodes = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     named = {}
     for node in nodes:
         if not node.get("ignored"):
-            named.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
-    for role in ("button", "combobox", "searchbox", "spinbutton", "checkbox", "image", "region", "search", "heading"):
+            named.setdefault(node["role"]["value"], []).append(
+                node.get("name", {}).get("value", "")
+            )
+    for role in (
+        "button",
+        "combobox",
+        "searchbox",
+        "spinbutton",
+        "checkbox",
+        "image",
+        "region",
+        "search",
+        "heading",
+    ):
         assert named[role], role
         assert all(name.strip() for name in named[role]), (role, named[role])
     assert "Alignment of sentence 1 by ours" in named["button"]

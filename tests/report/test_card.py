@@ -25,7 +25,9 @@ def plot(name, system=None, title="scores [x](secret.png)"):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """The folder of a run with the plots of a report in its card."""
-    monkeypatch.setattr("csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn"))
+    monkeypatch.setattr(
+        "csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn")
+    )
     folder = tmp_path / "run"
     CsanConfig().save_pretrained(folder)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
@@ -35,19 +37,28 @@ def run(tmp_path, monkeypatch):
 
 
 def show(run, *plots):
-    show_in_card(Report("t", [], [], [], [System("run", [[]]), System("theirs", [[]])], list(plots)), run)
+    show_in_card(
+        Report("t", [], [], [], [System("run", [[]]), System("theirs", [[]])], list(plots)), run
+    )
     return (run / "README.md").read_text()
 
 
 def test_the_card_shows_the_plots_of_the_first_system(run):
     before = (run / "README.md").read_text()
-    text = show(run, plot("by_length"), plot("windows_run", "run", "run: windows"), plot("windows_theirs", "theirs"))
+    text = show(
+        run,
+        plot("by_length"),
+        plot("windows_run", "run", "run: windows"),
+        plot("windows_theirs", "theirs"),
+    )
     start, end = text.index("## Plots"), text.index("## Limits")
     assert text[:start] + text[end:] == before  # nothing else is changed
     assert "[![run: windows](plots/windows_run.png)](plots/windows_run.svg)" in text
     assert {f"plots/{path.name}" for path in (run / "plots").iterdir()} == SHOWN
     for name in SHOWN:
-        assert (run / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+        assert (
+            (run / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+        )
     assert card_problems(ModelCard(text), json.loads((run / "results.json").read_text())) == []
 
 
@@ -55,7 +66,9 @@ def test_what_is_uploaded_is_what_the_card_shows(run):
     show(run, plot("by_length"), plot("windows_run", "run"))
     for name in ("secret.png", "plots/other.svg", "plots/notes.txt"):
         (run / name).write_text("private")
-    assert {name for name in public_files(run) if name.endswith((".png", ".svg", ".txt"))} - {"locality.png"} == SHOWN
+    assert {name for name in public_files(run) if name.endswith((".png", ".svg", ".txt"))} - {
+        "locality.png"
+    } == SHOWN
     svg = run / "plots" / "by_length.svg"
     svg.write_text(f"<svg><text>{run}/notes</text></svg>")
     cleaned = public_content(run, "plots/by_length.svg", svg, run / "recipe.yaml")
@@ -68,7 +81,9 @@ def test_what_is_uploaded_is_what_the_card_shows(run):
 
 
 def test_a_later_report_replaces_the_plots(run, tmp_path):
-    with pytest.raises(ValueError, match=r"no recipe.yaml and results.json.*--card needs a run's folder"):
+    with pytest.raises(
+        ValueError, match=r"no recipe.yaml and results.json.*--card needs a run's folder"
+    ):
         show(tmp_path, plot("a"))
     show(run, plot("by_length"), plot("windows_run", "run"))
     text = show(run, plot("by_length"))
@@ -76,4 +91,6 @@ def test_a_later_report_replaces_the_plots(run, tmp_path):
     assert {path.name for path in (run / "plots").iterdir()} == {"by_length.png", "by_length.svg"}
     copy = copy_model_card(run, tmp_path / "cards" / "tiny.md")
     assert "(tiny_by_length.png)](tiny_by_length.svg)" in copy.read_text()
-    assert {"tiny_by_length.png", "tiny_by_length.svg"} <= {path.name for path in copy.parent.iterdir()}
+    assert {"tiny_by_length.png", "tiny_by_length.svg"} <= {
+        path.name for path in copy.parent.iterdir()
+    }

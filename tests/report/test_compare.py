@@ -18,7 +18,13 @@ from csan_hf.analysis import align, channel_shares
 from csan_hf.analysis.figures import page_svg
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
-from csan_hf.evaluation.metrics import WordErrorRate, load_metric, load_metrics, register_metric, unregister_metric
+from csan_hf.evaluation.metrics import (
+    WordErrorRate,
+    load_metric,
+    load_metrics,
+    register_metric,
+    unregister_metric,
+)
 from csan_hf.evaluation.significance import (
     confidence_interval,
     holm_adjusted,
@@ -26,32 +32,54 @@ from csan_hf.evaluation.significance import (
     resample,
     shown_p_value,
 )
-from csan_hf.report import Report, System, compare, compare_systems, load_systems, render_report, write_report
+from csan_hf.report import (
+    Report,
+    System,
+    compare,
+    compare_systems,
+    load_systems,
+    render_report,
+    write_report,
+)
 from csan_hf.report.plots import alignment_plots, attention_plots
 from csan_hf.report.systems import ScoreCell
 from csan_hf.text_files import open_lines
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
-REFERENCES = ["die Zahl ist eins.", "zwei <b>", "drei & vier </script>", "fünf", "sechs sieben acht"]
+REFERENCES = [
+    "die Zahl ist eins.",
+    "zwei <b>",
+    "drei & vier </script>",
+    "fünf",
+    "sechs sieben acht",
+]
 OURS = ["die Zahl ist eins.", "zwei <b>", "drei & drei </script>", "fünf", "sechs sieben"]
 THEIRS = ["eine Zahl ist eins.", "zwei", "drei & vier </script>", "neun", "acht sieben sechs"]
 
 
 def embedded(page):
-    [text] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
+    [text] = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL
+    )
     return json.loads(text)
 
 
 def test_scores_intervals_and_tests():
     report = compare_systems(
-        [System("ours", [OURS]), System("theirs", [THEIRS])], SOURCES, REFERENCES, metrics=["bleu", "wer"], samples=80
+        [System("ours", [OURS]), System("theirs", [THEIRS])],
+        SOURCES,
+        REFERENCES,
+        metrics=["bleu", "wer"],
+        samples=80,
     )
     for place, name in enumerate(("bleu", "wer")):
         metric = load_metric(name)
         counts, baseline = (metric.statistics(lines, REFERENCES) for lines in (OURS, THEIRS))
         theirs, ours = (system.scores[place] for system in report.systems[::-1])
         assert ours.score == score_translations(OURS, REFERENCES, metrics=[name])[name]
-        assert ours.interval == confidence_interval(resample(metric, [counts], samples=80).draws[:, 0])
+        assert ours.interval == confidence_interval(
+            resample(metric, [counts], samples=80).draws[:, 0]
+        )
         assert theirs.test is theirs.adjusted is None
         assert theirs.score == score_translations(THEIRS, REFERENCES, metrics=[name])[name]
         assert ours.test == paired_test(metric, [counts], [baseline], samples=80)
@@ -71,8 +99,13 @@ def test_rows_are_their_score_minus_that_of_the_baseline():
     assert theirs.test is None
     for cell in (good, middle):
         assert cell.test.difference == pytest.approx(cell.score - theirs.score)
-    assert [good.adjusted, middle.adjusted] == holm_adjusted([good.test.p_value, middle.test.p_value])
-    good_p, text = shown_p_value(good.adjusted), " ".join(re.sub("<[^>]+>", "", render_report(report)).split())
+    assert [good.adjusted, middle.adjusted] == holm_adjusted(
+        [good.test.p_value, middle.test.p_value]
+    )
+    good_p, text = (
+        shown_p_value(good.adjusted),
+        " ".join(re.sub("<[^>]+>", "", render_report(report)).split()),
+    )
     assert f"+{good.test.difference:.2f} [+" in text
     assert f"p = {good_p}" in text
     assert good_p.endswith("*") == (good.adjusted < 0.05)
@@ -80,8 +113,12 @@ def test_rows_are_their_score_minus_that_of_the_baseline():
     _, gap = report.plots
     assert [line.get_label() for line in gap.figure.axes[0].lines[1:]] == ["good", "middle"]
     numbers = np.array(gap.rows, dtype=float)
-    assert gap.figure.axes[0].lines[1].get_ydata() == pytest.approx(numbers[:, 1] - numbers[:, 2], abs=0.011)
-    with pytest.raises(ValueError, match="The baseline ours is none of the systems good, theirs, middle"):
+    assert gap.figure.axes[0].lines[1].get_ydata() == pytest.approx(
+        numbers[:, 1] - numbers[:, 2], abs=0.011
+    )
+    with pytest.raises(
+        ValueError, match="The baseline ours is none of the systems good, theirs, middle"
+    ):
         compare_systems(systems, SOURCES, REFERENCES, baseline="ours")
 
 
@@ -97,7 +134,9 @@ class Characters(WordErrorRate):
 def test_a_metric_from_outside_is_in_the_page():
     register_metric(Characters)
     try:
-        page = render_report(compare_systems([System("ours", [OURS])], SOURCES, REFERENCES, metrics=["characters"]))
+        page = render_report(
+            compare_systems([System("ours", [OURS])], SOURCES, REFERENCES, metrics=["characters"])
+        )
     finally:
         unregister_metric("characters")
     assert f"<strong>{np.mean([len(line) for line in OURS]):.1f}</strong>" in page
@@ -122,7 +161,9 @@ def test_a_page_says_what_its_p_values_are_about(test, runs, words):
 
 
 def test_the_page_holds_all_text_and_breaks_out_of_nothing():
-    page = render_report(compare_systems([System("<i>ours</i>", [OURS])], SOURCES, REFERENCES, samples=20))
+    page = render_report(
+        compare_systems([System("<i>ours</i>", [OURS])], SOURCES, REFERENCES, samples=20)
+    )
     data = embedded(page)
     assert data["sources"] == SOURCES
     assert data["references"] == REFERENCES
@@ -155,12 +196,19 @@ def test_checkpoints_and_files(checkpoint, tmp_path):
     arguments = [str(checkpoint), f"other={tmp_path / 'theirs.txt'},{tmp_path / 'theirs.txt'}"]
     ours, theirs = load_systems(arguments, SOURCES, num_beams=1)
     assert (ours.name, len(ours.runs), len(ours.runs[0])) == ("checkpoint", 1, 5)
-    assert (theirs.name, [list(run) for run in theirs.runs], theirs.model) == ("other", [THEIRS, THEIRS], None)
+    assert (theirs.name, [list(run) for run in theirs.runs], theirs.model) == (
+        "other",
+        [THEIRS, THEIRS],
+        None,
+    )
     report = compare_systems([ours, theirs], SOURCES, REFERENCES, samples=20, aligned=3)
     assert [plot.name for plot in report.plots][-5:] == [
         f"{name}_checkpoint" for name in ("distance", "entropy", "windows", "area", "alignment")
     ]
-    assert all(plot.system == ("checkpoint" if plot.name.endswith("_checkpoint") else None) for plot in report.plots)
+    assert all(
+        plot.system == ("checkpoint" if plot.name.endswith("_checkpoint") else None)
+        for plot in report.plots
+    )
     for number, alignment in report.systems[0].alignments.items():
         shape = len(ours.runs[0][number].split()), len(SOURCES[number].split())
         assert np.array(alignment.matrix).shape == shape
@@ -190,10 +238,20 @@ def test_pervasive_attention_shows_its_channels(tokenizers):
     shares = channel_shares(system.model, system.tokenizers, SOURCES, OURS)
     example = shares[0]  # no sentence has five words: the first is drawn
     assert plots["channels_g"].columns[1:] == list(example.source.tokens)
-    assert plots["channels_g"].rows[0] == [example.target.tokens[0], *(f"{x:.3f}" for x in example.matrix[0])]
-    rows = np.concatenate([np.sort(alignment.matrix, axis=1)[:, ::-1][:, :1] for alignment in shares])
+    assert plots["channels_g"].rows[0] == [
+        example.target.tokens[0],
+        *(f"{x:.3f}" for x in example.matrix[0]),
+    ]
+    rows = np.concatenate(
+        [np.sort(alignment.matrix, axis=1)[:, ::-1][:, :1] for alignment in shares]
+    )
     assert plots["channel_ranks_g"].rows[0] == ["1", f"{100 * rows.mean():.1f}"]
-    assert page_svg(plots["channels_g"].figure, "channels_g").count(html.escape(example.source.tokens[0])) >= 1
+    assert (
+        page_svg(plots["channels_g"].figure, "channels_g").count(
+            html.escape(example.source.tokens[0])
+        )
+        >= 1
+    )
 
 
 def test_sentences_beyond_the_positions_of_a_model_are_not_aligned(tokenizers):
@@ -225,7 +283,10 @@ def test_files_are_read_a_part_at_a_time(tmp_path, invented, monkeypatch):
     assert parts == [1000, 10]
     assert report.systems[0].scores == expected.systems[0].scores
     assert [plot.rows for plot in report.plots] == [plot.rows for plot in expected.plots]
-    assert report.systems[0].scores[0].score == score_translations(ours, references, metrics=["wer"])["wer"]
+    assert (
+        report.systems[0].scores[0].score
+        == score_translations(ours, references, metrics=["wer"])["wer"]
+    )
     page = render_report(report)
     assert "The first 50 of 1,010 sentences are listed" in page
     assert embedded(page)["sources"] == sources[:50]
@@ -244,7 +305,9 @@ def test_names_without_a_picture_and_long_names(tmp_path):
     assert texts[:3] == ["a\\nb", "c\\x01\\u202ed", "e\\udcfff"]
     assert [(len(text), text[-1]) for text in texts[3:5]] == [(33, "1"), (33, "2")]
     assert [text.replace("\\$", "$").strip() for text in texts[5:]] == formulas
-    assert "$a_{b$" in (tmp_path / "scores_by_length.svg").read_text()  # as it stands, and no formula
+    assert (
+        "$a_{b$" in (tmp_path / "scores_by_length.svg").read_text()
+    )  # as it stands, and no formula
     assert len({name.casefold() for name in compare.file_names(names)}) == len(names)
     for plot in report.plots:
         width, height = plot.figure.get_size_inches()
@@ -256,7 +319,9 @@ def test_names_without_a_picture_and_long_names(tmp_path):
     assert "<bdi>c\x01\u202ed</bdi>" in page  # the direction of a name ends with it
 
 
-def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint, tmp_path, monkeypatch):
+def test_names_and_files_are_looked_at_before_anything_is_translated(
+    checkpoint, tmp_path, monkeypatch
+):
     monkeypatch.setattr("csan_hf.report.systems.translate", None)
     (tmp_path / "short.txt").write_text("eins\n")
     for path, message in (
@@ -280,12 +345,19 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
         (["b={folder}/s,{folder}/s", "--test", "randomisation"], "1 run and 2 of the baseline"),
     ],
 )
-def test_settings_are_looked_at_before_anything_is_translated(arguments, message, tmp_path, monkeypatch, capsys):
+def test_settings_are_looked_at_before_anything_is_translated(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr("csan_hf.commands.compare.load_systems", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "s").write_text("eins\n")
     arguments = [f"{tmp_path}/s", *(argument.format(folder=tmp_path) for argument in arguments)]
-    assert csan_hf_cli.main(["report", *arguments, "--source", f"{tmp_path}/s", "--reference", f"{tmp_path}/s"]) == 2
+    assert (
+        csan_hf_cli.main(
+            ["report", *arguments, "--source", f"{tmp_path}/s", "--reference", f"{tmp_path}/s"]
+        )
+        == 2
+    )
     assert message.format(folder=tmp_path) in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["s"]
 
@@ -302,5 +374,7 @@ def test_signs_of_the_argument_in_the_names_of_files_and_pipes(tmp_path):
     assert list(load_systems([str(tmp_path / "pipe")], SOURCES)[0].runs[0]) == OURS
     writer.join()
     for name in ("missing.txt", "./a/b", "/a", "a/b/c", ""):
-        with pytest.raises(FileNotFoundError, match=rf"^{re.escape(name)}: no such file or checkpoint$"):
+        with pytest.raises(
+            FileNotFoundError, match=rf"^{re.escape(name)}: no such file or checkpoint$"
+        ):
             load_systems([name], SOURCES)

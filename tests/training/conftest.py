@@ -53,13 +53,27 @@ def make_trainer(tmp_path, tokenizers, tokenized):
     def build(
         folder="run", *, model=None, train=None, validation=None, dropout=0.1, **arguments
     ) -> TranslationTrainer:
-        defaults = {"max_steps": 6, "eval_steps": 3, "logging_steps": 1, "max_tokens": 1000, "warmup_steps": 2}
-        defaults |= {"learning_rate": 1e-2, "report_to": "none", "bf16": False, "use_cpu": True, "disable_tqdm": True}
+        defaults = {
+            "max_steps": 6,
+            "eval_steps": 3,
+            "logging_steps": 1,
+            "max_tokens": 1000,
+            "warmup_steps": 2,
+        }
+        defaults |= {
+            "learning_rate": 1e-2,
+            "report_to": "none",
+            "bf16": False,
+            "use_cpu": True,
+            "disable_tqdm": True,
+        }
         if model is None:
             model = tiny_marian(len(tokenizers.source), dropout=dropout, activation_function="relu")
         return TranslationTrainer(
             model,
-            TranslationTrainingArguments(output_dir=str(tmp_path / folder), **{**defaults, **arguments}),
+            TranslationTrainingArguments(
+                output_dir=str(tmp_path / folder), **{**defaults, **arguments}
+            ),
             tokenizers=tokenizers,
             train_dataset=tokenized["train"] if train is None else train,
             eval_dataset=tokenized["validation"] if validation is None else validation,

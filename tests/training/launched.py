@@ -1,5 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What each of two launched processes does for `test_processes.py`; the argument is the folder that both share.
+"""What each of two launched processes does for `test_processes.py`; the argument is the folder that
+both share.
 
 The folder holds a tokenizer, tokenized data and models; every process adds a file `found-RANK.pt`.
 """
@@ -27,9 +28,23 @@ SIZES = (1, 7, 11)
 def make_trainer(folder: Path, family: str) -> TranslationTrainer:
     """A trainer whose updates are plain gradient steps, so that a gradient that is too large shows."""
     data = DatasetDict.load_from_disk(str(folder / "data"))
-    arguments = {"max_steps": UPDATES, "gradient_accumulation_steps": ACCUMULATION, "max_tokens": 400}
-    arguments |= {"max_cells": 3000, "optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant"}
-    arguments |= {"max_grad_norm": 0.0, "label_smoothing_factor": 0.1, "per_device_eval_batch_size": 4, "bf16": False}
+    arguments = {
+        "max_steps": UPDATES,
+        "gradient_accumulation_steps": ACCUMULATION,
+        "max_tokens": 400,
+    }
+    arguments |= {
+        "max_cells": 3000,
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "lr_scheduler_type": "constant",
+    }
+    arguments |= {
+        "max_grad_norm": 0.0,
+        "label_smoothing_factor": 0.1,
+        "per_device_eval_batch_size": 4,
+        "bf16": False,
+    }
     arguments |= {"logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"}
     arguments |= {"report_to": "none", "disable_tqdm": True}
     return TranslationTrainer(
@@ -46,20 +61,28 @@ def read_test_set(folder: Path, size: int) -> Dataset:
 
 def evaluate(trainer: TranslationTrainer, folder: Path) -> dict:
     """Hypotheses and loss of test sets of several sizes."""
-    return {size: trainer.translate_dataset(read_test_set(folder, size), num_beams=2) for size in SIZES}
+    return {
+        size: trainer.translate_dataset(read_test_set(folder, size), num_beams=2) for size in SIZES
+    }
 
 
 def translate_all(trainer: TranslationTrainer, folder: Path, processes=None) -> dict:
     """Translations of test sets of several sizes."""
     options = {"max_batch_tokens": 40, "processes": processes}
     sources = {size: read_test_set(folder, size)["source"] for size in SIZES}
-    return {size: translate(trainer.model, trainer.tokenizers, list(sources[size]), **options) for size in SIZES}
+    return {
+        size: translate(trainer.model, trainer.tokenizers, list(sources[size]), **options)
+        for size in SIZES
+    }
 
 
 def work(folder: Path, family: str) -> dict:
     trainer = make_trainer(folder, family)
     batches = list(itertools.islice(trainer.get_train_dataloader(), UPDATES * ACCUMULATION))
-    found = {"evaluated": evaluate(trainer, folder), "translated": translate_all(trainer, folder, PartialState())}
+    found = {
+        "evaluated": evaluate(trainer, folder),
+        "translated": translate_all(trainer, folder, PartialState()),
+    }
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     found |= {"batches": batches, "losses": losses, "weights": trainer.model.state_dict()}

@@ -30,7 +30,11 @@ def steps_of(paths):
 def test_the_best_and_the_newest_stay(tmp_path):
     best = [make_checkpoint(tmp_path, step) for step in (2, 4, 6, 8, 10)][1]
     rotate_checkpoints(tmp_path, [best])
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-8", "checkpoint-10"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoint-4",
+        "checkpoint-8",
+        "checkpoint-10",
+    }
     assert (tmp_path / "checkpoint-10" / "optimizer.pt").exists()
     assert find_fault(tmp_path / "checkpoint-4") == "it was saved without the optimizer's state"
     assert find_fault(tmp_path / "checkpoint-4", to_resume=False) is None
@@ -45,7 +49,9 @@ def test_what_a_link_leads_to_is_not_deleted(tmp_path):
     rotate_checkpoints(tmp_path, [tmp_path / "checkpoint-4"])
     delete_checkpoint(tmp_path / "checkpoint-4")
     assert steps_of(list_checkpoints(tmp_path)) == [2, 6, 8]
-    assert all((tmp_path / "elsewhere" / f"checkpoint-{step}" / "optimizer.pt").exists() for step in (2, 4))
+    assert all(
+        (tmp_path / "elsewhere" / f"checkpoint-{step}" / "optimizer.pt").exists() for step in (2, 4)
+    )
     assert not (tmp_path / "_unfinished").exists()
 
 
@@ -72,8 +78,12 @@ def test_ranking(tmp_path):
 def test_average_is_summed_in_float32(tmp_path):
     # In bf16 1 + 2**-8 is 1: summing there would lose the small parts.
     values = torch.tensor([1.0, 2.0**-8, 2.0**-8, 2.0**-8])[:, None]
-    weights = [{"half": v.bfloat16(), "full": v, "count": torch.tensor([n])} for n, v in enumerate(values)]
-    average = average_weights([make_checkpoint(tmp_path, number, each) for number, each in enumerate(weights)])
+    weights = [
+        {"half": v.bfloat16(), "full": v, "count": torch.tensor([n])} for n, v in enumerate(values)
+    ]
+    average = average_weights(
+        [make_checkpoint(tmp_path, number, each) for number, each in enumerate(weights)]
+    )
     expected = values.mean(0)
     assert average["half"].dtype == torch.bfloat16
     torch.testing.assert_close(average["half"], expected.bfloat16(), rtol=0, atol=0)
@@ -107,7 +117,9 @@ def test_weights_that_lack_a_tensor_or_have_another_are_not_loaded(model, tmp_pa
     load_weights(model, weights)
     assert model.final_logits_bias.max() == 3
     bias = weights.pop("model.encoder.layers.0.fc1.bias")
-    with pytest.raises(ValueError, match=r"do not fit the model: model\.\S+\.fc1\.bias missing; other unexpected\."):
+    with pytest.raises(
+        ValueError, match=r"do not fit the model: model\.\S+\.fc1\.bias missing; other unexpected\."
+    ):
         load_weights(model, {**weights, "other": bias})
 
 
@@ -127,7 +139,9 @@ def test_an_index_that_names_files_elsewhere_is_not_read(tmp_path):
     save_file({"w": torch.ones(2)}, tmp_path / "other.safetensors")
     folder = tmp_path / "checkpoint-1"
     folder.mkdir()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "../other.safetensors"}}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"w": "../other.safetensors"}})
+    )
     with pytest.raises(ValueError, match="cannot be the name of a file"):
         read_weights(folder)
     assert "cannot be the name of a file" in find_fault(folder, to_resume=False)

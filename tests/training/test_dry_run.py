@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 from training.tiny_runs import save_tiny_marian
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration, RnnSearchConfig, RnnSearchForConditionalGeneration
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    RnnSearchConfig,
+    RnnSearchForConditionalGeneration,
+)
 from csan_hf.comparison.speed import target_token_flops
 from csan_hf.training import dry_run as module
 from csan_hf.training.dry_run import dry_run
@@ -43,28 +48,41 @@ def test_parameters_are_the_papers(monkeypatch):
     monkeypatch.setattr(module, "estimate", lambda model, args, **options: costs)
     assert " 88.0M parameters" in report("wmt14_en_de_base")
     assert " 88.0M parameters" in report("wmt14_en_de_base", local_window="null", head_area="1")
-    gaussian = report("wmt14_en_de_base", local_window="null", head_area="1", localness_window="query")
+    gaussian = report(
+        "wmt14_en_de_base", local_window="null", head_area="1", localness_window="query"
+    )
     assert " 88.8M parameters" in gaussian  # the papers' + 0.8M for LOCAL_SOFT
 
 
 def test_estimate_is_that_of_the_real_model():
-    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    sizes = {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+    }
     model = CsanForConditionalGeneration(CsanConfig(vocab_size=100, dropout=0.0, **sizes))
 
     def estimate(batch_cost="tokens", **more):
-        recipe = load_recipe(None, [("max_tokens", "240"), ("bf16", "false"), ("output_dir", "x"), *more.items()])
+        recipe = load_recipe(
+            None, [("max_tokens", "240"), ("bf16", "false"), ("output_dir", "x"), *more.items()]
+        )
         return module.estimate(model, recipe.training_arguments(), batch_cost=batch_cost)
 
     found, double = estimate(), estimate(max_tokens="480")
     assert (found.pairs, double.pairs, estimate("cells", max_cells="1800").pairs) == (4, 8, 2)
     assert found.states == 16 * sum(parameter.numel() for parameter in model.parameters())
     tokens = 4 * module.SENTENCE_LENGTH
-    # 2 operations for a weight and a token, once forward and twice backward; keys and values of 3 heads in the encoder
+    # 2 operations for a weight and a token, once forward and twice backward; keys and values of 3
+    # heads in the encoder
     matrices = sum(weight.numel() for name, weight in model.named_parameters() if weight.ndim == 2)
     attention = 2 * 2 * tokens * module.SENTENCE_LENGTH * 32 * (3 + 1 + 1)
     assert found.flops == 6 * tokens * matrices + 3 * 2 * attention
     assert 4 * tokens * 32 * 10 < found.activations < 4 * tokens * 32 * 500
-    assert 1.9 * found.activations < double.activations < 2 * found.activations, "neither weights nor a tensor twice"
+    assert 1.9 * found.activations < double.activations < 2 * found.activations, (
+        "neither weights nor a tensor twice"
+    )
     assert estimate(gradient_accumulation_steps="3").flops == 3 * found.flops
     again = estimate(activation_checkpointing="true")
     assert 3 * again.flops == 4 * found.flops
@@ -86,19 +104,39 @@ def test_data_that_is_there_is_counted_and_checked(tmp_path):
 
 def test_operations_of_an_lstm_count():
     """oneDNN has an operation of its own for it."""
-    sizes = {"source_embed_dim": 8, "target_embed_dim": 8, "hidden_size": 8, "tie_word_embeddings": False}
+    sizes = {
+        "source_embed_dim": 8,
+        "target_embed_dim": 8,
+        "hidden_size": 8,
+        "tie_word_embeddings": False,
+    }
     model = RnnSearchForConditionalGeneration(RnnSearchConfig(vocab_size=30, **sizes))
     lstm = 2 * 25 * 2 * 4 * 4 * (8 + 4) + 2 * 20 * 4 * 8 * (8 + 8)  # two directions of 4, one of 8
     attention = 2 * 20 * 25 * 8 * 2 + 2 * 20 * 16 * 8
     rest = 2 * 20 * 8 * 30 + 2 * 8 * 16  # the output projection, and the first state
-    assert target_token_flops(model, source_length=25, target_length=20) * 20 == lstm + attention + rest
+    assert (
+        target_token_flops(model, source_length=25, target_length=20) * 20
+        == lstm + attention + rest
+    )
 
 
 def test_operations_inside_fused_attention_count():
     d, ffn, source, target = 32, 64, 25, 20
-    sizes = {"d_model": d, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": ffn, "decoder_ffn_dim": ffn}
-    model = CsanForConditionalGeneration(CsanConfig(vocab_size=30, local_window=None, head_area=1, **sizes))
-    linear = (4 * d * d + 2 * d * ffn) * (source + target) + 2 * d * d * (source + target) + 30 * d * target
+    sizes = {
+        "d_model": d,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": ffn,
+        "decoder_ffn_dim": ffn,
+    }
+    model = CsanForConditionalGeneration(
+        CsanConfig(vocab_size=30, local_window=None, head_area=1, **sizes)
+    )
+    linear = (
+        (4 * d * d + 2 * d * ffn) * (source + target)
+        + 2 * d * d * (source + target)
+        + 30 * d * target
+    )
     attention = 2 * d * (source * source + target * target + source * target)
     found = target_token_flops(model, source_length=source, target_length=target)
     assert found * target == 2 * (linear + attention)

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""From weights or a tokenizer that are there: the shipped recipe, and several language pairs with tags."""
+"""From weights or a tokenizer that are there: the shipped recipe, and several language pairs with
+tags.
+"""
 
 import json
 from pathlib import Path
@@ -18,8 +20,19 @@ from csan_hf.training.recipe import RecipeError
 
 RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"
 SHORT = {
-    **{"max_steps": "2", "eval_steps": "2", "warmup_steps": "1", "use_cpu": "true", "bf16": "false"},
-    **{"num_beams": "1", "generation.max_length": "8", "report_to": "none", "training.keep_best": "1"},
+    **{
+        "max_steps": "2",
+        "eval_steps": "2",
+        "warmup_steps": "1",
+        "use_cpu": "true",
+        "bf16": "false",
+    },
+    **{
+        "num_beams": "1",
+        "generation.max_length": "8",
+        "report_to": "none",
+        "training.keep_best": "1",
+    },
 }
 
 
@@ -28,17 +41,27 @@ def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
         for language, text in (("de", "ein Hund läuft\n"), ("en", "a dog runs\n")):
             (tmp_path / f"{split}.{language}").write_text(text * 4, encoding="utf-8")
-    places = {"init_from": str(marian), "data_dir": str(tmp_path), "output_dir": str(tmp_path / "run")}
+    places = {
+        "init_from": str(marian),
+        "data_dir": str(tmp_path),
+        "output_dir": str(tmp_path / "run"),
+    }
     results = train_from_recipe(load_recipe(RECIPE, [*SHORT.items(), *places.items()]))
     assert list(results["scores"]) == ["validation", "test_2016", "test_2017"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["model_type"], config["local_window"], config["head_area"]) == ("csan", 11, 3)
-    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (marian / "tokenizer.json").read_bytes()
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (
+        marian / "tokenizer.json"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("key", ["tokenizer", "init_from"])
 def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_there(tmp_path, key):
-    output, folder, path = tmp_path / "run", save_tiny_marian(tmp_path / "marian"), tmp_path / "recipe.yaml"
+    output, folder, path = (
+        tmp_path / "run",
+        save_tiny_marian(tmp_path / "marian"),
+        tmp_path / "recipe.yaml",
+    )
     path.write_text(
         f"{key}: {folder}\n"
         "data: {dataset: numbers, language_pairs: [de-en, en-de], train_size: 30, validation_size: 3, test_size: 2}\n"
@@ -50,7 +73,10 @@ def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_ther
     assert sentences == {"validation": 6, "test_de-en": 2, "test_en-de": 2}
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert len(tokenizer) == len(AutoTokenizer.from_pretrained(folder)) + 2
-    assert tokenizer.convert_tokens_to_ids([">>en<<", ">>de<<"]) == [len(tokenizer) - 2, len(tokenizer) - 1]
+    assert tokenizer.convert_tokens_to_ids([">>en<<", ">>de<<"]) == [
+        len(tokenizer) - 2,
+        len(tokenizer) - 1,
+    ]
     assert json.loads((output / "config.json").read_text())["vocab_size"] == len(tokenizer)
     assert "\n- de\n- en\n" in (output / "README.md").read_text(encoding="utf-8")
     # The pipeline knows the tags by the names of the languages
@@ -65,7 +91,11 @@ def test_source_and_target_tokenizers_may_come_from_different_places(tmp_path):
         tiny.tokenizer(words).save_pretrained(tmp_path / name)
         settings[f"tokenizer.{key}"] = str(tmp_path / name)
     config = resolve(load_recipe(None, [*settings.items()])).config
-    assert (config.vocab_size, config.decoder_vocab_size, config.share_encoder_decoder_embeddings) == (6, 8, False)
+    assert (
+        config.vocab_size,
+        config.decoder_vocab_size,
+        config.share_encoder_decoder_embeddings,
+    ) == (6, 8, False)
 
 
 @pytest.mark.parametrize("lacks", ["pad_token", "eos_token", "post_processor"])
@@ -77,29 +107,53 @@ def test_a_tokenizer_that_ends_no_text_is_refused(tmp_path, lacks):
         setattr(tokenizer, lacks, None)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     settings = {"tokenizer.pretrained": str(tmp_path / "tokenizer"), "data.dataset": "numbers"}
-    with pytest.raises(RecipeError, match=r"no pad_token, or no eos_token that it adds to a text.*: set both"):
-        train_from_recipe(load_recipe(None, [*settings.items(), ("output_dir", str(tmp_path / "run"))]))
+    with pytest.raises(
+        RecipeError, match=r"no pad_token, or no eos_token that it adds to a text.*: set both"
+    ):
+        train_from_recipe(
+            load_recipe(None, [*settings.items(), ("output_dir", str(tmp_path / "run"))])
+        )
 
 
 @pytest.mark.parametrize(
     ("make", "languages", "unknown"),
-    [(multilingual.nllb, ("deu_Latn", "fra_Latn"), "de"), (multilingual.m2m100, ("de", "fr"), "deu_Latn")],
+    [
+        (multilingual.nllb, ("deu_Latn", "fra_Latn"), "de"),
+        (multilingual.m2m100, ("de", "fr"), "deu_Latn"),
+    ],
     ids=["nllb", "m2m100"],
 )
-def test_a_multilingual_tokenizer_marks_the_languages_of_the_data(make, languages, unknown, tmp_path):
+def test_a_multilingual_tokenizer_marks_the_languages_of_the_data(
+    make, languages, unknown, tmp_path
+):
     model, tokenizer = make(tmp_path / "pieces")
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
     source, target = languages
     for language in (*languages, unknown):
         (tmp_path / f"train.{language}").write_text("eins zwei\ndrei\n" * 4)
-    settings = {"init_from": str(tmp_path / "model"), "data_dir": str(tmp_path), "output_dir": str(tmp_path / "run")}
-    data = {"source_lang": source, "target_lang": target, "train": "train.{lang}", "validation": "train.{lang}"}
+    settings = {
+        "init_from": str(tmp_path / "model"),
+        "data_dir": str(tmp_path),
+        "output_dir": str(tmp_path / "run"),
+    }
+    data = {
+        "source_lang": source,
+        "target_lang": target,
+        "train": "train.{lang}",
+        "validation": "train.{lang}",
+    }
     pairs = [*SHORT.items(), *settings.items(), *data.items()]
-    with pytest.raises(RecipeError, match=f"has no language '{unknown}'; write data.source_lang and data.target_lang"):
+    with pytest.raises(
+        RecipeError,
+        match=f"has no language '{unknown}'; write data.source_lang and data.target_lang",
+    ):
         train_from_recipe(load_recipe(None, [*pairs, ("source_lang", unknown)]))
     train_from_recipe(load_recipe(None, pairs))
     saved = AutoTokenizer.from_pretrained(tmp_path / "run")
     assert (saved.src_lang, saved.tgt_lang) == languages
     code = saved.convert_tokens_to_ids(getattr(saved, "lang_code_to_token", {}).get(target, target))
-    assert json.loads((tmp_path / "run" / "generation_config.json").read_text())["forced_bos_token_id"] == code
+    assert (
+        json.loads((tmp_path / "run" / "generation_config.json").read_text())["forced_bos_token_id"]
+        == code
+    )

@@ -38,7 +38,9 @@ class WordsMissing(CorpusMetric):
         WordsMissing.scored += 1
         assert len(sources) == len(references)
         pairs = zip(predictions, references, strict=True)
-        return np.array([(max(len(theirs.split()) - len(ours.split()), 0), 1.0) for ours, theirs in pairs])
+        return np.array(
+            [(max(len(theirs.split()) - len(ours.split()), 0), 1.0) for ours, theirs in pairs]
+        )
 
     def score(self, sums):
         return float(sums[0] / sums[1])
@@ -53,14 +55,18 @@ def metric():
 def tiny_recipe(folder, **training):
     sizes = {"train_size": 60, "validation_size": 6, "test_size": 5}
     training = {"max_steps": 4, "eval_steps": 2, "metrics": ["bleu", "chrf"], **training}
-    path = write_recipe(folder / "tiny.yaml", output_dir=str(folder / "run"), data=sizes, training=training)
+    path = write_recipe(
+        folder / "tiny.yaml", output_dir=str(folder / "run"), data=sizes, training=training
+    )
     return load_recipe(path)
 
 
 @pytest.fixture(scope="module")
 def run(metric, tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
-    recipe = tiny_recipe(folder, metrics=["wer", "words_missing"], metric_for_best_model="words_missing")
+    recipe = tiny_recipe(
+        folder, metrics=["wer", "words_missing"], metric_for_best_model="words_missing"
+    )
     return folder / "run", train_from_recipe(recipe)
 
 
@@ -70,12 +76,18 @@ def test_validation_results_and_card(run):
     assert [entry["step"] for entry in evaluations] == [2, 4]
     assert all({"eval_wer", "eval_words_missing"} <= entry.keys() for entry in evaluations)
     assert not any("eval_bleu" in entry for entry in evaluations)
-    assert WordsMissing.scored == 2 + 1 + 2  # the evaluations, the average of their weights, two splits
+    assert (
+        WordsMissing.scored == 2 + 1 + 2
+    )  # the evaluations, the average of their weights, two splits
     output, results = run
     stored = json.loads((output / "results.json").read_text())
     splits, _ = load_translation_dataset(load_recipe(output / "recipe.yaml").data_arguments())
     for split in ("validation", "test"):
-        assert stored["scores"][split]["words_missing"] == results["scores"][split]["words_missing"] >= 0
+        assert (
+            stored["scores"][split]["words_missing"]
+            == results["scores"][split]["words_missing"]
+            >= 0
+        )
         assert "bleu" not in stored["scores"][split]
         hypotheses = read_lines(output / "hypotheses" / f"{split}.txt")
         assert stored["data"]["references"][split] != digest_of_lines(hypotheses)
@@ -91,22 +103,31 @@ def test_validation_results_and_card(run):
 
 def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, **options: drawn.update(it=figure))
-    log = [{"step": step, "eval_loss": 1.0, "eval_wer": 60.0 - step, "eval_words_missing": 1.0} for step in (2, 4)]
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, file, **options: drawn.update(it=figure)
+    )
+    log = [
+        {"step": step, "eval_loss": 1.0, "eval_wer": 60.0 - step, "eval_words_missing": 1.0}
+        for step in (2, 4)
+    ]
     draw_training(log, tmp_path / "training.png", "beam 2")
     scores = drawn["it"].axes[1]
     assert scores.get_ylabel() == "score, beam 2"
     assert [text.get_text() for text in scores.get_legend().get_texts()] == ["WER", "words missing"]
     assert [text.get_text() for text in scores.texts] == ["56.00"]  # the lowest is the best
     draw_training([{"step": 2, "eval_loss": 1.0}], tmp_path / "training.png", "greedy")
-    assert [axes.get_title() for axes in drawn["it"].axes] == ["Loss"]  # no empty plot where nothing is translated
+    assert [axes.get_title() for axes in drawn["it"].axes] == [
+        "Loss"
+    ]  # no empty plot where nothing is translated
 
 
 def test_progress_line_and_table(run, capfd):
     logs = {"eval_loss": 1.0, "eval_wer": 50.0, "eval_words_missing": 0.5}
     args = SimpleNamespace(generation_num_beams=1)
     TranslationProgress().on_log(args, TrainerState(global_step=2, epoch=0.5), None, logs=logs)
-    assert "validation loss 1.000  WER 50.00  words missing 0.500  (greedy)" in capfd.readouterr().err
+    assert (
+        "validation loss 1.000  WER 50.00  words missing 0.500  (greedy)" in capfd.readouterr().err
+    )
     table = summary_table(run[1], run[0])
     assert "WER  words missing" in table
     assert "WER: nrefs:1|case:mixed|tok:none|rapidfuzz:" in table
@@ -115,7 +136,9 @@ def test_progress_line_and_table(run, capfd):
 def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     options = ["--split", "test", "--device", "cpu", "--quiet"]
     assert csan_hf_cli.main(["evaluate", "--model", str(run[0]), *options]) == 0
-    assert capsys.readouterr().out.startswith("split  sentences     WER  words missing  search   sentences/s\ntest ")
+    assert capsys.readouterr().out.startswith(
+        "split  sentences     WER  words missing  search   sentences/s\ntest "
+    )
     scores = json.loads((run[0] / "evaluation" / "scores.json").read_text())["scores"]["test"]
     assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]
 
@@ -127,7 +150,11 @@ def test_the_best_checkpoint_has_the_fewest_errors(tmp_path, name, greater):
 
 
 def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_path):
-    values = {"predict_with_generate": False, "metric_for_best_model": "loss", "average_best": False}
+    values = {
+        "predict_with_generate": False,
+        "metric_for_best_model": "loss",
+        "average_best": False,
+    }
     results = train_from_recipe(tiny_recipe(tmp_path, **values))
     assert 0 <= results["scores"]["test"]["bleu"] <= 100
     assert len((tmp_path / "run" / "hypotheses" / "test.txt").read_text().splitlines()) == 5
@@ -149,11 +176,26 @@ def words_and_phones(tmp_path_factory):
     for split, part in (("train", lines[:70]), ("dev", lines[70:80]), ("test", lines[80:])):
         (folder / f"abc_{split}.tsv").write_text("".join(part), encoding="utf-8")
     settings = {
-        **{"data.data_dir": folder, "data.source_lang": "abc", "output_dir": folder / "run", "language": "nl"},
-        **{"config.d_model": 16, "config.encoder_layers": 1, "config.decoder_layers": 1, "num_beams": 1},
+        **{
+            "data.data_dir": folder,
+            "data.source_lang": "abc",
+            "output_dir": folder / "run",
+            "language": "nl",
+        },
+        **{
+            "config.d_model": 16,
+            "config.encoder_layers": 1,
+            "config.decoder_layers": 1,
+            "num_beams": 1,
+        },
         **{"config.encoder_ffn_dim": 32, "config.decoder_ffn_dim": 32, "generation.max_length": 12},
         **{"max_steps": 8, "eval_steps": 2, "logging_steps": 4, "metric_for_best_model": "per"},
-        **{"early_stopping_patience": 1, "learning_rate": 1e-9, "training.bf16": "false", "average_best": "false"},
+        **{
+            "early_stopping_patience": 1,
+            "learning_rate": 1e-9,
+            "training.bf16": "false",
+            "average_best": "false",
+        },
     }
     recipe = load_recipe(RECIPE, [(key, str(value)) for key, value in settings.items()])
     return train_from_recipe(recipe), folder / "run"
@@ -166,10 +208,15 @@ def test_words_and_phones_are_tokenized_and_scored_and_stop_a_run(words_and_phon
         assert {"g2p_wer", "per", "per_signature"} <= scores.keys()
         assert "bleu" not in scores
         assert len((folder / "hypotheses" / f"{name}.txt").read_text().splitlines()) == 10
-    assert results["training"]["updates"] == 4  # at a rate of 1e-9 the second evaluation is no better
+    assert (
+        results["training"]["updates"] == 4
+    )  # at a rate of 1e-9 the second evaluation is no better
     assert results["chosen"]["metric"] == "per"
     assert AutoTokenizer.from_pretrained(folder).tokenize("ban") == ["b", "a", "n"]
-    assert AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer").tokenize("b eː") == ["b", "eː"]
+    assert AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer").tokenize("b eː") == [
+        "b",
+        "eː",
+    ]
 
 
 def test_card_and_pipeline_are_text_to_text(words_and_phones):
@@ -198,4 +245,8 @@ def test_a_short_run_draws_its_picture_at_the_end(monkeypatch, tmp_path):
     for clock[0] in (5.0, 50.0, 90.0, 150.0, 200.0):
         picture.on_evaluate(args, state, TrainerControl())
     picture.on_train_end(args, state, TrainerControl())
-    assert drawn == [5.0, 150.0, 200.0]  # a second's drawing is a hundredth of the time since the last one
+    assert drawn == [
+        5.0,
+        150.0,
+        200.0,
+    ]  # a second's drawing is a hundredth of the time since the last one

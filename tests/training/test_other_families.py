@@ -28,7 +28,11 @@ SIZES = {
         "d_model": 32,
         "attention_window": 8,
         "max_encoder_position_embeddings": 64,
-        **{f"{half}_{name}": size for half in ("encoder", "decoder") for name, size in LED_HALF.items()},
+        **{
+            f"{half}_{name}": size
+            for half in ("encoder", "decoder")
+            for name, size in LED_HALF.items()
+        },
     },
 }
 
@@ -45,7 +49,9 @@ def test_trains_evaluates_and_translates(family, tmp_path):
         "metrics": ["chrf"],
     }
     shorter |= {"metric_for_best_model": "chrf", "max_tokens": 600}
-    path = write_recipe(tmp_path / "recipe.yaml", recipe, model=family, output_dir=str(output), training=shorter)
+    path = write_recipe(
+        tmp_path / "recipe.yaml", recipe, model=family, output_dir=str(output), training=shorter
+    )
     results = train_from_recipe(load_recipe(path))
     assert results["model"] == family_of(family).classes["AutoModelForSeq2SeqLM"]
     assert results["scores"]["test"]["chrf"] > 0 or not is_own
@@ -61,19 +67,33 @@ def test_trains_evaluates_and_translates(family, tmp_path):
     assert (output / "translation.py").exists() == is_own
     if family == "led":
         check_checkpoint(output)  # so that it can be pushed
-        assert len(translate(model, tokenizers, ["zwei " * 90], truncation=True, max_length=5))  # positions: 64
-    assert ("from csan_hf.pipelines import translation_pipeline" in (output / "README.md").read_text()) != is_own
+        assert len(
+            translate(model, tokenizers, ["zwei " * 90], truncation=True, max_length=5)
+        )  # positions: 64
+    assert (
+        "from csan_hf.pipelines import translation_pipeline" in (output / "README.md").read_text()
+    ) != is_own
 
 
 def test_models_of_transformers_have_one_vocabulary_and_text(tmp_path):
     led = write_recipe(
-        tmp_path / "led.yaml", {**RECIPE, "config": SIZES["led"]}, model="led", output_dir=str(tmp_path / "led")
+        tmp_path / "led.yaml",
+        {**RECIPE, "config": SIZES["led"]},
+        model="led",
+        output_dir=str(tmp_path / "led"),
     )
-    assert "LEDForConditionalGeneration: its costs depend on the tokens" in dry_run(load_recipe(led))
-    with pytest.raises(RecipeError, match=r"led has one vocabulary for both languages: set tokenizer\.joint to true"):
+    assert "LEDForConditionalGeneration: its costs depend on the tokens" in dry_run(
+        load_recipe(led)
+    )
+    with pytest.raises(
+        RecipeError,
+        match=r"led has one vocabulary for both languages: set tokenizer\.joint to true",
+    ):
         dry_run(load_recipe(led, [("tokenizer.joint", "false")]))
     config = resolve(load_recipe(led, [("model", "marian")])).config
     assert (config.pad_token_id, config.eos_token_id, config.forced_eos_token_id) == (0, 1, 1)
     for model in ("whisper", "encoder-decoder", "bert", "mbart", "m2m_100"):
-        with pytest.raises(RecipeError, match=r"model must be one of .*, or of transformers' bart, led"):
+        with pytest.raises(
+            RecipeError, match=r"model must be one of .*, or of transformers' bart, led"
+        ):
             load_recipe(led, [("model", model)])

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""--overwrite deletes what a run of ours wrote and nothing else ever; a folder has one run at a time."""
+"""--overwrite deletes what a run of ours wrote and nothing else ever; a folder has one run at a
+time.
+"""
 
 import contextlib
 import errno
@@ -12,13 +14,23 @@ import pytest
 from training.tiny_runs import RECIPE
 
 from csan_hf.training import output_folder
-from csan_hf.training.output_folder import LOCK_FILE, MARK, begin_run, check_output_folder, lock_folder
+from csan_hf.training.output_folder import (
+    LOCK_FILE,
+    MARK,
+    begin_run,
+    check_output_folder,
+    lock_folder,
+)
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.run import train_from_recipe
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -43,7 +55,10 @@ def test_what_no_run_of_ours_wrote_is_not_touched(more, tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "notes").write_text("mine")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RecipeError, match=r"holds README.md.*no mark of a run \(.csan_hf_run\).*nothing was changed"):
+    with pytest.raises(
+        RecipeError,
+        match=r"holds README.md.*no mark of a run \(.csan_hf_run\).*nothing was changed",
+    ):
         train_from_recipe(make_recipe(".", **more))
     assert contents(tmp_path) == {"README.md": "mine", "runs/notes": "mine"}
 
@@ -51,7 +66,10 @@ def test_what_no_run_of_ours_wrote_is_not_touched(more, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"data": {**RECIPE["data"], "dataset": None, "train": "nothing.{lang}"}}, "no file for train"),
+        (
+            {"data": {**RECIPE["data"], "dataset": None, "train": "nothing.{lang}"}},
+            "no file for train",
+        ),
         ({"tokenizer": {"vocab_size": 3}}, "section tokenizer is refused"),
     ],
 )
@@ -66,7 +84,9 @@ def test_a_new_run_that_does_not_begin_leaves_the_old_one(more, words, old_run):
 def test_the_folder_that_init_from_reads_is_not_overwritten(initial, old_run):
     (old_run.parent / "link").symlink_to(old_run)
     before = contents(old_run)
-    with pytest.raises(RecipeError, match=r"init_from reads .*would write over what it starts from"):
+    with pytest.raises(
+        RecipeError, match=r"init_from reads .*would write over what it starts from"
+    ):
         train_from_recipe(make_recipe(old_run, init_from=str(old_run.parent / initial)))
     assert contents(old_run) == before
 
@@ -99,7 +119,9 @@ def test_the_lock_is_not_written_through_a_link(tmp_path):
         train_from_recipe(make_recipe(tmp_path / "run"))
     assert (tmp_path / "mine").read_text() == "mine"
     (tmp_path / "broken").symlink_to(tmp_path / "none")
-    with pytest.raises(RecipeError, match=r"broken cannot be written to \(it is a file or a broken link\)"):
+    with pytest.raises(
+        RecipeError, match=r"broken cannot be written to \(it is a file or a broken link\)"
+    ):
         train_from_recipe(make_recipe(tmp_path / "broken"))
 
 
@@ -136,7 +158,9 @@ def test_a_second_run_is_refused_before_it_touches_anything(tmp_path):
     folder = tmp_path / "run"
     with held(folder) as (process, ours):
         (folder / "results.json").write_text("{}")
-        with pytest.raises(RecipeError, match=rf"in use by process {process.pid} on \S+ since 2\S+ .*--output_dir"):
+        with pytest.raises(
+            RecipeError, match=rf"in use by process {process.pid} on \S+ since 2\S+ .*--output_dir"
+        ):
             train_from_recipe(make_recipe(folder))
         assert sorted(path.name for path in folder.iterdir()) == [LOCK_FILE, "results.json"]
         ours.send("leave")

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Two launched processes do what one does: gradients, evaluation, translation, a whole run; accelerate's files."""
+"""Two launched processes do what one does: gradients, evaluation, translation, a whole run;
+accelerate's files.
+"""
 
 import json
 import os
@@ -30,7 +32,13 @@ from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, trans
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = ("csan", "pervasive_attention")
-STEPS = {"max_cells": 8000, "max_steps": 4, "eval_steps": 2, "warmup_steps": 1, "learning_rate": 1e-2}
+STEPS = {
+    "max_cells": 8000,
+    "max_steps": 4,
+    "eval_steps": 2,
+    "warmup_steps": 1,
+    "learning_rate": 1e-2,
+}
 RUN = {
     "model": "pervasive_attention",
     "data": {**NUMBERS, "train_size": 200, "validation_size": 7, "test_size": 5},
@@ -58,12 +66,27 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     (folder / "tiny.yaml").write_text(yaml.safe_dump(RUN))
     command = [sys.executable, "-m", "accelerate.commands.launch"]
-    command += ["--config_file", "csan_hf/recipes/accelerate/2_cpu_processes.yaml", "tests/training/launched.py"]
+    command += [
+        "--config_file",
+        "csan_hf/recipes/accelerate/2_cpu_processes.yaml",
+        "tests/training/launched.py",
+    ]
     command += map(str, [folder, folder / "tiny.yaml", "--output_dir", folder / "run"])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+    }
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
     assert result.returncode == 0, result.stderr
-    return folder, [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in (0, 1)], result
+    return (
+        folder,
+        [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in (0, 1)],
+        result,
+    )
 
 
 def pad_together(batches):
@@ -71,7 +94,9 @@ def pad_together(batches):
     joined = {}
     for name, filler in (("input_ids", 0), ("attention_mask", 0), ("labels", -100)):
         width = max(batch[name].shape[1] for batch in batches)
-        rows = [F.pad(batch[name], (0, width - batch[name].shape[1]), value=filler) for batch in batches]
+        rows = [
+            F.pad(batch[name], (0, width - batch[name].shape[1]), value=filler) for batch in batches
+        ]
         joined[name] = torch.cat(rows)
     return joined
 
@@ -88,7 +113,10 @@ def train_alone(model, batches, rate=0.1):
         for part in parts:
             logits = model(**part).logits
             labels = part["labels"].flatten()
-            total = F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum", label_smoothing=0.1) / tokens
+            total = (
+                F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum", label_smoothing=0.1)
+                / tokens
+            )
             total.backward()
             loss += total.item()
         with torch.no_grad():
@@ -100,11 +128,15 @@ def train_alone(model, batches, rate=0.1):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family):
-    """Uneven halves, accumulation, label smoothing and, in Pervasive Attention, shared batch statistics included."""
+    """Uneven halves, accumulation, label smoothing and, in Pervasive Attention, shared batch
+    statistics included.
+    """
     folder, found, _ = launched
     halves = [process[family]["batches"] for process in found]
     counts = [[int(batch["labels"].ne(-100).sum()) for batch in half] for half in halves]
-    assert all(left != right for left, right in zip(*counts, strict=True)), "the test wants uneven halves"
+    assert all(left != right for left, right in zip(*counts, strict=True)), (
+        "the test wants uneven halves"
+    )
     model = make_trainer(folder, family).model
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     losses = train_alone(model, [pad_together(batches) for batches in zip(*halves, strict=True)])
@@ -113,8 +145,12 @@ def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family)
         assert process["pervasive_attention"]["shares"], "the statistics of batch normalisation"
         assert process[family]["losses"] == pytest.approx(losses, abs=2e-6)
         for name, tensor in model.state_dict().items():
-            torch.testing.assert_close(process[family]["weights"][name], tensor, rtol=1e-5, atol=rounding, msg=name)
-    moved = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, start[name])]
+            torch.testing.assert_close(
+                process[family]["weights"][name], tensor, rtol=1e-5, atol=rounding, msg=name
+            )
+    moved = [
+        name for name, tensor in model.state_dict().items() if not torch.equal(tensor, start[name])
+    ]
     assert len(moved) > len(start) / 2
 
 
@@ -144,9 +180,21 @@ def test_a_recipe_runs_in_two_processes(launched):
     assert result.stderr.count("Starting a new run") == result.stderr.count("step 1/4") == 1
     assert result.stdout.count("Weights: ") == 1
     names = {path.name for path in run.iterdir()}
-    assert {"README.md", "model.safetensors", "results.json", "training.png", "recipe.yaml", "hypotheses"} <= names
-    assert [name for name in names if name.startswith((".", "_"))] == [".csan_hf_run"], "the mark of a run alone"
-    assert {path.name for path in run.glob("checkpoint-4/rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+    assert {
+        "README.md",
+        "model.safetensors",
+        "results.json",
+        "training.png",
+        "recipe.yaml",
+        "hypotheses",
+    } <= names
+    assert [name for name in names if name.startswith((".", "_"))] == [".csan_hf_run"], (
+        "the mark of a run alone"
+    )
+    assert {path.name for path in run.glob("checkpoint-4/rng_state*")} == {
+        "rng_state_0.pth",
+        "rng_state_1.pth",
+    }
     # the final hypotheses are those of one process
     model, tokenizers = load_translation_model(str(run), device="cpu")
     splits, _ = load_translation_dataset(load_recipe(run / "recipe.yaml").data_arguments())
@@ -181,8 +229,19 @@ CONFIGS = sorted(FOLDER.glob("*.yaml"))
 
 
 def launch(path):
-    """What `accelerate launch` makes of a configuration: its arguments and the environment of the processes."""
-    command = ["--config_file", str(path), "-m", "csan_hf", "train", "RECIPE.yaml", "--output_dir", "runs/x"]
+    """What `accelerate launch` makes of a configuration: its arguments and the environment of the
+    processes.
+    """
+    command = [
+        "--config_file",
+        str(path),
+        "-m",
+        "csan_hf",
+        "train",
+        "RECIPE.yaml",
+        "--output_dir",
+        "runs/x",
+    ]
     args, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
     return args, prepare_multi_gpu_env(args)
 
@@ -201,12 +260,20 @@ def test_accelerate_reads_and_launches_it(path):
 
 def test_the_fsdp_configuration_asks_for_fsdp2_and_complete_checkpoints():
     environment = launch(FOLDER / "fsdp_1_node_8_gpus.yaml")[1]
-    asked = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}
-    assert asked.items() | {("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP")} <= environment.items()
+    asked = {
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    }
+    assert (
+        asked.items() | {("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP")} <= environment.items()
+    )
 
 
 def test_the_slurm_script_is_valid_shell_and_sets_the_signal_first():
     subprocess.run(["bash", "-n", FOLDER / "slurm.sbatch"], check=True)
     text = (FOLDER / "slurm.sbatch").read_text()
     commands = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert text.index("#SBATCH --signal") < text.index(commands[0])  # SLURM stops reading options at the first command
+    assert text.index("#SBATCH --signal") < text.index(
+        commands[0]
+    )  # SLURM stops reading options at the first command

@@ -33,16 +33,18 @@ def recipe_file(tmp_path):
 
 def test_values_get_the_types_of_their_keys(recipe_file):
     path = recipe_file(
-        "model: csan\n"
-        "config: {d_model: 64, local_window: null, localness_layers: [0, 1.0, 1e1], normalize_before: true}\n"
-        "tokenizer: {vocab_size: 1e3}\n"
-        "training: {learning_rate: 1e-3, max_steps: 2e2, bf16: auto, warmup_steps: 0.1, max_grad_norm: 3}\n"
-        "generation: {num_beams: 4, length_penalty: 1, early_stopping: never}\n"
-        "name: 12\n"
-        "output_dir: out\n"
+        "model: csan\nconfig: {d_model: 64, local_window: null, localness_layers: [0, 1.0, 1e1], "
+        "normalize_before: true}\ntokenizer: {vocab_size: 1e3}\ntraining: {learning_rate: 1e-3, "
+        "max_steps: 2e2, bf16: auto, warmup_steps: 0.1, max_grad_norm: 3}\ngeneration: "
+        "{num_beams: 4, length_penalty: 1, early_stopping: never}\nname: 12\noutput_dir: out\n"
     )
     expected = {
-        "config": {"d_model": 64, "local_window": None, "localness_layers": [0, 1, 10], "normalize_before": True},
+        "config": {
+            "d_model": 64,
+            "local_window": None,
+            "localness_layers": [0, 1, 10],
+            "normalize_before": True,
+        },
         "tokenizer": {"vocab_size": 1000},
         "training": {"learning_rate": 0.001, "max_steps": 200, "bf16": "auto"}
         | {"warmup_steps": 0.1, "max_grad_norm": 3.0},
@@ -51,7 +53,9 @@ def test_values_get_the_types_of_their_keys(recipe_file):
     }
     recipe = load_recipe(path, [("training.use_cpu", "off")])
     expected["training"]["use_cpu"] = False
-    assert repr({name: getattr(recipe, name) for name in expected}) == repr(expected), "1 is not 1.0, nor True"
+    assert repr({name: getattr(recipe, name) for name in expected}) == repr(expected), (
+        "1 is not 1.0, nor True"
+    )
     assert recipe.training_arguments().learning_rate == 0.001
 
 
@@ -75,7 +79,9 @@ def test_another_family_on_the_command_line_is_not_described_as_the_files(recipe
 
 def test_lists_on_the_command_line():
     for text in ("[0, 2]", "0,2"):
-        assert load_recipe(None, [("localness_layers", text)]).config == {"localness_layers": [0, 2]}
+        assert load_recipe(None, [("localness_layers", text)]).config == {
+            "localness_layers": [0, 2]
+        }
     assert load_recipe(None, [("language", "[de, en]")]).language == ["de", "en"]
     assert load_recipe(None, [("tokenizer", "sp.model")]).tokenizer == {"pretrained": "sp.model"}
     assert load_recipe(None, [("language", "no")]).language == "no"  # Norwegian, not false
@@ -84,16 +90,28 @@ def test_lists_on_the_command_line():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("training: {learning_rat: 1}", ["training.learning_rat", "Did you mean training.learning_rate?"]),
+        (
+            "training: {learning_rat: 1}",
+            ["training.learning_rat", "Did you mean training.learning_rate?"],
+        ),
         ("config: {local_windw: 5}", ["config.local_windw", "Did you mean config.local_window"]),
         ("trainin: {seed: 1}", ["unknown key trainin"]),
         ("learning_rate: 1e-3", ["unknown key learning_rate", "training.learning_rate"]),
         ("config: {vocab_size: 5}", ["config.vocab_size cannot be set", "tokenizer.vocab_size"]),
         ("training: {output_dir: x}", ["training.output_dir cannot be set", "top of the recipe"]),
         ("training: {max_steps: many}", ["training.max_steps must be int", "'many'"]),
-        ("config: {localness_layers: [0, x]}", ["config.localness_layers must be list[int]", "'x'"]),
-        ("generation: {suppress_tokens: 3}", ["generation.suppress_tokens must be list[int] | null, got 3"]),
-        ("generation: {num_return_sequences: 2}", ["num_return_sequences cannot be set", "one translation"]),
+        (
+            "config: {localness_layers: [0, x]}",
+            ["config.localness_layers must be list[int]", "'x'"],
+        ),
+        (
+            "generation: {suppress_tokens: 3}",
+            ["generation.suppress_tokens must be list[int] | null, got 3"],
+        ),
+        (
+            "generation: {num_return_sequences: 2}",
+            ["num_return_sequences cannot be set", "one translation"],
+        ),
         ("license: no", ["license must be str", "got False. YAML reads no, off", "quotes"]),
         ("name: [a]", ["name must be str | null, got ['a']"]),
         ("training: {use_cpu: 2}", ["training.use_cpu must be bool, got 2"]),
@@ -109,7 +127,10 @@ def test_lists_on_the_command_line():
         (("training.local_window", "5"), ["config.local_window"]),
         (("max_steps", "soon"), ["--training.max_steps must be int", "'soon'"]),
         (("data_seed", "1"), ["is ambiguous"]),
-        (("config.localness_layers", "[0"), ["--config.localness_layers must be list[int]", "'[0'"]),
+        (
+            ("config.localness_layers", "[0"),
+            ["--config.localness_layers must be list[int]", "'[0'"],
+        ),
     ],
 )
 def test_what_is_wrong_is_named(recipe_file, text, words):
@@ -124,12 +145,16 @@ def test_what_is_wrong_is_named(recipe_file, text, words):
 
 def test_a_recipe_is_a_file_or_a_name_that_comes_with_the_package(recipe_file):
     assert load_recipe("numbers").output_dir == "runs/numbers"
-    with pytest.raises(RecipeError, match=r"no recipe .*numers\.yaml.*recipe\.yaml.*`csan-hf recipes` lists"):
+    with pytest.raises(
+        RecipeError, match=r"no recipe .*numers\.yaml.*recipe\.yaml.*`csan-hf recipes` lists"
+    ):
         load_recipe(recipe_file("model: csan").with_name("numers.yaml"))
 
 
 def test_resolved_recipe_gives_itself_again(recipe_file):
-    recipe = load_recipe(recipe_file("output_dir: x\nconfig: {local_window: null}\nname: A – B"), [("seed", "3")])
+    recipe = load_recipe(
+        recipe_file("output_dir: x\nconfig: {local_window: null}\nname: A – B"), [("seed", "3")]
+    )
     recipe.overwrite = True
     again = load_recipe(recipe_file(recipe.to_yaml()))
     assert again.to_dict() == recipe.to_dict()
@@ -145,7 +170,9 @@ def test_help_has_every_key_with_help():
 
 
 def test_every_setting_of_generation_is_one_of_the_library():
-    assert {field.name for field in dataclasses.fields(GenerationArguments)} <= vars(GenerationConfig()).keys()
+    assert {field.name for field in dataclasses.fields(GenerationArguments)} <= vars(
+        GenerationConfig()
+    ).keys()
 
 
 SECRET = "hf_" + "sEcReT9x" * 4
@@ -156,7 +183,11 @@ def test_a_recipe_builds_on_another(tmp_path, recipe_file):
     path = recipe_file("base: numbers\nconfig: {d_model: 64}\ntraining: {seed: 5}")
     found, base = load_recipe(path).to_dict(), load_recipe("numbers").to_dict()
     assert base.pop("output_dir"), "where the base's run lies"
-    assert found == {**base, "config": {**base["config"], "d_model": 64}, "training": {**base["training"], "seed": 5}}
+    assert found == {
+        **base,
+        "config": {**base["config"], "d_model": 64},
+        "training": {**base["training"], "seed": 5},
+    }
     found = load_recipe(recipe_file("base: numbers\nmodel: rnnsearch\nconfig: {hidden_size: 64}"))
     assert found.config == {"hidden_size": 64}, "fields of another family's network mean nothing"
     assert (found.name, found.description) == (None, None), "nor does what its card says"
@@ -178,8 +209,14 @@ def test_a_recipe_builds_on_another(tmp_path, recipe_file):
     ("text", "key"),
     [
         (f"training: {{hub_token: {PASSWORD}}}", "training.hub_token"),
-        (f"training: {{report_to: [wandb, {{wandb_api_key: {PASSWORD}}}]}}", "training.report_to[1].wandb_api_key"),
-        (f"training: {{deepspeed: {{comet: {{apiKey: {PASSWORD}}}}}}}", "training.deepspeed.comet.apiKey"),
+        (
+            f"training: {{report_to: [wandb, {{wandb_api_key: {PASSWORD}}}]}}",
+            "training.report_to[1].wandb_api_key",
+        ),
+        (
+            f"training: {{deepspeed: {{comet: {{apiKey: {PASSWORD}}}}}}}",
+            "training.deepspeed.comet.apiKey",
+        ),
         (f"training: {{run_name: {SECRET}}}", "training.run_name"),
         (f"training: {{max_steps: {SECRET}}}", "training.max_steps"),
         (f"training: {SECRET}", "training"),
@@ -199,8 +236,12 @@ def test_a_credential_is_refused_and_never_shown(recipe_file, text, key):
     with pytest.raises(RecipeError) as error:
         load_recipe(recipe_file(text)) if isinstance(text, str) else load_recipe(None, [text])
     message = str(error.value)
-    assert all(words in message for words in (f": {key} is a credential", "hf auth login", "HF_TOKEN"))
-    assert not any(secret in message for secret in (SECRET, PASSWORD, "correct%20horse", "correct+horse", "\n"))
+    assert all(
+        words in message for words in (f": {key} is a credential", "hf auth login", "HF_TOKEN")
+    )
+    assert not any(
+        secret in message for secret in (SECRET, PASSWORD, "correct%20horse", "correct+horse", "\n")
+    )
 
 
 def test_what_this_machine_keeps_secret_is_refused_wherever_it_stands(recipe_file, monkeypatch):
@@ -208,16 +249,24 @@ def test_what_this_machine_keeps_secret_is_refused_wherever_it_stands(recipe_fil
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123")
     monkeypatch.setenv("SOME_TOKEN", "model")  # too short to be told from a word
     with pytest.raises(RecipeError, match=r"name, training\.run_name are credentials") as error:
-        load_recipe(recipe_file("name: my plainword model\ntraining: {run_name: x0123456789abcdef0123}"))
+        load_recipe(
+            recipe_file("name: my plainword model\ntraining: {run_name: x0123456789abcdef0123}")
+        )
     assert not any(secret in str(error.value) for secret in ("plainword", "0123456789"))
 
 
 @pytest.mark.parametrize("variable", ["PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS"])
 def test_paths_that_a_variable_names_are_no_credentials(tmp_path, monkeypatch, variable):
     monkeypatch.setenv(variable, str(tmp_path))
-    paths = {"output_dir": f"{tmp_path}/run", "data.data_dir": f"{tmp_path}/data", "init_from": f"{tmp_path}/model"}
+    paths = {
+        "output_dir": f"{tmp_path}/run",
+        "data.data_dir": f"{tmp_path}/data",
+        "init_from": f"{tmp_path}/model",
+    }
     assert load_recipe(None, list(paths.items())).output_dir == f"{tmp_path}/run"
-    assert not holds_credential(f"hf-internal-testing/tiny, sk-en-opensubtitles2018, trained in {tmp_path}/run")
+    assert not holds_credential(
+        f"hf-internal-testing/tiny, sk-en-opensubtitles2018, trained in {tmp_path}/run"
+    )
 
 
 def test_a_file_that_is_no_yaml_is_not_quoted(recipe_file):
@@ -229,10 +278,27 @@ def test_a_file_that_is_no_yaml_is_not_quoted(recipe_file):
 
 
 def test_what_only_sounds_like_a_credential_is_none():
-    training = {"max_tokens": 4096, "include_num_input_tokens_seen": "all", "average_tokens_across_devices": True}
-    generation = {"max_new_tokens": 20, "suppress_tokens": [1, 2], "pad_token_id": 0, "token_healing": False}
-    data = {"dataset_revision": "0123456789abcdef0123456789abcdef01234567", "train": "https://example.org/a?x=1"}
-    harmless = {"training": training, "generation": generation, "data": data, "bleu_tokenize": "13a"}
+    training = {
+        "max_tokens": 4096,
+        "include_num_input_tokens_seen": "all",
+        "average_tokens_across_devices": True,
+    }
+    generation = {
+        "max_new_tokens": 20,
+        "suppress_tokens": [1, 2],
+        "pad_token_id": 0,
+        "token_healing": False,
+    }
+    data = {
+        "dataset_revision": "0123456789abcdef0123456789abcdef01234567",
+        "train": "https://example.org/a?x=1",
+    }
+    harmless = {
+        "training": training,
+        "generation": generation,
+        "data": data,
+        "bleu_tokenize": "13a",
+    }
     harmless["tokenizer"] = {"pad_token": "<pad>", "eos_token": "</s>"}
     assert list(find_credentials(harmless)) == []
 
@@ -255,7 +321,8 @@ def test_aliases_and_merged_keys_are_read(recipe_file):
         load_recipe(recipe_file("config: {<<: {d_model: 16}, dropout: 0.1, dropout: 0.2}"))
 
 
-# ---- values that cannot work, refused in training and by --dry_run before anything is read or written
+# ---- values that cannot work, refused in training and by --dry_run before anything is read or
+# written
 
 
 LEARNED = {"model": "pervasive_attention", "position_embeddings": "learned"}
@@ -271,42 +338,91 @@ def no_data(monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"num_beams": "0"}, "section generation is refused: generation.num_beams must be at least 1, got 0"),
-        ({"generation.max_length": "1"}, "generation is refused: generation.max_length must be at least 2, .*, got 1"),
-        ({"predict_with_generate": "false"}, "must be one of loss, as .*predict_with_generate is false, got"),
+        (
+            {"num_beams": "0"},
+            "section generation is refused: generation.num_beams must be at least 1, got 0",
+        ),
+        (
+            {"generation.max_length": "1"},
+            "generation is refused: generation.max_length must be at least 2, .*, got 1",
+        ),
+        (
+            {"predict_with_generate": "false"},
+            "must be one of loss, as .*predict_with_generate is false, got",
+        ),
         ({"bleu_tokenize": "31a"}, "bleu_tokenize must be one of none, zh, 13a,.*got '31a'"),
         ({"learning_rate": "nan"}, "training.learning_rate must be at least 0 and finite, got nan"),
         ({"training.seed": "-1"}, r"training.seed must be in \[0, 2\^32\), got -1"),
-        ({"max_steps": "0"}, "training.max_steps must be at least 1, or -1 for num_train_epochs, got 0"),
+        (
+            {"max_steps": "0"},
+            "training.max_steps must be at least 1, or -1 for num_train_epochs, got 0",
+        ),
         ({"encoder_attention_heads": "5"}, "section config is refused"),
         (
             {"report_to": "[tensorboard, foo]"},
             "training is refused: report_to: foo is not supported, only .*tensorboard",
         ),
         ({"report_to": "wandb"}, "section training is refused: report_to: .*pip install wandb"),
-        ({"init_from": "/no/such"}, "init_from: There is no folder /no/such to read the model from"),
-        ({"tokenizer.pretrained": "/no/such"}, "tokenizer: the tokenizer of /no/such cannot be loaded"),
-        ({"tokenizer.pretrained_target": "x"}, "pretrained_target is x: name the source's, too, in pretrained"),
-        ({"language_pairs": "[de_en]"}, "section data is refused: language_pairs: 'de_en' must be SOURCE-TARGET"),
-        ({"language_pairs": "de-en,de-en"}, "language_pairs: 'de-en' must be SOURCE-TARGET, .*, each pair once"),
+        (
+            {"init_from": "/no/such"},
+            "init_from: There is no folder /no/such to read the model from",
+        ),
+        (
+            {"tokenizer.pretrained": "/no/such"},
+            "tokenizer: the tokenizer of /no/such cannot be loaded",
+        ),
+        (
+            {"tokenizer.pretrained_target": "x"},
+            "pretrained_target is x: name the source's, too, in pretrained",
+        ),
+        (
+            {"language_pairs": "[de_en]"},
+            "section data is refused: language_pairs: 'de_en' must be SOURCE-TARGET",
+        ),
+        (
+            {"language_pairs": "de-en,de-en"},
+            "language_pairs: 'de-en' must be SOURCE-TARGET, .*, each pair once",
+        ),
         ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),
-        ({"lr_scheduler_kwargs": "{cycles: 2}"}, r"lr_scheduler_kwargs {'cycles': 2}: .*unexpected keyword"),
-        ({"optim": "adamw_8bit"}, "section training is refused: .*You need to install `bitsandbytes`"),
+        (
+            {"lr_scheduler_kwargs": "{cycles: 2}"},
+            r"lr_scheduler_kwargs {'cycles': 2}: .*unexpected keyword",
+        ),
+        (
+            {"optim": "adamw_8bit"},
+            "section training is refused: .*You need to install `bitsandbytes`",
+        ),
         ({"name": "a\ud800"}, "The recipe holds half of a character, which no file can hold"),
         ({"metrics": "[blue]"}, "There is no metric 'blue'; choose from bleu, chrf"),
         ({"metrics": "[aer]"}, "training.metrics must be names of metrics of translations"),
-        ({"metrics": "[wer]"}, "training.metric_for_best_model must be one of wer, loss, got 'bleu'"),
+        (
+            {"metrics": "[wer]"},
+            "training.metric_for_best_model must be one of wer, loss, got 'bleu'",
+        ),
         ({"eval_steps": "0"}, "training.eval_steps must be above 0 and finite, got 0"),
-        ({"tokenizer.vocab_size": "258"}, "section tokenizer is refused: vocab_size is 258; it must be at least 259"),
+        (
+            {"tokenizer.vocab_size": "258"},
+            "section tokenizer is refused: vocab_size is 258; it must be at least 259",
+        ),
         ({"target_vocab_size": "400"}, "target_vocab_size is 400, but the vocabulary is joint"),
-        ({**LEARNED, "max_position_embeddings": "200"}, "is 200, but data.max_source_length lets 256 tokens in"),
-        ({**LEARNED, "generation.max_length": "2000"}, "is 1024, but generation.max_length lets 2000 tokens in"),
+        (
+            {**LEARNED, "max_position_embeddings": "200"},
+            "is 200, but data.max_source_length lets 256 tokens in",
+        ),
+        (
+            {**LEARNED, "generation.max_length": "2000"},
+            "is 1024, but generation.max_length lets 2000 tokens in",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 @pytest.mark.usefixtures("no_data")
 def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
-    check_refusal(load_recipe("numbers", [*overrides.items(), ("output_dir", str(tmp_path / "run"))]), words, tmp_path)
+    check_refusal(
+        load_recipe("numbers", [*overrides.items(), ("output_dir", str(tmp_path / "run"))]),
+        words,
+        tmp_path,
+    )
 
 
 def check_refusal(recipe, words, folder):
@@ -321,7 +437,9 @@ def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
     tokenizer = train_tokenizer(["eins zwei drei"] * 9, 300)
     tokenizer.save_pretrained(folder)
-    CsanForConditionalGeneration(CsanConfig(vocab_size=len(tokenizer), **RECIPE["config"])).save_pretrained(folder)
+    CsanForConditionalGeneration(
+        CsanConfig(vocab_size=len(tokenizer), **RECIPE["config"])
+    ).save_pretrained(folder)
     return folder
 
 
@@ -330,18 +448,33 @@ def checkpoint(tmp_path_factory):
     [
         ({"local_window": "4"}, "section config is refused: .*local_window"),
         ({"localness_layers": "[7]"}, "section config is refused: .*localness_layers"),
-        ({"d_model": "32"}, r"section config is refused: it changes the shapes of .* from \(\d+, 16\) to \(\d+, 32\)"),
-        ({"model": "pervasive_attention"}, "init_from: .* is a csan model, which pervasive_attention cannot use"),
+        (
+            {"d_model": "32"},
+            r"section config is refused: it changes the shapes of .* from \(\d+, 16\) to \(\d+, 32\)",
+        ),
+        (
+            {"model": "pervasive_attention"},
+            "init_from: .* is a csan model, which pervasive_attention cannot use",
+        ),
     ],
 )
 @pytest.mark.usefixtures("no_data")
 def test_what_a_checkpoint_cannot_be_made_is_refused(checkpoint, tmp_path, overrides, words):
-    pairs = {"init_from": str(checkpoint), "output_dir": str(tmp_path / "run"), "data.dataset": "numbers", **overrides}
+    pairs = {
+        "init_from": str(checkpoint),
+        "output_dir": str(tmp_path / "run"),
+        "data.dataset": "numbers",
+        **overrides,
+    }
     check_refusal(load_recipe(None, list(pairs.items())), words, tmp_path)
 
 
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
-    assert resolve(load_recipe("numbers", [("bleu_tokenize", "char")])).recipe.bleu_tokenize == "char"
+    assert (
+        resolve(load_recipe("numbers", [("bleu_tokenize", "char")])).recipe.bleu_tokenize == "char"
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
+    with pytest.raises(
+        RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"
+    ):
         resolve(load_recipe("numbers", [("bleu_tokenize", "ja-mecab")]))

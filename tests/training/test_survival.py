@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Runs that are killed, signalled, fed with damaged checkpoints, a full disk or losses that are not finite."""
+"""Runs that are killed, signalled, fed with damaged checkpoints, a full disk or losses that are not
+finite.
+"""
 
 import contextlib
 import itertools
@@ -17,7 +19,13 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import load_from_disk
-from training.tiny_runs import LOSS_ALONE, leave_out_pictures, make_checkpoint, tiny_grid, write_recipe
+from training.tiny_runs import (
+    LOSS_ALONE,
+    leave_out_pictures,
+    make_checkpoint,
+    tiny_grid,
+    write_recipe,
+)
 from transformers import TrainerCallback
 
 import csan_hf_cli
@@ -55,7 +63,10 @@ FAULTS = [
     ("trainer_state.json", Path.unlink, "trainer_state.json cannot be read"),
     ("trainer_state.json", truncate, "trainer_state.json cannot be read"),
     ("optimizer.pt", Path.unlink, "it was saved without the optimizer's state"),
-    *((name, truncate, f"{name} is cut off") for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")),
+    *(
+        (name, truncate, f"{name} is cut off")
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")
+    ),
 ]
 
 
@@ -72,7 +83,12 @@ def test_what_a_killed_process_left_is_cleared_away(copy):
     for name in ("_unfinished/checkpoint-8", "_upload-ab3_xy9z/checkpoint", "mine"):
         (copy / name).mkdir(parents=True)
     choose_checkpoint(copy)
-    assert {path.name for path in copy.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-6", "mine"}
+    assert {path.name for path in copy.iterdir()} == {
+        "checkpoint-2",
+        "checkpoint-4",
+        "checkpoint-6",
+        "mine",
+    }
 
 
 # ---- a changed recipe
@@ -92,8 +108,14 @@ CHANGES = [
     ({"tokenizer.vocab_size": "400"}, "tokenizer.vocab_size: 300 there, 400 here"),
     ({"bleu_tokenize": "char"}, "bleu_tokenize: None there, char here"),
     ({"dataloader_drop_last": "true"}, "training.dataloader_drop_last: False there, True here"),
-    ({"lr_scheduler_type": "cosine", "max_steps": "9"}, "lr_scheduler_type: inverse_sqrt there, cosine here"),
-    ({"warmup_steps": "0.1", "max_steps": "20"}, "max_steps: 12 there, 20 here"),  # the rate depends on the length
+    (
+        {"lr_scheduler_type": "cosine", "max_steps": "9"},
+        "lr_scheduler_type: inverse_sqrt there, cosine here",
+    ),
+    (
+        {"warmup_steps": "0.1", "max_steps": "20"},
+        "max_steps: 12 there, 20 here",
+    ),  # the rate depends on the length
 ]
 
 
@@ -109,14 +131,31 @@ def test_a_recipe_that_changes_the_run_is_refused(copy, recipe_file, overrides, 
 
 def test_harmless_changes_are_said(copy, recipe_file, capsys):
     (copy / "recipe.yaml").write_text(recipe_file.read_text())
-    same = {"output_dir": str(copy), "config.dropout": "0.1", "adam_beta2": "0.98"}  # the defaults, written out
+    same = {
+        "output_dir": str(copy),
+        "config.dropout": "0.1",
+        "adam_beta2": "0.98",
+    }  # the defaults, written out
     check_output_folder(load_recipe(recipe_file, list(same.items())), copy)
     assert capsys.readouterr().err == ""
-    harmless = {"max_steps": "20", "logging_steps": "1", "dataloader_num_workers": "8", "keep_best": "3"}
-    harmless |= {"data.data_dir": "moved", "hub_dataset": "we/there", "activation_checkpointing": "true"}
+    harmless = {
+        "max_steps": "20",
+        "logging_steps": "1",
+        "dataloader_num_workers": "8",
+        "keep_best": "3",
+    }
+    harmless |= {
+        "data.data_dir": "moved",
+        "hub_dataset": "we/there",
+        "activation_checkpointing": "true",
+    }
     check_output_folder(load_recipe(recipe_file, list({**same, **harmless}.items())), copy)
     said = capsys.readouterr().err
-    for change in ("training.keep_best from 2 to 3;", "max_steps from 12 to 20", "data.data_dir from None to moved"):
+    for change in (
+        "training.keep_best from 2 to 3;",
+        "max_steps from 12 to 20",
+        "data.data_dir from None to moved",
+    ):
         assert change in said
 
 
@@ -131,8 +170,14 @@ def test_changed_training_data_is_refused(copy, make_trainer, tokenized, capsys)
     fewer.check_same_data(copy / "checkpoint-4")  # an older version did not note its data
     for split, column in (("train", "input_ids"), ("train", "labels"), ("validation", "target")):
         values = list(tokenized[split][column])
-        values[-1] = values[-1][::-1] if column == "target" else [*values[-1][:-2], values[-1][-2] + 1, values[-1][-1]]
-        rows = tokenized[split].remove_columns(column).add_column(column, values)  # others of the same lengths
+        values[-1] = (
+            values[-1][::-1]
+            if column == "target"
+            else [*values[-1][:-2], values[-1][-2] + 1, values[-1][-1]]
+        )
+        rows = (
+            tokenized[split].remove_columns(column).add_column(column, values)
+        )  # others of the same lengths
         message = rf"The {'training' if split == 'train' else split} set is not that of .* of other content"
         with pytest.raises(RecipeError, match=message):
             make_trainer(**{split: rows}).check_same_data(copy / "checkpoint-6")
@@ -143,16 +188,23 @@ def test_fingerprints_do_not_depend_on_how_the_data_is_stored(tokenized, tmp_pat
     rows.select(range(5, 24)).save_to_disk(str(tmp_path / "rows"), num_shards=3)
     selected = rows.select([*range(5, 24)])
     assert describe_dataset(load_from_disk(str(tmp_path / "rows"))) == describe_dataset(selected)
-    assert describe_dataset(selected.select([1, 0, *range(2, 19)]))["sha256"] != describe_dataset(selected)["sha256"]
+    assert (
+        describe_dataset(selected.select([1, 0, *range(2, 19)]))["sha256"]
+        != describe_dataset(selected)["sha256"]
+    )
 
 
 def test_a_run_without_a_whole_checkpoint_is_not_trained_anew(copy, tmp_path):
     for step in (2, 4, 6):
         (copy / f"checkpoint-{step}" / "optimizer.pt").unlink()
-    with pytest.raises(RecipeError, match=r"to resume from: checkpoint-6 .*optimizer.*checkpoint-2.*overwrite"):
+    with pytest.raises(
+        RecipeError, match=r"to resume from: checkpoint-6 .*optimizer.*checkpoint-2.*overwrite"
+    ):
         choose_checkpoint(copy)
     (tmp_path / "results.json").write_text("{}")
-    with pytest.raises(RecipeError, match=r"holds a run without a checkpoint to resume from\. .*--overwrite"):
+    with pytest.raises(
+        RecipeError, match=r"holds a run without a checkpoint to resume from\. .*--overwrite"
+    ):
         choose_checkpoint(tmp_path)
 
 
@@ -170,10 +222,17 @@ class At(TrainerCallback):
         setattr(self, event, act)
 
 
-@pytest.mark.parametrize(("family", "accumulated"), [("csan", 1), ("csan", 2), ("pervasive_attention", 1)])
+@pytest.mark.parametrize(
+    ("family", "accumulated"), [("csan", 1), ("csan", 2), ("pervasive_attention", 1)]
+)
 def test_a_loss_that_is_nan_ends_the_run(make_trainer, tokenizers, family, accumulated):
     model = tiny_grid(len(tokenizers.source)) if family == "pervasive_attention" else None
-    options = {"max_steps": 8, "eval_steps": 3, "gradient_accumulation_steps": accumulated, **LOSS_ALONE}
+    options = {
+        "max_steps": 8,
+        "eval_steps": 3,
+        "gradient_accumulation_steps": accumulated,
+        **LOSS_ALONE,
+    }
     trainer = make_trainer(model=model, **options)
     batches, compute = itertools.count(1), trainer.compute_loss
 
@@ -182,7 +241,9 @@ def test_a_loss_that_is_nan_ends_the_run(make_trainer, tokenizers, family, accum
         return loss * float("nan") if model.training and next(batches) == 4 * accumulated else loss
 
     trainer.compute_loss = compute_loss
-    with pytest.raises(RunError, match=r"not finite .* at update 4 of 8.*since \S+checkpoint-3\. .*learning_rate"):
+    with pytest.raises(
+        RunError, match=r"not finite .* at update 4 of 8.*since \S+checkpoint-3\. .*learning_rate"
+    ):
         trainer.train()
     assert find_fault(Path(trainer.args.output_dir) / "checkpoint-3") is None
 
@@ -191,12 +252,16 @@ def test_weights_that_are_not_finite_are_not_saved(make_trainer):
     trainer = make_trainer(max_steps=6, eval_steps=3, **LOSS_ALONE)
     weight = next(trainer.model.parameters())
     trainer.add_callback(At(6, lambda: weight.data.fill_(float("inf"))))
-    with pytest.raises(RunError, match=r"a weight is not finite .* at update 6 .*since \S+checkpoint-3\. "):
+    with pytest.raises(
+        RunError, match=r"a weight is not finite .* at update 6 .*since \S+checkpoint-3\. "
+    ):
         trainer.train()
     assert names(Path(trainer.args.output_dir)) == ["checkpoint-3"]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full is Linux's")
+@pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="a device that is always full is Linux's"
+)
 @pytest.mark.parametrize("name", ["optimizer.pt", "trainer_state.json"])
 def test_a_full_disk_costs_no_good_checkpoint(make_trainer, name):
     trainer = make_trainer(max_steps=6, eval_steps=3, **LOSS_ALONE)
@@ -208,7 +273,9 @@ def test_a_full_disk_costs_no_good_checkpoint(make_trainer, name):
         save(folder)
 
     trainer._save_optimizer_and_scheduler = fill_the_disk
-    message = r"checkpoint-6 could not be saved: .*nothing was saved since \S+checkpoint-3\. Make room"
+    message = (
+        r"checkpoint-6 could not be saved: .*nothing was saved since \S+checkpoint-3\. Make room"
+    )
     with pytest.raises(RunError, match=message):
         trainer.train()
     assert names(Path(trainer.args.output_dir)) == ["checkpoint-3"]
@@ -221,8 +288,17 @@ MOMENTS = {  # after an update, where an evaluation is due, and during one
 
 
 @pytest.mark.parametrize(("family", "moments"), MOMENTS.items())
-def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers, capfd, family, moments):
-    options = {"max_steps": 12, "eval_steps": 5, "keep_best": 2, "max_tokens": 700, "max_cells": 7000, **LOSS_ALONE}
+def test_a_signal_saves_and_the_resumed_run_ends_alike(
+    make_trainer, tokenizers, capfd, family, moments
+):
+    options = {
+        "max_steps": 12,
+        "eval_steps": 5,
+        "keep_best": 2,
+        "max_tokens": 700,
+        "max_cells": 7000,
+        **LOSS_ALONE,
+    }
 
     def build(folder):
         model = tiny_grid(len(tokenizers.source)) if family == "pervasive_attention" else None
@@ -232,13 +308,18 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers,
     whole.train()
     for step, event in moments:
         cut = build(f"cut {step} {event}")
-        cut.callback_handler.callbacks.insert(0, At(step, lambda: os.kill(os.getpid(), signal.SIGTERM), event))
+        cut.callback_handler.callbacks.insert(
+            0, At(step, lambda: os.kill(os.getpid(), signal.SIGTERM), event)
+        )
         with StopSignals(cut.args.output_dir) as signals:
             cut.guard.signals = signals
             with pytest.raises(RunInterrupted) as stop:
                 cut.train()
         folder = Path(cut.args.output_dir) / f"checkpoint-{step}"
-        assert f"Stopped by SIGTERM at update {step} of 12: saved in {folder}. Start the same" in str(stop.value)
+        assert (
+            f"Stopped by SIGTERM at update {step} of 12: saved in {folder}. Start the same"
+            in str(stop.value)
+        )
         assert stop.value.exit_code == 143
         assert "SIGTERM: saving a checkpoint at the end of this update" in capfd.readouterr().err
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -249,26 +330,36 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers,
             assert torch.equal(tensor, resumed.model.state_dict()[name]), name
         assert resumed.state.best_global_step == whole.state.best_global_step
         logs = [trainer.state.log_history for trainer in (whole, resumed)]
-        evaluations = [[(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry] for log in logs]
+        evaluations = [
+            [(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry]
+            for log in logs
+        ]
         assert evaluations[0] == evaluations[1]
 
 
-def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path, capfd, monkeypatch):
-    # within training the second and third come of torchrun, which passes one on, and of a key that is held down
+def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(
+    tmp_path, capfd, monkeypatch
+):
+    # within training the second and third come of torchrun, which passes one on, and of a key that
+    # is held down
     clock = iter([5, 10.0, 10.02, 10.9, 12.5, 20])
     monkeypatch.setattr(time, "monotonic", clock.__next__)
     with StopSignals(tmp_path) as signals:
         with pytest.raises(RunInterrupted, match="Stopped by SIGINT before training began") as stop:
             os.kill(os.getpid(), signal.SIGINT)
         assert stop.value.exit_code == 130
-        assert signals.received == signal.SIGINT  # were it swallowed, the first update would end the run
+        assert (
+            signals.received == signal.SIGINT
+        )  # were it swallowed, the first update would end the run
     with StopSignals(tmp_path) as signals:
         signals.phase = "training"
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGUSR1)
         assert signals.received == signal.SIGUSR1
         assert capfd.readouterr().err.count("saving a checkpoint") == 1
-        with pytest.raises(RunInterrupted, match=r"Stopped by SIGTERM without saving since the last checkpoint"):
+        with pytest.raises(
+            RunInterrupted, match=r"Stopped by SIGTERM without saving since the last checkpoint"
+        ):
             os.kill(os.getpid(), signal.SIGTERM)
         signals.phase = "after"
         with pytest.raises(RunInterrupted, match="Stopped by SIGTERM after training"):
@@ -280,14 +371,20 @@ def test_intervals_of_a_resumed_run_may_change(make_trainer):
     first.train()
     second = make_trainer("run", max_steps=8, eval_steps=2, **LOSS_ALONE)
     second.train(resume_from_checkpoint=str(list_checkpoints(first.args.output_dir)[-1]))
-    assert [entry["step"] for entry in second.state.log_history if "eval_loss" in entry] == [4, 6, 8]
+    assert [entry["step"] for entry in second.state.log_history if "eval_loss" in entry] == [
+        4,
+        6,
+        8,
+    ]
 
 
 # ---- kill -9 at chosen places, each in a process of its own
 
 
 def _signal_after(function, calls, number):
-    """Has the process signal itself when a function returns for the given time; what the handler raises is lost."""
+    """Has the process signal itself when a function returns for the given time; what the handler
+    raises is lost.
+    """
     original, count = pkgutil.resolve_name(function), itertools.count(1)
 
     def call(*arguments, **options):
@@ -313,9 +410,13 @@ def _train(arguments, log, *place):
 
 @pytest.fixture(scope="module")
 def train(recipe_file, tmp_path_factory):
-    """Starts the training script in a fork of a process that has imported everything and computed nothing."""
+    """Starts the training script in a fork of a process that has imported everything and computed
+    nothing.
+    """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["csan_hf.commands.train", "csan_hf.hub", "torch.utils.tensorboard", "pytest"])
+    context.set_forkserver_preload(
+        ["csan_hf.commands.train", "csan_hf.hub", "torch.utils.tensorboard", "pytest"]
+    )
     log = tmp_path_factory.mktemp("logs") / "log.txt"
 
     def start(output, *place):
@@ -342,7 +443,11 @@ PLACES = {  # what has returned, how often, when the process is killed, and what
         ("csan_hf.training.output_folder.write_text", 1, NEW),  # the very first start
         ("transformers.trainer.Trainer._save_rng_state", 1, NEW),  # the first save
         ("csan_hf.training.checkpoints.SavingTrainer._save", 2, NEW),  # a save with one before it
-        ("csan_hf.training.checkpoints.Path.rename", 1, "checkpoint-4 (--overwrite"),  # rotation, resumed
+        (
+            "csan_hf.training.checkpoints.Path.rename",
+            1,
+            "checkpoint-4 (--overwrite",
+        ),  # rotation, resumed
         (None, None, "checkpoint-8 (--overwrite"),
     ],
     "end": [
@@ -361,7 +466,12 @@ def test_a_run_that_is_killed_ends_alike(train, whole, tmp_path, phase):
         code, said = train(output, function, calls, signal.SIGKILL) if function else train(output)
         assert code == (-signal.SIGKILL if function else 0), said
         assert report in said
-    for name in ("model.safetensors", "checkpoint-12/model.safetensors", "hypotheses/test.txt", "tokenizer.json"):
+    for name in (
+        "model.safetensors",
+        "checkpoint-12/model.safetensors",
+        "hypotheses/test.txt",
+        "tokenizer.json",
+    ):
         assert (output / name).read_bytes() == (whole / name).read_bytes(), name
     assert names(output) == names(whole)
     assert [path.name for path in output.glob(".*")] == [MARK]
@@ -370,11 +480,17 @@ def test_a_run_that_is_killed_ends_alike(train, whole, tmp_path, phase):
 
 
 AFTER = "after training, before the end of the run was written"
-SWALLOWED = [("begin_run", 1, "before training began"), ("choose_weights", 1, AFTER), ("write_lines", 2, AFTER)]
+SWALLOWED = [
+    ("begin_run", 1, "before training began"),
+    ("choose_weights", 1, AFTER),
+    ("write_lines", 2, AFTER),
+]
 
 
 @pytest.mark.parametrize(("function", "calls", "phase"), SWALLOWED)
-def test_a_run_that_only_repeats_its_end_ends_by_a_swallowed_signal(function, calls, phase, train, whole, tmp_path):
+def test_a_run_that_only_repeats_its_end_ends_by_a_swallowed_signal(
+    function, calls, phase, train, whole, tmp_path
+):
     output = shutil.copytree(whole, tmp_path / "out")
     code, said = train(output, f"csan_hf.training.run.{function}", calls, signal.SIGTERM)
     assert code == 128 + signal.SIGTERM, said
@@ -391,7 +507,8 @@ ENDS = [("SIGTERM", None), ("SIGINT", None), ("SIGUSR1", None), ("SIGTERM", "for
 def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, number, method):
     if method == "forkserver":
         multiprocessing.get_context(method).set_forkserver_preload(["csan_hf.training"])
-        forkserver.ensure_running()  # as its children, those of other tests must not be born with signals blocked
+        # as its children, those of other tests must not be born with signals blocked
+        forkserver.ensure_running()
     workers = {
         "dataloader_num_workers": 2,
         "dataloader_prefetch_factor": 1,
@@ -405,10 +522,15 @@ def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, num
             os.kill(pid, getattr(signal, number))
 
     callbacks = trainer.callback_handler.callbacks
-    callbacks[:0] = [At(3, signal_workers), At(5, lambda: signal.raise_signal(getattr(signal, number)))]
+    callbacks[:0] = [
+        At(3, signal_workers),
+        At(5, lambda: signal.raise_signal(getattr(signal, number))),
+    ]
     with StopSignals(trainer.args.output_dir) as signals:
         trainer.guard.signals = signals
-        with pytest.raises(RunInterrupted, match=rf"Stopped by {number} at update 5 of 12: saved in"):
+        with pytest.raises(
+            RunInterrupted, match=rf"Stopped by {number} at update 5 of 12: saved in"
+        ):
             trainer.train()
     assert find_fault(Path(trainer.args.output_dir) / "checkpoint-5") is None
 

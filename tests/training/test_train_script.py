@@ -21,7 +21,11 @@ from csan_hf.training import load_recipe
 
 ROOT = Path(__file__).parents[2]
 CHANGES = {
-    **{"name": "tiny", "license": "apache-2.0", "data": {"train_size": 400, "validation_size": 20, "test_size": 10}},
+    **{
+        "name": "tiny",
+        "license": "apache-2.0",
+        "data": {"train_size": 400, "validation_size": 20, "test_size": 10},
+    },
     "config": {"d_model": 32, "encoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
     "training": {"max_tokens": 2000, "max_steps": 24, "eval_steps": 8, "logging_steps": 4},
 }
@@ -50,10 +54,18 @@ def run(recipe, tmp_path_factory):
 def test_the_folder_is_complete(run):
     output, result = run
     names = "config.json generation_config.json model.safetensors tokenizer.json recipe.yaml training.png locality.png"
-    for name in [*names.split(), "results.json", "README.md", "hypotheses/test.txt", "hypotheses/validation.txt"]:
+    for name in [
+        *names.split(),
+        "results.json",
+        "README.md",
+        "hypotheses/test.txt",
+        "hypotheses/validation.txt",
+    ]:
         assert (output / name).stat().st_size > 0, name
     assert len((output / "hypotheses" / "test.txt").read_text().split("\n")) == 11
-    assert [path.name for path in output.glob(".*")] == [".csan_hf_run"]  # the mark; nothing half-written
+    assert [path.name for path in output.glob(".*")] == [
+        ".csan_hf_run"
+    ]  # the mark; nothing half-written
     for word in ("split", "test", "BLEU", "updates"):
         assert word in result.stdout
 
@@ -98,7 +110,9 @@ def test_a_finished_run_is_not_trained_further(run, recipe, tmp_path, capsys):
         del facts["training"]["seconds"]  # the last half second is in no checkpoint
     assert new["training"] == old["training"]
     assert new["chosen"] == old["chosen"]
-    assert (output / "model.safetensors").read_bytes() == (run[0] / "model.safetensors").read_bytes()
+    assert (output / "model.safetensors").read_bytes() == (
+        run[0] / "model.safetensors"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("change", [("--config.d_model", "16"), ("--training.max_steps", "8")])
@@ -114,15 +128,27 @@ def test_another_experiment_in_the_same_folder_is_refused(run, recipe, capsys, c
         (["--learning_rat", "1"], ["learning_rat", "training.learning_rate"]),
         ([], ["output_dir is missing"]),
         (["--output_dir", "x", "--source_lang", "qq"], ["data cannot be used", "qq"]),
-        (["--output_dir", "x", "--max_source_length", "2"], ["data cannot be used", "max_source_length=2"]),
-        (["--output_dir", "x", "--dataset", "./none"], ["data cannot be used: There is no folder ./none to read"]),
-        (["--output_dir", "x", "--dataset", "owner/none"], ["data cannot be used: Couldn't reach 'owner/none'"]),
+        (
+            ["--output_dir", "x", "--max_source_length", "2"],
+            ["data cannot be used", "max_source_length=2"],
+        ),
+        (
+            ["--output_dir", "x", "--dataset", "./none"],
+            ["data cannot be used: There is no folder ./none to read"],
+        ),
+        (
+            ["--output_dir", "x", "--dataset", "owner/none"],
+            ["data cannot be used: Couldn't reach 'owner/none'"],
+        ),
         (["second.yaml"], ["'second.yaml' is not understood"]),
         (["--output_dir", "--max_steps", "3"], ["--output_dir needs a value: str | null"]),
     ],
 )
 def test_errors_are_one_line(recipe, tmp_path, capsys, arguments, words):
-    assert main([str(recipe), *(str(tmp_path / word) if word == "x" else word for word in arguments)]) == 2
+    assert (
+        main([str(recipe), *(str(tmp_path / word) if word == "x" else word for word in arguments)])
+        == 2
+    )
     error = capsys.readouterr().err
     assert all(word in error for word in ["error: ", *words]), error
 
@@ -134,19 +160,68 @@ def test_no_recipe(capsys):
 
 def test_another_family_with_the_same_recipe(recipe, tmp_path, capsys):
     output = tmp_path / "grid"
-    assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), "--max_cells", "9"]) == 2
+    assert (
+        main(
+            [
+                str(recipe),
+                "--model",
+                "pervasive_attention",
+                "--output_dir",
+                str(output),
+                "--max_cells",
+                "9",
+            ]
+        )
+        == 2
+    )
     assert re.search("section training is refused.*raise max_cells", capsys.readouterr().err)
-    sizes = ["--num_layers", "2", "--growth_rate", "4", "--source_embed_dim", "8", "--target_embed_dim", "8"]
-    steps = ["--max_steps", "4", "--eval_steps", "2", "--max_cells", "5000", "--batch_norm_batches", "3"]
-    assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), *sizes, *steps]) == 0
+    sizes = [
+        "--num_layers",
+        "2",
+        "--growth_rate",
+        "4",
+        "--source_embed_dim",
+        "8",
+        "--target_embed_dim",
+        "8",
+    ]
+    steps = [
+        "--max_steps",
+        "4",
+        "--eval_steps",
+        "2",
+        "--max_cells",
+        "5000",
+        "--batch_norm_batches",
+        "3",
+    ]
+    assert (
+        main(
+            [
+                str(recipe),
+                "--model",
+                "pervasive_attention",
+                "--output_dir",
+                str(output),
+                *sizes,
+                *steps,
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr()
     assert "config.d_model, config.decoder_attention_heads" in printed.err
     assert "left out: PervasiveAttentionConfig has no such fields" in printed.err
-    assert json.loads((output / "results.json").read_text())["model"] == "PervasiveAttentionForConditionalGeneration"
+    assert (
+        json.loads((output / "results.json").read_text())["model"]
+        == "PervasiveAttentionForConditionalGeneration"
+    )
     card = (output / "README.md").read_text()
     assert "2 dense layers of growth rate 4 with 5×5 kernels" in card
     assert "yang-etal" not in card, "the paper of the other family"
-    statistics = load_file(output / "model.safetensors")["model.decoder.dense_block.feature_norm.num_batches_tracked"]
+    statistics = load_file(output / "model.safetensors")[
+        "model.decoder.dense_block.feature_norm.num_batches_tracked"
+    ]
     assert statistics.item() == 4 + 3, "updates, and batches with the final weights"
 
 
@@ -155,8 +230,15 @@ def test_fine_tuning_from_a_checkpoint(run, tmp_path, capsys):
     recipe, training = {**RECIPE, "config": {"local_window": 5}}, {"max_steps": 2, "eval_steps": 2}
     path = write_recipe(tmp_path / "tune.yaml", recipe, init_from=str(run[0]), training=training)
     assert main([str(path), "--output_dir", str(output)]) == 0
-    assert f"tokenizer.vocab_size not used: the tokenizer of {run[0]} is taken" in capsys.readouterr().err
+    assert (
+        f"tokenizer.vocab_size not used: the tokenizer of {run[0]} is taken"
+        in capsys.readouterr().err
+    )
     assert json.loads((output / "config.json").read_text())["local_window"] == 5
     assert (output / "tokenizer.json").read_bytes() == (run[0] / "tokenizer.json").read_bytes()
-    results, before = (json.loads((folder / "results.json").read_text()) for folder in (output, run[0]))
-    assert results["scores"]["test"]["loss"] < before["scores"]["test"]["loss"] + 0.5  # not from random weights
+    results, before = (
+        json.loads((folder / "results.json").read_text()) for folder in (output, run[0])
+    )
+    assert (
+        results["scores"]["test"]["loss"] < before["scores"]["test"]["loss"] + 0.5
+    )  # not from random weights

@@ -35,17 +35,26 @@ def test_predictions_come_back_in_dataset_order(make_trainer, tokenized):
     alone = [trainer.predict(dataset.select([row])).predictions for row in range(len(dataset))]
     together = trainer.decode(output.predictions)
     assert together == [trainer.decode(one)[0] for one in alone]
-    assert trainer.decode(output.label_ids) == [text.strip() for text in dataset["target"]], "-100 is padding"
+    assert trainer.decode(output.label_ids) == [text.strip() for text in dataset["target"]], (
+        "-100 is padding"
+    )
 
 
 @pytest.mark.parametrize("bound", [1000, None])
-def test_bpe_dropout_cuts_training_sentences_anew_and_no_others(make_trainer, tokenizers, tokenized, bound, tmp_path):
+def test_bpe_dropout_cuts_training_sentences_anew_and_no_others(
+    make_trainer, tokenizers, tokenized, bound, tmp_path
+):
     trainer = make_trainer(bpe_dropout=0.3, max_tokens=bound)
-    usual = {tuple(row["input_ids"]): tokenizers.source.decode(row["input_ids"]) for row in tokenized["train"]}
+    usual = {
+        tuple(row["input_ids"]): tokenizers.source.decode(row["input_ids"])
+        for row in tokenized["train"]
+    }
     longest = max(map(len, usual))
     epochs = []
     for _ in range(2):
-        rows = [ids[ids != 0] for batch in trainer.get_train_dataloader() for ids in batch["input_ids"]]
+        rows = [
+            ids[ids != 0] for batch in trainer.get_train_dataloader() for ids in batch["input_ids"]
+        ]
         assert sorted(map(tokenizers.source.decode, rows)) == sorted(
             tokenizers.source.decode(row) for row in tokenized["train"]["input_ids"]
         )
@@ -120,11 +129,14 @@ def test_batches_follow_the_bound_the_seed_and_the_epoch(make_trainer, tokenized
         return list(loader)
 
     first, *others = (
-        [batch["labels"].tolist() for batch in batches(*which)] for which in ((1, 0), (1, 0), (1, 1), (2, 0))
+        [batch["labels"].tolist() for batch in batches(*which)]
+        for which in ((1, 0), (1, 0), (1, 1), (2, 0))
     )
     assert [first == other for other in others] == [True, False, False]
     assert sum(map(len, first)) == len(tokenized["train"])
-    assert max(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches(1, 0)) <= 300
+    assert (
+        max(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches(1, 0)) <= 300
+    )
 
 
 @pytest.mark.parametrize("mix_lengths", [None, False])
@@ -145,7 +157,9 @@ def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized, mix_lengths)
     lengths = [batch["attention_mask"].sum(1).double() for batch in batches]
     within = torch.stack([length.std() for length in lengths]).mean()
     between = torch.stack([length.mean() for length in lengths]).std()
-    assert (between < within) == (mix_lengths is None), "grid models get batches of mixed lengths unless told"
+    assert (between < within) == (mix_lengths is None), (
+        "grid models get batches of mixed lengths unless told"
+    )
 
 
 def test_final_weights_get_statistics_of_their_own(make_trainer, tokenizers):
@@ -158,11 +172,15 @@ def test_final_weights_get_statistics_of_their_own(make_trainer, tokenizers):
     block.feature_norm.running_mean.fill_(1000.0)
     make_trainer(model=model, batch_norm_batches=3).refresh_batch_statistics()
     assert seen == [True] * 3
-    assert block.feature_norm.running_mean.abs().max() < 100, "nothing is left of the statistics before"
+    assert block.feature_norm.running_mean.abs().max() < 100, (
+        "nothing is left of the statistics before"
+    )
 
 
 def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized, pictures):
-    trainer = make_trainer(max_steps=30, eval_steps=5, keep_best=2, learning_rate=2e-2, metric_for_best_model="loss")
+    trainer = make_trainer(
+        max_steps=30, eval_steps=5, keep_best=2, learning_rate=2e-2, metric_for_best_model="loss"
+    )
     pictures.clear()
     trainer.train()
     assert set(pictures) == {Path(trainer.args.output_dir, "training.png")}
@@ -170,9 +188,13 @@ def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized,
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
     assert 2 <= len(list_checkpoints(trainer.args.output_dir)) <= 3
-    assert all(entry["tokens_per_second"] > 0 for entry in trainer.state.log_history if "loss" in entry)
+    assert all(
+        entry["tokens_per_second"] > 0 for entry in trainer.state.log_history if "loss" in entry
+    )
     chosen = choose_weights(trainer, tokenized["validation"])
-    expected = average_weights([Path(trainer.args.output_dir, f"checkpoint-{step}") for step in chosen["steps"]])
+    expected = average_weights(
+        [Path(trainer.args.output_dir, f"checkpoint-{step}") for step in chosen["steps"]]
+    )
     for name, tensor in expected.items():
         torch.testing.assert_close(trainer.model.state_dict()[name], tensor)
 
@@ -195,17 +217,24 @@ def test_average_is_only_taken_where_it_is_better(make_trainer, tokenized):
 def test_average_leaves_out_what_is_far_from_the_best(make_trainer, tokenized):
     trainer = make_trainer(max_steps=6, eval_steps=2, keep_best=3, logging_steps=50)
     trainer.train()
-    assert trainer.state.log_history[-1]["tokens_per_second"] > 0, "of a run that is shorter than logging_steps"
+    assert trainer.state.log_history[-1]["tokens_per_second"] > 0, (
+        "of a run that is shorter than logging_steps"
+    )
     for entry in trainer.state.log_history:
         if "eval_loss" in entry:  # scores below that of any average, and losses above
-            entry.update(eval_bleu=-float(entry["step"]), eval_loss={2: 100.0, 4: 120.0, 6: 109.0}[entry["step"]])
+            entry.update(
+                eval_bleu=-float(entry["step"]),
+                eval_loss={2: 100.0, 4: 120.0, 6: 109.0}[entry["step"]],
+            )
     chosen = choose_weights(trainer, tokenized["validation"])
     assert (chosen["weights"], chosen["steps"]) == ("the average of 2 checkpoints", [2, 6])
 
 
 def test_early_stopping_counts_across_a_resumption(make_trainer):
     args = make_trainer(early_stopping_patience=3).args
-    fewer = make_trainer(early_stopping_patience=3, metrics=["wer"], metric_for_best_model="wer").args
+    fewer = make_trainer(
+        early_stopping_patience=3, metrics=["wer"], metric_for_best_model="wer"
+    ).args
     callback = ScoreEarlyStopping(3)
     for scores, expected in (([1, 2, 3], 0), ([5, 4, 3], 2), ([5, 4, 6, 6], 1), ([], 0)):
         callback.on_train_begin(args, _state(scores), TrainerControl())
@@ -216,7 +245,9 @@ def test_early_stopping_counts_across_a_resumption(make_trainer):
 
 
 def _state(scores, name="eval_bleu"):
-    return TrainerState(log_history=[{"step": step, name: score} for step, score in enumerate(scores, 1)])
+    return TrainerState(
+        log_history=[{"step": step, name: score} for step, score in enumerate(scores, 1)]
+    )
 
 
 def test_finished_runs_are_recognised(make_trainer):
@@ -236,7 +267,10 @@ def test_the_end_of_an_epoch_or_within_one_is_recognised(make_trainer, epochs):
     length = len(trainer.get_train_dataloader())
     assert length % 2  # so that the end is no whole update
     last = math.ceil(epochs * length)
-    before, end = (TrainerState(global_step=step, epoch=step / length, max_steps=last) for step in (last - 1, last))
+    before, end = (
+        TrainerState(global_step=step, epoch=step / length, max_steps=last)
+        for step in (last - 1, last)
+    )
     assert not trainer.is_finished(before)
     assert trainer.is_finished(end)
     # with another number of processes, an epoch has another number of updates
@@ -264,7 +298,9 @@ def test_the_smoothed_loss_is_torchs(epsilon):
 
 def test_no_label_gives_zero_not_nan():
     logits = torch.randn(1, 2, 4, requires_grad=True)
-    loss = LabelSmoothedCrossEntropy(0.1)({"logits": logits}, torch.full((1, 2), -100), torch.tensor(0))
+    loss = LabelSmoothedCrossEntropy(0.1)(
+        {"logits": logits}, torch.full((1, 2), -100), torch.tensor(0)
+    )
     loss.backward()
     assert loss.item() == 0
     assert logits.grad.abs().sum() == 0
@@ -283,7 +319,13 @@ def test_accumulation_over_four_equals_the_whole_batch(make_trainer, tokenized):
         samples, count = trainer.get_batch_samples(iter(batches), len(batches), torch.device("cpu"))
         trainer.current_gradient_accumulation_steps = len(samples)
         losses.append(sum(trainer.training_step(trainer.model, batch, count) for batch in samples))
-        gradients.append({name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None})
+        gradients.append(
+            {
+                name: p.grad.clone()
+                for name, p in trainer.model.named_parameters()
+                if p.grad is not None
+            }
+        )
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=1e-6)
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Recipes that train in seconds, a Marian checkpoint to start from, and runs without their pictures."""
+"""Recipes that train in seconds, a Marian checkpoint to start from, and runs without their
+pictures.
+"""
 
 import json
 
@@ -19,7 +21,13 @@ RECIPE = {
     "tokenizer": {"vocab_size": 300},
     "config": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, **HEADS}
     | {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
-    "training": {"max_tokens": 1000, "max_steps": 12, "eval_steps": 4, "logging_steps": 2, "warmup_steps": 4}
+    "training": {
+        "max_tokens": 1000,
+        "max_steps": 12,
+        "eval_steps": 4,
+        "logging_steps": 2,
+        "warmup_steps": 4,
+    }
     | {"learning_rate": 5e-3, "keep_best": 2, "bf16": False, "use_cpu": True, "seed": 3},
     "generation": {"num_beams": 2, "max_length": 24},
 }
@@ -32,26 +40,53 @@ LOSS_ALONE = {"predict_with_generate": False, "metric_for_best_model": "loss"}
 def write_recipe(path, recipe=RECIPE, **more):
     """Writes a recipe with more entries, those of sections among them, and returns the path."""
     merged = {
-        name: {**recipe.get(name, {}), **value} if isinstance(value, dict) else value for name, value in more.items()
+        name: {**recipe.get(name, {}), **value} if isinstance(value, dict) else value
+        for name, value in more.items()
     }
     path.write_text(yaml.safe_dump({**recipe, **merged}))
     return path
 
 
 def leave_out_pictures(patch) -> list:
-    """Draws nothing until a `pytest.MonkeyPatch` is undone (`test_the_folder_is_complete` does); returns the paths."""
+    """Draws nothing until a `pytest.MonkeyPatch` is undone (`test_the_folder_is_complete` does);
+    returns the paths.
+    """
     paths: list = []
-    for name in ("training.callbacks.draw_training", "training.run.draw_training", "hub.model_card.draw_locality"):
+    for name in (
+        "training.callbacks.draw_training",
+        "training.run.draw_training",
+        "hub.model_card.draw_locality",
+    ):
         patch.setattr(f"csan_hf.{name}", lambda what, path, *search: paths.append(path))
     return paths
 
 
 def tiny_marian(vocab_size: int, **fields) -> MarianMTModel:
-    """An untrained Marian model: it has the interface of every family, and the trainer must not care which it gets."""
+    """An untrained Marian model: it has the interface of every family, and the trainer must not
+    care which it gets.
+    """
     torch.manual_seed(0)
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, **HEADS}
-    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
-    values = {"vocab_size": vocab_size, "d_model": 16, "max_position_embeddings": 128, **sizes, **ids, **fields}
+    sizes = {
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        **HEADS,
+    }
+    ids = {
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": None,
+    }
+    values = {
+        "vocab_size": vocab_size,
+        "d_model": 16,
+        "max_position_embeddings": 128,
+        **sizes,
+        **ids,
+        **fields,
+    }
     model = MarianMTModel(MarianConfig(**values))
     model.generation_config.max_length, model.generation_config.num_beams = 16, 1
     return model
@@ -61,13 +96,17 @@ def tiny_grid(vocab_size: int) -> PervasiveAttentionForConditionalGeneration:
     """An untrained Pervasive Attention model."""
     torch.manual_seed(0)
     sizes = {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4}
-    model = PervasiveAttentionForConditionalGeneration(PervasiveAttentionConfig(vocab_size=vocab_size, **sizes))
+    model = PervasiveAttentionForConditionalGeneration(
+        PervasiveAttentionConfig(vocab_size=vocab_size, **sizes)
+    )
     model.generation_config.max_length = 16
     return model
 
 
 def save_tiny_marian(folder):
-    """Saves an untrained Marian model of three encoder layers and its tokenizer, and returns the folder."""
+    """Saves an untrained Marian model of three encoder layers and its tokenizer, and returns the
+    folder.
+    """
     tokenizer = train_tokenizer(["ein Hund läuft", "a dog runs"] * 9, 300)
     heads = dict.fromkeys(HEADS, 4)
     tiny_marian(len(tokenizer), encoder_layers=3, **heads).save_pretrained(folder)
