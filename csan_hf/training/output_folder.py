@@ -18,7 +18,7 @@ from typing import Any
 from csan_hf.text_files import write_text
 
 from .checkpoints import UNFINISHED, checkpoint_step, find_fault, list_checkpoints
-from .recipe import PRETRAINED, Recipe, RecipeError, load_recipe, recipe_options, refusing
+from .recipe import Affects, Recipe, RecipeError, affected_by, load_recipe, refusing
 from .stopping import PREPARED_DATA
 
 MARK = ".csan_hf_run"
@@ -82,48 +82,6 @@ def begin_run(recipe: Recipe, output: Path) -> None:
 
 # ---- going on with a run
 
-# Keys that may change when a run is resumed: what is shown, kept, uploaded or scored, and how fast
-# it goes. The section generation concerns the final scores; what lies in data_dir is compared token
-# by token.
-_FREE = (
-    *(
-        "output_dir",
-        "name",
-        "description",
-        "license",
-        "language",
-        "dataset_name",
-        "task",
-        "hub_dataset",
-    ),
-    *("data.data_dir", "data.test", "data.test_size"),
-)
-_FREE_BEGINNINGS = (
-    "generation.",
-    *(
-        "training.logging_",
-        "training.report_to",
-        "training.run_name",
-        "training.disable_tqdm",
-        "training.use_cpu",
-    ),
-    *("training.hub_", "training.push_to_hub", "training.ddp_", "training.per_device_eval"),
-    # Not dataloader_drop_last, which changes the batches where max_tokens is null
-    *("training.dataloader_num", "training.dataloader_pin", "training.dataloader_persistent"),
-    *(
-        "training.dataloader_prefetch",
-        "training.dataloader_multiprocessing",
-        "training.activation_checkpointing",
-    ),
-    *(
-        "training.eval_",
-        "training.early_stopping",
-        "training.save_",
-        "training.keep_best",
-        "training.load_best",
-    ),
-    *("training.average_best", "training.batch_norm_batches", "training.gradient_checkpointing"),
-)
 # The length of a run may change where the learning rate does not depend on it.
 _LENGTHS = ("training.max_steps", "training.num_train_epochs")
 _ENDLESS_SCHEDULES = ("inverse_sqrt", "constant", "constant_with_warmup")
@@ -135,11 +93,12 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
         "This version of csan_hf cannot resume the run (choose another --output_dir, or "
         "--overwrite)"
     ):
-        before = _values(load_recipe(output / "recipe.yaml"))
-    now = _values(recipe)
-    free = (*_FREE, *_LENGTHS) if _is_endless(now) else _FREE
+        before = load_recipe(output / "recipe.yaml").values()
+    now = recipe.values()
     changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-    fixed = [key for key in changed if key not in free and not key.startswith(_FREE_BEGINNINGS)]
+    fixed = [key for key in changed if affected_by(key) & Affects.TRAINING]
+    if _is_endless(now):
+        fixed = [key for key in fixed if key not in _LENGTHS]
     if 0 < now["training.max_steps"] < checkpoint_step(list_checkpoints(output)[-1]):
         fixed.append("training.max_steps")  # the recipe would not say what made these weights
     if "model" in fixed:  # all fields of its config differ with it
@@ -150,30 +109,14 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
             f"{output} holds a run of another experiment ({changes}). Go on with the old value, "
             "or choose another --output_dir, or --overwrite to delete it."
         )
-    if changed := [key for key in changed if key != "output_dir"]:
-        changes = "; ".join(f"{key} from {before.get(key)} to {now.get(key)}" for key in changed)
+    harmless = [key for key in changed if key != "output_dir"]
+    if harmless:
+        changes = "; ".join(f"{key} from {before.get(key)} to {now.get(key)}" for key in harmless)
         print(f"Changed since the run began: {changes}.", file=sys.stderr, flush=True)
 
 
-def _values(recipe: Recipe) -> dict[str, Any]:
-    """Returns every key with its value; one that is left out has its default, unless that comes
-    from a checkpoint.
-    """
-    given = recipe.to_dict()
-    values = {}
-    for option in recipe_options(recipe.model):
-        section = given.get(option.section, {}) if option.section else given
-        is_read = {
-            "config": recipe.init_from,
-            "tokenizer": recipe.init_from or PRETRAINED in recipe.tokenizer,
-        }
-        values[option.path] = section.get(
-            option.name, None if is_read.get(option.section) else option.default
-        )
-    return values
-
-
 def _is_endless(values: dict[str, Any]) -> bool:
+    """Whether the learning rate does not depend on the number of updates."""
     is_share = 0 < values["training.warmup_steps"] < 1  # of all updates
     return values["training.lr_scheduler_type"] in _ENDLESS_SCHEDULES and not is_share
 

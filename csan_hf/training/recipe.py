@@ -10,8 +10,11 @@ import contextlib
 import copy
 import dataclasses
 import difflib
+import enum
 import functools
+import hashlib
 import inspect
+import json
 import math
 import reprlib
 import sys
@@ -38,6 +41,70 @@ from .arguments import GenerationArguments, TranslationTrainingArguments
 
 class RecipeError(ValueError):
     """A recipe or a command line that cannot be run; the message says where and what to do."""
+
+
+class Affects(enum.Flag):
+    """What a key of a recipe changes: a combination of these.
+
+    From it follow whether a run may be resumed (the same `TRAINING`), whether a suite has trained a
+    run already (the same `TRAINING` and `SCORES`), and which keys of the data decide what systems
+    are scored on (`SCORES`).
+    """
+
+    NOTHING = 0
+    SPEED = enum.auto()
+    TRAINING = enum.auto()
+    SCORES = enum.auto()
+
+
+_AFFECTED_BY_SECTION = {
+    "": Affects.TRAINING,
+    "config": Affects.TRAINING,
+    "data": Affects.TRAINING | Affects.SCORES,
+    "tokenizer": Affects.TRAINING,
+    "training": Affects.TRAINING,
+    "generation": Affects.SCORES,
+}
+# Keys, or beginnings of keys, that affect something else than their section does. In `training`
+# they are the library's arguments. What lies in data_dir is compared by digests of its sentences.
+_AFFECTED_BY_KEY = {
+    Affects.NOTHING: (
+        "output_dir name description license language dataset_name task hub_dataset resume "
+        "overwrite dry_run data.data_dir training.logging_ training.report_to training.run_name "
+        "training.disable_tqdm training.hub_ training.push_to_hub"
+    ),
+    # Not dataloader_drop_last, which changes the batches where max_tokens is null
+    Affects.SPEED: (
+        "training.use_cpu training.ddp_ training.per_device_eval training.dataloader_num "
+        "training.dataloader_pin training.dataloader_persistent training.dataloader_prefetch "
+        "training.dataloader_multiprocessing training.activation_checkpointing "
+        "training.gradient_checkpointing"
+    ),
+    Affects.TRAINING: (
+        "data.train data.train_size data.streaming data.max_source_length data.max_target_length "
+        "data.max_length_ratio"
+    ),
+    Affects.SCORES: (
+        "data.test data.test_size data.join_test training.eval_ training.early_stopping "
+        "training.save_ training.keep_best training.load_best training.average_best "
+        "training.batch_norm_batches"
+    ),
+}
+_AFFECTS = {
+    beginning: affects
+    for affects, beginnings in _AFFECTED_BY_KEY.items()
+    for beginning in beginnings.split()
+}
+
+
+def affected_by(path: str) -> Affects:
+    """What a key such as `training.learning_rate` changes."""
+    if path in _AFFECTS:
+        return _AFFECTS[path]
+    for beginning, affects in _AFFECTS.items():
+        if path.startswith(beginning):
+            return affects
+    return _AFFECTED_BY_SECTION[path.rpartition(".")[0]]
 
 
 # Keys that say what to do with a recipe
@@ -143,6 +210,32 @@ class Recipe:
     def to_yaml(self) -> str:
         """Returns a recipe file that gives this recipe again."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
+
+    def values(self, affecting: Affects | None = None) -> dict[str, Any]:
+        """Returns every key that affects something of `affecting` (None: every key) with its value.
+
+        A key that is left out has its default, unless that comes from a checkpoint or a tokenizer.
+        """
+        written = self.to_dict()
+        reads_config = self.init_from is not None
+        reads_tokenizer = reads_config or PRETRAINED in self.tokenizer
+        values = {}
+        for option in recipe_options(self.model):
+            if affecting is not None and not affected_by(option.path) & affecting:
+                continue
+            default = option.default
+            if reads_config and option.section == "config":
+                default = None
+            if reads_tokenizer and option.section == "tokenizer":
+                default = None
+            section = written.get(option.section, {}) if option.section else written
+            values[option.path] = section.get(option.name, default)
+        return values
+
+    def fingerprint(self, affecting: Affects) -> str:
+        """Returns a digest of the keys that affect something of `affecting`."""
+        text = json.dumps(self.values(affecting), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def data_arguments(self) -> DataArguments:
         """Builds the data section, or raises a RecipeError."""
@@ -525,6 +618,17 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     content = read_recipe(path) if path is not None else {}
     for name, text in overrides:
         refuse_credentials({name: _as_yaml(text)}, "the command line")
+    return parse_recipe(content, str(path), overrides)
+
+
+def parse_recipe(
+    content: dict[str, Any], source: str, overrides: Sequence[tuple[str, str]] = ()
+) -> Recipe:
+    """Makes a recipe of what a file holds and of overrides; see `load_recipe`.
+
+    `source` is what errors call the file.
+    """
+    content = dict(content)
     if isinstance(tokenizer := content.get("tokenizer"), str):
         content["tokenizer"] = {PRETRAINED: tokenizer}
     written = str(content.get("model", "csan"))
@@ -534,11 +638,11 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
         content |= _OF_A_FAMILY
     if model != written and isinstance(config := content.get("config"), dict):
         content["config"] = _fields_of(
-            sections["config"], config, recipe_sections(written)["config"], str(path)
+            sections["config"], config, recipe_sections(written)["config"], source
         )
     recipe = Recipe()
-    for section, key, value in _entries(content, sections, str(path)):
-        converted = section.convert(key, value, f"{path}: {section.path(key)}")
+    for section, key, value in _entries(content, sections, source):
+        converted = section.convert(key, value, f"{source}: {section.path(key)}")
         (getattr(recipe, section.name) if section.name else vars(recipe))[key] = converted
     for name, text in overrides:
         section, key = find_key(
