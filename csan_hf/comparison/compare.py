@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import textwrap
@@ -11,16 +10,19 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from csan_hf.data.corpora import check_files
 from csan_hf.text_files import counted, write_json
 from csan_hf.training.output_folder import lock_folder
-from csan_hf.training.recipe import Recipe, RecipeError
+from csan_hf.training.recipe import Affects, Recipe, RecipeError
+from csan_hf.training.record import fingerprint_of
 
 from .ensembles import translate_ensembles
+from .records import SuiteRecords
 from .report import check_folder, write_report
 from .results import check_references, read_tables
-from .schedule import Progress, is_finished, load_cell, run_cells, trained_keys
+from .schedule import Progress, run_cells
 from .speed import SPEEDS, Speed, measure_speed
 from .suite import Suite
 
@@ -58,9 +60,9 @@ def compare_suite(
             another process runs a suite there, or a report was asked for and nothing is finished.
         ValueError: The files of a data set are not there, or not tables with its columns.
     """
-    recipes = {cell.name: load_cell(cell, output) for cell in suite.cells}
+    recipes = {cell.name: cell.recipe_in(output) for cell in suite.cells}
     check_folder(suite, output)
-    finished = [cell for cell in suite.cells if is_finished(cell, output)]
+    finished = SuiteRecords(suite.cells, output).finished
     if only == "report" and not finished:
         raise RecipeError(
             f"In {output} no run of {suite.name}, is finished: there is nothing to report."
@@ -69,7 +71,7 @@ def compare_suite(
         for cell in {cell.data: cell for cell in suite.cells if cell not in finished}.values():
             check_files(recipes[cell.name].data_arguments())
     with lock_folder(output):
-        speeds = _read_speeds(suite, output)
+        speeds = _speeds_of(suite, output)
         if only == "report":
             write_report(suite, read_tables(suite, output), output, speeds, {})
             return {}
@@ -110,25 +112,32 @@ def _measure_speeds(suite: Suite, recipes: dict[str, Recipe], output: Path) -> d
     return speeds
 
 
-def _read_speeds(suite: Suite, output: Path) -> dict[str, Speed]:
+def read_speeds(suite: Suite, output: Path) -> dict[str, dict[str, Any]]:
+    """The speeds measured earlier, each with the fingerprints of the recipes that it is of."""
+    measured = SuiteRecords(suite.cells, output).speeds
+    if (output / SPEEDS).is_file():
+        measured = json.loads((output / SPEEDS).read_text(encoding="utf-8"))
+    recipes = _digests(suite)
+    return {name: speed for name, speed in measured.items() if speed["recipe"] == recipes.get(name)}
+
+
+def _speeds_of(suite: Suite, output: Path) -> dict[str, Speed]:
     """The speeds measured earlier of systems that have not changed."""
-    if not (output / SPEEDS).is_file():
-        return {}
-    recipes, found = _digests(suite), {}
-    for name, values in json.loads((output / SPEEDS).read_text(encoding="utf-8")).items():
-        if values.pop("recipe", None) == recipes.get(name):
-            found[name] = Speed(**values)
-    return found
+    speeds = {}
+    for name, values in read_speeds(suite, output).items():
+        measured = {key: value for key, value in values.items() if key != "recipe"}
+        speeds[name] = Speed(**measured)
+    return speeds
 
 
 def _digests(suite: Suite) -> dict[str, str]:
     """A digest of each system's recipe and of the baseline's, to which its speed is relative."""
-    first = {cell.system: trained_keys(cell.recipe) for cell in reversed(suite.cells)}
-    both = {
-        name: json.dumps([first[suite.baseline], own], sort_keys=True, default=str)
-        for name, own in first.items()
+    affecting = Affects.SPEED | Affects.TRAINING | Affects.SCORES
+    fingerprints = {
+        cell.system: fingerprint_of(cell.recipe, affecting) for cell in reversed(suite.cells)
     }
-    return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in both.items()}
+    baseline = fingerprints[suite.baseline]
+    return {name: f"{baseline} {fingerprint}" for name, fingerprint in fingerprints.items()}
 
 
 def describe_cost(
@@ -145,7 +154,8 @@ def describe_cost(
         shown = name if len(name) <= width else f"{name[: width - 1]}…"
         numbers = f"{speed.parameters:>11,}  {speed.seconds:>8.3f}  × {speed.relative:.2f}"
         lines.append(f"  {shown:<{width}} {numbers}  {len(own):>4}  {sum(own) / 3600:>5.1f}")
-    missing = [seconds[cell] for cell in suite.cells if not is_finished(cell, output)]
+    records = SuiteRecords(suite.cells, output)
+    missing = [seconds[cell] for cell in suite.cells if not records.is_finished(cell)]
     hours = sum(missing) / 3600
     text = f"{counted(len(missing), 'run')} to be done: {hours:.1f} hours one after the other at the speeds in {SPEEDS}"
     text += (
@@ -167,6 +177,8 @@ def progress_reporter(
     is_terminal = sys.stderr.isatty()
     last = (-1, 0.0)  # cells that had ended, and when that was told
 
+    records = SuiteRecords(suite.cells, output)
+
     def show(progress: Progress) -> None:
         nonlocal last
         ended, now = progress.done + len(progress.failed), time.monotonic()
@@ -175,7 +187,7 @@ def progress_reporter(
         left = sum(
             own * (1 - progress.running.get(cell.name, 0.0))
             for cell, own in seconds.items()
-            if cell.name not in progress.failed and not is_finished(cell, output)
+            if cell.name not in progress.failed and not records.is_finished(cell)
         )
         failed = f", {len(progress.failed)} failed" if progress.failed else ""
         running = ", ".join(f"{name} {share:.0%}" for name, share in progress.running.items())

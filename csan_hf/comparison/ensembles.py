@@ -10,10 +10,9 @@ from pathlib import Path
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf.text_files import write_json, write_lines, write_text
+from csan_hf.training.record import RunRecord
 
-from .results import read_results
-from .schedule import FINISHED, RECIPE, is_finished, load_cell, recipe_text
+from .records import SuiteRecords
 from .suite import Suite, splits_of
 
 
@@ -24,9 +23,10 @@ def translate_ensembles(suite: Suite, output: Path, *, progress: bool = True) ->
     An ensemble's folder then holds hypotheses, `results.json` and the mark of a finished run.
     Published runs have no weights: of an ensemble that these would need a line on standard error
     says so."""
+    records = SuiteRecords((*suite.cells, *suite.ensembles), output)
     for cell in suite.ensembles:
         members = cell.members
-        if is_finished(cell, output) or not all(is_finished(member, output) for member in members):
+        if records.is_finished(cell) or not all(map(records.is_finished, members)):
             continue
         folders = [member.folder(output) for member in members]
         if missing := [folder for folder in folders if not (folder / "config.json").is_file()]:
@@ -42,24 +42,24 @@ def translate_ensembles(suite: Suite, output: Path, *, progress: bool = True) ->
         except ValueError as error:
             print(f"{cell.name} is left out: {error}", file=sys.stderr)
             continue
-        wanted, folder = splits_of(cell.recipe), cell.folder(output)
-        splits, _ = load_translation_dataset(load_cell(members[0], output).data_arguments(), wanted)
+        wanted = splits_of(cell.recipe)
+        data = members[0].recipe_in(output).data_arguments()
+        splits, _ = load_translation_dataset(data, wanted)
         start = time.time()
+        hypotheses = {}
         for split in wanted:
-            hypotheses = translate(
-                model, tokenizers, list(splits[split]["source"]), progress=progress
-            )
-            write_lines(folder / f"hypotheses/{split}.txt", hypotheses)
-        of_members = [read_results(member, output) for member in members]
+            sources = list(splits[split]["source"])
+            hypotheses[split] = translate(model, tokenizers, sources, progress=progress)
+        member_results = [records.results(member) for member in members]
+        trainings = [results["training"] for results in member_results]
         results = {
-            "parameters": sum(own["parameters"] for own in of_members),
+            "parameters": sum(results["parameters"] for results in member_results),
             "training": {
-                "seconds": sum(own["training"]["seconds"] for own in of_members),
-                "updates": sum(own["training"]["updates"] for own in of_members),
+                "seconds": sum(training["seconds"] for training in trainings),
+                "updates": sum(training["updates"] for training in trainings),
             },
             "seconds": round(time.time() - start, 2),
-            "data": of_members[0].get("data"),
+            "data": member_results[0].get("data"),
         }
-        write_json(folder / "results.json", results)
-        write_text(folder / RECIPE, recipe_text(cell, output))
-        write_json(folder / FINISHED, {"finished": time.strftime("%Y-%m-%d %H:%M")})
+        finished = time.strftime("%Y-%m-%d %H:%M")
+        RunRecord(cell.recipe, results, hypotheses, finished).write(cell.folder(output))

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from csan_hf.text_files import read_lines
 from csan_hf.training.recipe import RecipeError
 
 from .results import Texts
@@ -65,7 +64,7 @@ def read_lengths(suite: Suite, output: Path) -> Lengths | None:
     places: dict[str, list[list[float]]] = defaultdict(list)
     metric = texts.metrics[data]
     for cell in texts.cells:
-        hypotheses = list(read_lines(cell.folder(output) / f"hypotheses/{split}.txt"))
+        hypotheses = texts.records.hypotheses(cell, split)
         if len(hypotheses) != len(groups):
             raise RecipeError(
                 f"{cell.name}: {len(hypotheses)} hypotheses of {split}, but {len(groups)} "

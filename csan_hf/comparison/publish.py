@@ -1,10 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a suite has shown, for others: its report and what that rests on, without models, data and
-local paths.
+"""What a suite has shown, for others: its report and the records that it rests on, without models,
+data and local paths.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,18 +14,18 @@ import yaml
 from csan_hf.hub.public_files import public_content
 from csan_hf.text_files import write_bytes
 from csan_hf.training.output_folder import lock_folder
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.recipe import RecipeError, affected_by
+from csan_hf.training.record import RECIPE, RESULTS, RunRecord
 
+from .compare import read_speeds
+from .records import HYPOTHESES, RUNS, SuiteRecords, tables_of
 from .report import REPORT, check_folder
-from .results import REFERENCES, digests_of_references
-from .schedule import FINISHED, RECIPE, is_finished, trained_keys
-from .speed import SPEEDS
-from .suite import Cell, Suite, splits_of
+from .results import digests_of_references
+from .suite import Cell, Suite
 
 
 def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
-    """Copies a suite's report, its speeds, and of each finished run its recipe, its results and its
-    hypotheses.
+    """Copies a suite's report and pictures, and the records of its finished runs as two tables.
 
     That is a suite's folder without models: a copy of it as `output` continues the suite on another
     machine, and writes the report again. Of the references it holds digests, by which a copy knows
@@ -43,19 +44,19 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
     """
     check_target(suite, output, target)
     with lock_folder(output), lock_folder(target):
-        contents: dict[str, bytes] = {}  # all are read before the first is written
-        for cell in (*suite.cells, *suite.ensembles):
-            if is_finished(cell, output):
-                contents |= _files_of_run(cell, output)
-        pictures = [f"{name}.png" for name in suite.pictures]
-        names = [name for name in ("scores.csv", *pictures, SPEEDS) if (output / name).is_file()]
-        contents |= {name: _public(output, name) for name in (REPORT, *names)}
-        contents[REFERENCES] = (json.dumps(digests_of_references(output), indent=2) + "\n").encode()
-        for cell in (
-            *suite.cells,
-            *suite.ensembles,
-        ):  # a run published again is finished when all of it is there
-            (cell.folder(target) / FINISHED).unlink(missing_ok=True)
+        records = SuiteRecords((*suite.cells, *suite.ensembles), output)
+        public_records = {cell: _public_record(cell, records) for cell in records.finished}
+        references = digests_of_references(records)
+        tables = tables_of(public_records, references, read_speeds(suite, output))
+        names = [REPORT, "scores.csv", *(f"{name}.png" for name in suite.pictures)]
+        contents = {
+            name: _public(output, name)
+            for name in names
+            if name == REPORT or (output / name).is_file()
+        }
+        # The table of runs comes last, and that of before goes first: they belong together
+        contents |= {HYPOTHESES: tables[HYPOTHESES], RUNS: tables[RUNS]}
+        (target / RUNS).unlink(missing_ok=True)
         for name, content in contents.items():
             write_bytes(target / name, content)
     return [target / name for name in contents]
@@ -73,36 +74,41 @@ def check_target(suite: Suite, output: Path, target: Path) -> None:
         )
     check_folder(suite, output)
     check_folder(suite, target)
-    for cell in (*suite.cells, *suite.ensembles):
-        if is_finished(cell, target) and not is_finished(cell, output):
+    cells = (*suite.cells, *suite.ensembles)
+    finished = SuiteRecords(cells, output).finished
+    for cell in SuiteRecords(cells, target).finished:
+        if cell not in finished:
             raise RecipeError(
-                f"{cell.folder(target)} is finished, {cell.folder(output)} is not: copy that "
-                "folder there first, so that the report knows of it."
+                f"{target} has {cell.name}, which is not finished in {output}: copy {RUNS} and "
+                f"{HYPOTHESES} there first, so that the report knows of it."
             )
 
 
-def _files_of_run(cell: Cell, output: Path) -> dict[str, bytes]:
-    """Names of a run's files -> what they hold, the recipe, by which a folder is known, first, the
-    mark last.
-    """
-    folder = cell.folder(output)
-    recipe = _public(folder, RECIPE, "recipe.yaml")
-    own, public = (
-        trained_keys(yaml.safe_load(text)) for text in ((folder / RECIPE).read_bytes(), recipe)
+def _public_record(cell: Cell, records: SuiteRecords) -> RunRecord:
+    """A record without local paths; a credential in one of its files is a `ValueError`."""
+    record = records.record(cell)
+    folder = cell.folder(records.output)
+    if not folder.is_dir():
+        return record  # published before
+    for split in record.hypotheses:
+        _public(folder, f"hypotheses/{split}.txt")
+    public = dataclasses.replace(
+        record,
+        recipe=yaml.safe_load(_public(folder, RECIPE, "recipe.yaml")),
+        results=json.loads(_public(folder, RESULTS)),
     )
-    if changed := [key for key in own if own[key] != public.get(key)]:
-        raise RecipeError(
-            f"{folder / RECIPE}: {changed[0]} names a path that means nothing on another machine, "
-            f"so {cell.name} cannot be published. Let the suite name files within its data_dir "
-            "(--data_dir), and models by name."
-        )
-    names = [
-        *(f"hypotheses/{split}.txt" for split in splits_of(cell.recipe)),
-        "results.json",
-        FINISHED,
-    ]
-    contents = {RECIPE: recipe, **{name: _public(folder, name) for name in names}}
-    return {str(folder.relative_to(output) / name): content for name, content in contents.items()}
+    if public.fingerprint() == record.fingerprint():
+        return public
+    changed = next(
+        key
+        for key, value in record.recipe.items()
+        if affected_by(key) and public.recipe.get(key) != value
+    )
+    raise RecipeError(
+        f"{folder / RECIPE}: {changed} names a path that means nothing on another machine, "
+        f"so {cell.name} cannot be published. Let the suite name files within its data_dir "
+        "(--data_dir), and models by name."
+    )
 
 
 def _public(folder: Path, name: str, public_name: str | None = None) -> bytes:

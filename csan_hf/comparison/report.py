@@ -22,8 +22,8 @@ from csan_hf.training.plan import DEFAULT_GENERATION
 from csan_hf.training.recipe import RecipeError
 
 from .lengths import FAILURES, Lengths, read_lengths
-from .results import Row, Score, Table, read_results
-from .schedule import RECIPE, check_cell, is_finished
+from .records import HYPOTHESES, RUNS, SuiteRecords
+from .results import Row, Score, Table
 from .speed import Speed
 from .suite import CURVES, Suite
 
@@ -51,7 +51,8 @@ def write_report(
     """
     lengths = read_lengths(suite, output)
     facts = system_facts(suite, output, speeds)
-    unfinished = [cell.name for cell in suite.cells if not is_finished(cell, output)]
+    finished = SuiteRecords(suite.cells, output).finished
+    unfinished = [cell.name for cell in suite.cells if cell not in finished]
     text = _markdown(suite, tables, facts, unfinished, failed, lengths)
     write_text(output / REPORT, text)  # first: by it a folder is known
     write_text(output / "scores.csv", _csv(tables))
@@ -103,18 +104,19 @@ def check_folder(suite: Suite, folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_symlink():
             path_inside(folder, *path.relative_to(folder).parts)
-    for cell in (*suite.cells, *suite.ensembles):
-        check_cell(cell, folder)
+    records = SuiteRecords((*suite.cells, *suite.ensembles), folder)
+    for cell in records.cells:
+        records.check(cell)
     pictures = [f"{name}{ending}" for name in suite.pictures for ending in (".png", ".svg")]
     names = [
         name
-        for name in (REPORT, "report.json", "scores.csv", *pictures)
+        for name in (REPORT, "report.json", "scores.csv", RUNS, HYPOTHESES, *pictures)
         if (folder / name).exists()
     ]
     if REPORT in names:
         is_known = (folder / REPORT).read_bytes().splitlines()[:1] == [f"# {suite.name}".encode()]
     else:
-        is_known = any((cell.folder(folder) / RECIPE).is_file() for cell in suite.cells)
+        is_known = any(map(records.is_known, suite.cells))
     if names and not is_known:
         raise RecipeError(
             f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or "
@@ -124,11 +126,11 @@ def check_folder(suite: Suite, folder: Path) -> None:
 
 def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[str, dict[str, Any]]:
     """Parameters, speed and training time of each system."""
+    records = SuiteRecords((*suite.cells, *suite.ensembles), output)
+    finished = records.finished
     facts: dict[str, dict[str, Any]] = {}
     for name in suite.rows:
-        every = (*suite.cells, *suite.ensembles)
-        cells = [cell for cell in every if cell.system == name and is_finished(cell, output)]
-        done = [read_results(cell, output) for cell in cells]
+        done = [records.results(cell) for cell in finished if cell.system == name]
         speed = speeds.get(name)
         facts[name] = {
             "parameters": done[0]["parameters"] if done else speed and speed.parameters,

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,14 +30,11 @@ from csan_hf.evaluation.significance import (
 from csan_hf.text_files import digest_of_lines, one_line, read_lines, write_lines
 from csan_hf.training.recipe import RecipeError
 
-from .schedule import is_finished, load_cell
-from .suite import Cell, Columns, Suite, splits_of
+from .records import SuiteRecords
+from .suite import Columns, Suite, splits_of
 
 Counts = dict[str, dict[str, dict[int, np.ndarray]]]
 """System -> column -> seed -> counts of the segments, [S, K]."""
-
-REFERENCES = "references.json"
-"""File in a published suite's folder with digests of the references: data set/split -> SHA-256."""
 
 
 @dataclass
@@ -110,26 +106,14 @@ def check_references(suite: Suite, output: Path) -> None:
             texts.read(data, split)
 
 
-def read_results(cell: Cell, output: Path) -> dict[str, Any]:
-    """What a finished cell measured."""
-    results: dict[str, Any] = json.loads(
-        (cell.folder(output) / "results.json").read_text(encoding="utf-8")
-    )
-    return results
-
-
-def digests_of_references(output: Path) -> dict[str, str]:
+def digests_of_references(records: SuiteRecords) -> dict[str, str]:
     """Returns digests of the references that a suite's report was made with: data set/split ->
     SHA-256.
     """
-    paths = sorted((output / "references").glob("*/*.txt"))
-    here = {f"{path.parent.name}/{path.stem}": digest_of_lines(read_lines(path)) for path in paths}
-    return _published_digests(output) | here
-
-
-def _published_digests(output: Path) -> dict[str, str]:
-    path = output / REFERENCES
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    digests = records.references
+    for path in sorted((records.output / "references").glob("*/*.txt")):
+        digests[f"{path.parent.name}/{path.stem}"] = digest_of_lines(read_lines(path))
+    return digests
 
 
 class Texts:
@@ -142,9 +126,8 @@ class Texts:
 
     def __init__(self, suite: Suite, output: Path) -> None:
         self.output = output
-        self.cells = [
-            cell for cell in (*suite.cells, *suite.ensembles) if is_finished(cell, output)
-        ]
+        self.records = SuiteRecords((*suite.cells, *suite.ensembles), output)
+        self.cells = self.records.finished
         self.first = {cell.data: cell for cell in reversed(suite.cells)}
         self.found: dict[str, list[str]] = {}
         self.metrics = {
@@ -157,13 +140,13 @@ class Texts:
         # Digests of references and training sets, and who was scored with or trained on them
         self.expected: dict[str, tuple[str, str]] = {}
         for cell in self.cells:
-            data = read_results(cell, output).get("data") or {}
+            data = self.records.results(cell).get("data") or {}
             for split, digest in (data.get("references") or {}).items():
                 self.expect(f"{cell.data}/{split}", digest, cell.name)
             if data:
                 tokens = json.dumps(data.get("training_set"), sort_keys=True)
                 self.expect(f"the training set of {cell.data}, {cell.system}", tokens, cell.name)
-        for key, digest in _published_digests(output).items():
+        for key, digest in self.records.references.items():
             self.expected.setdefault(key, (digest, "the published runs"))
 
     def expect(self, key: str, digest: str, user: str) -> None:
@@ -193,7 +176,7 @@ class Texts:
 
     def read(self, data: str, split: str) -> list[str]:
         """The references in the data, which must be those that the runs were scored with."""
-        args = load_cell(self.first[data], self.output).data_arguments()
+        args = self.first[data].recipe_in(self.output).data_arguments()
         lines = [
             one_line(line) for line in load_translation_dataset(args, [split])[0][split]["target"]
         ]
@@ -217,10 +200,7 @@ def _table(suite: Suite, title: str, columns: Columns, texts: Texts, samples: in
     for column, (data, splits) in columns.items():
         for name in suite.rows:
             of_seeds = {
-                cell.seed: [
-                    list(read_lines(cell.folder(texts.output) / f"hypotheses/{split}.txt"))
-                    for split in splits
-                ]
+                cell.seed: [texts.records.hypotheses(cell, split) for split in splits]
                 for cell in texts.cells
                 if cell.data == data and cell.system == name
             }

@@ -12,41 +12,24 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-import yaml
 
 from csan_hf.credentials import holds_credential
 from csan_hf.text_files import write_json, write_text
 from csan_hf.training.checkpoints import list_checkpoints
-from csan_hf.training.output_folder import entries_of_run
-from csan_hf.training.recipe import Recipe, RecipeError, load_recipe, read_yaml
+from csan_hf.training.record import FINISHED, RECIPE, recipe_text
 
+from .records import SuiteRecords
 from .suite import Cell
 
 LOG = "log.txt"
-RECIPE = "cell.yaml"
-FINISHED = "finished.json"
-"""File that marks a cell's folder as finished."""
 COMMAND = (sys.executable, "-m", "csan_hf", "train")
 """Command that trains a cell; the path of the cell's recipe is appended."""
-# Keys of a recipe that say where a run lies and what its card says, not what is trained
-_OF_NO_EFFECT = (
-    "output_dir",
-    "name",
-    "description",
-    "license",
-    "language",
-    "dataset_name",
-    "task",
-    "hub_dataset",
-)
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
 
 
@@ -62,63 +45,6 @@ class Progress:
     running: dict[str, float] = field(default_factory=dict)
 
 
-def recipe_text(cell: Cell, output: Path) -> str:
-    """Returns the recipe of a cell as a file."""
-    recipe = {**cell.recipe, "output_dir": str(cell.folder(output))}
-    return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-
-
-def check_cell(cell: Cell, output: Path) -> None:
-    """Raises `RecipeError` if the folder of a cell, finished or not, holds what its recipe has not
-    trained.
-    """
-    folder = cell.folder(output)
-    path = folder / RECIPE
-    if not path.is_file():
-        if found := [entry.name for entry in entries_of_run(folder)]:
-            raise RecipeError(
-                f"{folder} holds {found[0]}, but no {RECIPE}, so no suite made that: move it "
-                "elsewhere."
-            )
-    elif trained_keys(read_yaml(path)) != trained_keys(yaml.safe_load(recipe_text(cell, output))):
-        raise RecipeError(
-            f"{folder} was trained by another recipe than the suite now has for {cell.name}: "
-            "choose another folder, or delete that one."
-        )
-
-
-def load_cell(cell: Cell, output: Path) -> Recipe:
-    """The recipe of a cell as training reads it; nothing is written into the suite's folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, RECIPE)
-        path.write_text(recipe_text(cell, output), encoding="utf-8")
-        try:
-            return load_recipe(path)
-        except RecipeError as error:
-            raise RecipeError(f"{cell.name}: {str(error).removeprefix(f'{path}: ')}") from error
-
-
-def trained_keys(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a recipe that determine the training, without folders and the texts of
-    its card.
-    """
-    kept = {
-        key: value
-        for key, value in recipe.items()
-        if key not in _OF_NO_EFFECT and value not in (None, {})
-    }
-    if isinstance(data := kept.get("data"), dict):
-        kept["data"] = {key: value for key, value in data.items() if key != "data_dir"}
-    if "members" in kept:  # of an ensemble
-        kept["members"] = [trained_keys(member) for member in kept["members"]]
-    return kept
-
-
-def is_finished(cell: Cell, output: Path) -> bool:
-    """Says whether a cell needs no more training."""
-    return (cell.folder(output) / FINISHED).is_file()
-
-
 class _Run:
     """A cell's process."""
 
@@ -126,7 +52,8 @@ class _Run:
         self, cell: Cell, output: Path, slot: int, threads: int, command: Sequence[str]
     ) -> None:
         self.cell, self.slot, self.folder = cell, slot, cell.folder(output)
-        write_text(self.folder / RECIPE, recipe_text(cell, output))
+        recipe = {**cell.recipe, "output_dir": str(self.folder)}
+        write_text(self.folder / RECIPE, recipe_text(recipe))
         self.log = self.folder / LOG
         with open(self.log, "ab") as log:
             self.start = log.tell()
@@ -232,9 +159,10 @@ def run_cells(
         RecipeError: A folder holds what its cell's recipe has not trained.
         KeyboardInterrupt: After a signal, when the runs have ended.
     """
+    records = SuiteRecords(cells, output)
     for cell in cells:
-        check_cell(cell, output)
-    waiting = [cell for cell in cells if not is_finished(cell, output)]
+        records.check(cell)
+    waiting = [cell for cell in cells if not records.is_finished(cell)]
     progress = Progress(len(cells), done=len(cells) - len(waiting))
     runs: list[_Run] = []
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)

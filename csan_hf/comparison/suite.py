@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,10 +17,14 @@ from csan_hf.recipes import SUITES
 from csan_hf.text_files import check_file_name, one_line
 from csan_hf.training.recipe import (
     COMMANDS,
+    Affects,
+    Recipe,
     RecipeError,
+    affected_by,
     check_sections,
     find_base,
     merge,
+    parse_recipe,
     read_recipe,
     read_yaml,
 )
@@ -35,15 +41,6 @@ _KEYS = (
     "lengths",
     "sizes",
 )
-_OF_TRAINING = (
-    "train",
-    "train_size",
-    "streaming",
-    "max_source_length",
-    "max_target_length",
-    "max_length_ratio",
-)
-
 CURVES = "curves"
 """Name of the picture of scores by sentences joined."""
 
@@ -67,6 +64,19 @@ class Cell:
     seed: int
     recipe: Settings
     members: tuple[Cell, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Data set, system and seed."""
+        return self.data, self.system, self.seed
+
+    @functools.cached_property
+    def _parsed(self) -> Recipe:
+        return parse_recipe(self.recipe, self.name)
+
+    def recipe_in(self, output: Path) -> Recipe:
+        """The recipe as training reads it, for a run in a suite's folder."""
+        return dataclasses.replace(self._parsed, output_dir=str(self.folder(output)))
 
     @property
     def name(self) -> str:
@@ -309,20 +319,15 @@ def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Set
 
 def _check_held_out(recipe: Settings, of_baseline: Settings, where: str, baseline: str) -> None:
     """Refuses a system that changes what it is scored on: its scores could not be compared."""
-    own, expected = (
-        {
-            key: value
-            for key, value in (settings.get("data") or {}).items()
-            if key not in _OF_TRAINING
-        }
-        for settings in (recipe, of_baseline)
-    )
-    changed = next((key for key in {**expected, **own} if own.get(key) != expected.get(key)), None)
-    _require(
-        not changed,
-        f"{where} has another data.{changed} than {baseline}, and would be scored on other "
-        "sentences: say that under data, as a data set.",
-    )
+    data = recipe.get("data") or {}
+    expected = of_baseline.get("data") or {}
+    for key in {**expected, **data}:
+        is_held_out = bool(affected_by(f"data.{key}") & Affects.SCORES) or key == "data_dir"
+        _require(
+            data.get(key) == expected.get(key) or not is_held_out,
+            f"{where} has another data.{key} than {baseline}, and would be scored on other "
+            "sentences: say that under data, as a data set.",
+        )
 
 
 def _tables(content: Settings, splits: dict[str, list[str]], where: str) -> dict[str, Columns]:
