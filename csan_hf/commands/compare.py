@@ -24,6 +24,10 @@ from csan_hf.text_files import check_not_read, check_writable, counted
 from . import NotEmptyStr, PositiveInt, open_parallel
 
 
+PUBLISHED = Path("model_cards", "suites")
+"""Where a checkout of csan_hf holds what was published of its suites."""
+
+
 def compare(
     suite: str,
     /,
@@ -56,14 +60,21 @@ def compare(
         data_dir: folder of the data, instead of the recipe's
         jobs: runs side by side
         threads: threads of each run
-        only: cost: check all recipes and print the suite's cost; report: report on finished runs
+        only: cost: check all recipes and print the suite's cost; report: report on finished runs,
+            where there are none on the published ones (model_cards/suites/SUITE)
         publish: folder for the report and the finished runs' hypotheses, to share or to commit
     """
     loaded, folder = load_suite(suite, size=size, data_dir=data_dir), Path(output)
     if publish:
         check_target(loaded, folder, Path(publish))  # before anything is trained
     failed = compare_suite(
-        loaded, folder, jobs=jobs, threads=threads, only=only, progress=not quiet
+        loaded,
+        folder,
+        jobs=jobs,
+        threads=threads,
+        only=only,
+        published=PUBLISHED / Path(suite).stem,
+        progress=not quiet,
     )
     for name, reason in failed.items():
         print(f"Failed: {name}: {reason}", file=sys.stderr)

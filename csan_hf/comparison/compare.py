@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from csan_hf.data.corpora import check_files
-from csan_hf.text_files import counted, write_json
+from csan_hf.text_files import counted, write_bytes, write_json
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import Affects, Recipe, RecipeError
 from csan_hf.training.record import fingerprint_of
 
 from .ensembles import translate_ensembles
-from .records import SuiteRecords
+from .records import HYPOTHESES, RUNS, SuiteRecords
 from .report import check_folder, write_report
 from .results import check_references, read_tables
 from .schedule import Progress, run_cells
@@ -36,6 +36,7 @@ def compare_suite(
     jobs: int = 1,
     threads: int = 1,
     only: str = "all",
+    published: Path | None = None,
     progress: bool = True,
 ) -> dict[str, str]:
     """Trains what is missing of a suite, and writes its report.
@@ -50,6 +51,8 @@ def compare_suite(
         threads: Threads of each cell.
         only: "all"; "cost" only checks all recipes and prints the costs; "report" only writes a
             report on the finished cells.
+        published: Folder with the published tables of the suite, for a report where `output` holds
+            no runs.
         progress: Whether to show on standard error how far the suite has come.
 
     Returns:
@@ -61,6 +64,8 @@ def compare_suite(
         ValueError: The files of a data set are not there, or not tables with its columns.
     """
     recipes = {cell.name: cell.recipe_in(output) for cell in suite.cells}
+    if only == "report" and published is not None:
+        _take_published(published, output)
     check_folder(suite, output)
     finished = SuiteRecords(suite.cells, output).finished
     if only == "report" and not finished:
@@ -96,6 +101,15 @@ def compare_suite(
         translate_ensembles(suite, output, progress=progress)
         write_report(suite, read_tables(suite, output), output, speeds, ended.failed)
     return ended.failed
+
+
+def _take_published(published: Path, output: Path) -> None:
+    """Copies the published tables into a suite's folder that holds no runs."""
+    if (output / "runs").is_dir() or (output / RUNS).is_file() or not (published / RUNS).is_file():
+        return
+    print(f"{output} holds no runs: the report is on those in {published}.", file=sys.stderr)
+    for name in (HYPOTHESES, RUNS):
+        write_bytes(output / name, (published / name).read_bytes())
 
 
 def _measure_speeds(suite: Suite, recipes: dict[str, Recipe], output: Path) -> dict[str, Speed]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from .suite import Cell, splits_of
 RUNS = "runs.parquet"
 HYPOTHESES = "hypotheses.parquet"
 _ROW = ("data", "system", "seed")
+# Metadata of the table of runs
+_REFERENCES = b"references"
+_SPEEDS = b"speeds"
 
 
 class SuiteRecords:
@@ -40,17 +43,38 @@ class SuiteRecords:
         self.output = output
 
     @cached_property
-    def _published(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+    def _table(self) -> pyarrow.Table | None:
         path = self.output / RUNS
-        if not path.is_file():
-            return {}
-        return {tuple(row[key] for key in _ROW): row for row in _read_table(path)}
+        return _read_table(path) if path.is_file() else None
+
+    @cached_property
+    def _published(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+        rows = self._table.to_pylist() if self._table is not None else []
+        return {tuple(row[key] for key in _ROW): row for row in rows}
+
+    def _about(self, what: bytes) -> dict[str, Any]:
+        """What the published table says of the suite as a whole."""
+        metadata = (self._table.schema.metadata or {}) if self._table is not None else {}
+        about: dict[str, Any] = json.loads(metadata.get(what, b"{}"))
+        return about
+
+    @property
+    def references(self) -> dict[str, str]:
+        """Digests of the references that published runs were scored with: data set/split ->
+        SHA-256.
+        """
+        return self._about(_REFERENCES)
+
+    @property
+    def speeds(self) -> dict[str, dict[str, Any]]:
+        """Speeds of training of systems, published with the runs."""
+        return self._about(_SPEEDS)
 
     @cached_property
     def _translations(self) -> dict[tuple[str, str, int], dict[str, list[str]]]:
         """Run -> split -> its translations in the order of the segments."""
         translations: dict[tuple[str, str, int], dict[str, list[str]]] = {}
-        for row in _read_table(self.output / HYPOTHESES):
+        for row in _read_table(self.output / HYPOTHESES).to_pylist():
             splits = translations.setdefault(tuple(row[key] for key in _ROW), {})
             splits.setdefault(row["split"], []).append(row["text"])
         return translations
@@ -134,30 +158,13 @@ class SuiteRecords:
                 "choose another folder, or delete that one."
             )
 
-    @property
-    def references(self) -> dict[str, str]:
-        """Digests of the references that published runs were scored with: data set/split ->
-        SHA-256.
-        """
-        digests = {}
-        for row in self._published.values():
-            for split, digest in json.loads(row["references"]).items():
-                digests[f"{row['data']}/{split}"] = digest
-        return digests
-
-    @property
-    def speeds(self) -> dict[str, dict[str, Any]]:
-        """Speeds of training of the systems of published runs, where they were measured."""
-        rows = self._published.values()
-        return {row["system"]: json.loads(row["speed"]) for row in rows if row["speed"]}
-
 
 def tables_of(
     records: dict[Cell, RunRecord],
     references: dict[str, str],
     speeds: dict[str, dict[str, Any]],
 ) -> dict[str, bytes]:
-    """The two tables of records, sorted and compressed.
+    """The two tables of records, sorted and compressed; that of runs keeps digests and speeds, too.
 
     Args:
         records: The finished runs.
@@ -171,17 +178,12 @@ def tables_of(
     translations = []
     for cell, record in records.items():
         run = dict(zip(_ROW, cell.key, strict=True))
-        digests = {split: references.get(f"{cell.data}/{split}") for split in record.hypotheses}
-        digests = {split: digest for split, digest in digests.items() if digest is not None}
-        speed = speeds.get(cell.system)
         runs.append(
             {
                 **run,
                 "finished": record.finished,
                 "recipe": json.dumps(record.recipe, ensure_ascii=False),
                 "results": json.dumps(record.results, ensure_ascii=False),
-                "references": json.dumps(digests),
-                "speed": None if speed is None else json.dumps(speed),
             }
         )
         for split, lines in record.hypotheses.items():
@@ -190,21 +192,21 @@ def tables_of(
     # Translations of one segment stand beside each other, and are alike
     order = ("data", "split", "segment", "system", "seed")
     translations.sort(key=lambda row: tuple(row[key] for key in order))
-    columns = [{key: row[key] for key in (*order, "text")} for row in translations]
-    return {RUNS: _parquet(runs), HYPOTHESES: _parquet(columns)}
+    rows = [{key: row[key] for key in (*order, "text")} for row in translations]
+    about = {_REFERENCES: json.dumps(references), _SPEEDS: json.dumps(speeds)}
+    return {RUNS: _parquet(runs, about), HYPOTHESES: _parquet(rows, {})}
 
 
-def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+def _parquet(rows: list[dict[str, Any]], about: dict[bytes, str]) -> bytes:
     file = io.BytesIO()
-    table = pyarrow.Table.from_pylist(list(rows))
+    table = pyarrow.Table.from_pylist(rows).replace_schema_metadata(about)
     pyarrow.parquet.write_table(table, file, compression="zstd", compression_level=19)
     return file.getvalue()
 
 
-def _read_table(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table; a `RecipeError` names a file that is none."""
+def _read_table(path: Path) -> pyarrow.Table:
+    """A table; a `RecipeError` names a file that is none."""
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+        return pyarrow.parquet.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise RecipeError(f"{path} cannot be read ({error}): publish the suite again.") from error
-    return rows

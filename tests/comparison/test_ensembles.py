@@ -11,13 +11,14 @@ from tiny import csan
 
 from csan_hf.comparison import load_suite, publish_suite
 from csan_hf.comparison.ensembles import translate_ensembles
+from csan_hf.comparison.records import SuiteRecords
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import read_tables
-from csan_hf.comparison.schedule import trained_keys
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 from csan_hf.models import EnsembleForConditionalGeneration
 from csan_hf.training.recipe import RecipeError
+from csan_hf.training.record import fingerprint_of
 
 
 def suite_with_models(folder, seeds, members=("plain", "1D")):
@@ -59,8 +60,8 @@ def test_runs_as_one_model_are_a_row(tmp_path, tokenizers, capsys):
         "the parameters of all members"
     )
     publish_suite(suite, tmp_path, tmp_path / "published")
-    published = tmp_path / "published" / hypotheses.relative_to(tmp_path)
-    assert published.read_bytes() == hypotheses.read_bytes()
+    published = SuiteRecords(suite.ensembles, tmp_path / "published")
+    assert published.hypotheses(of_one, "validation") == expected
 
     for cell in suite.cells:  # without models, as published
         if cell.data == "two":
@@ -75,8 +76,9 @@ def test_runs_as_one_model_are_a_row(tmp_path, tokenizers, capsys):
     assert "together, one, seed 1 is left out: " in (told := capsys.readouterr().err)
     assert "have different vocabularies" in told
     member = {"name": "a card's text", "config": {"dropout": 0}}
-    assert trained_keys({"members": [member]}) == trained_keys(
-        {"members": [{**member, "name": "another"}]}
+    of_another_card = {**member, "name": "another"}
+    assert fingerprint_of({"data": {}, "members": [member]}) == fingerprint_of(
+        {"data": {}, "members": [of_another_card]}
     )
     with pytest.raises(
         RecipeError, match="was trained by another recipe than the suite now has for together"

@@ -8,13 +8,14 @@ import pytest
 import yaml
 from comparison.test_schedule import make_suite, prepare, report, run_all
 from comparison.test_tables import finish
+from datasets import load_dataset
 
 from csan_hf.comparison import compare_suite, publish, publish_suite
+from csan_hf.comparison.records import SuiteRecords
 from csan_hf.hub.public_files import PrivateContentError
 from csan_hf.training.recipe import RecipeError
 
-REPORT = {"report.md", "scores.csv", "dev.png", "speeds.json", "references.json"}
-OF_A_RUN = {"cell.yaml", "results.json", "finished.json", "hypotheses/validation.txt"}
+PUBLISHED = {"report.md", "scores.csv", "dev.png", "runs.parquet", "hypotheses.parquet"}
 
 
 def files(folder):
@@ -50,23 +51,36 @@ def suite_folder(tmp_path):
     return suite, folder
 
 
+def records_in(suite, folder):
+    return SuiteRecords(suite.cells, folder)
+
+
 def test_the_report_and_what_it_rests_on_are_published_and_nothing_else(suite_folder, tmp_path):
     suite, folder = suite_folder
     published = publish_suite(suite, folder, tmp_path / "public")
-    of_runs = {
-        f"{cell.folder(folder).relative_to(folder)}/{name}"
-        for cell in suite.cells
-        for name in OF_A_RUN
-    }
-    assert files(tmp_path / "public") == of_runs | REPORT
-    assert len(published) == len({*published}) == 4 * 4 + 5
+    assert files(tmp_path / "public") == PUBLISHED
+    assert {path.name for path in published} == PUBLISHED
     for path in published:
         if path.suffix != ".png":
             assert str(tmp_path).encode() not in path.read_bytes()
-        if path.name == "validation.txt":
-            assert (
-                path.read_bytes() == (folder / path.relative_to(tmp_path / "public")).read_bytes()
-            )
+    here, there = (records_in(suite, place) for place in (folder, tmp_path / "public"))
+    assert there.finished == list(suite.cells)
+    for cell in suite.cells:
+        assert there.record(cell).hypotheses == here.record(cell).hypotheses
+        assert there.record(cell).fingerprint() == here.record(cell).fingerprint()
+        assert there.results(cell) == here.results(cell)
+
+
+def test_the_tables_are_read_by_datasets(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    publish_suite(suite, folder, tmp_path / "public")
+    cache = str(tmp_path / "cache")
+    table = load_dataset(
+        "parquet", data_files=str(tmp_path / "public/hypotheses.parquet"), cache_dir=cache
+    )
+    first = table["train"][0]
+    assert (first["data"], first["split"], first["segment"]) == ("one", "validation", 0)
+    assert len(table["train"]) == 4 * 40
 
 
 def test_a_suite_goes_on_from_what_was_published(suite_folder, tmp_path):
@@ -82,7 +96,7 @@ def test_a_suite_goes_on_from_what_was_published(suite_folder, tmp_path):
         reports.append(report(suite, place))
     assert reports[0] == reports[1]
     publish_suite(suite, elsewhere, tmp_path / "public")
-    assert sum(path.endswith("finished.json") for path in files(tmp_path / "public")) == 12
+    assert len(records_in(suite, tmp_path / "public").finished) == 12
 
 
 def test_targets_that_are_refused(suite_folder, tmp_path):
@@ -107,7 +121,7 @@ def test_targets_that_are_refused(suite_folder, tmp_path):
         ):
             publish_suite(suite, folder, own)
     (mark := suite.cells[0].folder(folder) / "finished.json").unlink()
-    with pytest.raises(RecipeError, match=r"seed_1 is finished, .* copy that folder there first"):
+    with pytest.raises(RecipeError, match=r"plain, one, seed 1, which is not finished in .*: copy"):
         publish_suite(suite, folder, tmp_path / "public")
     mark.write_text("{}")
     (folder / "report.md").unlink()
@@ -115,7 +129,7 @@ def test_targets_that_are_refused(suite_folder, tmp_path):
         publish_suite(suite, folder, tmp_path / "public")
 
 
-@pytest.mark.parametrize("written", range(0, 21, 4))
+@pytest.mark.parametrize("written", range(len(PUBLISHED)))
 def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(
     suite_folder, tmp_path, monkeypatch, written
 ):
@@ -123,7 +137,6 @@ def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(
     publish_suite(suite, folder, tmp_path / "public")
     for cell in suite.cells:
         (cell.folder(folder) / "hypotheses/validation.txt").write_text("other\n" * 40)
-        (cell.folder(folder) / "results.json").write_text("{}")
     calls = iter(range(written))
 
     def write(path, content):
@@ -135,12 +148,10 @@ def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(
         context.setattr(publish, "write_bytes", write)
         with pytest.raises(OSError, match="no space"):
             publish_suite(suite, folder, tmp_path / "public")
-    for cell in suite.cells:
-        if (cell.folder(tmp_path / "public") / "finished.json").exists():
-            for name in ("hypotheses/validation.txt", "results.json"):
-                own, public = (cell.folder(place) / name for place in (folder, tmp_path / "public"))
-                assert own.read_bytes() == public.read_bytes()
-    assert len(publish_suite(suite, folder, tmp_path / "public")) == 4 * 4 + 5
+    assert records_in(suite, tmp_path / "public").finished == []
+    assert len(publish_suite(suite, folder, tmp_path / "public")) == len(PUBLISHED)
+    public = records_in(suite, tmp_path / "public")
+    assert all(public.hypotheses(cell, "validation") == 40 * ["other"] for cell in suite.cells)
 
 
 def test_other_data_are_noticed(suite_folder, tmp_path):
@@ -165,7 +176,7 @@ def test_secrets_and_paths_stay(suite_folder, tmp_path):
     }
     (run / "results.json").write_text(json.dumps(results))
     publish_suite(suite, folder, tmp_path / "public")
-    public = json.loads((suite.cells[0].folder(tmp_path / "public") / "results.json").read_text())
+    public = records_in(suite, tmp_path / "public").results(suite.cells[0])
     assert public == {**results, "where": "model.safetensors"}
     (run / "hypotheses" / "validation.txt").write_text(f"hf_{34 * 'a'}\n")
     with pytest.raises(PrivateContentError, match=r"validation\.txt holds a credential"):

@@ -16,17 +16,11 @@ from csan_hf.comparison import compare, compare_suite, schedule
 from csan_hf.comparison.compare import describe_cost, progress_reporter
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import read_tables
-from csan_hf.comparison.schedule import (
-    FINISHED,
-    Progress,
-    load_cell,
-    recipe_text,
-    run_cells,
-    run_environment,
-)
+from csan_hf.comparison.schedule import Progress, run_cells, run_environment
 from csan_hf.comparison.speed import Speed
 from csan_hf.comparison.suite import load_suite
 from csan_hf.training.recipe import RecipeError
+from csan_hf.training.record import FINISHED, recipe_text
 
 SPEED = Speed(
     parameters=1_000, seconds=0.5, tokens=10.0, relative=1.0, evaluation=30.0, scoring=120.0
@@ -68,7 +62,7 @@ def prepare(cell, folder):
     """Writes a cell's recipe into its folder, which it returns."""
     run = cell.folder(folder)
     run.mkdir(parents=True, exist_ok=True)
-    (run / "cell.yaml").write_text(recipe_text(cell, folder))
+    (run / "cell.yaml").write_text(recipe_text({**cell.recipe, "output_dir": str(run)}))
     return run
 
 
@@ -227,6 +221,7 @@ def test_nothing_is_measured_beside_what_others_made_or_without_data(tmp_path, m
         compare_suite(suite, tmp_path / "none", only="report")
     assert [path.name for path in mine.iterdir()] == ["report.md"]
     assert not (tmp_path / "none").exists()
+    suite = make_suite(tmp_path, steps=1)
     suite.cells[-1].recipe["data"] = {**suite.cells[-1].recipe["data"], "validation": "none.tsv"}
     with pytest.raises(ValueError, match=r"none\.tsv"):
         compare_suite(suite, tmp_path, only="cost")
@@ -257,7 +252,7 @@ def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
 
 def test_costs_and_the_hours_to_go(tmp_path, capsys):
     suite = make_suite(tmp_path, steps=3600)
-    recipes = {cell.name: load_cell(cell, tmp_path) for cell in suite.cells}
+    recipes = {cell.name: cell.recipe_in(tmp_path) for cell in suite.cells}
     speeds = dict.fromkeys(suite.systems, SPEED)
     # 3,600 updates at 0.5 s, 7 evaluations of 30 s and 120 s of scoring: 2,130 s a run
     text = describe_cost(suite, recipes, speeds, tmp_path, 2)

@@ -9,7 +9,6 @@ import yaml
 
 from csan_hf import CsanConfig
 from csan_hf.comparison import load_suite
-from csan_hf.comparison.schedule import load_cell
 from csan_hf.recipes import SUITES
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
@@ -160,7 +159,7 @@ def test_splits_of_several_language_pairs(tmp_path):
         "into English": ("one", ("2016_de-en",)),
         "into German": ("one", ("2016_en-de",)),
     }
-    arguments = load_cell(suite.cells[0], tmp_path).data_arguments()
+    arguments = suite.cells[0].recipe_in(tmp_path).data_arguments()
     assert list(arguments.split_names) == ["train", "validation", "2016_de-en", "2016_en-de"]
 
 
@@ -187,12 +186,12 @@ def test_the_suites_of_the_repository(name, size, tmp_path):
         name: next(cell for cell in suite.cells if cell.system == name) for name in suite.systems
     }
     for cell in first.values():  # the model does not depend on the data set
-        recipe = load_cell(cell, tmp_path)
+        recipe = cell.recipe_in(tmp_path)
         assert recipe.training_arguments().max_steps > 0
         assert suite.metric in recipe.training_arguments().metrics
         resolve(recipe, with_data=False)
     for cell in {cell.data: cell for cell in suite.cells}.values():
-        load_cell(cell, tmp_path)
+        cell.recipe_in(tmp_path)
 
 
 def test_table_1_has_the_papers_ten_systems():
