@@ -9,11 +9,11 @@ from test_schedule import make_suite, prepare
 from test_tables import finish
 from tiny import csan
 
-from csan_hf.comparison import load_suite, publish_suite
-from csan_hf.comparison.ensembles import translate_ensembles
-from csan_hf.comparison.records import SuiteRecords
-from csan_hf.comparison.report import write_report
-from csan_hf.comparison.results import read_tables
+from csan_hf.suites import load_suite, publish_suite
+from csan_hf.suites.ensembles import translate_ensembles
+from csan_hf.suites.records import SuiteRecords
+from csan_hf.suites.report import write_report
+from csan_hf.suites.results import read_tables
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 from csan_hf.models import EnsembleForConditionalGeneration

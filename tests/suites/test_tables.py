@@ -12,10 +12,10 @@ import yaml
 from comparison.test_schedule import make_suite
 
 from csan_hf.analysis.figures import plot_differences
-from csan_hf.comparison.report import differences, write_report
-from csan_hf.comparison.results import most_frequent, read_tables
-from csan_hf.comparison.speed import Speed
-from csan_hf.comparison.suite import load_suite
+from csan_hf.suites.report import differences, write_report
+from csan_hf.suites.results import most_frequent, read_tables
+from csan_hf.suites.speed import Speed
+from csan_hf.suites.suite import load_suite
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.evaluation.significance import (
     Resampled,

@@ -10,8 +10,8 @@ from comparison.test_schedule import make_suite, prepare, report, run_all
 from comparison.test_tables import finish
 from datasets import load_dataset
 
-from csan_hf.comparison import compare_suite, publish, publish_suite
-from csan_hf.comparison.records import SuiteRecords
+from csan_hf.suites import compare_suite, publish, publish_suite
+from csan_hf.suites.records import SuiteRecords
 from csan_hf.hub.public_files import PrivateContentError
 from csan_hf.training.recipe import RecipeError
 

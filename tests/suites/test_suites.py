@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from csan_hf import CsanConfig
-from csan_hf.comparison import load_suite
+from csan_hf.suites import load_suite
 from csan_hf.recipes import SUITES
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError

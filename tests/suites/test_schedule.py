@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from csan_hf.comparison import compare, compare_suite, schedule
-from csan_hf.comparison.compare import describe_cost, progress_reporter
-from csan_hf.comparison.report import write_report
-from csan_hf.comparison.results import read_tables
-from csan_hf.comparison.schedule import Progress, run_cells, run_environment
-from csan_hf.comparison.speed import Speed
-from csan_hf.comparison.suite import load_suite
+from csan_hf.suites import compare, compare_suite, schedule
+from csan_hf.suites.compare import describe_cost, progress_reporter
+from csan_hf.suites.report import write_report
+from csan_hf.suites.results import read_tables
+from csan_hf.suites.schedule import Progress, run_cells, run_environment
+from csan_hf.suites.speed import Speed
+from csan_hf.suites.suite import load_suite
 from csan_hf.training.recipe import RecipeError
 from csan_hf.training.record import FINISHED, recipe_text
 

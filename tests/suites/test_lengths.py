@@ -8,10 +8,10 @@ import yaml
 from comparison.test_tables import finish
 from matplotlib.image import imread
 
-from csan_hf.comparison.lengths import failures_of, read_lengths, sentences_of
-from csan_hf.comparison.report import check_folder, write_report
-from csan_hf.comparison.results import read_tables
-from csan_hf.comparison.suite import load_suite
+from csan_hf.suites.lengths import failures_of, read_lengths, sentences_of
+from csan_hf.suites.report import check_folder, write_report
+from csan_hf.suites.results import read_tables
+from csan_hf.suites.suite import load_suite
 from csan_hf.training.recipe import RecipeError
 
 SENTENCES = ["one red house", "two", "we meet at noon today", "page three is missing"]
