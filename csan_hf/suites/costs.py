@@ -50,7 +50,7 @@ def speeds_as_json(suite: Suite, speeds: dict[str, Speed]) -> dict[str, dict[str
 
 
 def _fingerprints(suite: Suite) -> dict[str, str]:
-    """Fingerprints of each system's recipe and of the baseline's, to which its speed is relative."""
+    """Fingerprints of the recipes on which systems' speeds depend: their own and the baseline's."""
     affecting = Affects.SPEED | Affects.TRAINING | Affects.SCORES
     fingerprints = {
         run.system: fingerprint_of(run.recipe, affecting) for run in reversed(suite.runs)

@@ -161,7 +161,7 @@ def to_parquet(records: dict[Run, RunRecord], **about: dict[str, Any]) -> dict[s
     # Translations of one segment stand beside each other, and are alike
     translations.sort()
     names = ("data", "split", "segment", "system", "seed", "text")
-    columns = dict(zip(names, zip(*translations, strict=True)))
+    columns = dict(zip(names, zip(*translations, strict=True), strict=bool(translations)))
     metadata = {subject: json.dumps(value) for subject, value in about.items()}
     return {
         RUNS: _compressed(pyarrow.Table.from_pylist(runs, metadata=metadata)),

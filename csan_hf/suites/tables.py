@@ -230,7 +230,7 @@ class _Resampling:
         )
 
     def scores(self, columns: tuple[str, ...]) -> dict[str, Resampled]:
-        """System -> its scores on the columns' segments, for the seeds that it has in all of them."""
+        """System -> scores on the columns' segments, of the seeds that it has in all of them."""
         if columns not in self._scores:
             scores = {}
             for name, counts in self.counts.items():

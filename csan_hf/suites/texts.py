@@ -59,7 +59,7 @@ class Texts:
             )
 
     def check_data(self) -> None:
-        """Raises `RecipeError` unless the data are those that the finished runs were scored with."""
+        """Raises `RecipeError` unless the data are those that finished runs were scored with."""
         for data in dict.fromkeys(run.data for run in self.runs):
             for split in splits_of(self.suite.first_runs[data].recipe):
                 self._load(data, split)
@@ -74,7 +74,7 @@ class Texts:
         return [line for split in splits for line in self._of_split(data, split)]
 
     def _of_split(self, data: str, split: str) -> list[str]:
-        """The references in the suite's folder if the runs were scored with them, else the data's."""
+        """References in the suite's folder if the runs were scored with them, else the data's."""
         if (data, split) not in self._references:
             path = self._records.output / "references" / data / f"{split}.txt"
             lines = list(read_lines(path)) if path.is_file() else None

@@ -4,30 +4,21 @@
 import re
 
 import pytest
-import yaml
-from test_schedule import make_suite, prepare
-from test_tables import finish
+from suites.small_suites import finish, make_suite, report_of
 from tiny import csan
 
-from csan_hf.suites import load_suite, publish_suite
-from csan_hf.suites.ensembles import translate_ensembles
-from csan_hf.suites.records import SuiteRecords
-from csan_hf.suites.report import write_report
-from csan_hf.suites.results import read_tables
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 from csan_hf.models import EnsembleForConditionalGeneration
+from csan_hf.suites import publish_suite
+from csan_hf.suites.ensembles import translate_ensembles
+from csan_hf.suites.records import SuiteRecords
 from csan_hf.training.recipe import RecipeError
 from csan_hf.training.record import fingerprint_of
 
 
 def suite_with_models(folder, seeds, members=("plain", "1D")):
-    make_suite(folder)
-    content = yaml.safe_load((folder / "suite.yaml").read_text())
-    content["seeds"] = seeds
-    content["ensembles"] = {"together": list(members)}
-    (folder / "suite.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    return load_suite(folder / "suite.yaml")
+    return make_suite(folder, seeds=seeds, ensembles={"together": list(members)})
 
 
 @pytest.fixture
@@ -36,54 +27,73 @@ def tokenizers():
     return TokenizerPair(tokenizer, tokenizer)
 
 
-def test_runs_as_one_model_are_a_row(tmp_path, tokenizers, capsys):
+@pytest.fixture
+def models(tokenizers):
+    models = [csan(seed=seed, vocab_size=len(tokenizers.source)) for seed in range(4)]
+    for model in models:
+        model.generation_config.max_length = 7
+    return models
+
+
+@pytest.fixture
+def suite(tmp_path, tokenizers, models):
+    """A suite whose runs on the first data set are finished, with their models."""
     suite = suite_with_models(tmp_path, [1, 2])
-    assert suite.rows == ("plain", "1D", "together")
-    models = []
-    for cell in suite.cells:
-        run = prepare(cell, tmp_path)
-        if cell.data == "one":
-            finish(cell, tmp_path, 20)
-            models.append(csan(seed=len(models), vocab_size=len(tokenizers.source)))
-            models[-1].generation_config.max_length = 7
-            models[-1].save_pretrained(run)
-            tokenizers.save_pretrained(run)
-    translate_ensembles(suite, tmp_path, progress=False)
+    runs = [run for run in suite.runs if run.data == "one"]
+    for run, model in zip(runs, models, strict=True):
+        finish(run, tmp_path, 20)
+        model.save_pretrained(run.folder(tmp_path))
+        tokenizers.save_pretrained(run.folder(tmp_path))
+    return suite
+
+
+def translate_in(suite, folder):
+    translate_ensembles(SuiteRecords(suite, folder), progress=False)
+
+
+def test_runs_as_one_model_are_a_row(suite, models, tokenizers, tmp_path):
+    translate_in(suite, tmp_path)
     of_one, of_two = suite.ensembles
     words = [f"w{number}" for number in range(40)]
     expected = translate(EnsembleForConditionalGeneration.of(models), tokenizers, words)
     hypotheses = of_one.folder(tmp_path) / "hypotheses/validation.txt"
     assert hypotheses.read_text().splitlines() == expected
     assert not of_two.folder(tmp_path).exists(), "its members are not finished"
-    write_report(suite, read_tables(suite, tmp_path, samples=50), tmp_path, {}, {})
-    assert "| together | 28 |" in (tmp_path / "report.md").read_text(), (
-        "the parameters of all members"
-    )
+    assert suite.rows == ("plain", "1D", "together")
+    assert "| together | 28 |" in report_of(suite, tmp_path), "the parameters of all members"
     publish_suite(suite, tmp_path, tmp_path / "published")
-    published = SuiteRecords(suite.ensembles, tmp_path / "published")
-    assert published.hypotheses(of_one, "validation") == expected
-
-    for cell in suite.cells:  # without models, as published
-        if cell.data == "two":
-            finish(cell, tmp_path, 20)
-    translate_ensembles(suite, tmp_path, progress=False)
-    assert "together, two, seed 1: " in (told := capsys.readouterr().err)
-    assert told.endswith("has no model, so the ensemble is left out.\n")
-    foreign = train_tokenizer(["other words"], 300)
-    TokenizerPair(foreign, foreign).save_pretrained(suite.cells[1].folder(tmp_path))
-    (of_one.folder(tmp_path) / "finished.json").unlink()
-    translate_ensembles(suite, tmp_path, progress=False)
-    assert "together, one, seed 1 is left out: " in (told := capsys.readouterr().err)
-    assert "have different vocabularies" in told
-    member = {"name": "a card's text", "config": {"dropout": 0}}
-    of_another_card = {**member, "name": "another"}
-    assert fingerprint_of({"data": {}, "members": [member]}) == fingerprint_of(
-        {"data": {}, "members": [of_another_card]}
-    )
+    published = SuiteRecords(suite, tmp_path / "published")
+    assert published.record(of_one).hypotheses["validation"] == expected
+    with_another_seed = suite_with_models(tmp_path, [1, 2, 3])
     with pytest.raises(
         RecipeError, match="was trained by another recipe than the suite now has for together"
     ):
-        publish_suite(suite_with_models(tmp_path, [1, 2, 3]), tmp_path, tmp_path / "published")
+        publish_suite(with_another_seed, tmp_path, tmp_path / "published")
+
+
+def test_an_ensemble_of_runs_without_models_is_left_out(suite, tmp_path, capsys):
+    for run in suite.runs:
+        if run.data == "two":
+            finish(run, tmp_path, 20)
+    translate_in(suite, tmp_path)
+    message = capsys.readouterr().err
+    assert "together, two, seed 1: " in message
+    assert message.endswith("has no model, so the ensemble is left out.\n")
+
+
+def test_an_ensemble_of_different_vocabularies_is_left_out(suite, tmp_path, capsys):
+    foreign = train_tokenizer(["other words"], 300)
+    TokenizerPair(foreign, foreign).save_pretrained(suite.runs[1].folder(tmp_path))
+    translate_in(suite, tmp_path)
+    message = capsys.readouterr().err
+    assert "together, one, seed 1 is left out: " in message
+    assert "have different vocabularies" in message
+
+
+def test_the_cards_of_members_make_no_other_ensemble():
+    member = {"name": "a card's text", "config": {"dropout": 0}}
+    ensembles = [{"data": {}, "members": [member | {"name": name}]} for name in ("a", "b")]
+    assert fingerprint_of(ensembles[0]) == fingerprint_of(ensembles[1])
 
 
 def test_members_are_all_seeds_of_the_systems_named(tmp_path):

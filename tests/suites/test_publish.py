@@ -1,18 +1,19 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What is published of a suite, and that it goes on from there."""
 
+import dataclasses
 import json
 import shutil
 
 import pytest
 import yaml
-from comparison.test_schedule import make_suite, prepare, report, run_all
-from comparison.test_tables import finish
 from datasets import load_dataset
+from suites.small_suites import REFERENCES, finish, make_suite, prepare, report_of, train_all
 
-from csan_hf.suites import compare_suite, publish, publish_suite
-from csan_hf.suites.records import SuiteRecords
 from csan_hf.hub.public_files import PrivateContentError
+from csan_hf.suites import publish, publish_suite, run_suite
+from csan_hf.suites.records import SuiteRecords
+from csan_hf.text_files import write_lines
 from csan_hf.training.recipe import RecipeError
 
 PUBLISHED = {"report.md", "scores.csv", "dev.png", "runs.parquet", "hypotheses.parquet"}
@@ -27,11 +28,10 @@ def suite_folder(tmp_path):
     """A suite whose first seed is finished, with its report."""
     (folder := tmp_path / "suite").mkdir()
     suite = make_suite(folder, steps=1)
-    suite = type(suite)(**{**vars(suite), "cells": suite.cells[:4]})
-    for cell in suite.cells:
-        run = prepare(cell, folder)
-        (run / "model.safetensors").write_text("weights")
-        finish(cell, folder, 3)
+    suite = dataclasses.replace(suite, runs=suite.runs[:4])
+    for run in suite.runs:
+        finish(run, folder, 3)
+        (prepare(run, folder) / "model.safetensors").write_text("weights")
     for name in (
         "report.md",
         "scores.csv",
@@ -44,15 +44,12 @@ def suite_folder(tmp_path):
         (folder / name).write_text(
             "{}" if name == "speeds.json" else f"# {suite.name}\n{name} of {folder}"
         )
-    (folder / "references/one").mkdir(parents=True)
-    (folder / "references/one/validation.txt").write_text(
-        "".join(f"{number % 5} x\n" for number in range(40))
-    )
+    write_lines(folder / "references/one/validation.txt", REFERENCES)
     return suite, folder
 
 
 def records_in(suite, folder):
-    return SuiteRecords(suite.cells, folder)
+    return SuiteRecords(suite, folder)
 
 
 def test_the_report_and_what_it_rests_on_are_published_and_nothing_else(suite_folder, tmp_path):
@@ -64,11 +61,11 @@ def test_the_report_and_what_it_rests_on_are_published_and_nothing_else(suite_fo
         if path.suffix != ".png":
             assert str(tmp_path).encode() not in path.read_bytes()
     here, there = (records_in(suite, place) for place in (folder, tmp_path / "public"))
-    assert there.finished == list(suite.cells)
-    for cell in suite.cells:
-        assert there.record(cell).hypotheses == here.record(cell).hypotheses
-        assert there.record(cell).fingerprint() == here.record(cell).fingerprint()
-        assert there.results(cell) == here.results(cell)
+    assert there.finished == list(suite.runs)
+    for run in suite.runs:
+        assert there.record(run).hypotheses == here.record(run).hypotheses
+        assert there.record(run).fingerprint() == here.record(run).fingerprint()
+        assert there.record(run).results == here.record(run).results
 
 
 def test_the_tables_are_read_by_datasets(suite_folder, tmp_path):
@@ -90,10 +87,10 @@ def test_a_suite_goes_on_from_what_was_published(suite_folder, tmp_path):
     reports = []
     for place in (folder, elsewhere):
         suite = make_suite(place, steps=1)
-        assert run_all(suite, place).failed == {}
-        trained = [cell for cell in suite.cells if (cell.folder(place) / "trained").is_file()]
-        assert [cell.seed for cell in trained] == 4 * [2] + 4 * [3]
-        reports.append(report(suite, place))
+        assert train_all(suite, place).failed == {}
+        trained = [run for run in suite.runs if (run.folder(place) / "trained").is_file()]
+        assert [run.seed for run in trained] == 4 * [2] + 4 * [3]
+        reports.append(report_of(suite, place))
     assert reports[0] == reports[1]
     publish_suite(suite, elsewhere, tmp_path / "public")
     assert len(records_in(suite, tmp_path / "public").finished) == 12
@@ -120,7 +117,7 @@ def test_targets_that_are_refused(suite_folder, tmp_path):
             RecipeError, match="is the folder in which the suite trains, or lies in it"
         ):
             publish_suite(suite, folder, own)
-    (mark := suite.cells[0].folder(folder) / "finished.json").unlink()
+    (mark := suite.runs[0].folder(folder) / "finished.json").unlink()
     with pytest.raises(RecipeError, match=r"plain, one, seed 1, which is not finished in .*: copy"):
         publish_suite(suite, folder, tmp_path / "public")
     mark.write_text("{}")
@@ -135,8 +132,8 @@ def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(
 ):
     suite, folder = suite_folder
     publish_suite(suite, folder, tmp_path / "public")
-    for cell in suite.cells:
-        (cell.folder(folder) / "hypotheses/validation.txt").write_text("other\n" * 40)
+    for run in suite.runs:
+        (run.folder(folder) / "hypotheses/validation.txt").write_text("other\n" * 40)
     calls = iter(range(written))
 
     def write(path, content):
@@ -151,24 +148,24 @@ def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(
     assert records_in(suite, tmp_path / "public").finished == []
     assert len(publish_suite(suite, folder, tmp_path / "public")) == len(PUBLISHED)
     public = records_in(suite, tmp_path / "public")
-    assert all(public.hypotheses(cell, "validation") == 40 * ["other"] for cell in suite.cells)
+    assert all(public.record(run).hypotheses["validation"] == 40 * ["other"] for run in suite.runs)
 
 
 def test_other_data_are_noticed(suite_folder, tmp_path):
     suite, folder = suite_folder
     publish_suite(suite, folder, tmp_path / "public")
-    compare_suite(suite, tmp_path / "public", only="report")
+    run_suite(suite, tmp_path / "public", only="report")
     shutil.rmtree(tmp_path / "public" / "references")
     (folder / "dev.tsv").write_text("".join(f"w{number}\t{number % 4} x\n" for number in range(40)))
     with pytest.raises(
         RecipeError, match=r"one/validation: .* and the published runs in .* have other data"
     ):
-        compare_suite(suite, tmp_path / "public", only="report")
+        run_suite(suite, tmp_path / "public", only="report")
 
 
 def test_secrets_and_paths_stay(suite_folder, tmp_path):
     suite, folder = suite_folder
-    run = suite.cells[0].folder(folder)
+    run = suite.runs[0].folder(folder)
     results = {
         "parameters": 10,
         "training": {"seconds": 1.0, "updates": 1},
@@ -176,7 +173,7 @@ def test_secrets_and_paths_stay(suite_folder, tmp_path):
     }
     (run / "results.json").write_text(json.dumps(results))
     publish_suite(suite, folder, tmp_path / "public")
-    public = records_in(suite, tmp_path / "public").results(suite.cells[0])
+    public = records_in(suite, tmp_path / "public").record(suite.runs[0]).results
     assert public == {**results, "where": "model.safetensors"}
     (run / "hypotheses" / "validation.txt").write_text(f"hf_{34 * 'a'}\n")
     with pytest.raises(PrivateContentError, match=r"validation\.txt holds a credential"):
@@ -193,13 +190,13 @@ def test_secrets_and_paths_stay(suite_folder, tmp_path):
     with pytest.raises(ValueError, match=r"scores\.csv is a link that leads out of"):
         publish_suite(suite, folder, tmp_path / "public")
     with pytest.raises(ValueError, match=r"scores\.csv is a link that leads out of"):
-        compare_suite(suite, tmp_path / "public", only="report")
+        run_suite(suite, tmp_path / "public", only="report")
     assert (tmp_path / "key").read_text() == "of another"
-    recipe = suite.cells[1].folder(folder) / "cell.yaml"
-    suite.cells[1].recipe["data"]["train"] = str(tmp_path / "train.tsv")
+    recipe = suite.runs[1].folder(folder) / "run.yaml"
+    suite.runs[1].recipe["data"]["train"] = str(tmp_path / "train.tsv")
     content = yaml.safe_load(recipe.read_text())
-    recipe.write_text(yaml.safe_dump({**content, "data": suite.cells[1].recipe["data"]}))
-    message = r"cell\.yaml: data names a path that means nothing on another machine, so 1D, one, "
+    recipe.write_text(yaml.safe_dump({**content, "data": suite.runs[1].recipe["data"]}))
+    message = r"run\.yaml: data names a path that means nothing on another machine, so 1D, one, "
     with pytest.raises(RecipeError, match=message):
         publish_suite(suite, folder, tmp_path / "secret")
     assert not (tmp_path / "secret").exists()
