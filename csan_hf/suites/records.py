@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from csan_hf.training.output_folder import entries_of_run
 from csan_hf.training.recipe import RecipeError, read_yaml
 from csan_hf.training.record import FINISHED, RECIPE, RunRecord, fingerprint_of
 
@@ -122,11 +121,6 @@ class SuiteRecords:
             folder = run.folder(self.output)
             if (folder / RECIPE).is_file():
                 recipe = read_yaml(folder / RECIPE)
-            elif entries := entries_of_run(folder):
-                raise RecipeError(
-                    f"{folder} holds {entries[0].name}, but no {RECIPE}, so no suite made that: "
-                    "move it elsewhere."
-                )
             elif run.key in self._published:
                 recipe = json.loads(self._published[run.key]["recipe"])
             else:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -373,56 +372,52 @@ def _lengths(
 def _tables(content: Settings, splits: dict[str, list[str]]) -> dict[str, Columns]:
     """The tables' columns; `splits` are those of each data set."""
     if content.get("tables") is None:
-        tests = {name: tuple(names[1:] or names) for name, names in splits.items()}
-        return {"scores": {name: (name, names) for name, names in tests.items()}}
-    tables: dict[str, Columns] = {}
+        return {"scores": {name: (name, tuple(of[1:] or of)) for name, of in splits.items()}}
+    tables = {}
     for title, columns in _named(content, "tables").items():
         check_file_name(title, "tables")  # pictures have these names
-        where = f"tables.{title}"
         if isinstance(columns, list):
-            tables[title] = _columns_of_all_data(columns, splits, where)
-        else:
-            chosen = _named({title: columns}, title, "tables.")
-            tables[title] = _named_columns(chosen, splits, where)
-        places: Counter[tuple[str, str]] = Counter()
-        for data, names in tables[title].values():
-            places.update((data, split) for split in names)
-        [((data, split), count)] = places.most_common(1)
-        _require(
-            count == 1,
-            f"{where}: {split} of {data} stands twice, and tests over all columns would count it "
-            "twice: make a second table.",
-        )
+            columns = _columns_of_all_data(title, columns, splits)
+        tables[title] = _columns(title, columns, splits)
     return tables
 
 
-def _columns_of_all_data(wanted: list[str], splits: dict[str, list[str]], where: str) -> Columns:
+def _columns_of_all_data(title: str, wanted: list[str], splits: dict[str, list[str]]) -> Settings:
     """A column for each data set that has one of the splits wanted."""
     columns = {}
     for data, names in splits.items():
-        if chosen := tuple(split for split in wanted if split in names):
-            columns[data] = (data, chosen)
-    _require(columns, f"{where}: no data set has a split {', '.join(map(str, wanted))}.")
+        chosen = [split for split in wanted if split in names]
+        if chosen:
+            columns[data] = chosen
+    _require(columns, f"tables.{title}: no data set has a split {', '.join(map(str, wanted))}.")
     return columns
 
 
-def _named_columns(chosen: Settings, splits: dict[str, list[str]], where: str) -> Columns:
-    """Columns with their splits, named by their data set; by anything where there is one only."""
-    columns = {}
-    for name, names in chosen.items():
+def _columns(title: str, columns: Any, splits: dict[str, list[str]]) -> Columns:
+    """The columns of a table; of a single data set they may have any names."""
+    named_columns = {}
+    seen: set[tuple[str, str]] = set()
+    for name, chosen in _named({title: columns}, title, "tables.").items():
+        where = f"tables.{title}.{name}"
         data = name if name in splits or len(splits) > 1 else next(iter(splits))
         _require(
             data in splits,
-            f"{where}.{name}: there is no data set of that name, only {', '.join(splits)}.",
+            f"{where}: there is no data set of that name, only {', '.join(splits)}.",
         )
         _require(
-            isinstance(names, list) and names,
-            f"{where}.{name} must be a list of splits, got {names!r}.",
+            isinstance(chosen, list) and chosen,
+            f"{where} must be a list of splits, got {chosen!r}.",
         )
-        for split in names:
-            _require(split in splits[data], f"{where}.{name}: {data} has no split {split!r}.")
-        columns[name] = (data, tuple(names))
-    return columns
+        for split in chosen:
+            _require(split in splits[data], f"{where}: {data} has no split {split!r}.")
+            _require(
+                (data, split) not in seen,
+                f"{where}: {split} of {data} stands twice, and tests over all columns would count "
+                "it twice: make a second table.",
+            )
+            seen.add((data, split))
+        named_columns[name] = (data, tuple(chosen))
+    return named_columns
 
 
 def splits_of(recipe: Settings) -> list[str]:

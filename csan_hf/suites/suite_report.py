@@ -268,10 +268,10 @@ def _system_columns(suite: Suite, facts: dict[str, SystemFacts]) -> list[TextCol
     base = facts[suite.baseline].parameters
     differences = []
     for name, fact in facts.items():
-        difference = None
-        if name != suite.baseline and None not in (base, fact.parameters):
-            difference = fact.parameters - base
-        differences.append(_shown(difference, "+,"))
+        if name == suite.baseline or base is None or fact.parameters is None:
+            differences.append("")
+        else:
+            differences.append(f"{fact.parameters - base:+,}")
     systems = facts.values()
     columns = [
         ("system", list(facts)),
@@ -288,8 +288,8 @@ def _system_columns(suite: Suite, facts: dict[str, SystemFacts]) -> list[TextCol
     for figures in suite.published.values():
         titles |= dict.fromkeys(figures)
     for title in titles:
-        figures = [suite.published.get(name, {}).get(title) for name in facts]
-        columns.append((f"published {title}", [_plain(str(figure or "")) for figure in figures]))
+        published = [suite.published.get(name, {}).get(title) for name in facts]
+        columns.append((f"published {title}", [_plain(str(figure or "")) for figure in published]))
     return columns
 
 
@@ -328,7 +328,7 @@ def _score_columns(table: Table, metric: type[CorpusMetric], baseline: str) -> l
     columns += [
         ("±", [_number(row.between_seeds, metric) for row in rows]),
         (f"Δ to {baseline}", [_difference(row.pooled, metric) for row in rows]),
-        ("p", [_p_value(row.pooled and row.pooled.p_value) for row in rows]),
+        ("p", [_p_value(row.pooled.p_value if row.pooled else None) for row in rows]),
         ("p (Holm)", [_p_value(row.adjusted, r"\*") for row in rows]),
         ("p over columns", [_p_value(row.over_columns and row.over_columns[1]) for row in rows]),
         ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -132,8 +132,10 @@ def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
                 votes[name][column] = metric.score(count(chosen, references).sum(axis=0))
 
     trained_together = len({data for data, _ in columns.values()}) < len(columns)
-    resampling = _Resampling(metric, tuple(columns), counts, samples, trained_together)
-    rows = {name: _row(name, suite.baseline, resampling, votes[name]) for name in counts}
+    resampling = _Resampling(
+        metric, tuple(columns), counts, samples, suite.baseline, trained_together
+    )
+    rows = {name: _row(name, resampling, votes[name]) for name in counts}
     _adjust([(row, row.pooled) for row in rows.values()])
     for column in columns:
         scores = [row.columns[column] for row in rows.values() if column in row.columns]
@@ -149,7 +151,7 @@ def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
     )
 
 
-def _row(name: str, baseline: str, resampling: _Resampling, votes: dict[str, float]) -> Row:
+def _row(name: str, resampling: _Resampling, votes: dict[str, float]) -> Row:
     scores = {}
     for column, runs in resampling.counts[name].items():
         resampled = resampling.scores((column,))[name]
@@ -157,16 +159,16 @@ def _row(name: str, baseline: str, resampling: _Resampling, votes: dict[str, flo
             seeds=dict(zip(sorted(runs), map(float, resampled.scores), strict=True)),
             score=resampled.mean,
             interval=confidence_interval(draw_scores(resampled, resampling.variance((column,)))),
-            test=resampling.test(name, baseline, (column,)),
+            test=resampling.test(name, (column,)),
             vote=votes.get(column),
         )
-    shared = resampling.shared_columns([name, baseline])
+    shared = resampling.shared_columns([name, resampling.baseline])
     pooled = resampling.scores(tuple(scores)).get(name)
     return Row(
         columns=scores,
         mean=float(np.mean([score.score for score in scores.values()])),
-        pooled=resampling.test(name, baseline, shared),
-        over_columns=resampling.test_over(name, baseline, shared),
+        pooled=resampling.test(name, shared),
+        over_columns=resampling.test_over(name, shared),
         between_seeds=_deviation(pooled) if pooled else None,
     )
 
@@ -178,11 +180,15 @@ def _deviation(system: Resampled) -> float | None:
 
 def _unequal_seeds(scores: dict[str, Resampled]) -> tuple[str, float] | None:
     """The system whose seeds differ most, and the p-value of its differing from the others."""
-    deviations = {name: _deviation(system) for name, system in scores.items()}
-    known = {name: deviation for name, deviation in deviations.items() if deviation is not None}
-    if not known:
+    deviations = {}
+    for name, system in scores.items():
+        deviation = _deviation(system)
+        if deviation is not None:
+            deviations[name] = deviation
+    if not deviations:
         return None
-    return max(known, key=lambda name: known[name]), unequal_seeds_p_value(list(scores.values()))
+    most = max(deviations, key=lambda name: deviations[name])
+    return most, unequal_seeds_p_value(list(scores.values()))
 
 
 def _adjust(family: Iterable[tuple[Score | Row, PairedTest | None]]) -> None:
@@ -200,27 +206,26 @@ def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:
     return [Counter(hypotheses).most_common(1)[0][0] for hypotheses in zip(*runs, strict=True)]
 
 
+@dataclass
 class _Resampling:
     """Resampled scores of all systems in columns, alone or taken together.
 
-    `counts` are those of each system; with columns that are trained together, another seed moves
-    these together.
+    Attributes:
+        metric: The metric.
+        columns: Names of the table's columns.
+        counts: System -> its counts.
+        samples: Resamples of the bootstrap.
+        baseline: The system that all others are compared with.
+        trained_together: Whether columns share a training: another seed moves them together.
     """
 
-    def __init__(
-        self,
-        metric: CorpusMetric,
-        columns: tuple[str, ...],
-        counts: dict[str, Counts],
-        samples: int,
-        trained_together: bool,
-    ) -> None:
-        self.metric = metric
-        self.columns = columns
-        self.counts = counts
-        self.samples = samples
-        self.trained_together = trained_together
-        self._scores: dict[tuple[str, ...], dict[str, Resampled]] = {}
+    metric: CorpusMetric
+    columns: tuple[str, ...]
+    counts: dict[str, Counts]
+    samples: int
+    baseline: str
+    trained_together: bool
+    _scores: dict[tuple[str, ...], dict[str, Resampled]] = field(default_factory=dict)
 
     def shared_columns(self, systems: Iterable[str]) -> tuple[str, ...]:
         """Columns in which all these systems have runs."""
@@ -243,29 +248,26 @@ class _Resampling:
         """How much a seed changes these scores."""
         return seed_variance(list(self.scores(columns).values()))
 
-    def test(self, system: str, baseline: str, columns: tuple[str, ...]) -> PairedTest | None:
-        """The difference of the two systems, or None where one of them has no run."""
+    def test(self, system: str, columns: tuple[str, ...]) -> PairedTest | None:
+        """The difference to the baseline, or None where one of the two has no run."""
         scores = self.scores(columns)
-        if system == baseline or system not in scores or baseline not in scores:
+        if system == self.baseline or not {system, self.baseline} <= scores.keys():
             return None
-        return compare_resampled(scores[system], scores[baseline], self.variance(columns))
+        return compare_resampled(scores[system], scores[self.baseline], self.variance(columns))
 
-    def test_over(
-        self, system: str, baseline: str, columns: tuple[str, ...]
-    ) -> tuple[float, float] | None:
+    def test_over(self, system: str, columns: tuple[str, ...]) -> tuple[float, float] | None:
         """The mean of the columns' differences and its p-value, a column counted once; None with
         fewer than two.
         """
-        if system == baseline or len(columns) < 2:
+        if system == self.baseline or len(columns) < 2:
             return None
         differences = []
         per_run = 0.0
         for column in columns:
-            scores = self.scores((column,))
-            differences.append(scores[system].mean - scores[baseline].mean)
-            seeds = len(scores[system].scores)
-            baseline_seeds = len(scores[baseline].scores)
-            per_run = max(per_run, 1 / seeds + 1 / baseline_seeds)
+            scores = self.scores((column,))[system]
+            baseline = self.scores((column,))[self.baseline]
+            differences.append(scores.mean - baseline.mean)
+            per_run = max(per_run, 1 / len(scores.scores) + 1 / len(baseline.scores))
         variance = self.variance(columns) if self.trained_together else None
         p_value = sign_flip_test(differences, variance=variance, per_run=per_run)
         return float(np.mean(differences)), p_value
