@@ -170,11 +170,11 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         _require("base" in chosen, "a size needs a base, the recipe that it starts from.")
     base = read_recipe(find_base(chosen["base"], path))
     with _naming(path):
+        base.pop("output_dir", None)
         base = merge(
             _settings(base, str(chosen["base"])),
             _settings(chosen.get("settings"), f"sizes.{size}.settings"),
         )
-        base.pop("output_dir", None)
         if data_dir:
             base = merge(base, {"data": {"data_dir": data_dir}})
         title = one_line(str(content.get("name", ""))).strip() or path.stem
@@ -372,7 +372,8 @@ def _lengths(
 def _tables(content: Settings, splits: dict[str, list[str]]) -> dict[str, Columns]:
     """The tables' columns; `splits` are those of each data set."""
     if content.get("tables") is None:
-        return {"scores": {name: (name, tuple(of[1:] or of)) for name, of in splits.items()}}
+        tests = {name: (name, tuple(names[1:] or names)) for name, names in splits.items()}
+        return {"scores": tests}
     tables = {}
     for title, columns in _named(content, "tables").items():
         check_file_name(title, "tables")  # pictures have these names

@@ -191,14 +191,14 @@ def _markdown(
 ) -> str:
     metric = find_metric(suite.metric)
     segments_only, single = _systems_without_seeds(suite, tables)
-    few = []
+    few: dict[str, int] = {}
     devices: set[str] = set()
     shown: set[str] = set()
     table_texts = []
     for table in tables:
         for column, count in table.segments.items():
             if count < _FEW_SEGMENTS:
-                few.append(f"{_plain(column)} ({count})")
+                few[column] = count
         columns = _score_columns(table, metric, suite.baseline)
         shown.update(head for head, _ in columns)
         table_texts.append((table, _aligned(columns), _unequal(table)))
@@ -213,7 +213,7 @@ def _markdown(
         devices=sorted(devices),
         segments_only=segments_only,
         single=single,
-        few=list(dict.fromkeys(few)),
+        few=[f"{_plain(column)} ({count})" for column, count in few.items()],
         tables=table_texts,
         unfinished=unfinished,
         unfinished_named=_unfinished_text(suite, unfinished),

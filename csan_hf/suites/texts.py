@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import load_metric
@@ -67,11 +68,11 @@ class Texts:
     def hypotheses(self, run: Run, splits: Sequence[str]) -> list[str]:
         """A run's translations of the splits, one split after the other."""
         hypotheses = self._records.record(run).hypotheses
-        return [line for split in splits for line in hypotheses[split]]
+        return list(chain.from_iterable(hypotheses[split] for split in splits))
 
     def references(self, data: str, splits: Sequence[str]) -> list[str]:
         """The references of the splits, one split after the other."""
-        return [line for split in splits for line in self._of_split(data, split)]
+        return list(chain.from_iterable(self._of_split(data, split) for split in splits))
 
     def _of_split(self, data: str, split: str) -> list[str]:
         """References in the suite's folder if the runs were scored with them, else the data's."""

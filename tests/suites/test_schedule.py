@@ -1,17 +1,27 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Training of a suite's runs: interruptions, failures, and the report at the end."""
 
+import dataclasses
+import functools
 import os
 import random
-import shutil
 import signal
 import sys
 import time
 
 import pytest
-from suites.small_suites import SPEED, STUB, make_suite, prepare, report_of, train_all
+from suites.small_suites import (
+    SPEED,
+    STUB,
+    finish,
+    finished_suite,
+    make_suite,
+    prepare,
+    report_of,
+    train_all,
+)
 
-from csan_hf.suites import run_suite, schedule, workflow
+from csan_hf.suites import run_suite, workflow
 from csan_hf.suites.costs import describe_cost, progress_reporter
 from csan_hf.suites.records import SuiteRecords
 from csan_hf.suites.schedule import Progress, run_environment, train_runs
@@ -33,15 +43,15 @@ def test_a_suite_killed_five_times_ends_like_one_that_was_not(tmp_path):
     train_all(make_suite(whole), whole)
     draw = random.Random(3)
     for number in range(5):
-        if (child := os.fork()) == 0:
+        child = os.fork()
+        if child == 0:
             os.setsid()
             os.close(2)
             train_all(make_suite(killed), killed)
             os._exit(0)
         time.sleep(draw.uniform(0.2, 0.8))
-        (os.kill if number % 2 else os.killpg)(
-            child, signal.SIGKILL
-        )  # alone, or with all of its group
+        kill = os.kill if number % 2 else os.killpg  # alone, or with all of its group
+        kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         time.sleep(0.3)  # runs whose suite is gone save, and end
         states = {path: path.read_text() for path in killed.rglob("state")}
@@ -76,15 +86,11 @@ def test_a_run_that_fails_is_reported_and_tried_again(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_the_runs(tmp_path, number):
-    if number == signal.SIGINT:
-        signal.signal(
-            number, signal.default_int_handler
-        )  # a shell's background job begins with it ignored
-    suite, running, handler = (
-        make_suite(tmp_path, steps=100_000),
-        [],
-        signal.getsignal(signal.SIGTERM),
-    )
+    # A shell's background job begins with SIGINT ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.getsignal(signal.SIGTERM)
+    suite = make_suite(tmp_path, steps=100_000)
+    running = []
 
     def end(progress):
         if all(share > 0 for share in progress.running.values()):
@@ -101,26 +107,26 @@ def test_signals_end_the_runs(tmp_path, number):
     assert [path.stat().st_size for path in trained] == before
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_finished_suite_trains_nothing_and_a_run_of_another_recipe_is_refused(tmp_path, finished):
-    suite = make_suite(tmp_path, steps=1)
-    for run in suite.runs:
-        (prepare(run, tmp_path) / FINISHED).write_text("{}")
-        run.recipe.update(
-            description="another", license="mit"
-        )  # what a card says changes no training
+def test_a_finished_suite_trains_nothing(tmp_path):
+    suite = finished_suite(tmp_path)
+    for run in suite.runs:  # what a card says changes no training
+        run.recipe.update(description="another", license="mit")
     assert train_runs(SuiteRecords(suite, tmp_path), command=("false",)).done == 12
-    if not finished:
-        (suite.runs[0].folder(tmp_path) / FINISHED).unlink()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_runs_of_another_recipe_are_refused(tmp_path, finished):
+    for run in make_suite(tmp_path).runs:
+        if finished:
+            finish(run, tmp_path)
+        else:
+            prepare(run, tmp_path)
     other = make_suite(tmp_path, steps=2)
-    for act in (
-        lambda: train_all(other, tmp_path),
-        lambda: run_suite(other, tmp_path, only="report"),
-    ):
-        with pytest.raises(
-            RecipeError, match=r"was trained by another recipe .* plain, one, seed 1"
-        ):
-            act()
+    message = r"was trained by another recipe .* plain, one, seed 1"
+    with pytest.raises(RecipeError, match=message):
+        train_all(other, tmp_path)
+    with pytest.raises(RecipeError, match=message):
+        run_suite(other, tmp_path, only="report")
 
 
 @pytest.mark.parametrize(
@@ -149,41 +155,41 @@ def test_speeds_are_of_the_systems_as_they_are(tmp_path, monkeypatch):
     assert measured == 2 * [["1D", "plain"]]
 
 
-def test_nothing_is_measured_beside_what_others_made_or_without_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(workflow, "measure_speed", None)  # nothing goes so far
-    (mine := tmp_path / "mine").mkdir()
+def test_the_report_of_something_else_is_not_replaced(tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
     (mine / "report.md").write_text("mine")
-    suite = make_suite(tmp_path, steps=1)
-    with pytest.raises(
-        RecipeError,
-        match=r"mine/report\.md is not of a report of suite, size small: choose another",
-    ):
-        run_suite(suite, mine)
-    with pytest.raises(RecipeError, match="none no run of suite, size small, is finished"):
-        run_suite(suite, tmp_path / "none", only="report")
+    message = r"mine/report\.md is not of a report of suite, size small: choose another"
+    with pytest.raises(RecipeError, match=message):
+        run_suite(make_suite(tmp_path), mine)
     assert [path.name for path in mine.iterdir()] == ["report.md"]
+
+
+def test_a_report_needs_a_finished_run(tmp_path):
+    with pytest.raises(RecipeError, match="none no run of suite, size small, is finished"):
+        run_suite(make_suite(tmp_path), tmp_path / "none", only="report")
     assert not (tmp_path / "none").exists()
-    suite = make_suite(tmp_path, steps=1)
-    suite.runs[-1].recipe["data"] = {**suite.runs[-1].recipe["data"], "validation": "none.tsv"}
-    with pytest.raises(ValueError, match=r"none\.tsv"):
+
+
+def test_missing_data_are_noticed_before_speeds_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(workflow, "measure_speed", None)
+    suite = make_suite(tmp_path)
+    (tmp_path / "dev.tsv").unlink()
+    with pytest.raises(ValueError, match=r"dev\.tsv"):
         run_suite(suite, tmp_path, only="cost")
 
 
 def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
     suite = make_suite(tmp_path, steps=1)
     monkeypatch.setattr(workflow, "measure_speed", lambda recipes: dict.fromkeys(recipes, SPEED))
-    options = {**schedule.train_runs.__kwdefaults__, "command": STUB, "interval": 0.02}
-    monkeypatch.setattr(schedule.train_runs, "__kwdefaults__", options)
-    for run in suite.runs[4:]:
-        (prepare(run, tmp_path) / FINISHED).write_text("{}")  # for the moment
-    assert train_all(suite, tmp_path).done == 12
-    for run in suite.runs[4:]:
-        shutil.rmtree(run.folder(tmp_path))
+    stub = functools.partial(train_runs, command=STUB, interval=0.02)
+    monkeypatch.setattr(workflow, "train_runs", stub)
+    first_seed = dataclasses.replace(suite, runs=suite.runs[:4])
+    assert train_all(first_seed, tmp_path).done == 4
     lines = (tmp_path / "dev.tsv").read_text()
     (tmp_path / "dev.tsv").write_text(lines.replace("0 x", "9 x"))
-    with pytest.raises(
-        RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"
-    ):
+    message = r"one/validation: .* and plain, one, seed 1 in .* have other data"
+    with pytest.raises(RecipeError, match=message):
         run_suite(suite, tmp_path)
     assert not suite.runs[4].folder(tmp_path).exists()
     (tmp_path / "dev.tsv").write_text(lines)
@@ -198,10 +204,7 @@ def test_costs_and_the_hours_to_go(tmp_path, capsys):
     # 3,600 updates at 0.5 s, 7 evaluations of 30 s and 120 s of scoring: 2,130 s a run
     text = describe_cost(records, speeds, 2)
     assert max(map(len, text.splitlines())) < 80
-    assert (
-        text.splitlines()[2].split()
-        == f"plain {SPEED.parameters:,} 0.500 × {SPEED.relative:.2f} 6 3.5".split()
-    )
+    assert text.splitlines()[2].split() == ["plain", "1,000", "0.500", "×", "1.00", "6", "3.5"]
     assert "12 runs to be done: 7.1 hours one after the other" in text
     assert "3.5 with 2 side by side" in " ".join(text.split())
     show = progress_reporter(records, speeds, 2)

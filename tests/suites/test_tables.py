@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from suites.small_suites import (
     REFERENCES,
+    SPEED,
     finish,
     finished_suite,
     make_suite,
@@ -27,7 +28,6 @@ from csan_hf.evaluation.significance import (
     unequal_seeds_p_value,
 )
 from csan_hf.suites.records import SuiteRecords
-from csan_hf.suites.speed import Speed
 from csan_hf.suites.suite_report import differences, write_suite_report
 from csan_hf.suites.tables import most_frequent
 from csan_hf.text_files import digest_of_lines, write_lines
@@ -51,9 +51,8 @@ def test_scores_and_differences(tmp_path):
     assert plain.columns["one"].score == pytest.approx(55)
     assert plain.mean == pytest.approx(65)
     assert plain.pooled is None
-    assert plain.columns["one"].vote == pytest.approx(
-        55
-    )  # word 20 and 21 are wrong in two of three seeds
+    # Words 20 and 21 are wrong in two of three seeds
+    assert plain.columns["one"].vote == pytest.approx(55)
     assert list(local.columns) == ["one"]
     assert local.pooled.difference == pytest.approx(-25)  # the columns that both have
     low, high = local.pooled.interval
@@ -68,19 +67,13 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
     wrong = {"plain": (20, 24, 31), "1D": (10, 12, 14), "2D": (19,)}
 
     def count(run):
-        if run.seed <= len(wrong[run.system]) and (run.system, run.data, run.seed) != (
-            "1D",
-            "two",
-            3,
-        ):
-            return wrong[run.system][run.seed - 1] - (run.data == "two")
+        if run.seed > len(wrong[run.system]) or run.key == ("two", "1D", 3):
+            return None
+        return wrong[run.system][run.seed - 1] - (run.data == "two")
 
     suite = finished_suite(tmp_path, count, systems=("plain", "1D", "2D"))
     suite.tables["joined"] = {"one": suite.tables["dev"]["one"]}
-    speeds = {
-        "plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0),
-        "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0),
-    }
+    speeds = {"plain": SPEED, "1D": replace(SPEED, parameters=9, relative=1.25)}
     failed = {"1D, two, seed 3": "exit status 2, log.txt: <b> is [not](here)"}
     report_of(suite, tmp_path, 200, speeds, failed)
     for name in ("report.md", "scores.csv"):
@@ -88,14 +81,9 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
 
 
 def test_operations_and_published_figures_are_columns(tmp_path):
-    suite = replace(
-        finished_suite(tmp_path, lambda run: 20),
-        published={"1D": {"BLEU": 27.1, "parameters": "6M"}},
-    )
-    speeds = {
-        "plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0, 2.5e7),
-        "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0),
-    }
+    figures = {"1D": {"BLEU": 27.1, "parameters": "6M"}}
+    suite = replace(finished_suite(tmp_path), published=figures)
+    speeds = {"plain": replace(SPEED, flops=2.5e7), "1D": SPEED}
     text = report_of(suite, tmp_path, speeds=speeds)
     head, _, plain, local, *_ = (line for line in text.splitlines() if line.startswith("|"))
     assert head.endswith(
@@ -127,12 +115,12 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
 
 
 def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
-    trained, systems = [("one", 1), ("two", 1), ("one", 2)], ("plain", "1D", "2D", "3D", "4D")
-    suite = finished_suite(
-        tmp_path,
-        lambda run: 20 + run.seed if (run.data, run.seed) in trained else None,
-        systems=systems,
-    )
+    trained = [("one", 1), ("two", 1), ("one", 2)]
+
+    def count(run):
+        return 20 + run.seed if (run.data, run.seed) in trained else None
+
+    suite = finished_suite(tmp_path, count, systems=("plain", "1D", "2D", "3D", "4D"))
     (table,) = tables_of(suite, tmp_path, samples=20)
     row = table.rows["1D"]
     assert (
