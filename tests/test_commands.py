@@ -362,7 +362,6 @@ AREAS = (
     "data",
     "evaluation",
     "analysis",
-    "comparison",
     "report",
     "hub",
     "recipes",

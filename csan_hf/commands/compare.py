@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from csan_hf.comparison import compare_suite, load_suite, publish_suite
-from csan_hf.comparison.publish import check_target
 from csan_hf.evaluation.metrics import DEFAULT_METRICS
 from csan_hf.report import (
     check_card,
@@ -19,10 +17,11 @@ from csan_hf.report import (
     write_report,
 )
 from csan_hf.report.systems import check_names, name_and_paths
+from csan_hf.suites import load_suite, publish_suite, run_suite
+from csan_hf.suites.publish import check_target
 from csan_hf.text_files import check_not_read, check_writable, counted
 
 from . import NotEmptyStr, PositiveInt, open_parallel
-
 
 PUBLISHED = Path("model_cards", "suites")
 """Where a checkout of csan_hf holds what was published of its suites."""
@@ -67,7 +66,7 @@ def compare(
     loaded, folder = load_suite(suite, size=size, data_dir=data_dir), Path(output)
     if publish:
         check_target(loaded, folder, Path(publish))  # before anything is trained
-    failed = compare_suite(
+    failed = run_suite(
         loaded,
         folder,
         jobs=jobs,

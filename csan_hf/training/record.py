@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a run was: its recipe, what it measured and what it translated, as one record."""
+"""The record of a run: its recipe, its results and its hypotheses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from csan_hf.text_files import path_inside, read_lines, write_json, write_lines,
 
 from .recipe import Affects, RecipeError, parse_recipe, read_yaml
 
-RECIPE = "cell.yaml"
+RECIPE = "run.yaml"
+"""File in the folder of a suite's run with the recipe that the suite trains there."""
 RESULTS = "results.json"
 FINISHED = "finished.json"
 """File that marks the folder of a suite's run as finished."""
@@ -30,7 +31,7 @@ class RunRecord:
 
     Attributes:
         recipe: What was trained; of an ensemble `data` and `members`, the recipes of its members.
-        results: What was measured: parameters, seconds, scores, digests of the data, environment.
+        results: Parameters, seconds, scores, digests of the data, environment.
         hypotheses: Split -> its translations.
         finished: When the run ended.
     """
@@ -49,22 +50,22 @@ class RunRecord:
         """Reads the record of a finished run.
 
         Raises:
-            RecipeError: A file is missing or damaged.
+            RecipeError: A file is missing or damaged, or lacks what every report asks for.
         """
+        hypotheses = {}
         try:
             results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-            finished = json.loads((folder / FINISHED).read_text(encoding="utf-8"))
-            hypotheses = {
-                split: list(read_lines(path_inside(folder, "hypotheses", f"{split}.txt")))
-                for split in splits
-            }
-        except (OSError, json.JSONDecodeError) as error:
+            results["parameters"], results["training"]["seconds"]
+            mark = json.loads((folder / FINISHED).read_text(encoding="utf-8"))
+            for split in splits:
+                path = path_inside(folder, "hypotheses", f"{split}.txt")
+                hypotheses[split] = list(read_lines(path))
+        except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
             raise RecipeError(
-                f"{folder} is not the folder of a whole run ({error}): delete it, and the suite "
-                "trains it again."
+                f"{folder} does not hold a whole run of this version ({error!r}): delete it, and "
+                "the suite trains it again."
             ) from error
-        recipe = read_yaml(folder / RECIPE)
-        return cls(recipe, results, hypotheses, str(finished.get("finished", "")))
+        return cls(read_yaml(folder / RECIPE), results, hypotheses, mark.get("finished", ""))
 
     def write(self, folder: Path) -> None:
         """Writes the record into a folder, the mark of a finished run last."""
@@ -86,8 +87,8 @@ def fingerprint_of(recipe: Mapping[str, Any], affecting: Affects = SAME_SCORES) 
     """
     if "members" not in recipe:
         return parse_recipe(dict(recipe), "a run's recipe").fingerprint(affecting)
-    members = [
+    fingerprints = [
         fingerprint_of({**member, "data": recipe["data"]}, affecting)
         for member in recipe["members"]
     ]
-    return hashlib.sha256(" ".join(members).encode()).hexdigest()[:16]
+    return hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:16]

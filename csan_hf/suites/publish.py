@@ -1,6 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a suite has shown, for others: its report and the records that it rests on, without models,
-data and local paths.
+"""Publication of a suite: its report and the records that it rests on, without models, data and
+local paths.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import RecipeError, affected_by
 from csan_hf.training.record import RECIPE, RESULTS, RunRecord
 
-from .compare import read_speeds
-from .records import HYPOTHESES, RUNS, SuiteRecords, tables_of
-from .report import REPORT, check_folder
-from .results import digests_of_references
-from .suite import Cell, Suite
+from .costs import read_speeds, speeds_as_json
+from .records import HYPOTHESES, RUNS, SuiteRecords, to_parquet
+from .suite import Run, Suite
+from .suite_report import REPORT, SCORES, check_folder
+from .texts import digests_of_references
 
 
 def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
@@ -36,6 +36,9 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         output: Its folder, with a report.
         target: The folder to publish in; it may hold what was published of this suite before.
 
+    Returns:
+        The files published.
+
     Raises:
         RecipeError: `check_target` refuses the target, another process works in a folder, or a
             run's recipe names a path that means nothing elsewhere.
@@ -44,17 +47,17 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
     """
     check_target(suite, output, target)
     with lock_folder(output), lock_folder(target):
-        records = SuiteRecords((*suite.cells, *suite.ensembles), output)
-        public_records = {cell: _public_record(cell, records) for cell in records.finished}
-        references = digests_of_references(records)
-        tables = tables_of(public_records, references, read_speeds(suite, output))
-        names = [REPORT, "scores.csv", *(f"{name}.png" for name in suite.pictures)]
-        contents = {
-            name: _public(output, name)
-            for name in names
-            if name == REPORT or (output / name).is_file()
-        }
-        # The table of runs comes last, and that of before goes first: they belong together
+        records = SuiteRecords(suite, output)
+        tables = to_parquet(
+            {run: _public_record(run, records) for run in records.finished},
+            references=digests_of_references(records),
+            speeds=speeds_as_json(suite, read_speeds(records)),
+        )
+        contents = {REPORT: _public(output, REPORT)}
+        for name in (SCORES, *(f"{picture}.png" for picture in suite.pictures)):
+            if (output / name).is_file():
+                contents[name] = _public(output, name)
+        # The table of runs is removed first and written last: both tables are of one publication
         contents |= {HYPOTHESES: tables[HYPOTHESES], RUNS: tables[RUNS]}
         (target / RUNS).unlink(missing_ok=True)
         for name, content in contents.items():
@@ -66,28 +69,27 @@ def check_target(suite: Suite, output: Path, target: Path) -> None:
     """Raises `RecipeError` if a folder holds what is not of this suite, or finished runs that
     `output` lacks.
     """
-    if target.resolve() == output.resolve() or target.resolve().is_relative_to(
-        (output / "runs").resolve()
-    ):
+    resolved = target.resolve()
+    if resolved == output.resolve() or resolved.is_relative_to((output / "runs").resolve()):
         raise RecipeError(
             f"{target} is the folder in which the suite trains, or lies in it: publish in another."
         )
-    check_folder(suite, output)
-    check_folder(suite, target)
-    cells = (*suite.cells, *suite.ensembles)
-    finished = SuiteRecords(cells, output).finished
-    for cell in SuiteRecords(cells, target).finished:
-        if cell not in finished:
+    records = SuiteRecords(suite, output)
+    published = SuiteRecords(suite, target)
+    check_folder(records)
+    check_folder(published)
+    for run in published.finished:
+        if not records.is_finished(run):
             raise RecipeError(
-                f"{target} has {cell.name}, which is not finished in {output}: copy {RUNS} and "
+                f"{target} has {run.name}, which is not finished in {output}: copy {RUNS} and "
                 f"{HYPOTHESES} there first, so that the report knows of it."
             )
 
 
-def _public_record(cell: Cell, records: SuiteRecords) -> RunRecord:
+def _public_record(run: Run, records: SuiteRecords) -> RunRecord:
     """A record without local paths; a credential in one of its files is a `ValueError`."""
-    record = records.record(cell)
-    folder = cell.folder(records.output)
+    record = records.record(run)
+    folder = run.folder(records.output)
     if not folder.is_dir():
         return record  # published before
     for split in record.hypotheses:
@@ -106,7 +108,7 @@ def _public_record(cell: Cell, records: SuiteRecords) -> RunRecord:
     )
     raise RecipeError(
         f"{folder / RECIPE}: {changed} names a path that means nothing on another machine, "
-        f"so {cell.name} cannot be published. Let the suite name files within its data_dir "
+        f"so {run.name} cannot be published. Let the suite name files within its data_dir "
         "(--data_dir), and models by name."
     )
 

@@ -1,17 +1,18 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a suite says of texts longer than those of training, beside texts that fail in known ways."""
+"""A suite's curves, failures and places, beside texts that fail in known ways."""
 
 import json
 
 import pytest
 import yaml
-from comparison.test_tables import finish
 from matplotlib.image import imread
+from suites.small_suites import finish, report_of
 
-from csan_hf.comparison.lengths import failures_of, read_lengths, sentences_of
-from csan_hf.comparison.report import check_folder, write_report
-from csan_hf.comparison.results import read_tables
-from csan_hf.comparison.suite import load_suite
+from csan_hf.suites.lengths import failures_of, read_lengths, sentences_of
+from csan_hf.suites.records import SuiteRecords
+from csan_hf.suites.suite import load_suite
+from csan_hf.suites.suite_report import check_folder
+from csan_hf.suites.texts import Texts
 from csan_hf.training.recipe import RecipeError
 
 SENTENCES = ["one red house", "two", "we meet at noon today", "page three is missing"]
@@ -75,23 +76,21 @@ def suite_of_lengths(folder, **changes):
 
 def test_a_report_shows_curves_failures_and_places(tmp_path):
     suite = suite_of_lengths(tmp_path)
-    for cell in suite.cells:
-        finish(cell, tmp_path, 0)
-        folder = cell.folder(tmp_path) / "hypotheses"
+    for run in suite.runs:
         lines = [f"{number % 5} of these it is" for number in range(40)]
-        (folder / "test.txt").write_text("".join(f"{line}\n" for line in lines))
         texts = [" ".join(lines[start : start + 4]) for start in range(0, 40, 4)]
-        texts[0] = texts[0].split()[0] if cell.seed == 1 else texts[0]
-        (folder / "test_x4.txt").write_text("".join(f"{text}\n" for text in texts))
-    found = read_lengths(suite, tmp_path)
-    assert (found.trained, found.longest) == (3, 4)
-    assert found.failures == {
+        if run.seed == 1:
+            texts[0] = texts[0].split()[0]
+        finish(run, tmp_path, test=lines, test_x4=texts)
+    lengths = read_lengths(Texts(SuiteRecords(suite, tmp_path)))
+    assert (lengths.trained, lengths.longest) == (3, 4)
+    assert lengths.failures == {
         "plain": {"ends early": 0.05, "runs on": 0.0, "repeats": 0.0, "skips": 0.0}
     }
-    assert len(found.places["plain"]) == 4
-    assert found.places["plain"][0] > found.places["plain"][3]
-    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
-    text = (tmp_path / "report.md").read_text()
+    scores = lengths.places["plain"]
+    assert len(scores) == 4
+    assert scores[0] > scores[3]
+    text = report_of(suite, tmp_path)
     assert "training joins up to 3](curves.png)" in text
     assert "| plain | 5% | 0% | 0% | 0% |" in text
     assert "\n| system | 1 | 2 | 3 | 4 |\n" in text
@@ -104,7 +103,7 @@ def test_curves_of_somebody_else_are_not_replaced(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "curves.png").write_text("mine")
     with pytest.raises(RecipeError, match=r"curves.png is not of a report of suite"):
-        check_folder(suite, tmp_path / "runs")
+        check_folder(SuiteRecords(suite, tmp_path / "runs"))
 
 
 @pytest.mark.parametrize(

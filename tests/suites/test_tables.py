@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from comparison.test_schedule import make_suite
+from suites.small_suites import (
+    REFERENCES,
+    SPEED,
+    finish,
+    finished_suite,
+    make_suite,
+    report_of,
+    tables_of,
+)
 
 from csan_hf.analysis.figures import plot_differences
-from csan_hf.comparison.report import differences, write_report
-from csan_hf.comparison.results import most_frequent, read_tables
-from csan_hf.comparison.speed import Speed
-from csan_hf.comparison.suite import load_suite
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.evaluation.significance import (
     Resampled,
@@ -24,36 +27,13 @@ from csan_hf.evaluation.significance import (
     sign_flip_test,
     unequal_seeds_p_value,
 )
-from csan_hf.text_files import digest_of_lines, write_text
+from csan_hf.suites.records import SuiteRecords
+from csan_hf.suites.suite_report import differences, write_suite_report
+from csan_hf.suites.tables import most_frequent
+from csan_hf.text_files import digest_of_lines, write_lines
 from csan_hf.training.recipe import RecipeError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-
-def finish(cell, folder, wrong):
-    """Writes a finished cell whose first so many words are wrong."""
-    path = cell.folder(folder)
-    (path / "hypotheses").mkdir(parents=True)
-    lines = [f"{'?' if number < wrong else number % 5} x\n" for number in range(40)]
-    (path / "hypotheses/validation.txt").write_text("".join(lines))
-    results = {
-        "parameters": 7,
-        "training": {"seconds": 60.0, "updates": 5},
-        "environment": {"device": cell.data},
-    }
-    (path / "results.json").write_text(json.dumps(results))
-    (path / "finished.json").write_text("{}")
-
-
-def finished_suite(folder, wrong=3, **options):
-    """A suite whose cells are finished, with so many wrong words each; where `wrong` says None,
-    they are not.
-    """
-    suite = make_suite(folder, **options)
-    for cell in suite.cells:
-        if (count := wrong(cell) if callable(wrong) else wrong) is not None:
-            finish(cell, folder, count)
-    return suite
 
 
 def test_scores_and_differences(tmp_path):
@@ -63,17 +43,16 @@ def test_scores_and_differences(tmp_path):
         ("1D", "one"): (10, 12, 14),
     }
     suite = finished_suite(
-        tmp_path, lambda cell: wrong.get((cell.system, cell.data), (None,) * 3)[cell.seed - 1]
+        tmp_path, lambda run: wrong.get((run.system, run.data), (None,) * 3)[run.seed - 1]
     )
-    (table,) = read_tables(suite, tmp_path, samples=200)
+    (table,) = tables_of(suite, tmp_path, samples=200)
     plain, local = table.rows["plain"], table.rows["1D"]
     assert plain.columns["one"].seeds == {1: 50.0, 2: 55.0, 3: 60.0}
     assert plain.columns["one"].score == pytest.approx(55)
     assert plain.mean == pytest.approx(65)
     assert plain.pooled is None
-    assert plain.columns["one"].vote == pytest.approx(
-        55
-    )  # word 20 and 21 are wrong in two of three seeds
+    # Words 20 and 21 are wrong in two of three seeds
+    assert plain.columns["one"].vote == pytest.approx(55)
     assert list(local.columns) == ["one"]
     assert local.pooled.difference == pytest.approx(-25)  # the columns that both have
     low, high = local.pooled.interval
@@ -84,40 +63,28 @@ def test_scores_and_differences(tmp_path):
 
 
 def test_the_report_of_a_small_suite_is_frozen(tmp_path):
-    """Byte for byte: seeds, columns and systems that are not finished, one seed, a vote, a failure."""
+    """Byte for byte: unfinished seeds, columns and systems, a single seed, a vote, a failure."""
     wrong = {"plain": (20, 24, 31), "1D": (10, 12, 14), "2D": (19,)}
 
-    def count(cell):
-        if cell.seed <= len(wrong[cell.system]) and (cell.system, cell.data, cell.seed) != (
-            "1D",
-            "two",
-            3,
-        ):
-            return wrong[cell.system][cell.seed - 1] - (cell.data == "two")
+    def count(run):
+        if run.seed > len(wrong[run.system]) or run.key == ("two", "1D", 3):
+            return None
+        return wrong[run.system][run.seed - 1] - (run.data == "two")
 
     suite = finished_suite(tmp_path, count, systems=("plain", "1D", "2D"))
     suite.tables["joined"] = {"one": suite.tables["dev"]["one"]}
-    speeds = {
-        "plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0),
-        "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0),
-    }
+    speeds = {"plain": SPEED, "1D": replace(SPEED, parameters=9, relative=1.25)}
     failed = {"1D, two, seed 3": "exit status 2, log.txt: <b> is [not](here)"}
-    write_report(suite, read_tables(suite, tmp_path, samples=200), tmp_path, speeds, failed)
+    report_of(suite, tmp_path, 200, speeds, failed)
     for name in ("report.md", "scores.csv"):
         assert (tmp_path / name).read_text() == (FIXTURES / f"suite_{name}").read_text()
 
 
 def test_operations_and_published_figures_are_columns(tmp_path):
-    suite = replace(
-        finished_suite(tmp_path, lambda cell: 20),
-        published={"1D": {"BLEU": 27.1, "parameters": "6M"}},
-    )
-    speeds = {
-        "plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0, 2.5e7),
-        "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0),
-    }
-    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, speeds, {})
-    text = (tmp_path / "report.md").read_text()
+    figures = {"1D": {"BLEU": 27.1, "parameters": "6M"}}
+    suite = replace(finished_suite(tmp_path), published=figures)
+    speeds = {"plain": replace(SPEED, flops=2.5e7), "1D": SPEED}
+    text = report_of(suite, tmp_path, speeds=speeds)
     head, _, plain, local, *_ = (line for line in text.splitlines() if line.startswith("|"))
     assert head.endswith(
         " | runs | FLOPs a target token (×10⁵) | published BLEU | published parameters |"
@@ -134,8 +101,8 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
         "1D": lambda seed: 10,
         "2D": lambda seed: 10 if seed == 1 else None,
     }
-    suite = finished_suite(tmp_path, lambda cell: wrong[cell.system](cell.seed), systems=[*wrong])
-    (table,) = read_tables(suite, tmp_path, samples=200)
+    suite = finished_suite(tmp_path, lambda run: wrong[run.system](run.seed), systems=[*wrong])
+    (table,) = tables_of(suite, tmp_path, samples=200)
     assert table.between_seeds.degrees == 4
     assert table.between_seeds.variance == pytest.approx(50)  # of 10, 0, -10 and 0, 0, 0
     several, one = (table.rows[name].pooled.interval for name in ("1D", "2D"))
@@ -148,20 +115,21 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
 
 
 def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
-    trained, systems = [("one", 1), ("two", 1), ("one", 2)], ("plain", "1D", "2D", "3D", "4D")
-    suite = finished_suite(
-        tmp_path,
-        lambda cell: 20 + cell.seed if (cell.data, cell.seed) in trained else None,
-        systems=systems,
-    )
-    (table,) = read_tables(suite, tmp_path, samples=20)
+    trained = [("one", 1), ("two", 1), ("one", 2)]
+
+    def count(run):
+        return 20 + run.seed if (run.data, run.seed) in trained else None
+
+    suite = finished_suite(tmp_path, count, systems=("plain", "1D", "2D", "3D", "4D"))
+    (table,) = tables_of(suite, tmp_path, samples=20)
     row = table.rows["1D"]
     assert (
         row.columns["one"].test.degrees,
         row.columns["two"].test.degrees,
         row.pooled.degrees,
     ) == (5, 0, 0)
-    write_report(suite, [replace(table, segments={"one": 29, "two": 30})], tmp_path, {}, {})
+    table = replace(table, segments={"one": 29, "two": 30})
+    write_suite_report(SuiteRecords(suite, tmp_path), [table], {})
     text = (tmp_path / "report.md").read_text()
     assert "\n1D, 2D, 3D, 4D: without a second seed of any system" in text
     assert "15 of 30 runs are not finished: 5 of 10 with seed 2, 10 of 10 with seed 3.\n" in text
@@ -169,18 +137,12 @@ def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
 
 
 def test_each_data_set_has_its_own_tokenizer(tmp_path):
-    make_suite(tmp_path)
-    content = yaml.safe_load((tmp_path / "suite.yaml").read_text())
     data = {"one": {}, "two": {"bleu_tokenize": "char"}}
-    (tmp_path / "suite.yaml").write_text(
-        yaml.safe_dump({**content, "metric": "bleu", "data": data})
-    )
-    suite = load_suite(tmp_path / "suite.yaml")
-    for cell in suite.cells:
-        finish(cell, tmp_path, 3)
-        write_text(cell.folder(tmp_path) / "hypotheses/validation.txt", "ab cd ef gh ij\n")
-        write_text(tmp_path / "references" / cell.data / "validation.txt", "ab cd ef gh ik\n")
-    scores = read_tables(suite, tmp_path, samples=2)[0].rows["plain"].columns
+    suite = make_suite(tmp_path, metric="bleu", data=data)
+    for run in suite.runs:
+        finish(run, tmp_path, validation=["ab cd ef gh ij"])
+        write_lines(tmp_path / "references" / run.data / "validation.txt", ["ab cd ef gh ik"])
+    scores = tables_of(suite, tmp_path, samples=2)[0].rows["plain"].columns
     assert scores["one"].score == pytest.approx(66.87, abs=0.01)
     assert scores["two"].score == pytest.approx(88.01, abs=0.01)  # nine of ten characters
 
@@ -191,8 +153,7 @@ def test_names_that_mean_something_in_markdown_or_a_picture(tmp_path):
         "_a|b$\n$_{$": suite.tables["dev"]["one"],
         "two": suite.tables.pop("dev")["two"],
     }
-    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
-    text = (tmp_path / "report.md").read_text()
+    text = report_of(suite, tmp_path)
     assert "](dev%20set.png)" in text
     assert r"| system | _a\|b$ $_{$ | two |" in text
     assert "_a|b$" in (tmp_path / "dev set.svg").read_text()
@@ -232,10 +193,10 @@ def test_signs_flipped_where_a_seed_moves_all():
 
 
 def test_columns_of_one_training_are_moved_together(tmp_path):
-    suite = finished_suite(tmp_path, lambda cell: 10 * cell.seed if cell.system == "plain" else 18)
+    suite = finished_suite(tmp_path, lambda run: 10 * run.seed if run.system == "plain" else 18)
     separate, together = [], []
     for seen in (separate, together):
-        (table,) = read_tables(suite, tmp_path, samples=50)
+        (table,) = tables_of(suite, tmp_path, samples=50)
         seen.append(table.rows["1D"].over_columns)
         dev = suite.tables["dev"]
         suite.tables["dev"] = {"one": dev["one"], "again": dev["one"]}
@@ -284,15 +245,15 @@ def test_several_tests_beside_bonferroni_of_every_set():
 def test_p_values_know_how_many_systems_are_tested(tmp_path):
     wrong = {"plain": 20, "near": 19, "better": 2}
     suite = finished_suite(
-        tmp_path, lambda cell: wrong[cell.system] if cell.data == "one" else 20, systems=[*wrong]
+        tmp_path, lambda run: wrong[run.system] if run.data == "one" else 20, systems=[*wrong]
     )
-    (table,) = read_tables(suite, tmp_path, samples=2000)
+    (table,) = tables_of(suite, tmp_path, samples=2000)
     near, better = table.rows["near"], table.rows["better"]
     assert better.adjusted == pytest.approx(2 * better.pooled.p_value)
     assert better.columns["one"].adjusted == pytest.approx(2 * better.columns["one"].test.p_value)
     assert near.adjusted == near.pooled.p_value > better.adjusted
     assert table.rows["plain"].adjusted is None
-    write_report(suite, [table], tmp_path, {}, {})
+    write_suite_report(SuiteRecords(suite, tmp_path), [table], {})
     text = (tmp_path / "report.md").read_text()
     assert r"| better | 5.00\* | 50.00 |" in text
     assert better.adjusted < 0.001
@@ -302,47 +263,46 @@ def test_p_values_know_how_many_systems_are_tested(tmp_path):
 
 
 def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
-    def with_data(cell, references, training_set="a"):
-        path = cell.folder(tmp_path) / "results.json"
+    def with_data(run, references, training_set="a"):
+        path = run.folder(tmp_path) / "results.json"
         facts = {
             "training_set": {"sha256": training_set},
             "references": {"validation": digest_of_lines(references)},
         }
         path.write_text(json.dumps({**json.loads(path.read_text()), "data": facts}))
 
-    scored_with = [f"{number % 5} x" for number in range(40)]  # as `make_suite` writes them
-    suite = finished_suite(tmp_path, lambda cell: 4 if cell.data == "one" else None)
-    cells = [cell for cell in suite.cells if cell.data == "one"]
-    for cell in cells:
-        with_data(cell, scored_with)
+    suite = finished_suite(tmp_path, lambda run: 4 if run.data == "one" else None)
+    runs = [run for run in suite.runs if run.data == "one"]
+    for run in runs:
+        with_data(run, REFERENCES)
     for stale in ("0 x\n" * 40, "0 x\n"):  # of other data, cut
         (tmp_path / "references/one").mkdir(parents=True, exist_ok=True)
         (tmp_path / "references/one/validation.txt").write_text(stale)
-        (table,) = read_tables(suite, tmp_path, samples=20)
+        (table,) = tables_of(suite, tmp_path, samples=20)
         assert table.rows["plain"].columns["one"].score == pytest.approx(10)
-        assert (tmp_path / "references/one/validation.txt").read_text().splitlines() == scored_with
-    for cell in cells:
-        with_data(cell, scored_with, training_set=cell.system)  # of each system its own
-    assert read_tables(suite, tmp_path, samples=20)
+        assert (tmp_path / "references/one/validation.txt").read_text().splitlines() == REFERENCES
+    for run in runs:
+        with_data(run, REFERENCES, training_set=run.system)  # of each system its own
+    assert tables_of(suite, tmp_path, samples=20)
     for changes, message in (
         (
             {"training_set": "b"},
             "the training set of one, 1D: 1D, one, seed 3 and 1D, one, seed 1 in",
         ),
         (
-            {"references": scored_with[:-1]},
+            {"references": REFERENCES[:-1]},
             "one/validation: 1D, one, seed 3 and plain, one, seed 1 in",
         ),
     ):
-        with_data(cells[-1], **{"references": scored_with, "training_set": "1D", **changes})
+        with_data(runs[-1], **{"references": REFERENCES, "training_set": "1D", **changes})
         with pytest.raises(RecipeError, match=message):
-            read_tables(suite, tmp_path)
-    for cell in cells:
-        with_data(cell, scored_with[::-1])
+            tables_of(suite, tmp_path)
+    for run in runs:
+        with_data(run, REFERENCES[::-1])
     with pytest.raises(
         RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"
     ):
-        read_tables(suite, tmp_path)
+        tables_of(suite, tmp_path)
 
 
 def test_a_vote_takes_of_equally_frequent_hypotheses_that_of_the_earliest_run():
@@ -353,10 +313,10 @@ def test_a_picture_has_a_panel_for_each_column(tmp_path):
     systems = ("plain", "1D", "2D")
     suite = finished_suite(
         tmp_path,
-        lambda cell: None if (cell.system, cell.data) == ("1D", "two") else 3,
+        lambda run: None if (run.system, run.data) == ("1D", "two") else 3,
         systems=systems,
     )
-    (table,) = read_tables(suite, tmp_path, samples=20)
+    (table,) = tables_of(suite, tmp_path, samples=20)
     figures = [
         plot_differences(differences(own, "plain"), find_metric("g2p_wer"), "plain", "beam 5")
         for own in (table, replace(table, rows={"plain": table.rows["plain"]}))

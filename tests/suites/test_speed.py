@@ -7,7 +7,7 @@ import pytest
 import torch
 from training.test_metrics_in_training import tiny_recipe
 
-from csan_hf.comparison import speed
+from csan_hf.suites import speed
 from csan_hf.training.recipe import RecipeError
 from csan_hf.training.trainer import TranslationTrainer
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from csan_hf import CsanConfig
-from csan_hf.comparison import load_suite
 from csan_hf.recipes import SUITES
+from csan_hf.suites import load_suite
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
 
@@ -50,14 +50,14 @@ def write_suite(folder, **changes):
     return path
 
 
-def test_a_suite_becomes_cells(tmp_path):
+def test_a_suite_becomes_runs(tmp_path):
     suite = load_suite(write_suite(tmp_path), data_dir="here")
-    cells = {(cell.system, cell.data, cell.seed): cell.recipe for cell in suite.cells}
+    runs = {(run.system, run.data, run.seed): run.recipe for run in suite.runs}
     assert (
-        len(cells) == len(suite.cells) == 14
+        len(runs) == len(suite.runs) == 14
     )  # 4 systems × 2 data sets × 2 seeds, less one seed of "soft"
-    assert [cell.seed for cell in suite.cells] == [3] * 8 + [4] * 6
-    plain, soft, local, grid = (cells[name, "two", 3] for name in ("plain", "soft", "2D", "grid"))
+    assert [run.seed for run in suite.runs] == [3] * 8 + [4] * 6
+    plain, soft, local, grid = (runs[name, "two", 3] for name in ("plain", "soft", "2D", "grid"))
     assert plain["config"] == {
         "d_model": 16,
         "encoder_layers": 2,
@@ -69,8 +69,8 @@ def test_a_suite_becomes_cells(tmp_path):
     assert (local["config"]["local_window"], local["config"]["head_area"]) == (7, 5)
     assert grid["config"] == {"num_layers": 2}
     assert grid["data"] == {**plain["data"], "train": "more.tsv"}
-    assert all(recipe["training"]["max_steps"] == 20 for recipe in cells.values())
-    assert all(recipe["training"]["seed"] == seed for (_, _, seed), recipe in cells.items())
+    assert all(recipe["training"]["max_steps"] == 20 for recipe in runs.values())
+    assert all(recipe["training"]["seed"] == seed for (_, _, seed), recipe in runs.items())
     assert plain["data"] == {**BASE["data"], "data_dir": "here", "test": "test.tsv"}
     assert suite.tables == {
         "dev": {"one": ("one", ("validation",)), "two": ("two", ("validation",))},
@@ -159,7 +159,7 @@ def test_splits_of_several_language_pairs(tmp_path):
         "into English": ("one", ("2016_de-en",)),
         "into German": ("one", ("2016_en-de",)),
     }
-    arguments = suite.cells[0].recipe_in(tmp_path).data_arguments()
+    arguments = suite.runs[0].recipe_in(tmp_path).data_arguments()
     assert list(arguments.split_names) == ["train", "validation", "2016_de-en", "2016_en-de"]
 
 
@@ -167,11 +167,11 @@ def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
     copy = shutil.copy(SUITES.file("multi30k"), tmp_path)
     scripts = Path(__file__).parents[2] / "scripts"
     assert (
-        load_suite(scripts / "suites/g2p.yaml").cells[0].recipe == load_suite("g2p").cells[0].recipe
+        load_suite(scripts / "suites/g2p.yaml").runs[0].recipe == load_suite("g2p").runs[0].recipe
     )
-    assert load_suite(copy).cells[0].recipe == load_suite("multi30k").cells[0].recipe
+    assert load_suite(copy).runs[0].recipe == load_suite("multi30k").runs[0].recipe
     path = write_suite(tmp_path, sizes={"small": {"base": "numbers"}})
-    assert load_suite(path).cells[0].recipe["data"]["dataset"] == "numbers"
+    assert load_suite(path).runs[0].recipe["data"]["dataset"] == "numbers"
     with pytest.raises(
         RecipeError, match=r"There is no recipe .*other.yaml. The folder holds .*base.yaml"
     ):
@@ -181,22 +181,20 @@ def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
 @pytest.mark.parametrize(("name", "size"), SIZES)
 def test_the_suites_of_the_repository(name, size, tmp_path):
     suite = load_suite(name, size=size)
-    assert {cell.system for cell in suite.cells} == set(suite.systems)
-    first = {
-        name: next(cell for cell in suite.cells if cell.system == name) for name in suite.systems
-    }
-    for cell in first.values():  # the model does not depend on the data set
-        recipe = cell.recipe_in(tmp_path)
+    assert {run.system for run in suite.runs} == set(suite.systems)
+    first = {name: next(run for run in suite.runs if run.system == name) for name in suite.systems}
+    for run in first.values():  # the model does not depend on the data set
+        recipe = run.recipe_in(tmp_path)
         assert recipe.training_arguments().max_steps > 0
         assert suite.metric in recipe.training_arguments().metrics
         resolve(recipe, with_data=False)
-    for cell in {cell.data: cell for cell in suite.cells}.values():
-        cell.recipe_in(tmp_path)
+    for run in {run.data: run for run in suite.runs}.values():
+        run.recipe_in(tmp_path)
 
 
 def test_table_1_has_the_papers_ten_systems():
     suite = load_suite("naacl_table1", size="paper")
-    configs = {cell.system: CsanConfig(**cell.recipe["config"]) for cell in suite.cells}
+    configs = {run.system: CsanConfig(**run.recipe["config"]) for run in suite.runs}
     assert len(configs) == 10
     local = {name: config.local_layers("encoder") for name, config in configs.items()}
     assert local == {name: [] if name == "Transformer" else [0, 1, 2] for name in configs}
