@@ -17,7 +17,13 @@ from typing import Any
 
 from csan_hf.text_files import write_text
 
-from .checkpoints import UNFINISHED, checkpoint_step, find_fault, list_checkpoints
+from .checkpoints import (
+    UNFINISHED,
+    checkpoint_step,
+    find_fault,
+    list_checkpoints,
+    whole_checkpoints,
+)
 from .recipe import Affects, Recipe, RecipeError, affected_by, load_recipe, refusing
 from .stopping import PREPARED_DATA
 
@@ -99,7 +105,8 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     fixed = [key for key in changed if affected_by(key) & Affects.TRAINING]
     if _is_endless(now):
         fixed = [key for key in fixed if key not in _LENGTHS]
-    if 0 < now["training.max_steps"] < checkpoint_step(list_checkpoints(output)[-1]):
+    newest = next(whole_checkpoints(output), None)
+    if newest is not None and 0 < now["training.max_steps"] < checkpoint_step(newest):
         fixed.append("training.max_steps")  # the recipe would not say what made these weights
     if "model" in fixed:  # all fields of its config differ with it
         fixed = [key for key in fixed if not key.startswith("config.")]
