@@ -22,6 +22,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -44,6 +46,7 @@ from csan_hf.data import (
     with_bpe_dropout,
 )
 from csan_hf.evaluation import score_translations
+from csan_hf.evaluation.translate import search_name
 from csan_hf.families import family_of
 from csan_hf.hub.push import push_checkpoint, push_in_background
 from csan_hf.text_files import apply_umask
@@ -172,9 +175,13 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.family = family_of(model.config.model_type)
         if args.world_size > 1:
             self._prepare_for_processes(model, args)
-        own_callbacks: list[TrainerCallback] = [KeepBestCheckpoints(), TrainingPicture()]
+        search = search_name(args.generation_num_beams)
+        default_callbacks: list[TrainerCallback] = [
+            KeepBestCheckpoints(args.keep_best),
+            TrainingPicture(search),
+        ]
         if args.early_stopping_patience is not None:
-            own_callbacks.append(
+            default_callbacks.append(
                 ScoreEarlyStopping(args.early_stopping_patience, args.early_stopping_threshold)
             )
         collator = TargetMaskCollator if self.family.has_batch_norm else DataCollatorForSeq2Seq
@@ -187,13 +194,13 @@ class TranslationTrainer(Seq2SeqTrainer):
             processing_class=tokenizers.source,
             compute_loss_func=LabelSmoothedCrossEntropy(args.label_smoothing_factor),
             compute_metrics=self._compute_metrics if args.predict_with_generate else None,
-            callbacks=[*own_callbacks, *callbacks],
+            callbacks=[*default_callbacks, *callbacks],
         )
         # The library's own smoother differs from torch's and would enter the validation loss.
         self.label_smoother = None
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
-        self.add_callback(TranslationProgress())
+        self.add_callback(TranslationProgress(search))
         self.guard = RunGuard(self)
         self.add_callback(self.guard)
         self._evaluation: Evaluation
@@ -239,10 +246,18 @@ class TranslationTrainer(Seq2SeqTrainer):
                 return with_bpe_dropout(dataset, self.tokenizers, self.args.bpe_dropout)
         return super()._remove_unused_columns(dataset, description)
 
-    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """See transformers; what the arguments ask for may not be installed, or not exist."""
-        with refusing("The section training is refused"):
-            super().create_optimizer_and_scheduler(num_training_steps)
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """See transformers; the optimizer may not be installed, or not take its arguments."""
+        with refusing(f"The section training is refused: optim {self.args.optim}"):
+            return super().create_optimizer(model)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: Optimizer | None = None
+    ) -> LRScheduler:
+        """See transformers; the schedule may not take its arguments."""
+        schedule = f"lr_scheduler_type {self.args.lr_scheduler_type}"
+        with refusing(f"The section training is refused: {schedule}"):
+            return super().create_scheduler(num_training_steps, optimizer)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
@@ -292,7 +307,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         args = self.args
         patience = args.early_stopping_patience
-        if patience is not None and evaluations_without_gain(args, state) >= patience:
+        if (
+            patience is not None
+            and evaluations_without_gain(args, state, args.early_stopping_threshold) >= patience
+        ):
             return True
         if args.max_steps > 0:
             return state.global_step >= args.max_steps
@@ -406,7 +424,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
-    ) -> tuple[float | None, Tensor | None, Tensor | None]:
+    ) -> tuple[Any, Tensor | None, Tensor | None]:
         """Translates one batch and adds up its loss by token."""
         # generate() calls the encoder by itself, outside the forward that accelerate puts under
         # autocast.

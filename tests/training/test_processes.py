@@ -102,7 +102,7 @@ def pad_together(batches):
 
 
 def train_alone(model, batches, rate=0.1):
-    """The oracle: gradient steps on the smoothed loss per target token of all that an update saw."""
+    """Oracle: gradient steps on the smoothed loss per target token over a whole update."""
     model.train()
     losses = []
     for update in range(UPDATES):

@@ -211,7 +211,8 @@ def test_changed_training_data_is_refused(copy, make_trainer, tokenized):
         rows = (
             tokenized[split].remove_columns(column).add_column(column, values)
         )  # others of the same lengths
-        message = rf"The {'training' if split == 'train' else split} set is not that of .* of other content"
+        name = "training" if split == "train" else split
+        message = f"The {name} set is not that of .* of other content"
         changed = make_trainer(**{split: rows})
         with pytest.raises(RecipeError, match=message):
             check_same_data(copy / "checkpoint-6", changed.describe_run())
