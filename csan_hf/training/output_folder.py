@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The folder of a run: whether a run may begin or go on in it, and the lock that keeps a second run
-out.
-"""
+"""The folder of a run: whether a run may begin or go on in it, and its lock."""
 
 from __future__ import annotations
 
@@ -17,7 +15,13 @@ from typing import Any
 
 from csan_hf.text_files import write_text
 
-from .checkpoints import UNFINISHED, checkpoint_step, find_fault, list_checkpoints
+from .checkpoints import (
+    UNFINISHED,
+    checkpoint_step,
+    find_fault,
+    list_checkpoints,
+    whole_checkpoints,
+)
 from .recipe import Affects, Recipe, RecipeError, affected_by, load_recipe, refusing
 from .stopping import PREPARED_DATA
 
@@ -26,27 +30,35 @@ MARK = ".csan_hf_run"
 """
 
 _FILES = (
-    *("recipe.yaml", "results.json", "training.png", "locality.png", "README.md", "config.json"),
-    *(
-        "generation_config.json",
-        "model.safetensors",
-        "model.safetensors.index.json",
-        "tokenizer.json",
-    ),
-    *("tokenizer_config.json", "special_tokens_map.json", "training_args.bin"),
+    "recipe.yaml",
+    "results.json",
+    "training.png",
+    "locality.png",
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "training_args.bin",
 )
 _FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, UNFINISHED)
 
 
 def entries_of_run(output: Path) -> list[Path]:
     """Lists the entries of a folder that have names that a run writes."""
-    named = [output / name for name in (*_FILES, *_FOLDERS)]
-    found = [
+    entries = [
         *list_checkpoints(output),
         *output.glob("_upload-*"),
         *output.glob("model-*.safetensors"),
     ]
-    return found + [path for path in named if path.exists() or path.is_symlink()]
+    for name in (*_FILES, *_FOLDERS):
+        path = output / name
+        if path.exists() or path.is_symlink():
+            entries.append(path)
+    return entries
 
 
 def check_output_folder(recipe: Recipe, output: Path) -> None:
@@ -54,10 +66,13 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     another experiment.
     """
     starts_anew = recipe.overwrite or not recipe.resume
-    checkpoints, foreign = list_checkpoints(output), entries_of_run(output)
+    checkpoints = list_checkpoints(output)
+    entries = entries_of_run(output)
     # Runs of older versions have no mark, and can be resumed
-    if foreign and not (output / MARK).is_file() and (starts_anew or not checkpoints):
-        names = ", ".join(path.name for path in foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+    if entries and not (output / MARK).is_file() and (starts_anew or not checkpoints):
+        names = ", ".join(path.name for path in entries[:3])
+        if len(entries) > 3:
+            names += ", ..."
         raise RecipeError(
             f"{output} holds {names}, but no mark of a run ({MARK}), so it may be another "
             "program's: nothing was changed. Choose another --output_dir, or move these files "
@@ -68,12 +83,15 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
 
 
 def begin_run(recipe: Recipe, output: Path) -> None:
-    """Deletes what an earlier run wrote, if the recipe says so, and marks the folder; what else
-    lies there stays.
+    """Deletes what an earlier run wrote, if the recipe says so, and nothing else; marks the
+    folder.
     """
     if recipe.overwrite or not recipe.resume:
         for path in entries_of_run(output):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     write_text(
         output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n"
     )
@@ -99,7 +117,8 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     fixed = [key for key in changed if affected_by(key) & Affects.TRAINING]
     if _is_endless(now):
         fixed = [key for key in fixed if key not in _LENGTHS]
-    if 0 < now["training.max_steps"] < checkpoint_step(list_checkpoints(output)[-1]):
+    newest = next(whole_checkpoints(output), None)
+    if newest is not None and 0 < now["training.max_steps"] < checkpoint_step(newest):
         fixed.append("training.max_steps")  # the recipe would not say what made these weights
     if "model" in fixed:  # all fields of its config differ with it
         fixed = [key for key in fixed if not key.startswith("config.")]
@@ -125,27 +144,28 @@ def choose_checkpoint(output: Path) -> Path | None:
     """Finds the newest checkpoint that a run can go on from, and prints which it is and which were
     skipped.
 
-    What a killed process left half-written or half-deleted is cleared away. A `RecipeError` says
-    that there are checkpoints but none can be used, or that there are none but the run had
-    finished."""
+    Clears away what a killed process left half-written or half-deleted.
+
+    Raises:
+        RecipeError: If there are checkpoints but none can be used, or if there are none but the
+            run had finished.
+    """
     for path in (output / UNFINISHED, *output.glob("_upload-*")):
         shutil.rmtree(path, ignore_errors=True)
     faults: list[str] = []
     for path in reversed(list_checkpoints(output)):
-        if (fault := find_fault(path)) is None:
+        fault = find_fault(path)
+        if fault is None:
             skipped = f"skipped {'; '.join(faults)}; " if faults else ""
-            print(
-                f"Resuming from {path} ({skipped}--overwrite starts anew).",
-                file=sys.stderr,
-                flush=True,
-            )
+            notice = f"Resuming from {path} ({skipped}--overwrite starts anew)."
+            print(notice, file=sys.stderr, flush=True)
             return path
         faults.append(f"{path.name} ({fault})")
     if faults or (output / "results.json").is_file():
+        reasons = f": {'; '.join(faults)}" if faults else ""
         raise RecipeError(
-            f"{output} holds a run without a checkpoint to resume "
-            f"from{': ' * bool(faults)}{'; '.join(faults)}. Put a whole copy of one back, or start "
-            "anew with --overwrite or another --output_dir."
+            f"{output} holds a run without a checkpoint to resume from{reasons}. Put a whole copy "
+            "of one back, or start anew with --overwrite or another --output_dir."
         )
     return None
 
@@ -168,30 +188,30 @@ def lock_folder(folder: Path) -> Iterator[None]:
     The folder is held by a POSIX record lock on a file in it. The kernel releases the lock when the
     process ends, also by kill -9. Forked children, such as data workers that outlive the main
     process for some seconds, do not hold it (with flock, which filelock uses, they would). Where
-    the file system has no locks, a line says so. A `RecipeError` says which process holds the
-    folder, or that it cannot be written to."""
+    the file system has no locks, a line says so.
+
+    Raises:
+        RecipeError: If another process holds the folder, or if it cannot be written to.
+    """
     is_new = not folder.exists()
     no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | no_link, 0o666)
     except OSError as error:
-        reason = (
-            "it is a file or a broken link"
-            if isinstance(error, FileExistsError)
-            else error.strerror
-        )
+        reason = error.strerror
+        if isinstance(error, FileExistsError):
+            reason = "it is a file or a broken link"
         raise RecipeError(
             f"{folder} cannot be written to ({reason}): change that, or choose another folder."
         ) from error
     try:
         _lock(descriptor, folder)
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        holder = f"process {os.getpid()} on {platform.node()} since {now}\n"
         with contextlib.suppress(OSError):  # a full disk; the text is only for people
             os.ftruncate(descriptor, 0)
-            os.write(
-                descriptor, f"process {os.getpid()} on {platform.node()} since {now}\n".encode()
-            )
+            os.write(descriptor, holder.encode())
         try:
             yield
         finally:
@@ -213,7 +233,10 @@ def _lock(descriptor: int, folder: Path) -> None:
     except (BlockingIOError, PermissionError):
         pass
     except OSError as error:
-        warning = f"{folder} lies on a file system without locks ({error.strerror}): let no other run use it."
+        warning = (
+            f"{folder} lies on a file system without locks ({error.strerror}): let no other run "
+            "use it."
+        )
         print(warning, file=sys.stderr, flush=True)
         return
     owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
