@@ -157,9 +157,22 @@ def count_tokens(path):
     """Tokens of Python in a file, without comments, docstrings and layout."""
     with path.open("rb") as file:
         tokens = [token for token in tokenize.tokenize(file.readline) if token.type != tokenize.COMMENT]
+    if hasattr(tokenize, "FSTRING_START"):  # from Python 3.12 on, of which an f-string is several
+        tokens = strings_whole(tokens)
     count = 0
     for before, token, after in zip([None, *tokens[:-1]], tokens, [*tokens[1:], None], strict=True):
         stands_alone = before is None or before.type in LAYOUT
         is_docstring = token.type == tokenize.STRING and stands_alone and after.type == tokenize.NEWLINE
         count += token.type not in LAYOUT and not is_docstring
     return count
+
+
+def strings_whole(tokens):
+    """The tokens with each f-string as its first one."""
+    depth = 0
+    whole = []
+    for token in tokens:
+        if depth == 0:
+            whole.append(token)
+        depth += (token.type == tokenize.FSTRING_START) - (token.type == tokenize.FSTRING_END)
+    return whole
