@@ -15,7 +15,8 @@ from transformers.models.auto import configuration_auto, modeling_auto
 
 from csan_hf.families import FAMILIES, ModelFamily
 from csan_hf.models.configuration_seq2seq import Seq2SeqConfig, bounded
-from csan_hf.models.seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, embed
+from csan_hf.models.layers import embed
+from csan_hf.models.seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 from csan_hf.training import RecipeError, load_recipe, train_from_recipe
 from csan_hf.training.dry_run import dry_run
 

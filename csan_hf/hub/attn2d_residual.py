@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..models import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
-from ..models.seq2seq_model import SinusoidalPositionalEmbedding
+from ..models.layers import SinusoidalPositionalEmbedding
 
 # What `fairseq.data.Dictionary` gives every vocabulary; a decoder there begins with the end of a
 # sentence

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .attention_call import AttentionCall, Cells, KeyArea, count_from
 from .backend_dense import Masks, attend_by_products, make_masks, trains_faster_in_float32
-from .seq2seq_model import is_plain
+from .layers import is_plain
 
 # Queries per block: small enough to waste little on the edges, large enough for efficient matrix
 # products.

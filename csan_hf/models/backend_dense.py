@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .attention_call import AttentionCall, Cells
-from .seq2seq_model import drop
+from .layers import drop
 
 CHUNK_CELLS = 2**21
 """Cells of a chunk, over all sentences and heads: 8 megabytes of float32, about what a processor's

@@ -27,8 +27,8 @@ from .attention_call import AttentionCall, SharedMasks, Term
 from .backend_dense import attention_with_weights, dot_products_in_float32, trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
+from .layers import drop
 from .locality import LayerLocality, parameters_name
-from .seq2seq_model import drop
 
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own, unknown to the library: local layers in blocks, the

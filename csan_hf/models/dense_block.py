@@ -30,7 +30,7 @@ from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .grid_cache import GridCache, RowSums
 from .grid_norm import GridBatchNorm, Statistics, is_traced, normalize, normalize_backward
-from .seq2seq_model import drop
+from .layers import drop
 
 # What a part of the features takes that is read at once: with what is made of it, it fits a core's
 # cache
@@ -192,7 +192,7 @@ class Dropout(nn.Dropout):
     """Dropout with fewer random numbers on a CPU."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """See `seq2seq_model.drop`."""
+        """See `layers.drop`."""
         return drop(input, self.p, self.training)
 
 

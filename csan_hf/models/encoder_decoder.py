@@ -18,14 +18,8 @@ from transformers.cache_utils import (
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
-from .seq2seq_model import (
-    check_as_many,
-    drop,
-    embed,
-    known_keywords,
-    padding_mask,
-    takes_past_key_values,
-)
+from .layers import check_as_many, drop, embed, padding_mask
+from .seq2seq_model import known_keywords, takes_past_key_values
 
 
 class FeatureEncoder:

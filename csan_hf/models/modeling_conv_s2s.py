@@ -19,7 +19,8 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_conv_s2s import ConvS2SConfig
 from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, make_feature_cache
-from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, drop
+from .layers import drop
+from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 
 _ROOT_HALF = math.sqrt(0.5)
 

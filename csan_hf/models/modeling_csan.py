@@ -34,17 +34,13 @@ from .csan_attention import (
     make_decoder_cache,
     mask_config,
 )
+from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .locality import LocalityModule, parameters_name
 from .seq2seq_model import (
     Seq2SeqEmbeddings,
     Seq2SeqHead,
     Seq2SeqPreTrained,
-    SinusoidalPositionalEmbedding,
-    check_as_many,
-    drop,
-    embed,
     known_keywords,
-    padding_mask,
     takes_past_key_values,
 )
 

@@ -47,7 +47,7 @@ class CsanEncoderModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[ove
         r"^(model\.)?decoder\.",
         r"^lm_head\.",
         r"^final_logits_bias$",
-    ]  # noqa: RUF012
+    ]
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)

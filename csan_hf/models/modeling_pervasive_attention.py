@@ -36,17 +36,13 @@ from .dense_block import (
 )
 from .grid_cache import GridCache, make_grid_cache
 from .grid_norm import GridBatchNorm
+from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .residual_block import DepthwiseConvolution, ResidualBlock
 from .seq2seq_model import (
     Seq2SeqEmbeddings,
     Seq2SeqHead,
     Seq2SeqPreTrained,
-    SinusoidalPositionalEmbedding,
-    check_as_many,
-    drop,
-    embed,
     known_keywords,
-    padding_mask,
     takes_past_key_values,
 )
 

@@ -18,7 +18,8 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_rnnsearch import RnnSearchConfig
 from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, make_feature_cache
-from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, drop
+from .layers import drop
+from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 
 
 def call_lstm(lstm: nn.LSTM, inputs: torch.Tensor, state: tuple[torch.Tensor, ...] | None) -> Any:

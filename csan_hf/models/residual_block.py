@@ -16,7 +16,7 @@ from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import MaskedConvolution
 from .grid_cache import GridCache, RowSums
-from .seq2seq_model import drop
+from .layers import drop
 
 _ROOT_HALF = math.sqrt(0.5)
 

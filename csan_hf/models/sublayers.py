@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .configuration_seq2seq import MOST_LAYERS, MOST_TOKENS, bounded
+from .layers import drop
 from .locality import AttentionSite, LocalityMethod
-from .seq2seq_model import drop
 
 _SCORE_LIMIT = 5.0  # c of section 2.3
 

@@ -22,7 +22,7 @@ from csan_hf import (
     CsanModel,
 )
 from csan_hf.models.csan_attention import eager_attention_forward, make_decoder_cache
-from csan_hf.models.seq2seq_model import SinusoidalPositionalEmbedding, drop
+from csan_hf.models.layers import SinusoidalPositionalEmbedding, drop
 
 SIZE = {**CSAN_SIZES, "vocab_size": 40, "encoder_layers": 3, "init_gain": 1.0}
 SOURCE = torch.tensor([[5, 9, 7, 3, 12, 30, 8, 1], [4, 22, 6, 1, 0, 0, 0, 0]])
