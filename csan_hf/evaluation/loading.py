@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from datetime import timedelta
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +16,7 @@ from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
-from csan_hf.models import EnsembleForConditionalGeneration
-from csan_hf.models.modeling_ensemble import check_vocabularies
+from csan_hf.pipelines.ensemble import EnsembleForConditionalGeneration, check_vocabularies
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
 from csan_hf.text_files import reading_folder_or_name
 
@@ -74,19 +71,17 @@ def load_translation_model(
     place = _usable_device(device)
     names = [names] if isinstance(names, str) else names
     with nullcontext() if progress else _no_bars():
-        (first, tokenizers), *others = [_load(name, dtype, trust_remote_code) for name in names]
-    if others and any(
-        isinstance(model, OnnxTranslationModel) for model, _ in [(first, tokenizers), *others]
-    ):
-        raise ValueError(
-            "Members of an ensemble are checkpoints, not what was made of them for ONNX Runtime."
-        )
-    check_vocabularies(names, [tokenizers, *(theirs for _, theirs in others)])
-    model: Any = (
-        EnsembleForConditionalGeneration.of([first, *(other for other, _ in others)])
-        if others
-        else first
-    )
+        loaded = [_load(name, dtype, trust_remote_code) for name in names]
+    model, tokenizers = loaded[0]
+    if len(loaded) > 1:
+        members = [member for member, _ in loaded]
+        if any(isinstance(member, OnnxTranslationModel) for member in members):
+            raise ValueError(
+                "Members of an ensemble are checkpoints, not what was made of them for ONNX "
+                "Runtime."
+            )
+        check_vocabularies({name: pair for name, (_, pair) in zip(names, loaded, strict=True)})
+        model = EnsembleForConditionalGeneration.of(members)
     return model.to(place).eval(), tokenizers
 
 
@@ -111,15 +106,6 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
                 f"{name}/generation_config.json: `num_beams` must be at least 1, got {beams!r}."
             )
         return model, TokenizerPair.from_pretrained(name, trust_remote_code=trust_remote_code)
-
-
-def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:
-    """Returns a model in evaluation mode that shares the weights of another and nothing else.
-
-    Training and other threads that use the model are not affected.
-    """
-    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
-    return deepcopy(model, shared).eval()
 
 
 @contextmanager

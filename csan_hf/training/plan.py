@@ -37,6 +37,7 @@ from csan_hf.data.tokenization import (
 )
 from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer
 from csan_hf.families import ModelFamily
+from csan_hf.models.translation import language_id
 from csan_hf.text_files import reading_folder_or_name
 
 from .arguments import TranslationTrainingArguments, check_bounds
@@ -93,7 +94,7 @@ class Plan:
             settings["max_length"] = min(settings["max_length"], positions)
         if _is_multilingual(target):
             settings = {
-                "forced_bos_token_id": _language_id(target, self.data.target_lang),
+                "forced_bos_token_id": language_id(target, self.data.target_lang),
                 **settings,
             }
         if not name:
@@ -255,21 +256,6 @@ def _is_multilingual(tokenizer: PreTrainedTokenizerBase) -> bool:
     return hasattr(tokenizer, "src_lang")
 
 
-def _language_id(tokenizer: Any, language: str) -> int:
-    codes = getattr(
-        tokenizer, "lang_code_to_token", {}
-    )  # "de" to "__de__"; NLLB's codes are tokens themselves
-    number = tokenizer.convert_tokens_to_ids(codes.get(language, language))
-    known = [*codes] or tokenizer.all_special_tokens  # M2M100's codes are no special tokens
-    if language not in known or number in (None, tokenizer.unk_token_id):
-        near = [code for code in known if code[:2] == language[:2]]
-        raise RecipeError(
-            f"data: {type(tokenizer).__name__} has no language {language!r}; write "
-            f"data.source_lang and data.target_lang as it does ({', '.join(near or known[:200])})."
-        )
-    return int(number)
-
-
 def _set_languages(tokenizers: TokenizerPair, data: DataArguments) -> None:
     """Lets multilingual tokenizers mark the languages of the data, and save them."""
     languages = {"src_lang": data.source_lang, "tgt_lang": data.target_lang}
@@ -280,7 +266,8 @@ def _set_languages(tokenizers: TokenizerPair, data: DataArguments) -> None:
                 "leave one pair."
             )
         for name, language in languages.items():
-            _language_id(tokenizer, language)
+            with refusing("data.source_lang and data.target_lang are refused"):
+                language_id(tokenizer, language)
             setattr(tokenizer, name, language)
         tokenizer.init_kwargs.update(languages)  # what a saved tokenizer is made with again
 

@@ -16,7 +16,7 @@ from csan_hf.comparison.results import read_tables
 from csan_hf.comparison.schedule import trained_keys
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
-from csan_hf.models import EnsembleForConditionalGeneration
+from csan_hf.pipelines import EnsembleForConditionalGeneration
 from csan_hf.training.recipe import RecipeError
 
 
