@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
 
-from .loading import evaluation_view
 from .translate import batches_by_length
 
 if TYPE_CHECKING:

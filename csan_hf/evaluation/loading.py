@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from datetime import timedelta
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +16,7 @@ from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
-from csan_hf.models import EnsembleForConditionalGeneration
-from csan_hf.models.modeling_ensemble import check_vocabularies
+from csan_hf.pipelines.ensemble import EnsembleForConditionalGeneration, check_vocabularies
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
 from csan_hf.text_files import reading_folder_or_name
 
@@ -70,7 +67,7 @@ def load_translation_model(
         loaded = [_load(name, dtype, trust_remote_code) for name in names]
     models = [model for model, _ in loaded]
     tokenizers = [pair for _, pair in loaded]
-    check_vocabularies(names, tokenizers)
+    check_vocabularies(dict(zip(names, tokenizers, strict=True)))
     model = models[0]
     if len(models) > 1:
         if any(isinstance(member, OnnxTranslationModel) for member in models):
@@ -126,23 +123,6 @@ def check_gives_attention(name: str, model: PreTrainedModel) -> None:
             f"{name}: {type(model).__name__} has no attention to read alignments from. Take a "
             "single checkpoint of torch."
         )
-
-
-def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:
-    """Returns a model in evaluation mode that shares the weights of another and nothing else.
-
-    Training and other threads that use the model are not affected.
-
-    Raises:
-        ValueError: The model is on ONNX Runtime, which only generates.
-    """
-    if isinstance(model, OnnxTranslationModel):
-        raise ValueError(
-            f"{model.name_or_path} holds ONNX graphs, which only translate: take the checkpoint "
-            "that they were exported from."
-        )
-    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
-    return deepcopy(model, shared).eval()
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from csan_hf.data.tokenization import (
 )
 from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer
 from csan_hf.families import ModelFamily
+from csan_hf.models.translation import language_id
 from csan_hf.text_files import reading_folder_or_name
 
 from .arguments import TranslationTrainingArguments, check_bounds
@@ -90,7 +91,7 @@ class Plan:
             "decoder_start_token_id": model.config.decoder_start_token_id,
         }
         if _is_multilingual(tokenizers.target):
-            generation["forced_bos_token_id"] = _language_id(
+            generation["forced_bos_token_id"] = language_id(
                 tokenizers.target, self.data.target_lang
             )
         generation |= self.generation
@@ -282,21 +283,6 @@ def _is_multilingual(tokenizer: PreTrainedTokenizerBase) -> bool:
     return hasattr(tokenizer, "src_lang")
 
 
-def _language_id(tokenizer: Any, language: str) -> int:
-    # "de" to "__de__" in M2M100, where they are no special tokens; NLLB's codes are tokens
-    token_of_code = getattr(tokenizer, "lang_code_to_token", {})
-    codes = list(token_of_code) or tokenizer.all_special_tokens
-    token_id = tokenizer.convert_tokens_to_ids(token_of_code.get(language, language))
-    if language not in codes or token_id in (None, tokenizer.unk_token_id):
-        similar = [code for code in codes if code[:2] == language[:2]]
-        raise RecipeError(
-            f"data: {type(tokenizer).__name__} has no language {language!r}; write "
-            "data.source_lang and data.target_lang as it does "
-            f"({', '.join(similar or codes[:200])})."
-        )
-    return int(token_id)
-
-
 def _set_languages(tokenizers: TokenizerPair, data: DataArguments) -> None:
     """Lets multilingual tokenizers mark the languages of the data, and save them."""
     languages = {"src_lang": data.source_lang, "tgt_lang": data.target_lang}
@@ -307,7 +293,8 @@ def _set_languages(tokenizers: TokenizerPair, data: DataArguments) -> None:
                 "leave one pair."
             )
         for name, language in languages.items():
-            _language_id(tokenizer, language)
+            with refusing("data.source_lang and data.target_lang are refused"):
+                language_id(tokenizer, language)
             setattr(tokenizer, name, language)
         tokenizer.init_kwargs.update(languages)  # which are saved
 

@@ -9,7 +9,7 @@ from tiny import csan
 
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
-from csan_hf.models import EnsembleForConditionalGeneration
+from csan_hf.pipelines import EnsembleForConditionalGeneration
 from csan_hf.suites import publish_suite
 from csan_hf.suites.ensembles import translate_ensembles
 from csan_hf.suites.records import SuiteRecords

@@ -4,19 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from transformers import PreTrainedModel
 
+from csan_hf.alignment import Alignment, align_pairs, check_fast
 from csan_hf.evaluation import translate_stream
-from csan_hf.evaluation.loading import evaluation_view
-
-from .aligned_pairs import Alignment, align_pairs
-from .tokenized_text import check_fast
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -65,8 +59,17 @@ def align(
             fast one, the model gives no cross-attention, or a sentence has more tokens than the
             model has positions.
     """
-    options = {"layer": layer, "batch_size": batch_size, "progress": progress, **generate_arguments}
-    return list(align_stream(model, tokenizers, sources, targets, **options))
+    alignments = align_stream(
+        model,
+        tokenizers,
+        sources,
+        targets,
+        layer=layer,
+        batch_size=batch_size,
+        progress=progress,
+        **generate_arguments,
+    )
+    return list(alignments)
 
 
 def align_stream(
@@ -91,79 +94,19 @@ def align_stream(
             "are given."
         )
     check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
-    translated: Iterable[str] = targets or ()
     if targets is None:
         windows = translate_stream(
             model, tokenizers, sources, progress=progress, **generate_arguments
         )
-        translated = chain.from_iterable(windows)
-    options: Any = {
-        "layer": layer,
-        "batch_size": batch_size,
-        "total": len(sources),
-        "progress": progress,
-    }
-    return align_pairs(model, tokenizers, zip(sources, translated, strict=True), **options)
-
-
-def channel_shares(
-    model: PreTrainedModel,
-    tokenizers: TokenizerPair,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    *,
-    batch_size: int = 32,
-    progress: bool = False,
-) -> list[Alignment]:
-    """Says from which source tokens Pervasive Attention's max pooling takes its channels.
-
-    Entry [i, j] is |B_ij| / f, the share of channels whose maximum over the source lies at token j
-    when target token i is predicted (section 3.3 of Elbayad et al., 2018). Unlike the contributions
-    of `align`, it does not depend on how much a channel matters for the word. A row sums to 1, less
-    the share of channels that are 0 at every source token.
-
-    The arguments are those of `align`.
-
-    Raises:
-        ValueError: If the numbers of sentences differ, or nothing in the model pools by maximum
-            alone.
-    """
-    if getattr(model.config, "aggregation", None) != "max":
-        raise ValueError(
-            "Shares of channels need a Pervasive Attention model with aggregation='max', got a "
-            f"{type(model).__name__} with {getattr(model.config, 'aggregation', None)!r}."
-        )
-    view = evaluation_view(model)
-    shift: Any = view.prepare_decoder_input_ids_from_labels
-
-    def pooled(labels: torch.Tensor, **inputs: torch.Tensor) -> Any:
-        return view.base_model(
-            decoder_input_ids=shift(labels), **inputs
-        )  # without a word to predict: the shares
-
-    pairs = zip(sources, targets, strict=True)
-    options: Any = {
-        "batch_size": batch_size,
-        "total": len(sources),
-        "progress": progress,
-        "forward": pooled,
-    }
-    found = align_pairs(view, tokenizers, pairs, **options)
-    return [replace(alignment, measure="share of channels") for alignment in found]
-
-
-def channel_ranks(shares: Iterable[Alignment], number: int = 10) -> np.ndarray:
-    """Returns how concentrated the channels of `channel_shares` are.
-
-    Returns:
-        float64 [R], R = `number`: the share of channels of the source token that has the most of
-            them, of the one
-        with the second most, …; the mean over all target tokens. Sentences with fewer tokens have 0
-        in the others.
-    """
-    ranks, rows = np.zeros(number), 0
-    for alignment in shares:
-        ordered = -np.sort(-alignment.matrix.astype(np.float64), axis=1)[:, :number]
-        ranks[: ordered.shape[1]] += ordered.sum(axis=0)
-        rows += len(ordered)
-    return ranks / rows
+        translations: Iterable[str] = chain.from_iterable(windows)
+    else:
+        translations = targets
+    return align_pairs(
+        model,
+        tokenizers,
+        zip(sources, translations, strict=True),
+        layer=layer,
+        batch_size=batch_size,
+        total=len(sources),
+        progress=progress,
+    )

@@ -1,15 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Which sentences of a source its translation seems to leave out: those that cross-attention hardly
-covers.
-"""
+"""Source sentences that a translation seems to leave out: cross-attention hardly covers them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from .aligned_pairs import Alignment
+
+TOKENS_PER_COVERING_TOKEN = 5
 
 
 def uncovered_sentences(alignment: Alignment, sentences: Sequence[str]) -> list[int]:
@@ -26,16 +27,14 @@ def uncovered_sentences(alignment: Alignment, sentences: Sequence[str]) -> list[
     Returns:
         The numbers of the sentences that are not covered, from 0; an empty sentence is.
     """
+    source = np.array(alignment.source.is_part_of_word(), dtype=bool)
+    target = np.array(alignment.target.is_part_of_word(), dtype=bool)
     # Without white space, which the first token of the next sentence may begin with
-    ends = [len("".join(sentences[: number + 1]).rstrip()) for number in range(len(sentences))]
-    source, target = (
-        np.array([word is not None for word in text.word_of_token], dtype=bool)
-        for text in (alignment.source, alignment.target)
-    )
-    of_token = np.searchsorted(ends, np.array(alignment.source.starts)[source], side="right")
-    own = of_token[:, None] == np.arange(len(sentences))  # [tokens, sentences]
-    attention = alignment.matrix[np.ix_(target, source)] @ own
-    covering = (
-        np.bincount(attention.argmax(axis=1), minlength=len(sentences)) if source.any() else 0
-    )
-    return np.flatnonzero(5 * covering < own.sum(axis=0)).tolist()
+    ends = [len(text.rstrip()) for text in accumulate(sentences)]
+    starts = np.array(alignment.source.starts)[source]
+    sentence_of_token = np.searchsorted(ends, starts, side="right")
+    membership = sentence_of_token[:, None] == np.arange(len(sentences))  # [tokens, sentences]
+    attention = alignment.matrix[np.ix_(target, source)] @ membership
+    covering = np.bincount(attention.argmax(axis=1), minlength=len(sentences))
+    tokens = membership.sum(axis=0)
+    return np.flatnonzero(TOKENS_PER_COVERING_TOKEN * covering < tokens).tolist()

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 
-from csan_hf.evaluation.loading import evaluation_view
-
-from .tokenized_text import TokenizedText, check_fast, check_positions, tokenize_texts
+from ..models.evaluation_view import evaluation_view
+from .positions import check_positions
+from .tokenized_text import TokenizedText, check_fast, tokenize_texts
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -26,6 +27,11 @@ BATCH_CELLS = 2**20
 """Source times target tokens, padding included, of the pairs of a batch, unless one alone has more.
 """
 WINDOW_CELLS = 2**27  # characters of the source times those of the target
+
+TokenizedPair: TypeAlias = tuple[TokenizedText, TokenizedText]
+Outputs: TypeAlias = Seq2SeqLMOutput | Seq2SeqModelOutput
+Weights: TypeAlias = tuple[np.ndarray, str]
+"""Float32 [B, I, J] for a batch of pairs, padding included, and what the numbers are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +58,9 @@ class Alignment:
         Returns:
             float32 [target words, source words].
         """
-        columns, rows = self.source.membership(), self.target.membership()
+        rows = self.target.membership()
         rows /= np.maximum(rows.sum(axis=0, keepdims=True), 1)
-        return rows.T @ self.matrix @ columns
+        return rows.T @ self.matrix @ self.source.membership()
 
     def links(
         self, *, threshold: float | None = None, symmetric: bool = False
@@ -77,10 +83,8 @@ class Alignment:
         if threshold is not None and not 0 <= threshold < 1:
             raise ValueError(f"threshold must be at least 0 and less than 1, got {threshold}.")
         # Words without tokens have no values to compare
-        columns, rows = (
-            sorted({word for word in text.word_of_token if word is not None})
-            for text in (self.source, self.target)
-        )
+        columns = self.source.words_with_tokens()
+        rows = self.target.words_with_tokens()
         if not columns or not rows:
             return []
         values = self.word_matrix()[np.ix_(rows, columns)]
@@ -94,25 +98,9 @@ class Alignment:
         return sorted((columns[column], rows[row]) for row, column in np.argwhere(linked))
 
     def pharaoh(self, *, threshold: float | None = None, symmetric: bool = False) -> str:
-        """Writes the links of `links` as "0-0 1-2": source word, target word; "" if there is none."""
+        """Writes the links as "0-0 1-2": source word, target word; "" if there is none."""
         links = self.links(threshold=threshold, symmetric=symmetric)
         return " ".join(f"{source}-{target}" for source, target in links)
-
-
-def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Yields pairs that are aligned at a time: `WINDOW_LINES`, fewer where their matrices would be
-    large.
-    """
-    window: list[tuple[str, str]] = []
-    cells = 0
-    for pair in pairs:
-        window.append(pair)
-        cells += len(pair[0]) * len(pair[1])
-        if len(window) == WINDOW_LINES or cells >= WINDOW_CELLS:
-            yield window
-            window, cells = [], 0
-    if window:
-        yield window
 
 
 def align_pairs(
@@ -124,9 +112,10 @@ def align_pairs(
     batch_size: int = 32,
     total: int | None = None,
     progress: bool = False,
-    forward: Callable[..., Any] | None = None,
+    forward: Callable[..., Outputs] | None = None,
 ) -> Iterator[Alignment]:
-    """Aligns sentence pairs, in memory that does not grow with their number: see `align`.
+    """Aligns sentence pairs, in memory that does not grow with their number; see
+    `csan_hf.analysis.align`.
 
     Args:
         pairs: Source and target sentences.
@@ -137,97 +126,109 @@ def align_pairs(
     check_fast(tokenizers.source, tokenizers.target)
     model = evaluation_view(model)
     if getattr(model.config, "_attn_implementation", None) not in (None, "eager"):
-        model.set_attn_implementation(
-            "eager"
-        )  # the faster implementations never have the attention weights
+        # The faster implementations never have the attention weights
+        model.set_attn_implementation("eager")
+
+    def weights_of(batch: Sequence[TokenizedPair]) -> Weights:
+        inputs = _padded_batch(batch, tokenizers.source.pad_token_id or 0)
+        return _cross_attention(model, forward or model, inputs, layer)
+
     with tqdm(total=total, desc="aligning", unit=" sentences", disable=not progress) as bar:
         for window in _windows(pairs):
             sources, targets = zip(*window, strict=True)
-            texts = (
-                tokenize_texts(tokenizers.source, sources),
-                tokenize_texts(tokenizers.target, targets, target=True),
-            )
-            check_positions(model, (len(text.ids) for side in texts for text in side))
-            tokenized = list(zip(*texts, strict=True))
-            yield from _align_window(model, tokenizers, tokenized, layer, batch_size, bar, forward)
+            source_texts = tokenize_texts(tokenizers.source, sources)
+            target_texts = tokenize_texts(tokenizers.target, targets, target=True)
+            check_positions(model, (len(text.ids) for text in source_texts + target_texts))
+            tokenized = list(zip(source_texts, target_texts, strict=True))
+            yield from _align_window(tokenized, weights_of, batch_size, bar)
+
+
+def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Yields pairs that are aligned at a time: `WINDOW_LINES`, fewer where their matrices would be
+    large.
+    """
+    window: list[tuple[str, str]] = []
+    cells = 0
+    for source, target in pairs:
+        window.append((source, target))
+        cells += len(source) * len(target)
+        if len(window) == WINDOW_LINES or cells >= WINDOW_CELLS:
+            yield window
+            window = []
+            cells = 0
+    if window:
+        yield window
 
 
 def _align_window(
-    model: PreTrainedModel,
-    tokenizers: TokenizerPair,
-    pairs: Sequence[tuple[TokenizedText, TokenizedText]],
-    layer: int,
+    pairs: Sequence[TokenizedPair],
+    weights_of: Callable[[Sequence[TokenizedPair]], Weights],
     batch_size: int,
     bar: tqdm,
-    forward: Callable[..., Any] | None,
 ) -> Iterator[Alignment]:
     measure = "attention"
     matrices = [
         np.zeros((len(target.ids), len(source.ids)), dtype=np.float32) for source, target in pairs
     ]
-    # An empty sentence has no token at all where the tokenizer adds no "</s>": nothing to give to a
-    # model
-    numbers = [number for number, matrix in enumerate(matrices) if matrix.size]
-    numbers.sort(
-        key=lambda number: (-len(pairs[number][0].ids), -len(pairs[number][1].ids), number)
-    )
-    bar.update(len(pairs) - len(numbers))
-    while numbers:
-        longest = len(pairs[numbers[0]][0].ids) * max(
-            len(pairs[number][1].ids) for number in numbers[:batch_size]
-        )
-        fitting = max(
-            1, min(batch_size, BATCH_CELLS // longest)
-        )  # every layer and head has a matrix of each
-        batch, numbers = numbers[:fitting], numbers[fitting:]
-        weights, measure = _cross_attention(
-            model, tokenizers, [pairs[number] for number in batch], layer, forward
-        )
+    bar.update(sum(matrix.size == 0 for matrix in matrices))
+    for batch in _batches(pairs, batch_size):
+        weights, measure = weights_of([pairs[number] for number in batch])
         for place, number in enumerate(batch):
             target_length, source_length = matrices[number].shape
             # A copy: a view would keep the padded weights of the whole batch
             matrices[number] = weights[place, :target_length, :source_length].copy()
         bar.update(len(batch))
-    for pair, matrix in zip(pairs, matrices, strict=True):
-        yield Alignment(*pair, matrix, measure)
+    for (source, target), matrix in zip(pairs, matrices, strict=True):
+        yield Alignment(source=source, target=target, matrix=matrix, measure=measure)
+
+
+def _batches(pairs: Sequence[TokenizedPair], batch_size: int) -> Iterator[list[int]]:
+    """Yields the numbers of pairs of similar lengths, the longest first."""
+    lengths = [(len(source.ids), len(target.ids)) for source, target in pairs]
+    # An empty sentence has no token at all where the tokenizer adds no "</s>": nothing to give to a
+    # model
+    numbers = [number for number, sides in enumerate(lengths) if all(sides)]
+    numbers.sort(key=lambda number: lengths[number], reverse=True)
+    while numbers:
+        source_length = lengths[numbers[0]][0]
+        target_length = max(lengths[number][1] for number in numbers[:batch_size])
+        # Every layer and head has a matrix of each pair
+        fitting = BATCH_CELLS // (source_length * target_length)
+        count = max(1, min(batch_size, fitting))
+        yield numbers[:count]
+        numbers = numbers[count:]
 
 
 @torch.inference_mode()
 def _cross_attention(
     model: PreTrainedModel,
-    tokenizers: TokenizerPair,
-    pairs: Sequence[tuple[TokenizedText, TokenizedText]],
+    forward: Callable[..., Outputs],
+    inputs: dict[str, torch.Tensor],
     layer: int,
-    forward: Callable[..., Any] | None,
-) -> tuple[np.ndarray, str]:
-    """Returns float32 [B, I, J] for a batch of pairs, padding included, and the name of the
-    measure.
-    """
-    padding = tokenizers.source.pad_token_id or 0
-    outputs = (forward or model)(
-        input_ids=_padded([source.ids for source, _ in pairs], padding).to(model.device),
-        attention_mask=_padded([[1] * len(source.ids) for source, _ in pairs], 0).to(model.device),
-        labels=_padded([target.ids for _, target in pairs], -100).to(model.device),
-        output_attentions=True,
-    )
-    layers = outputs.cross_attentions
+) -> Weights:
+    on_device = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+    layers = forward(**on_device, output_attentions=True).cross_attentions
     if not layers or layers[0] is None:
         raise ValueError(
             f"{type(model).__name__} gives no cross_attentions, which alignments are read from."
         )
     if not -len(layers) <= layer < len(layers):
         raise ValueError(f"layer must be from {-len(layers)} to {len(layers) - 1}, got {layer}.")
-    weights = layers[layer]
-    return weights.float().mean(dim=1).cpu().numpy(), _measure(
-        model, layer % len(layers), weights.shape[1]
-    )
+    weights = layers[layer]  # [B, H, I, J]
+    measure = _measure(model, layer % len(layers), heads=weights.shape[1])
+    return weights.float().mean(dim=1).cpu().numpy(), measure
 
 
-def _padded(rows: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
-    """Returns [B, longest row], padded on the right."""
-    return pad_sequence(
-        [torch.tensor(row) for row in rows], batch_first=True, padding_value=padding
-    )
+def _padded_batch(pairs: Sequence[TokenizedPair], padding: int) -> dict[str, torch.Tensor]:
+    """Returns `input_ids` and `attention_mask` [B, J] and `labels` [B, I], padded on the right."""
+    sources = [torch.tensor(source.ids) for source, _ in pairs]
+    targets = [torch.tensor(target.ids) for _, target in pairs]
+    masks = [torch.ones_like(source) for source in sources]
+    return {
+        "input_ids": pad_sequence(sources, batch_first=True, padding_value=padding),
+        "attention_mask": pad_sequence(masks, batch_first=True),
+        "labels": pad_sequence(targets, batch_first=True, padding_value=-100),
+    }
 
 
 def _measure(model: PreTrainedModel, layer: int, heads: int) -> str:
@@ -236,6 +237,5 @@ def _measure(model: PreTrainedModel, layer: int, heads: int) -> str:
         return "attention weight ρ"
     if aggregation is not None:
         return "contribution to the target token's logit"
-    return f"attention weight, decoder layer {layer}" + (
-        f", mean of {heads} heads" if heads > 1 else ""
-    )
+    label = f"attention weight, decoder layer {layer}"
+    return f"{label}, mean of {heads} heads" if heads > 1 else label

@@ -6,8 +6,9 @@ import tiny
 import torch
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
 
+from csan_hf import CsanConfig, EnsembleForConditionalGeneration
 from csan_hf.data import train_tokenizer
-from csan_hf.models import EnsembleForConditionalGeneration
+from csan_hf.pipelines.ensemble import EnsembleConfig
 
 LENGTH = 8
 
@@ -111,6 +112,21 @@ def test_caches_lie_side_by_side(options):
     assert sizes == [1] * LENGTH
 
 
+@pytest.mark.parametrize("help_from", ["prompt lookup", "assistant"])
+@pytest.mark.parametrize("kind", range(5), ids=["csan", "grid", "rnn", "conv", "marian"])
+def test_drafts_that_are_wrong_are_taken_back(kind, help_from):
+    ensemble = EnsembleForConditionalGeneration.of([members()[kind], tiny.csan(1)])
+    source = {name: tensor[:1] for name, tensor in SOURCE.items()}
+    length = {"max_new_tokens": 30, "min_new_tokens": 30}
+    drafts = (
+        {"prompt_lookup_num_tokens": 2}
+        if help_from == "prompt lookup"
+        else {"assistant_model": EnsembleForConditionalGeneration.of([members()[kind]])}
+    )
+    expected = ensemble.generate(**source, **length)
+    assert ensemble.generate(**source, **length, **drafts).tolist() == expected.tolist()
+
+
 def test_an_ensemble_is_saved_as_one_checkpoint(tmp_path):
     models = members()
     for number, model in enumerate(models):
@@ -129,13 +145,33 @@ def test_an_ensemble_is_saved_as_one_checkpoint(tmp_path):
 def test_members_share_their_tokens(tmp_path):
     with pytest.raises(ValueError, match=r"differ in their target vocabulary \(60 and 50\)"):
         EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(0, vocab_size=60)])
+    separate = {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False}
+    with pytest.raises(ValueError, match=r"differ in their source vocabulary \(40 and 60\)"):
+        EnsembleForConditionalGeneration.of(
+            [tiny.csan(0, vocab_size=size, **separate) for size in (60, 40)]
+        )
     with pytest.raises(ValueError, match=r"differ in their eos_token_id \(2 and 1\)"):
         EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(0, eos_token_id=2)])
-    for name in "ab":
-        train_tokenizer([f"{name} c"], 20, kind="symbols").save_pretrained(tmp_path / name)
+    for name in ("a", "b", "none"):
         tiny.csan(0).save_pretrained(tmp_path / name)
+        if name != "none":
+            train_tokenizer([f"{name} c"], 20, kind="symbols").save_pretrained(tmp_path / name)
+    names = [tmp_path / name for name in ("a", "none", "b")]
+    EnsembleForConditionalGeneration.from_pretrained(names[:2])
     with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
-        EnsembleForConditionalGeneration.from_pretrained([tmp_path / "a", tmp_path / "b"])
+        EnsembleForConditionalGeneration.from_pretrained(names)
+
+
+def test_an_ensemble_has_the_positions_of_its_members():
+    """The fewest of those that have any: without absolute positions a config's number means nothing."""
+    unlimited = CsanConfig.preset("long", vocab_size=60)
+    limited = CsanConfig.base(vocab_size=60, max_position_embeddings=64)
+    for configs, positions in (
+        ([unlimited, unlimited], None),
+        ([limited, unlimited], 64),
+    ):
+        config = EnsembleConfig(members=[config.to_dict() for config in configs])
+        assert config.max_position_embeddings == positions
 
 
 def test_an_ensemble_may_be_a_member():
@@ -155,3 +191,14 @@ def test_the_loss_is_that_of_the_mean():
     ).mean(dim=0)
     expected = -mean.log().gather(-1, labels.clamp(min=0)[..., None])[..., 0][labels != -100].mean()
     torch.testing.assert_close(loss, expected)
+
+
+@torch.no_grad()
+def test_without_labels_the_loss_is_zero():
+    ensemble = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.recurrent(2)])
+    nothing = torch.full((2, 3), -100)
+    assert (
+        ensemble(**SOURCE, labels=nothing).loss
+        == ensemble.members[0](**SOURCE, labels=nothing).loss
+        == 0
+    )

@@ -3,12 +3,13 @@
 probabilities.
 """
 
+from __future__ import annotations
+
 import copy
 import math
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +21,18 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.modeling_utils import PreTrainedModel
 
-from .seq2seq_model import (
+from ..models.seq2seq_model import (
     TARGET_TOKENIZER_SUBFOLDER,
     _keep_target_tokenizer,
+    count_labels,
     known_keywords,
     shift_tokens_right,
     takes_past_key_values,
 )
+from ..models.translation import max_positions
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
 
 _TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
@@ -35,40 +41,39 @@ class EnsembleConfig(PreTrainedConfig):
     """Configuration of an `EnsembleForConditionalGeneration`.
 
     Args:
-        members: The members' configurations, as dicts. What generation and pipelines ask of a
-            config are the tokens and vocabulary of the first, and the fewest positions of all.
+        members: The members' configurations, as dicts. Generation and pipelines see the tokens and
+            target vocabulary of the first, and the fewest positions of all.
     """
 
     model_type = "ensemble"
     has_no_defaults_at_init = True
 
-    members: list[Any] | None = None
+    members: list[dict[str, Any]] | None = None
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Take from the members what others look for in a config."""
         super().__post_init__(**kwargs)
-        if configs := self.member_configs():
-            first, limits = (
-                configs[0],
-                [getattr(each, "max_position_embeddings", None) for each in configs],
-            )
-            for name in (*_TOKENS, "share_encoder_decoder_embeddings"):
-                setattr(self, name, getattr(first, name, None))
-            self.vocab_size = target_size(first)
-            self.max_position_embeddings = min(
-                (limit for limit in limits if limit is not None), default=None
-            )
+        configs = self.member_configs()
+        if not configs:
+            return
+        for name in (*_TOKENS, "share_encoder_decoder_embeddings"):
+            setattr(self, name, getattr(configs[0], name, None))
+        self.vocab_size = target_size(configs[0])
+        limits = [max_positions(config) for config in configs]
+        self.max_position_embeddings = min(
+            (limit for limit in limits if limit is not None), default=None
+        )
 
     def member_configs(self) -> list[PreTrainedConfig]:
         """The members' configurations."""
         return [AutoConfig.for_model(**copy.deepcopy(member)) for member in self.members or ()]
 
 
-def target_size(config: Any) -> int:
+def target_size(config: PreTrainedConfig) -> int:
     """Entries of a config's target vocabulary."""
     size = getattr(config, "decoder_vocab_size", None)
-    return int(config.vocab_size if size is None else size)
+    return config.vocab_size if size is None else size
 
 
 class EnsembleCache(Cache):
@@ -88,6 +93,11 @@ class EnsembleCache(Cache):
         """Take the beams `beam_idx` [B · beams]."""
         for cache in self.caches:
             cache.reorder_cache(beam_idx)
+
+    def activate_past_recording(self) -> None:
+        """Keep in every member's cache what `crop` needs."""
+        for cache in self.caches:
+            cache.activate_past_recording()
 
     def crop(self, *args: Any) -> None:
         """Forget the last positions, in every member's cache."""
@@ -110,17 +120,16 @@ class _Encoders(nn.Module):
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        output_attentions: bool | None = None,  # these two are not returned
-        output_hidden_states: bool | None = None,
-        return_dict: bool = True,
+        **not_returned: Any,  # attentions and hidden states
     ) -> BaseModelOutput:
-        states = []
-        for member in self.members:
-            mask = None if attention_mask is None else attention_mask.to(member.device)
-            states.append(member.get_encoder()(input_ids.to(member.device), attention_mask=mask)[0])
-        outputs = BaseModelOutput(last_hidden_state=states[0])
-        for number, state in enumerate(states[1:], start=1):
-            outputs[f"member_{number}"] = state
+        outputs = BaseModelOutput()
+        for number, member in enumerate(self.members):
+            encoded = member.get_encoder()(
+                input_ids.to(member.device),
+                attention_mask=_on_device(attention_mask, member.device),
+            )
+            name = "last_hidden_state" if number == 0 else f"member_{number}"
+            outputs[name] = encoded[0]
         return outputs
 
 
@@ -131,9 +140,10 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     Members may be of any family and on any device (`ensemble.members[1].to("cuda:1")`).
 
     ```python
-    ensemble = EnsembleForConditionalGeneration.from_pretrained(["runs/seed_1", "runs/seed_2", "runs/seed_3"])
-    translation_pipeline(ensemble, tokenizer=AutoTokenizer.from_pretrained("runs/seed_1"))("Guten Morgen.")
-    ensemble.save_pretrained("ensemble")  # one checkpoint of all, which from_pretrained and the Auto class load
+    ensemble = EnsembleForConditionalGeneration.from_pretrained(["runs/seed_1", "runs/seed_2"])
+    tokenizer = AutoTokenizer.from_pretrained("runs/seed_1")
+    translation_pipeline(ensemble, tokenizer=tokenizer)("Guten Morgen.")
+    ensemble.save_pretrained("ensemble")  # one checkpoint, which the Auto class loads, too
     ```
 
     Raises:
@@ -150,35 +160,25 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     ) -> None:
         super().__init__(config)
         if members is None:
-            configs = config.member_configs()
             members = [
                 AutoModelForSeq2SeqLM.from_config(member, trust_remote_code=False)
-                for member in configs
+                for member in config.member_configs()
             ]
         self.members: Any = nn.ModuleList(members)
         self.post_init()
 
     @classmethod
-    def of(cls, members: Sequence[Any]) -> "EnsembleForConditionalGeneration":
-        """An ensemble of models that are loaded; of those that are ensembles, the members count one
-        by one.
+    def of(cls, models: Sequence[PreTrainedModel]) -> EnsembleForConditionalGeneration:
+        """An ensemble of models that are loaded; the members of an ensemble count one by one.
 
         The first one's generation config is the ensemble's.
         """
-        first, *others = members = [
-            each for model in members for each in getattr(model, "members", [model])
-        ]
-        for other in others:
-            for what, size in (
-                ("target vocabulary", target_size),
-                *((name, _value_of(name)) for name in _TOKENS),
-            ):
-                if size(other.config) != size(first.config):
-                    raise ValueError(
-                        f"{other.name_or_path!r} and {first.name_or_path!r} differ in their {what} "
-                        f"({size(other.config)} and {size(first.config)}): members of an ensemble "
-                        "share their tokens."
-                    )
+        members: list[Any] = []
+        for model in models:
+            members += getattr(model, "members", [model])
+        first = members[0]
+        for member in members[1:]:
+            _check_same_tokens(member, first)
         config = EnsembleConfig(members=[member.config.to_dict() for member in members])
         ensemble = cls(config, members).eval()
         ensemble.generation_config = copy.deepcopy(first.generation_config)
@@ -194,15 +194,17 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """
         if not isinstance(names, list | tuple):
             return super().from_pretrained(names, *args, **kwargs)
-        from csan_hf.data import TokenizerPair
+        from csan_hf.data import TokenizerPair  # slow to import
 
-        tokenizers: list[Any] = []
-        with suppress(OSError, ValueError):  # members without tokenizers
-            tokenizers += [
-                TokenizerPair.from_pretrained(name, trust_remote_code=trust_remote_code)
-                for name in names
-            ]
-        check_vocabularies(names, tokenizers)
+        tokenizers = {}
+        for name in names:
+            try:
+                tokenizers[name] = TokenizerPair.from_pretrained(
+                    name, trust_remote_code=trust_remote_code
+                )
+            except (OSError, ValueError):  # a member without a tokenizer
+                continue
+        check_vocabularies(tokenizers)
         members = [
             AutoModelForSeq2SeqLM.from_pretrained(
                 name, *args, trust_remote_code=trust_remote_code, **kwargs
@@ -221,11 +223,12 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The members' tied weights."""
-        return {
-            f"members.{number}.{name}": f"members.{number}.{source}"
-            for number, member in enumerate(self.members)
-            for name, source in member.get_expanded_tied_weights_keys(all_submodels).items()
-        }
+        keys = {}
+        for number, member in enumerate(self.members):
+            member_keys = member.get_expanded_tied_weights_keys(all_submodels)
+            for name, source in member_keys.items():
+                keys[f"members.{number}.{name}"] = f"members.{number}.{source}"
+        return keys
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
         """The encoders as one, for `generate`."""
@@ -234,11 +237,11 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
     ) -> None:
-        caches = []
+        caches: list[Any] = []
         for member in self.members:
-            member_inputs: dict[str, Any] = {}
-            member._prepare_cache_for_generation(generation_config, member_inputs, *args)
-            caches.append(member_inputs.get("cache"))
+            member_kwargs: dict[str, Any] = {}
+            member._prepare_cache_for_generation(generation_config, member_kwargs, *args)
+            caches.append(member_kwargs.get("cache"))
         if None not in caches:
             model_kwargs["cache"] = EnsembleCache(caches)
 
@@ -249,7 +252,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | None = None,
         cache: Any = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -261,7 +264,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             input_ids, attention_mask: Sources [B, J], and which of their tokens are real.
             decoder_input_ids, decoder_attention_mask: Target tokens [B, I]; default: `labels`
                 shifted right.
-            encoder_outputs: What `get_encoder()` returned, instead of sources.
+            encoder_outputs: Outputs of `get_encoder()`, instead of sources.
             cache: The members' caches of earlier target positions.
             labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy.
             use_cache: Whether the caches are filled.
@@ -275,54 +278,64 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             decoder_input_ids = shift_tokens_right(
                 labels, self.config.pad_token_id, self.config.decoder_start_token_id
             )
-        shared: dict[str, Any] = {
-            "attention_mask": attention_mask,
-            "decoder_attention_mask": decoder_attention_mask,
-        }
-        shared["decoder_input_ids"] = decoder_input_ids
         total: Any = None
         for number, member in enumerate(self.members):
-            moved = {
-                name: None if value is None else value.to(member.device)
-                for name, value in shared.items()
-            }
             member_cache = None if cache is None else cache.caches[number]
             logits = member(
-                **moved,
+                attention_mask=_on_device(attention_mask, member.device),
+                decoder_input_ids=_on_device(decoder_input_ids, member.device),
+                decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
                 encoder_outputs=(encoder_outputs[number],),
                 cache=member_cache,
                 use_cache=use_cache if member_cache is not None else False,
             ).logits
             log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
-            total = (
-                log_probs if total is None else torch.logaddexp(total, log_probs.to(total.device))
-            )
+            if total is None:
+                total = log_probs
+            else:
+                total = torch.logaddexp(total, log_probs.to(total.device))
         total = total - math.log(len(self.members))
-        loss = (
-            None
-            if labels is None
-            else F.cross_entropy(total.flatten(0, 1), labels.flatten().to(total.device))
-        )
+        loss = None
+        if labels is not None:
+            labels = labels.to(total.device)
+            loss = F.cross_entropy(total.flatten(0, 1), labels.flatten(), reduction="sum")
+            loss = loss / count_labels(labels, None)
         return Seq2SeqLMOutput(loss=loss, logits=total, cache=cache)
 
 
-def check_vocabularies(names: Sequence[str], pairs: Sequence[Any]) -> None:
-    """Raises `ValueError` if members' tokenizers, as `TokenizerPair`, differ in their tokens."""
-    vocabularies = [(pair.source.get_vocab(), pair.target.get_vocab()) for pair in pairs]
-    if different := [
-        name for name, own in zip(names, vocabularies, strict=False) if own != vocabularies[0]
-    ]:
-        raise ValueError(
-            f"{different[0]} and {names[0]} have different vocabularies: members of an ensemble "
-            "share their tokens."
-        )
+def check_vocabularies(tokenizers: Mapping[str, TokenizerPair]) -> None:
+    """Raises `ValueError` if members' tokenizers, by the members' names, differ in their tokens."""
+    vocabularies = {
+        name: (pair.source.get_vocab(), pair.target.get_vocab())
+        for name, pair in tokenizers.items()
+    }
+    first = next(iter(vocabularies), "")
+    for name, vocabulary in vocabularies.items():
+        if vocabulary != vocabularies[first]:
+            raise ValueError(
+                f"{name} and {first} have different vocabularies: members of an ensemble share "
+                "their tokens."
+            )
 
 
-def _value_of(name: str) -> Any:
-    return lambda config: getattr(config, name, None)
+def _check_same_tokens(model: PreTrainedModel, first: PreTrainedModel) -> None:
+    expected = _token_settings(first.config)
+    for setting, value in _token_settings(model.config).items():
+        if value != expected[setting]:
+            raise ValueError(
+                f"{model.name_or_path!r} and {first.name_or_path!r} differ in their {setting} "
+                f"({value} and {expected[setting]}): members of an ensemble share their tokens."
+            )
+
+
+def _token_settings(config: PreTrainedConfig) -> dict[str, int | None]:
+    sizes = {"target vocabulary": target_size(config), "source vocabulary": config.vocab_size}
+    return sizes | {name: getattr(config, name, None) for name in _TOKENS}
+
+
+def _on_device(tensor: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to(device)
 
 
 AutoConfig.register(EnsembleConfig.model_type, EnsembleConfig, exist_ok=True)
 AutoModelForSeq2SeqLM.register(EnsembleConfig, EnsembleForConditionalGeneration, exist_ok=True)
-
-__all__ = ["EnsembleConfig", "EnsembleForConditionalGeneration"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from csan_hf.analysis.tokenized_text import tokenize_texts
+from csan_hf.alignment import tokenize_texts
 from csan_hf.data import train_tokenizer
 
 

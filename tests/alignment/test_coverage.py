@@ -6,9 +6,7 @@ warning.
 import numpy as np
 import pytest
 
-from csan_hf.analysis import Alignment
-from csan_hf.analysis.coverage import uncovered_sentences
-from csan_hf.analysis.tokenized_text import tokenize_texts
+from csan_hf.alignment import Alignment, tokenize_texts, uncovered_sentences
 from csan_hf.data import train_tokenizer
 
 SENTENCES = (
