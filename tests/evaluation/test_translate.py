@@ -22,15 +22,11 @@ from tiny import csan
 from transformers.utils import logging as transformers_logging
 
 import csan_hf_cli
+from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import n_best_stream, translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
-<<<<<<< HEAD
 from csan_hf.evaluation.pool import TranslationPool
-from csan_hf.models import EnsembleForConditionalGeneration
-=======
-from csan_hf import EnsembleForConditionalGeneration
->>>>>>> h-pipes
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.text_files import read_lines
 
