@@ -1,6 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The command `csan-hf`: its table of subcommands, and how every command reads its arguments and
-ends.
+"""The command `csan-hf`: the table of subcommands, how their arguments are read, and how they end.
 
 It lies beside the package and imports csan_hf only where a command needs it, so that help and lists
 come at once."""
@@ -11,26 +10,27 @@ import contextlib
 import difflib
 import functools
 import importlib.metadata
-import importlib.util
 import inspect
 import os
 import runpy
+import signal
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 BAD_INPUT = 2
-INTERRUPTED = 128 + 2  # SIGINT, by the shell's convention
-BROKEN_PIPE = 128 + 13  # SIGPIPE
+BY_SIGNAL = 128  # plus the number of the signal: the exit status by the shell's convention
+BROKEN_PIPE = BY_SIGNAL + 13
 USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 
---import, ahead of the command, takes files or modules that register locality methods or metrics of your own."""
-# variable of the environment: what --import names, for the processes that a command starts
+--import, ahead of the command, takes files or modules that register locality methods or metrics \
+of your own."""
 IMPORTS = "CSAN_HF_IMPORT"
+"""Environment variable with the modules of --import, for the processes that a command starts."""
 
 COMMANDS = {
     "train": (
@@ -67,13 +67,17 @@ COMMANDS = {
 
 OPTIONS = {
     "model": "checkpoint folder or Hub name",
-    "source_lang": "language of the sources, where the model has several, in the model's code: de, deu_Latn",
+    "source_lang": (
+        "language of the sources, where the model has several, in the model's code: de, deu_Latn"
+    ),
     "target_lang": "language of the translations, likewise",
     "num_beams": "beams (default: the model's)",
     "max_length": "most target tokens (default: the model's)",
     "max_new_tokens": "most target tokens that are generated, instead of max_length",
     "length_penalty": "above 0 favours long outputs (default: the model's)",
-    "truncation": "cut a text that is longer than the model takes, instead of splitting it into sentences",
+    "truncation": (
+        "cut a text that is longer than the model takes, instead of splitting it into sentences"
+    ),
     "max_batch_tokens": "source tokens in a batch",
     "device": "cpu, cuda, cuda:1... (default: the accelerator if there is one)",
     "dtype": "numbers that the model computes with",
@@ -83,21 +87,46 @@ OPTIONS = {
 """Help of the options that several commands share, for those that do not describe them."""
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal that asks a process to end, by its number: SIGTERM or SIGHUP."""
+
+    def __init__(self, number: int, *words: str) -> None:
+        super().__init__(*words)
+        self.number = number
+
+
+@contextlib.contextmanager
+def stopping_on_signals() -> Iterator[None]:
+    """Raises `Stopped` in the block on SIGTERM and SIGHUP, unless they are ignored (`nohup`)."""
+
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        raise Stopped(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in handlers.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def script(
     errors: Mapping[type[Exception], int] | None = None,
 ) -> Callable[[Callable], Callable[..., int]]:
-    """Makes a function end as Unix tools do, with an exit status and one line on standard error at
-    most.
+    """Makes a function end as Unix tools do, with an exit status and at most one line on standard
+    error.
 
     Input or output that cannot be read, written or understood (OSError, ValueError) and packages
     that are not installed (ImportError) give one line and status 2, as do further `errors` with a
     status of theirs. If the reader of standard output leaves (`| head`), the script ends silently.
-    Ctrl-C gives one line, with the arguments of the KeyboardInterrupt, and status 130. The function
-    may return None for 0."""
-    statuses: dict[type[Exception], int] = {
-        **(errors or {}),
-        **dict.fromkeys((OSError, ValueError, ImportError), BAD_INPUT),
-    }
+    Ctrl-C and `Stopped` give one line, with the arguments of the exception, and 128 + the number of
+    the signal. The function may return None for 0."""
+    statuses: dict[type[Exception], int] = dict(errors or {})
+    statuses |= dict.fromkeys((OSError, ValueError, ImportError), BAD_INPUT)
 
     def decorate(main: Callable) -> Callable[..., int]:
         @functools.wraps(main)
@@ -111,7 +140,7 @@ def script(
                 return BROKEN_PIPE
             except KeyboardInterrupt as stop:
                 print(" ".join(["Interrupted.", *map(str, stop.args)]), file=sys.stderr)
-                return INTERRUPTED
+                return BY_SIGNAL + getattr(stop, "number", signal.SIGINT)
             except tuple(statuses) as error:
                 _discard_output()
                 # Of several processes, which all meet the same bad input, one says so
@@ -125,7 +154,7 @@ def script(
 
 
 def _one_line(error: Exception) -> str:
-    """What an error says, without what a terminal would obey."""
+    """An error's message, without control sequences that a terminal would obey."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -133,7 +162,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _discard_output() -> None:
-    """Discards what standard output cannot write, so that Python does not try again when it exits."""
+    """Redirects standard output if it cannot be written, so that Python's exit does not fail."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -145,8 +174,7 @@ def _discard_output() -> None:
 
 
 def build_parser(function: Callable, prog: str | None = None) -> Any:
-    """Builds the `jsonargparse.ArgumentParser` of a function from its signature, with types, and
-    its docstring.
+    """Builds the `jsonargparse.ArgumentParser` of a function from its signature and docstring.
 
     Positional-only parameters are positional arguments, all others are options; a `bool` is a flag,
     and a list takes one value or more. Help is the docstring's, or that of `OPTIONS`."""
@@ -163,57 +191,65 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
         exit_on_error=False,
         allow_abbrev=True,
     )
-    described = OPTIONS | {
+    helps = OPTIONS | {
         entry.arg_name: entry.description or "" for entry in docstring_parser.parse(text).params
     }
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            continue
-        kind, default = parameter.annotation, parameter.default
-        if isinstance(kind, types.UnionType):
-            [kind] = [each for each in typing.get_args(kind) if each is not type(None)]
-        is_positional, is_required = (
-            parameter.kind is parameter.POSITIONAL_ONLY,
-            default is parameter.empty,
-        )
-        settings: dict[str, Any] = {"help": described[name].replace("%", "%%")}
-        if kind is bool:
-            settings["action"] = "store_true"
-        elif typing.get_origin(kind) is list:
-            action = {} if is_positional else {"action": "extend"}
-            settings |= {"type": typing.get_args(kind)[0], "nargs": "+", **action}
-        else:
-            settings |= {
-                "type": kind,
-                **({"nargs": "?"} if is_positional and not is_required else {}),
-            }
-        if not is_required:
-            settings["default"] = default
-            if default not in (None, False, ""):
-                settings["help"] += f" (default: {default})"
-        elif not is_positional:
-            settings["required"] = True
-        parser.add_argument(name if is_positional else f"--{name}", **settings)
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            parser.add_argument(name, **_argument(parameter, helps[name]))
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            parser.add_argument(f"--{name}", **_argument(parameter, helps[name]))
     return parser
+
+
+def _argument(parameter: inspect.Parameter, text: str) -> dict[str, Any]:
+    """Returns the arguments of `add_argument` for a parameter."""
+    kind = parameter.annotation
+    if isinstance(kind, types.UnionType):  # with None
+        kind = typing.get_args(kind)[0]
+    is_option = parameter.kind is parameter.KEYWORD_ONLY
+    settings: dict[str, Any] = {"help": text.replace("%", "%%")}
+    if kind is bool:
+        settings["action"] = "store_true"
+    elif typing.get_origin(kind) is list:
+        settings["type"] = typing.get_args(kind)[0]
+        settings["nargs"] = "+"
+        if is_option:
+            settings["action"] = "extend"
+    else:
+        settings["type"] = kind
+    if parameter.default is not parameter.empty:
+        settings["default"] = parameter.default
+        if parameter.default not in (None, False, ""):
+            settings["help"] += f" (default: {parameter.default})"
+        if not is_option:
+            settings["nargs"] = "?"
+    elif is_option:
+        settings["required"] = True
+    return settings
 
 
 def _folded(text: str) -> str:
     """Folds paragraphs to the width of a terminal; indented ones are commands."""
-    blocks = text.split("\n\n")
-    return "\n\n".join(
-        block if block.startswith(" ") else textwrap.fill(block, 79) for block in blocks
-    )
+    folded = []
+    for block in text.split("\n\n"):
+        folded.append(block if block.startswith(" ") else textwrap.fill(block, 79))
+    return "\n\n".join(folded)
 
 
 def _listed(entries: Mapping[str, str]) -> list[str]:
-    """Lines of names and what they are, the latter folded in their own column, or below where a
+    """Lines of names with their descriptions, folded in a column of their own, or below where a
     name is long.
     """
-    width, lines = min(max(map(len, entries)), 16), []
+    width = min(max(map(len, entries)), 16)
+    margin = " " * (width + 4)
+    lines = []
     for name, text in entries.items():
-        lines += [f"  {name}"] * (len(name) > width)
-        head = f"  {name:<{width}}  " if len(name) <= width else " " * (width + 4)
-        lines += textwrap.wrap(text, 79, initial_indent=head, subsequent_indent=" " * (width + 4))
+        head = f"  {name:<{width}}  "
+        if len(name) > width:
+            lines.append(f"  {name}")
+            head = margin
+        lines += textwrap.wrap(text, 79, initial_indent=head, subsequent_indent=margin)
     return lines
 
 
@@ -239,12 +275,12 @@ def run(function: Callable, words: Sequence[str], prog: str | None = None) -> in
         raise ValueError(f"{error} ({parser.prog} --help lists the arguments)") from error
     except SystemExit:  # after the help
         return 0
-    names = [
-        name
+    positional = [
+        options.pop(name)
         for name, parameter in parameters.items()
         if parameter.kind is parameter.POSITIONAL_ONLY
     ]
-    return function(*[options.pop(name) for name in names], **options, **fields)
+    return function(*positional, **options, **fields)
 
 
 def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -253,19 +289,26 @@ def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """
     import yaml
 
-    others: list[str] = []
+    remaining: list[str] = []
     fields: dict[str, list[Any]] = {}
-    values = others
+    name = None  # of the field that takes the next value
     for word in words:
         if word.startswith("--") and word != "--help":
-            name, *value = word[2:].split("=", 1)
-            fields[name] = [yaml.safe_load(each) for each in value]
-            values = others if value else fields[name]
+            name, equals, value = word[2:].partition("=")
+            fields[name] = [yaml.safe_load(value)] if equals else []
+            if equals:
+                name = None
+        elif name is None:
+            remaining.append(word)
         else:
-            values.append(word if values is others else yaml.safe_load(word))
-    return others, {
-        name: values if len(values) > 1 else (*values, True)[0] for name, values in fields.items()
-    }
+            fields[name].append(yaml.safe_load(word))
+    return remaining, {field: _field_value(values) for field, values in fields.items()}
+
+
+def _field_value(values: list[Any]) -> Any:
+    if not values:
+        return True
+    return values if len(values) > 1 else values[0]
 
 
 # ---- csan-hf
@@ -284,19 +327,19 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         name: recipe or suite to print or copy (default: list all)
         output: new file for the copy
     """
-    package = Path(str(importlib.util.find_spec("csan_hf").origin)).parent  # type: ignore[union-attr]
-    recipes = runpy.run_path(
-        str(package / "recipes" / "__init__.py")
-    )  # alone: the package imports torch
-    kinds = [recipes["RECIPES"], recipes["SUITES"]]
+    # Run alone, as the package imports torch
+    module = runpy.run_path(str(Path(__file__).parent / "csan_hf" / "recipes" / "__init__.py"))
+    recipes = module["RECIPES"]
+    suites = module["SUITES"]
     if name is None:
-        for title, files in zip(("Recipes:", "\nSuites:"), kinds, strict=True):
-            print(title, *_listed({each: files.title(each) for each in files.names()}), sep="\n")
+        for title, files in (("Recipes:", recipes), ("\nSuites:", suites)):
+            print(title, *_listed({file: files.title(file) for file in files.names()}), sep="\n")
         return
-    files = next((files for files in kinds if name in files.names()), None)
-    if files is None:
-        hint = recipes["nearest"](name, [each for files in kinds for each in files.names()])
+    names = [*recipes.names(), *suites.names()]
+    if name not in names:
+        hint = module["nearest"](name, names)
         raise ValueError(f"There is no recipe or suite {name}.{hint} `csan-hf recipes` lists them.")
+    files = recipes if name in recipes.names() else suites
     text = files.file(name).read_text(encoding="utf-8")
     if output is None or str(output) == "-":
         print(text, end="")
@@ -305,7 +348,7 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
     with open(output, "x", encoding="utf-8") as copy:
         copy.write(text)
     print(f"{output}: {files.title(name)}")
-    if files.kind == "recipe":
+    if files is recipes:
         print(
             "With other data, change name, description, license, dataset_name and hub_dataset: "
             "the card says them."
@@ -314,21 +357,22 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
 
 @script()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a subcommand, `arguments` being its name and its arguments (None = those of the
-    process).
-    """
-    if (
-        "OMP_WAIT_POLICY" not in os.environ
-    ):  # a thread that waits long for a core which others use slows all down
+    """Runs a subcommand by its name and its arguments (None = those of the process)."""
+    if sys.stderr is None:  # closed by the shell, `2>&-`
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    # A thread that waits long for a core which others use slows all down
+    if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     words = list(sys.argv[1:] if arguments is None else arguments)
     modules = os.environ.get(IMPORTS, "").split(",")
     while words and words[0].partition("=")[0] == "--import":
-        value = words.pop(0).partition("=")[2] or (words.pop(0) if words else "")
+        value = words.pop(0).partition("=")[2]
+        if not value and words:
+            value = words.pop(0)
         modules += value.split(",")
     if any(modules):
         importlib.import_module("csan_hf.own_code").import_modules(modules)
-    name, *rest = words or ["--help"]
+    name = words[0] if words else "--help"
     if name in ("-h", "--help"):
         lines = _listed({command: text for command, (_, text) in COMMANDS.items()})
         print(USAGE, "", *lines, "", "csan-hf COMMAND --help lists its options.", sep="\n")
@@ -340,12 +384,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "csan-hf --help lists them"
         raise ValueError(f"there is no command {name!r}: {hint}")
-    return run(function_of(name), rest, f"csan-hf {name}")
+    return run(function_of(name), words[1:], f"csan-hf {name}")
 
 
 def function_of(command: str) -> Callable:
     """Returns the function of a subcommand."""
     module, function = COMMANDS[command][0].split(":")
-    place = module if module == __name__ else f"csan_hf.commands.{module}"
-    found: Callable = getattr(importlib.import_module(place), function)
-    return found
+    if module == __name__:
+        return globals()[function]
+    return getattr(importlib.import_module(f"csan_hf.commands.{module}"), function)

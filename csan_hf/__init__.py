@@ -16,7 +16,6 @@ from .models import (
     CsanForSequenceClassification,
     CsanForTokenClassification,
     CsanModel,
-    EnsembleForConditionalGeneration,
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
     PervasiveAttentionModel,
@@ -26,7 +25,7 @@ from .models import (
     local_attention,
 )
 from .own_code import save_own_methods
-from .pipelines import TranslationPipeline
+from .pipelines import EnsembleForConditionalGeneration, TranslationPipeline
 
 __version__ = "0.1.0"
 

@@ -42,7 +42,9 @@ def import_module(name: str) -> str:
         ImportError: There is no such module.
     """
     file = Path(name if name.endswith(".py") else f"{name}.py").resolve()
-    if not name.endswith(".py") and not file.is_file():
+    if not file.is_file():
+        if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+            raise ImportError(f"There is neither a file {file} nor a module {name}.")
         importlib.import_module(name)
         return name
     full_name = f"{models.__name__}.{file.stem}"

@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Reading text so that line n stays line n, writing files so that nothing is left half-written, and
-safe names.
-"""
+"""Reading text so that line n stays line n, writing whole files or none, and safe names."""
 
 from __future__ import annotations
 
@@ -19,56 +17,71 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 STANDARD_STREAM = "-"
-"""Standard input where a file is read, standard output where one is written, as Unix tools have it.
-"""
+"""The name of standard input where a file is read, of standard output where one is written."""
 
 
 @contextmanager
 def open_for_writing(
     path: Path | str, *, binary: bool = False, keep_partial: bool = False
 ) -> Iterator[IO[Any]]:
-    """Opens a file of UTF-8 text or bytes that gets its name when the block ends; if it raises, the
-    old one stays.
+    """Opens a file of UTF-8 text or bytes that gets its name when the block ends; if the block
+    raises, an old file stays.
 
     Args:
         path: The file; its folder is created if missing. "-" stands for standard output. Links are
             followed; devices and pipes are written to as they are.
         binary: Whether bytes are written.
-        keep_partial: If the block raises, what it has written stays as `partial_name` of the path.
+        keep_partial: Write to `partial_name` of the path, which stays if the block raises or the
+            process is killed.
+
+    Raises:
+        OSError: The file cannot be made, or standard output is closed.
     """
-    kind: dict[str, Any] = (
-        {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
-    )
     if str(path) in (STANDARD_STREAM, "/dev/stdout"):
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-        yield sys.stdout.buffer if binary else sys.stdout
-        sys.stdout.flush()
+        stream = _open_stream(sys.stdout, "standard output")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", newline="\n")
+        yield stream.buffer if binary else stream
+        stream.flush()
         return
     if (
         Path(path).exists() and not Path(path).is_file()
     ):  # a device or a pipe; `open` refuses a folder
-        with open(path, **kind) as file:
+        with _open(path, "w", binary) as file:
             yield file
         return
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(6)}")
+    unfinished = target.with_name(f".{target.name[:40]}.{secrets.token_hex(6)}")
+    if keep_partial:
+        unfinished = partial_name(path)
+        unfinished.unlink(missing_ok=True)  # of an earlier run, or a link
     try:
-        with open(temporary, **kind) as file:
+        with _open(unfinished, "x", binary) as file:
             yield file
         if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+            shutil.copymode(target, unfinished)
+        os.replace(unfinished, target)
     finally:
-        if keep_partial and temporary.exists() and temporary.stat().st_size > 0:
-            os.replace(temporary, partial_name(path))
-        temporary.unlink(missing_ok=True)
+        if unfinished.exists() and not (keep_partial and unfinished.stat().st_size):
+            unfinished.unlink()
+
+
+def _open(path: Path | str, mode: str, binary: bool) -> IO[Any]:
+    if binary:
+        return open(path, f"{mode}b")
+    return open(path, mode, encoding="utf-8", newline="\n")
+
+
+def _open_stream(stream: TextIO | None, name: str) -> TextIO:
+    if stream is None:  # so Python has it where the shell closed it: `<&-`, `>&-`
+        raise OSError(f"{name} is closed")
+    return stream
 
 
 def check_new_directory(directory: Path) -> None:
@@ -79,8 +92,7 @@ def check_new_directory(directory: Path) -> None:
 
 @contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
-    """Gives a directory to fill, which gets its name when the block ends; if it raises, nothing
-    stays.
+    """Makes a directory that gets its name when the block ends; if the block raises, nothing stays.
 
     Raises:
         ValueError: See `check_new_directory`.
@@ -107,30 +119,47 @@ def check_writable(path: Path | str) -> None:
     """Raises `OSError` if `open_for_writing` cannot make a file, before the work whose result is
     written to it.
     """
+    if path == STANDARD_STREAM:
+        _open_stream(sys.stdout, "standard output")
+        return
     target = Path(os.path.realpath(path))
-    if path == STANDARD_STREAM or (target.exists() and not target.is_dir()):
+    if target.exists() and not target.is_dir():
         return
     folder = next(parent for parent in target.parents if parent.exists())
-    problems = {errno.EISDIR: target.is_dir(), errno.ENOTDIR: not folder.is_dir()}
-    problems[errno.EACCES] = not os.access(folder, os.W_OK | os.X_OK)
-    if code := next((code for code, found in problems.items() if found), None):
-        raise OSError(code, os.strerror(code), str(path))
+    if target.is_dir():
+        problem = errno.EISDIR
+    elif not folder.is_dir():
+        problem = errno.ENOTDIR
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        problem = errno.EACCES
+    else:
+        return
+    raise OSError(problem, os.strerror(problem), str(path))
+
+
+def check_readable(path: Path | str) -> None:
+    """Raises `OSError` if `read_lines` finds no file, before the work that reads it."""
+    if path == STANDARD_STREAM:
+        _open_stream(sys.stdin, "standard input")
+    else:
+        os.stat(path)
 
 
 def check_not_read(output: Path | str | None, inputs: Iterable[Path | str | None]) -> None:
     """Raises a `ValueError` if the file of an output is one of the inputs, which would be lost."""
     if output is None or not os.path.exists(output):
         return
-    if any(
-        given is not None and os.path.realpath(given) == os.path.realpath(output)
-        for given in inputs
-    ):
-        raise ValueError(f"{output} is read, too, and would be overwritten: choose another file.")
+    for path in inputs:
+        if path is not None and os.path.realpath(path) == os.path.realpath(output):
+            raise ValueError(
+                f"{output} is read, too, and would be overwritten: choose another file."
+            )
 
 
 def apply_umask(paths: Iterable[Path]) -> None:
     """Gives files the permissions of the umask; safetensors writes its own for the owner alone."""
-    os.umask(mask := os.umask(0))
+    mask = os.umask(0)
+    os.umask(mask)
     for path in paths:
         path.chmod(0o666 & ~mask)
 
@@ -170,16 +199,15 @@ def one_line(text: str) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Writes a number with its noun: 1 run, 2,000 runs."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def printable(text: str) -> str:
-    """Returns a text in which what has no picture, such as a line feed, is written as "\\n"."""
+    """Returns a text with its unprintable characters escaped, such as a line feed as "\\n"."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-# Without what some system does not take, control characters, changes of direction and half
-# surrogates
+# No characters that some system refuses, no control characters, changes of direction, surrogates
 _FILE_NAME = re.compile(
     r"(?![.~])[^/\\:*?\"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+(?<![ .])"
 )
@@ -222,20 +250,28 @@ def read_lines(path: Path | str) -> Iterator[str]:
         ValueError: Bytes that are not UTF-8, or a damaged gzip file; the message names file and
             line.
     """
-    standard = path == STANDARD_STREAM
-    name, number = "standard input" if standard else str(path), 0
-    open_file: Any = gzip.open if name.endswith(".gz") else open
+    name = "standard input" if path == STANDARD_STREAM else str(path)
+    number = 0
     try:
-        with nullcontext(sys.stdin.buffer) if standard else open_file(path, "rb") as file:
+        with _open_lines_of(path) as file:
             for number, line in enumerate(file, 1):
-                text = line.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
-                yield (text[:-1].removesuffix(b"\r") if text.endswith(b"\n") else text).decode()
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        reason = f"after line {number}: the gzip file is damaged ({error})"
-        if isinstance(error, UnicodeDecodeError):
-            byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
-            reason = f"line {number}: not UTF-8 ({byte}); convert the file"
-        raise ValueError(f"{name}, {reason}") from error
+                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if text.endswith(b"\n"):
+                    text = text[:-1].removesuffix(b"\r")
+                yield text.decode()
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
+        raise ValueError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"{name}, after line {number}: the gzip file is damaged ({error})"
+        ) from error
+
+
+def _open_lines_of(path: Path | str) -> AbstractContextManager[Iterable[bytes]]:
+    if path == STANDARD_STREAM:
+        return nullcontext(_open_stream(sys.stdin, "standard input").buffer)
+    return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")
 
 
 class TextFile(Collection[str]):
@@ -254,18 +290,16 @@ class TextFile(Collection[str]):
         return read_lines(self._path)
 
     def __contains__(self, line: object) -> bool:
-        return any(line == own for own in self)
+        return any(line == text for text in self)
 
 
 def open_lines(path: Path | str) -> Collection[str]:
     """Returns the lines of a file: a `TextFile`, or a list of what can be read only once (a pipe,
     standard input).
     """
-    return (
-        list(read_lines(path))
-        if path == STANDARD_STREAM or not Path(path).is_file()
-        else TextFile(path)
-    )
+    if path == STANDARD_STREAM or not Path(path).is_file():
+        return list(read_lines(path))
+    return TextFile(path)
 
 
 def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
@@ -280,21 +314,23 @@ def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
 
 @contextmanager
 def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]:
-    """Makes an `OSError` of damaged weights and of a pickle that would run code; see also
-    `check_folder_or_name`.
+    """Raises an `OSError` of one line for weights that are damaged or would run code while a
+    checkpoint is read; see also `check_folder_or_name`.
     """
     from safetensors import SafetensorError  # loaded only where weights are
 
     check_folder_or_name(name, what)
     try:
         yield
-    except (SafetensorError, pickle.UnpicklingError, OSError) as error:
-        fault = (
-            f"There is no folder {name} here, and that name cannot be read from the Hub: {error}"
-        )
-        if not isinstance(error, OSError):
-            reason = str(error).splitlines()[0]
-            fault = f"The weights in {name} are damaged, incomplete or unsafe ({reason}); copy or download them again."
-        elif Path(name).expanduser().exists():  # which the error names
+    except (SafetensorError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0]
+        raise OSError(
+            f"The weights in {name} are damaged, incomplete or unsafe ({reason}); copy or download "
+            "them again."
+        ) from error
+    except OSError as error:
+        if Path(name).expanduser().exists():  # the error names the folder
             raise
-        raise OSError(fault) from error
+        raise OSError(
+            f"There is no folder {name} here, and that name cannot be read from the Hub: {error}"
+        ) from error

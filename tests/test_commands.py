@@ -89,6 +89,9 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
     ("words", "told"),
     [
         ("trian", "error: there is no command 'trian': did you mean train?\n"),
+        ("--import ./typo recipes", "There is neither a file "),
+        ("--import typo.py recipes", "There is neither a file "),
+        ("--import .. recipes", "There is neither a file "),
         ("recipes nmbers", "There is no recipe or suite nmbers. Did you mean numbers?"),
         ("recipes G2P.yaml", "Did you mean g2p?"),
         ("compare ./g2p --output runs", "There is no suite ./g2p."),
@@ -362,7 +365,6 @@ AREAS = (
     "data",
     "evaluation",
     "analysis",
-    "comparison",
     "report",
     "hub",
     "recipes",

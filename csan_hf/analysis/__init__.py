@@ -1,7 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a model does with a sentence: where it is local, word alignments, and pictures of both."""
+"""Where a model is local, which word it takes from which, statistics, and pictures of all these."""
 
-from .alignment import Alignment, align, align_stream, channel_ranks, channel_shares
+from csan_hf.alignment import Alignment, TokenizedText, uncovered_sentences
+
 from .attention_statistics import (
     AttentionStatistics,
     LearnedWindows,
@@ -9,10 +10,10 @@ from .attention_statistics import (
     attention_statistics,
     learned_windows,
 )
-from .coverage import uncovered_sentences
+from .channels import channel_ranks, channel_shares
 from .heat_map import draw_heat_map, plot_heat_map
 from .locality_picture import AttentionReach, attention_reaches, draw_locality, grid_reach
-from .tokenized_text import TokenizedText
+from .word_alignment import align, align_stream
 
 __all__ = [
     "Alignment",

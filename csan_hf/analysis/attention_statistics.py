@@ -18,9 +18,8 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from csan_hf.evaluation.loading import evaluation_view
-
-from .tokenized_text import check_positions
+from csan_hf.alignment import check_positions
+from csan_hf.models.evaluation_view import evaluation_view
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair

@@ -15,7 +15,8 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .alignment import Alignment
+from csan_hf.alignment import Alignment
+
 from .figures import figure_style, new_figure, save_figure
 
 _LONGEST_SIDE = 50.0  # inches

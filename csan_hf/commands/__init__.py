@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The functions behind `csan-hf`; its table and its way to read their signatures are in
-csan_hf_cli.py.
-"""
+"""The functions behind `csan-hf`; csan_hf_cli.py holds their table and reads their signatures."""
 
 import sys
 from collections.abc import Collection
@@ -27,17 +25,17 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 
 
 def beside_bars() -> AbstractContextManager[Any]:
-    """The context in which lines are written while bars are shown: on a terminal none stands beside
-    a bar.
-    """
-    return tqdm.external_write_mode() if sys.stdout.isatty() else nullcontext()
+    """A context for writing lines while bars are shown: on a terminal it clears the bars."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        return tqdm.external_write_mode()
+    return nullcontext()
 
 
 def open_parallel(*paths: Path | str) -> list[Collection[str]]:
     """Opens files whose lines belong together.
 
     Raises:
-        ValueError: They have not the same number of lines.
+        ValueError: Their numbers of lines differ.
     """
     files = [open_lines(path) for path in paths]
     for path, lines in zip(paths[1:], files[1:], strict=True):

@@ -4,13 +4,19 @@
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from csan_hf.analysis import align_stream, draw_heat_map
 from csan_hf.evaluation.alignment_files import read_alignments
-from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.evaluation.loading import check_gives_attention, load_translation_model
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.text_files import STANDARD_STREAM, check_not_read, one_line, open_for_writing
+from csan_hf.text_files import (
+    STANDARD_STREAM,
+    check_not_read,
+    check_writable,
+    one_line,
+    open_for_writing,
+    open_lines,
+)
 
 from . import Dtype, PositiveInt, beside_bars, open_parallel
 
@@ -66,42 +72,58 @@ def align(
     if gold is not None and target is None:
         raise ValueError("--gold belongs to given translations: give --target too")
     for written in (output, translations, heat_map):
-        check_not_read(written, (source, target, gold))
-    sources, *targets = open_parallel(source, *([] if target is None else [target]))
+        if written is not None:
+            check_not_read(written, (source, target, gold))
+            check_writable(written)
+    targets = None
+    if target is None:
+        sources = open_lines(source)
+    else:
+        sources, targets = open_parallel(source, target)
     drawn = 1 if sentence is None else sentence
     if heat_map is not None and not 1 <= drawn <= len(sources):
         raise ValueError(
             f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {drawn}."
         )
-    # Before anything is aligned, which may take hours
-    right = [] if gold is None else read_alignments(gold, sources, targets[0])
+    gold_links = []
+    if gold is not None and targets is not None:  # read before hours of alignment
+        gold_links = read_alignments(gold, sources, targets)
     network, tokenizers = load_translation_model(
         model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, progress=not quiet
     )
-    options: Any = {"layer": layer, "batch_size": batch_size, "progress": not quiet}
-    options |= {} if num_beams is None else {"num_beams": num_beams}
+    check_gives_attention(model, network)
+    generate_arguments = {} if num_beams is None else {"num_beams": num_beams}
     alignments = align_stream(
-        network, tokenizers, sources, targets[0] if targets else None, **options
+        network,
+        tokenizers,
+        sources,
+        targets,
+        layer=layer,
+        batch_size=batch_size,
+        progress=not quiet,
+        **generate_arguments,
     )
     links = []
     with ExitStack() as files:
         links_file = files.enter_context(open_for_writing(output))
-        translations_file = translations and files.enter_context(open_for_writing(translations))
+        translations_file = None
+        if translations is not None:
+            translations_file = files.enter_context(open_for_writing(translations))
         for number, alignment in enumerate(alignments, 1):
             line = alignment.pharaoh(threshold=threshold, symmetric=symmetric)
             with beside_bars():
                 links_file.write(f"{line}\n")
-            if translations_file:
+            if translations_file is not None:
                 translations_file.write(f"{one_line(alignment.target.text)}\n")
             if heat_map is not None and number == drawn:
                 draw_heat_map(alignment, heat_map)
             if gold is not None:
                 links.append(line)
     if gold is not None:
-        found = load_metric("aer").results(links, [each.pharaoh() for each in right])
-        named = {
-            "alignment error rate": "aer",
-            "precision": "alignment_precision",
-            "recall": "alignment_recall",
-        }
-        print(", ".join(f"{name} {found[key]:.2f}" for name, key in named.items()), file=sys.stderr)
+        scores = load_metric("aer").results(links, [entry.pharaoh() for entry in gold_links])
+        print(
+            f"alignment error rate {scores['aer']:.2f}, "
+            f"precision {scores['alignment_precision']:.2f}, "
+            f"recall {scores['alignment_recall']:.2f}",
+            file=sys.stderr,
+        )

@@ -218,5 +218,6 @@ def push(
     )
     print(commit.commit_url)
     print(
-        f'It loads with {repo_id!r}, revision="{commit.oid}", trust_remote_code=True: its card has the lines.'
+        f'It loads with {repo_id!r}, revision="{commit.oid}", trust_remote_code=True: its card has '
+        "the lines."
     )

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from csan_hf.comparison import compare_suite, load_suite, publish_suite
-from csan_hf.comparison.publish import check_target
 from csan_hf.evaluation.metrics import DEFAULT_METRICS
 from csan_hf.report import (
     check_card,
@@ -19,9 +17,14 @@ from csan_hf.report import (
     write_report,
 )
 from csan_hf.report.systems import check_names, name_and_paths
+from csan_hf.suites import load_suite, publish_suite, run_suite
+from csan_hf.suites.publish import check_target
 from csan_hf.text_files import check_not_read, check_writable, counted
 
 from . import NotEmptyStr, PositiveInt, open_parallel
+
+PUBLISHED = Path("model_cards", "suites")
+"""Where a checkout of csan_hf holds what was published of its suites."""
 
 
 def compare(
@@ -56,14 +59,21 @@ def compare(
         data_dir: folder of the data, instead of the recipe's
         jobs: runs side by side
         threads: threads of each run
-        only: cost: check all recipes and print the suite's cost; report: report on finished runs
+        only: cost: check all recipes and print the suite's cost; report: report on finished runs,
+            where there are none on the published ones (model_cards/suites/SUITE)
         publish: folder for the report and the finished runs' hypotheses, to share or to commit
     """
     loaded, folder = load_suite(suite, size=size, data_dir=data_dir), Path(output)
     if publish:
         check_target(loaded, folder, Path(publish))  # before anything is trained
-    failed = compare_suite(
-        loaded, folder, jobs=jobs, threads=threads, only=only, progress=not quiet
+    failed = run_suite(
+        loaded,
+        folder,
+        jobs=jobs,
+        threads=threads,
+        only=only,
+        published=PUBLISHED / Path(suite).stem,
+        progress=not quiet,
     )
     for name, reason in failed.items():
         print(f"Failed: {name}: {reason}", file=sys.stderr)

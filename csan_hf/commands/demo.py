@@ -20,7 +20,7 @@ from transformers.utils import cached_file
 from transformers.utils.logging import warning_once
 from yaml import YAMLError
 
-from csan_hf.analysis.aligned_pairs import align_pairs
+from csan_hf.alignment import align_pairs
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import EXAMPLES
 from csan_hf.pipelines import TextTranslationPipeline

@@ -3,10 +3,11 @@
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
@@ -25,6 +26,7 @@ from csan_hf.training.recipe import Recipe, load_recipe
 from . import Dtype, PositiveInt, open_parallel
 
 TestSet = tuple[Collection[str], Collection[str]]
+"""Sources and references."""
 
 
 def evaluate(
@@ -77,18 +79,14 @@ def evaluate(
         forced: translate nothing: write the log-probability of each reference and the perplexity of
             all
     """
-    by_recipe = recipe is not None or bool(split)
-    misplaced = hypotheses is not None if source is None else by_recipe
     names = model or []
-    if (
-        bool(names) == (hypotheses is not None)
-        or (source is None) != (reference is None)
-        or misplaced
-    ):
-        raise ValueError(
-            "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
-            "of --model"
-        )
+    _check_options(
+        has_model=bool(names),
+        has_hypotheses=hypotheses is not None,
+        has_source=source is not None,
+        has_reference=reference is not None,
+        has_recipe=recipe is not None or bool(split),
+    )
     if len(names) > 1 and output_dir is None:
         raise ValueError("An ensemble has no folder of its own: pass --output_dir.")
     if forced and (hypotheses is not None or metrics or by_length or num_beams):
@@ -99,187 +97,180 @@ def evaluate(
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
     for metric in metrics or ():
         load_metric(metric).check_requirements()
-    loaded: Recipe | None = None
     if source is not None and reference is not None:
-        sources, references, *lines = open_parallel(
-            source, reference, *([] if hypotheses is None else [hypotheses])
-        )
+        paths = [source, reference]
+        if hypotheses is not None:
+            paths.append(hypotheses)
+        sources, references, *translations = open_parallel(*paths)
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
-        loaded, sets = _recipe_splits(recipe or Path(names[0]) / "recipe.yaml", split)
-    chosen: dict[str, Any] = {
-        "metrics": metrics
-        or (loaded is not None and loaded.training.get("metrics"))
-        or DEFAULT_METRICS,
-        "tokenize": bleu_tokenize or (loaded.bleu_tokenize if loaded is not None else None),
+        loaded = _load_recipe(recipe or Path(names[0]) / "recipe.yaml")
+        sets = _recipe_splits(loaded, split)
+        metrics = metrics or loaded.training.get("metrics")
+        bleu_tokenize = bleu_tokenize or loaded.bleu_tokenize
+    for name, (sources, _) in sets.items():
+        if not len(sources):
+            raise ValueError(f"{source or name} is empty: there is nothing to score.")
+    scoring: dict[str, Any] = {
+        "metrics": metrics or DEFAULT_METRICS,
+        "tokenize": bleu_tokenize,
         "progress": not quiet,
     }
-
-    def score(
-        sources: Collection[str], found: Collection[str], references: Collection[str]
-    ) -> dict[str, Any]:
-        scores = {
-            **score_translations(found, references, sources=sources, **chosen),
-            "sentences": len(sources),
-        }
-        if by_length:
-            scores["by_length"] = score_by_length(
-                sources, found, references, samples=BOOTSTRAP_SAMPLES, **chosen
-            )
-        return scores
-
     if hypotheses is not None:
-        scores = {name: score(sources, lines[0], references) for name in sets}
+        scores = {
+            name: _score(translations[0], test_set, by_length, scoring)
+            for name, test_set in sets.items()
+        }
         if output_dir is not None:
             write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
         _print_table(scores)
         return
+
     output = output_dir or path_inside(names[0], "evaluation")
-    loading = {
-        "device": device,
-        "dtype": dtype,
-        "trust_remote_code": trust_remote_code,
-        "progress": not quiet,
-    }
-    languages = {"src_lang": source_lang, "tgt_lang": target_lang}
+    ending = "forced.jsonl" if forced else "hypotheses.txt"
+    files = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
+    table = path_inside(output, "forced.json" if forced else "scores.json")
+    for path in (*files.values(), table):
+        check_writable(path)
+    processes = launched_processes(device)
+    network, tokenizers = load_translation_model(
+        names,
+        device=device if processes is None else str(processes.device),
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        progress=not quiet,
+    )
     working: dict[str, Any] = {
         "max_batch_tokens": max_batch_tokens,
         "progress": not quiet,
-        **languages,
+        "processes": processes,
+        "src_lang": source_lang,
+        "tgt_lang": target_lang,
     }
+    results: dict[str, dict[str, Any]] = {}
+    for name, (sources, references) in sets.items():
+        pairs = (list(sources), list(references))
+        if forced:
+            line_scores = score_forced(network, tokenizers, *pairs, **working)
+            lines = [json.dumps(scores) for scores in line_scores]
+            results[name] = _summed(line_scores)
+        else:
+            start = time.time()
+            lines = translate(
+                network,
+                tokenizers,
+                pairs[0],
+                num_beams=num_beams,
+                max_length=max_length,
+                max_new_tokens=max_new_tokens,
+                length_penalty=length_penalty,
+                truncation=truncation or None,
+                **working,
+            )
+            seconds = round(time.time() - start, 2)
+            results[name] = _score(lines, (sources, references), by_length, scoring)
+            results[name]["num_beams"] = num_beams or network.generation_config.num_beams
+            results[name]["seconds"] = seconds
+        if processes is None or processes.is_main_process:
+            write_lines(files[name], lines)
+    if processes is not None:
+        processes.destroy_process_group()
+        if not processes.is_main_process:
+            return
+    told_model = names if len(names) > 1 else names[0]
+    write_json(table, {"model": told_model, "forced" if forced else "scores": results})
     if forced:
-        _force(names, sets, output, loading, working)
-        return
-    _translate_and_score(
-        names,
-        sets,
-        score,
-        output,
-        loading=loading,
-        translation={
-            **working,
-            "num_beams": num_beams,
-            "max_length": max_length,
-            "max_new_tokens": max_new_tokens,
-            "length_penalty": length_penalty,
-            "truncation": truncation or None,
-        },
-    )
+        _print_forced(results)
+    else:
+        _print_table(results)
+    print(f"{'Scores by line' if forced else 'Hypotheses'} and {table.name} are in {output}.")
 
 
-def _recipe_splits(path: Path, split: list[str] | None) -> tuple[Recipe, dict[str, TestSet]]:
-    from csan_hf.data import load_translation_dataset
+def _check_options(
+    *,
+    has_model: bool,
+    has_hypotheses: bool,
+    has_source: bool,
+    has_reference: bool,
+    has_recipe: bool,
+) -> None:
+    misplaced = has_recipe if has_source else has_hypotheses
+    if has_model == has_hypotheses or has_source != has_reference or misplaced:
+        raise ValueError(
+            "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
+            "of --model"
+        )
 
+
+def _load_recipe(path: Path) -> Recipe:
     if not path.is_file():
         raise ValueError(f"There is no recipe {path}: pass --recipe, or --source and --reference.")
-    recipe = load_recipe(path)
-    splits, _ = load_translation_dataset(recipe.data_arguments(), split)
-    wanted = split or [name for name in splits if name != "train"]
-    return recipe, {
-        name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in wanted
-    }
+    return load_recipe(path)
 
 
-def _translate_and_score(
-    names: list[str],
-    sets: dict[str, TestSet],
-    score: Callable[..., dict[str, Any]],
-    output: Path,
-    *,
-    loading: dict[str, Any],
-    translation: dict[str, Any],
-) -> None:
-    processes = launched_processes(loading["device"])
-    files = {split: path_inside(output, f"{split or 'test'}.hypotheses.txt") for split in sets}
-    table = path_inside(output, "scores.json")
-    for path in (*files.values(), table):
-        check_writable(path)
-    if processes is not None:
-        loading["device"] = str(processes.device)
-    model, tokenizers = load_translation_model(names, **loading)
-    scores: dict[str, dict] = {}
-    for split, (sources, references) in sets.items():
-        start = time.time()
-        hypotheses = translate(model, tokenizers, list(sources), processes=processes, **translation)
-        seconds = time.time() - start
-        scores[split] = {
-            **score(sources, hypotheses, references),
-            "num_beams": translation["num_beams"] or model.generation_config.num_beams,
-            "seconds": round(seconds, 2),
-        }
-        if processes is None or processes.is_main_process:
-            write_lines(files[split], hypotheses)
-    if processes is not None:
-        processes.destroy_process_group()
-        if not processes.is_main_process:
-            return
-    write_json(table, {"model": _told(names), "scores": scores})
-    _print_table(scores)
-    print(f"Hypotheses and scores.json are in {output}.")
+def _recipe_splits(recipe: Recipe, names: list[str] | None) -> dict[str, TestSet]:
+    splits, _ = load_translation_dataset(recipe.data_arguments(), names)
+    sets: dict[str, TestSet] = {}
+    for name in names or splits:
+        if names or name != "train":
+            sets[name] = (list(splits[name]["source"]), list(splits[name]["target"]))
+    return sets
 
 
-def _force(
-    names: list[str],
-    sets: dict[str, TestSet],
-    output: Path,
-    loading: dict[str, Any],
-    working: dict[str, Any],
-) -> None:
-    """Scores the references by the model, and writes the scores of each line and of all."""
-    processes = launched_processes(loading["device"])
-    for file in (*(f"{split}.forced.jsonl" for split in sets), "forced.json"):
-        check_writable(path_inside(output, file))
-    if processes is not None:
-        loading["device"] = str(processes.device)
-    model, tokenizers = load_translation_model(names, **loading)
-    found = {
-        split: score_forced(model, tokenizers, *map(list, pair), processes=processes, **working)
-        for split, pair in sets.items()
-    }
-    if processes is not None:
-        processes.destroy_process_group()
-        if not processes.is_main_process:
-            return
-    table = {}
-    for split, lines in found.items():
-        write_lines(path_inside(output, f"{split}.forced.jsonl"), map(json.dumps, lines))
-        totals = {key: sum(line[key] for line in lines) for key in ("tokens", "log_probability")}
-        table[split] = {"sentences": len(lines), **totals, "perplexity": perplexity(lines)}
-    write_json(path_inside(output, "forced.json"), {"model": _told(names), "forced": table})
-    width = max(5, *map(len, table))
-    print(f"{'split':<{width}}  sentences    tokens  log-probability  perplexity")
-    for split, row in table.items():
-        numbers = (
-            f"{row['tokens']:>8,}  {row['log_probability']:>15,.1f}  {row['perplexity']:>10,.3f}"
+def _score(
+    hypotheses: Collection[str], test_set: TestSet, by_length: bool, scoring: dict[str, Any]
+) -> dict[str, Any]:
+    sources, references = test_set
+    scores = score_translations(hypotheses, references, sources=sources, **scoring)
+    scores["sentences"] = len(sources)
+    if by_length:
+        scores["by_length"] = score_by_length(
+            sources, hypotheses, references, samples=BOOTSTRAP_SAMPLES, **scoring
         )
-        print(f"{split:<{width}}  {row['sentences']:>9,}  {numbers}")
-    print(f"Scores by line and forced.json are in {output}.")
+    return scores
 
 
-def _told(names: list[str]) -> str | list[str]:
-    return names if len(names) > 1 else names[0]
+def _summed(line_scores: list[dict[str, Any]]) -> dict[str, Any]:
+    """The scores of all lines of `score_forced` together."""
+    return {
+        "sentences": len(line_scores),
+        "tokens": sum(line["tokens"] for line in line_scores),
+        "log_probability": sum(line["log_probability"] for line in line_scores),
+        "perplexity": perplexity(line_scores),
+    }
 
 
-def _print_table(scores: dict[str, dict]) -> None:
+def _print_forced(results: dict[str, dict[str, Any]]) -> None:
+    width = max(5, *map(len, results))
+    print(f"{'split':<{width}}  sentences    tokens  log-probability  perplexity")
+    for name, row in results.items():
+        print(
+            f"{name:<{width}}  {row['sentences']:>9,}  {row['tokens']:>8,}  "
+            f"{row['log_probability']:>15,.1f}  {row['perplexity']:>10,.3f}"
+        )
+
+
+def _print_table(scores: dict[str, dict[str, Any]]) -> None:
     """Prints a line of scores for each test set."""
     first = next(iter(scores.values()))
     metrics = list(metrics_in(first))
-    width = max(5, *map(len, scores))
-    widths = [max(6, len(metric.label)) for metric in metrics]
-    columns = list(zip(metrics, widths, strict=True))
-    labels = [f"{metric.label:>{each}} " for metric, each in columns]
-    print(f"{'split':<{width}}  sentences ", *labels, "search   sentences/s")
+    name_width = max(5, *map(len, scores))
+    widths = {metric: max(6, len(metric.label)) for metric in metrics}
+    labels = [f"{metric.label:>{width}} " for metric, width in widths.items()]
+    print(f"{'split':<{name_width}}  sentences ", *labels, "search   sentences/s")
     for name, entry in scores.items():
-        speed = (
-            f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}"
-            if "seconds" in entry
-            else "-"
-        )
-        values = [f"{entry[metric.name]:>{each}.{metric.decimals}f} " for metric, each in columns]
-        search = search_name(entry["num_beams"]) if "num_beams" in entry else "-"
-        print(f"{name:<{width}}  {entry['sentences']:>9,} ", *values, f"{search:<7}  {speed:>11}")
+        values = [
+            f"{entry[metric.name]:>{width}.{metric.decimals}f} " for metric, width in widths.items()
+        ]
+        search = speed = "-"
+        if "seconds" in entry:
+            search = search_name(entry["num_beams"])
+            speed = f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}"
+        sentences = f"{entry['sentences']:>9,} "
+        print(f"{name:<{name_width}}  {sentences}", *values, f"{search:<7}  {speed:>11}")
     for metric in metrics:
-        if signature := first.get(f"{metric.name}_signature"):
+        signature = first.get(f"{metric.name}_signature")
+        if signature:
             print(f"{metric.label}: {signature}")
     for name, entry in scores.items():
         if "by_length" in entry:
@@ -289,17 +280,20 @@ def _print_table(scores: dict[str, dict]) -> None:
 def _print_lengths(name: str, groups: list[dict], metrics: list[type[CorpusMetric]]) -> None:
     """Prints the scores of groups of similar length as a Markdown table."""
     print(f"\n{name}, by words in the source; in brackets: 95% intervals by bootstrap\n")
-    print(
-        "| words in the source | sentences | reference | hypothesis | "
-        f"{' | '.join(m.label for m in metrics)} |"
-    )
+    labels = " | ".join(metric.label for metric in metrics)
+    print(f"| words in the source | sentences | reference | hypothesis | {labels} |")
     print("| --- |" + " ---: |" * (3 + len(metrics)))
     for group in groups:
-        cells = [f"{group['shortest']} to {group['longest']}", f"{group['sentences']:,}"]
-        cells += [f"{group[f'{side}_words']:.1f}" for side in ("reference", "hypothesis")]
+        cells = [
+            f"{group['shortest']} to {group['longest']}",
+            f"{group['sentences']:,}",
+            f"{group['reference_words']:.1f}",
+            f"{group['hypothesis_words']:.1f}",
+        ]
         for metric in metrics:
-            low, high = (
-                f"{bound:.{metric.decimals}f}" for bound in group[f"{metric.name}_interval"]
+            decimals = metric.decimals
+            low, high = group[f"{metric.name}_interval"]
+            cells.append(
+                f"{group[metric.name]:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
             )
-            cells.append(f"{group[metric.name]:.{metric.decimals}f} [{low}, {high}]")
         print(f"| {' | '.join(cells)} |")

@@ -15,12 +15,11 @@ from safetensors import SafetensorError
 
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.recipe import (
-    SECTIONS,
     RecipeError,
     describe_type,
     find_family,
     load_recipe,
-    recipe_options,
+    recipe_sections,
 )
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
@@ -38,16 +37,16 @@ def split_command_line(arguments: Sequence[str]) -> tuple[str | None, list[tuple
     """
     recipe: str | None = None
     overrides: list[tuple[str, str]] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
+    remaining = list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
         if argument in ("-h", "--help"):
             return recipe, overrides, True
         if argument.startswith("--"):
             key, equals, value = argument[2:].partition("=")
             if not equals:
-                takes_value = bool(rest) and not rest[0].startswith("--")
-                value = rest.pop(0) if takes_value else "true"
+                has_value = bool(remaining) and not remaining[0].startswith("--")
+                value = remaining.pop(0) if has_value else "true"
             overrides.append((key, value))
         elif argument.startswith("-") or recipe is not None:
             raise RecipeError(
@@ -72,24 +71,20 @@ def format_help(model: str = "csan") -> str:
         "The same command again resumes an interrupted run; --overwrite starts anew.",
     ]
     titles = {"": "top of the file", "config": f"config ({find_family(model).config})"}
-    for section in ("", *SECTIONS):
-        lines += ["", f"{titles.get(section, section)}:"]
-        for option in recipe_options(model):
-            if option.section == section:
-                default = (
-                    "null"
-                    if option.default is None
-                    else getattr(option.default, "value", option.default)
-                )
-                text = f"  --{option.path}  ({describe_type(option.annotation)}; default {default})"
-                lines += textwrap.wrap(text, 79, subsequent_indent=" " * 6, break_on_hyphens=False)
-                lines += textwrap.wrap(
-                    option.help, 79, initial_indent=" " * 6, subsequent_indent=" " * 6
-                )
+    indent = " " * 6
+    for name, section in recipe_sections(model).items():
+        lines += ["", f"{titles.get(name, name)}:"]
+        for option in section.options.values():
+            default = "null" if option.default is None else option.default
+            text = f"  --{option.path}  ({describe_type(option.annotation)}; default {default})"
+            lines += textwrap.wrap(text, 79, subsequent_indent=indent, break_on_hyphens=False)
+            lines += textwrap.wrap(option.help, 79, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines) + "\n"
 
 
-@script({RunError: 1, SafetensorError: 2})  # as its weights find no room on a full disk
+@script(
+    {RunError: 1, SafetensorError: 2}
+)  # a full disk ends the writing of weights with the latter
 def main(arguments: list[str]) -> int:
     """Runs `csan-hf train`."""
     path, overrides, wants_help = split_command_line(arguments)

@@ -1,13 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf translate`."""
 
+import itertools
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from transformers import set_seed
@@ -17,12 +16,15 @@ from csan_hf.evaluation.loading import launched_processes, load_translation_mode
 from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.text_files import (
     STANDARD_STREAM,
+    check_readable,
+    check_writable,
     counted,
     one_line,
     open_for_writing,
     partial_name,
     read_lines,
 )
+from csan_hf_cli import stopping_on_signals
 
 from . import Dtype, NonNegativeInt, PositiveInt, beside_bars
 
@@ -84,15 +86,21 @@ def translate(
         seed: of --sample
         processes: processes side by side, on the CPU, for a large file; 0 = as many as cores
     """
+    if not sample and (temperature, top_k, top_p) != (None, None, None):
+        raise ValueError("--temperature, --top_k and --top_p need --sample.")
+    if sample and processes is not None:
+        raise ValueError("Samples are drawn by one process: leave out --processes, or --sample.")
+    if num_beams is not None and num_beams < (n_best or 1) and not sample:
+        raise ValueError(
+            f"--n_best {n_best} needs as many beams, got --num_beams {num_beams}; or --sample."
+        )
     launched = launched_processes(device)
     if launched is not None and STANDARD_STREAM in (input, output):
         raise ValueError(
             "Several processes cannot share standard input and output: pass --input and --output."
         )
-    if not sample and (temperature, top_k, top_p) != (None, None, None):
-        raise ValueError("--temperature, --top_k and --top_p need --sample.")
-    if input != STANDARD_STREAM:
-        os.stat(input)  # so that a missing file is reported before the model is loaded
+    check_readable(input)
+    check_writable(output)
     network, tokenizers = load_translation_model(
         model,
         device=device if launched is None else str(launched.device),
@@ -100,94 +108,100 @@ def translate(
         trust_remote_code=trust_remote_code,
         progress=not quiet,
     )
-    if num_beams is not None and num_beams < (n_best or 1) and not sample:
-        raise ValueError(
-            f"--n_best {n_best} needs as many beams, got --num_beams {num_beams}; or --sample."
-        )
-    if sample and processes is not None:
-        raise ValueError("Samples are drawn by one process: leave out --processes, or --sample.")
     if sample:
         set_seed(seed)
+        num_beams = 1
+    if json_lines and n_best is None:
+        n_best = 1
+    if n_best is not None and num_beams is None:
+        num_beams = max(n_best, network.generation_config.num_beams or 1)
     pool = None
     if processes is not None:
         pool = TranslationPool(processes, model, dtype=dtype, trust_remote_code=trust_remote_code)
-    n_best = n_best or (1 if json_lines else None)
-    if n_best and num_beams is None and not sample:
-        num_beams = max(n_best, network.generation_config.num_beams or 1)
-    windows: Any = (translate_stream if n_best is None else partial(n_best_stream, n=n_best))(
-        network,
-        tokenizers,
-        sentences=read_lines(input),
-        max_batch_tokens=max_batch_tokens,
-        progress=not quiet and not (input == STANDARD_STREAM and sys.stdin.isatty()),
-        processes=launched,
-        pool=pool,
-        prefixes=None if prefixes is None else read_lines(prefixes),
-        src_lang=source_lang,
-        tgt_lang=target_lang,
-        num_beams=1 if sample else num_beams,
-        max_length=max_length,
-        max_new_tokens=max_new_tokens,
-        length_penalty=length_penalty,
-        truncation=truncation or None,
-        check_coverage=check_coverage or None,
-        do_sample=sample or None,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-    )
-    if n_best is not None:
-        windows = _in_lines(windows, json_lines)
-    with pool or nullcontext():
-        if launched is None or launched.is_main_process:
-            _write_as_they_come(windows, output)
-        else:
-            for _ in windows:
-                pass  # the main process writes them
+    options: dict[str, Any] = {
+        "max_batch_tokens": max_batch_tokens,
+        "progress": not quiet and not (input == STANDARD_STREAM and sys.stdin.isatty()),
+        "processes": launched,
+        "pool": pool,
+        "prefixes": None if prefixes is None else read_lines(prefixes),
+        "src_lang": source_lang,
+        "tgt_lang": target_lang,
+        "num_beams": num_beams,
+        "max_length": max_length,
+        "max_new_tokens": max_new_tokens,
+        "length_penalty": length_penalty,
+        "truncation": truncation or None,
+        "check_coverage": check_coverage or None,
+        "do_sample": sample or None,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
+    sentences = read_lines(input)
+    if n_best is None:
+        windows = translate_stream(network, tokenizers, sentences, **options)
+    else:
+        n_best_windows = n_best_stream(network, tokenizers, sentences, n_best, **options)
+        write = _as_json if json_lines else _as_columns
+        windows = _in_lines(n_best_windows, write)
+    is_writer = launched is None or launched.is_main_process
+    _write_as_they_come(windows, output if is_writer else os.devnull, pool)
     if launched is not None:
         launched.destroy_process_group()
 
 
-def _in_lines(windows: Iterator[list[list[Hypothesis]]], json_lines: bool) -> Iterator[list[str]]:
-    """What --n_best writes of each window."""
-    number = 0
+def _in_lines(
+    windows: Iterable[list[list[Hypothesis]]],
+    write: Callable[[int, list[Hypothesis]], Iterable[str]],
+) -> Iterator[list[str]]:
+    """Yields the lines that `write` makes of each sentence, by its number and its hypotheses."""
+    numbers = itertools.count(1)
     for window in windows:
-        lines = []
-        for several in window:
-            number += 1
-            entry = {"line": number, "translations": [each._asdict() for each in several]}
-            if json_lines:
-                lines.append(json.dumps(entry, ensure_ascii=False))
-            else:
-                lines += [
-                    f"{number}\t{each.log_probability:.4f}\t{one_line(each.text)}"
-                    for each in several
-                ]
+        lines: list[str] = []
+        for hypotheses in window:
+            lines += write(next(numbers), hypotheses)
         yield lines
 
 
-def _write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
+def _as_json(number: int, hypotheses: list[Hypothesis]) -> Iterable[str]:
+    translations = [hypothesis._asdict() for hypothesis in hypotheses]
+    return [json.dumps({"line": number, "translations": translations}, ensure_ascii=False)]
+
+
+def _as_columns(number: int, hypotheses: list[Hypothesis]) -> Iterable[str]:
+    for text, log_probability in hypotheses:
+        yield f"{number}\t{log_probability:.4f}\t{one_line(text)}"
+
+
+def _write_as_they_come(
+    windows: Iterable[list[str]], path: str, pool: TranslationPool | None = None
+) -> None:
+    """Writes windows of lines; an error or a signal that ends this says where the lines are."""
     written = 0
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with open_for_writing(path, keep_partial=True) as file:
+        with (
+            stopping_on_signals(),
+            pool or nullcontext(),
+            open_for_writing(path, keep_partial=True) as file,
+        ):
             for translations in windows:
                 with beside_bars():
                     file.writelines(f"{one_line(text)}\n" for text in translations)
                     file.flush()
                 written += len(translations)
-    except (KeyboardInterrupt, OSError, ValueError) as error:
-        partial = partial_name(path)
-        kept = (
-            f"in {partial}"
-            if written and path != STANDARD_STREAM and partial.is_file()
-            else "written"
-        )
-        kept = f"{counted(written, 'translation')} {'is' if written == 1 else 'are'} {kept}."
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(kept) from None
+    except KeyboardInterrupt as stop:
+        stop.args = (_kept(written, path),)
+        raise
+    except (OSError, ValueError) as error:
         if written == 0 or isinstance(error, BrokenPipeError):
             raise
-        raise ValueError(f"{error}. {kept}") from error
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+        raise ValueError(f"{error}. {_kept(written, path)}") from error
+
+
+def _kept(written: int, path: str) -> str:
+    """Says where the lines are that were written before the end."""
+    place = "written"
+    if path != STANDARD_STREAM and partial_name(path).is_file():
+        place = f"in {partial_name(path)}"
+    verb = "is" if written == 1 else "are"
+    return f"{counted(written, 'translation')} {verb} {place}."

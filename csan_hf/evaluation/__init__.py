@@ -1,7 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores on text, and translation of lists of sentences."""
 
-from .loading import evaluation_view
+from csan_hf.models.evaluation_view import evaluation_view
+
 from .scores import score_by_length, score_translations
 from .translate import Hypothesis, n_best_stream, translate, translate_stream
 

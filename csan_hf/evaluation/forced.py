@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
 
-from .loading import evaluation_view
 from .translate import batches_by_length
 
 if TYPE_CHECKING:
@@ -45,11 +46,15 @@ def score_forced(
 
     Returns:
         For each pair `log_probability`, the natural logarithm of the target's probability given the
-        source, and `tokens`, of the target, "</s>" included: what the validation loss counts.
+        source, and `tokens`, of the target, "</s>" included: those of the validation loss.
     """
     view = evaluation_view(model)
-    pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
-    pipeline: Any = TextTranslationPipeline(model=view, **pair, device=model.device)
+    pipeline: Any = TextTranslationPipeline(
+        model=view,
+        tokenizer=tokenizers.source,
+        target_tokenizer=tokenizers.target,
+        device=model.device,
+    )
     if tgt_lang is not None and hasattr(tokenizers.target, "tgt_lang"):
         tokenizers.target.tgt_lang = tgt_lang
     inputs = [
@@ -60,40 +65,31 @@ def score_forced(
         torch.tensor(tokenizers.target(text_target=text, verbose=False)["input_ids"])
         for text in targets
     ]
-    lengths = [max(map(len, pair)) for pair in zip(inputs, labels, strict=True)]
+    lengths = [max(len(source), len(target)) for source, target in zip(inputs, labels, strict=True)]
     batches = list(batches_by_length(lengths, max_batch_tokens))
     if processes is not None:
         batches = batches[processes.process_index :: processes.num_processes]
-    found: list[tuple[int, dict[str, Any]]] = []
+    scores: list[tuple[int, dict[str, Any]]] = []
     for batch in tqdm(batches, desc="scoring", unit=" batches", disable=not progress):
-        given, wanted = (
-            [inputs[n] for n in batch],
-            _padded((labels[n] for n in batch), -100).to(model.device),
-        )
+        sources_ids = [inputs[number] for number in batch]
+        batch_labels = _padded((labels[number] for number in batch), -100).to(model.device)
         logits = view(
-            input_ids=_padded(given, pipeline.tokenizer.pad_token_id or 0).to(model.device),
-            attention_mask=_padded(map(torch.ones_like, given), 0).to(model.device),
-            labels=wanted,
+            input_ids=_padded(sources_ids, pipeline.tokenizer.pad_token_id or 0).to(model.device),
+            attention_mask=_padded(map(torch.ones_like, sources_ids), 0).to(model.device),
+            labels=batch_labels,
         ).logits
-        losses = (
-            F.cross_entropy(logits.float().transpose(1, 2), wanted, reduction="none")
-            .double()
-            .sum(1)
-        )
-        columns = zip(batch, losses.tolist(), wanted.ne(-100).sum(1).tolist(), strict=True)
-        found += [
-            (number, {"log_probability": -loss, "tokens": tokens})
-            for number, loss, tokens in columns
-        ]
+        losses = F.cross_entropy(logits.float().transpose(1, 2), batch_labels, reduction="none")
+        for number, loss in zip(batch, losses.double().sum(1).tolist(), strict=True):
+            scores.append((number, {"log_probability": -loss, "tokens": len(labels[number])}))
     if processes is not None:
-        found = gather_object(found)
-    return [scores for _, scores in sorted(found, key=lambda each: each[0])]
+        scores = gather_object(scores)
+    return [score for _, score in sorted(scores, key=itemgetter(0))]
 
 
 def perplexity(scores: Sequence[dict[str, Any]]) -> float:
     """The perplexity by token of what `score_forced` returned."""
-    total, tokens = (sum(line[name] for line in scores) for name in ("log_probability", "tokens"))
-    return math.exp(-total / tokens)
+    log_probability = sum(line["log_probability"] for line in scores)
+    return math.exp(-log_probability / sum(line["tokens"] for line in scores))
 
 
 def _padded(rows: Iterable[torch.Tensor], padding: int) -> torch.Tensor:

@@ -1,14 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Loading of models and tokenizers for translation, by one process or by several."""
+"""Loading of models and tokenizers for translation, in one process or in several."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from datetime import timedelta
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +16,7 @@ from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
-from csan_hf.models import EnsembleForConditionalGeneration
-from csan_hf.models.modeling_ensemble import check_vocabularies
+from csan_hf.pipelines.ensemble import EnsembleForConditionalGeneration, check_vocabularies
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
 from csan_hf.text_files import reading_folder_or_name
 
@@ -34,13 +31,11 @@ def launched_processes(device: str | None = None) -> PartialState | None:
     off the accelerators; otherwise each has its own."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
-    on_cpu = (
-        device == "cpu"
-        or parse_flag_from_env("ACCELERATE_USE_CPU")
-        or not torch.accelerator.is_available()
-    )
+    on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
     # A long timeout, as the processes wait for each other only at the end of their work
-    return PartialState(cpu=on_cpu, timeout=timedelta(hours=6))
+    return PartialState(
+        cpu=on_cpu or not torch.accelerator.is_available(), timeout=timedelta(hours=6)
+    )
 
 
 def load_translation_model(
@@ -66,28 +61,27 @@ def load_translation_model(
             `num_beams` are impossible, or members of an ensemble have different vocabularies.
         OSError: If there is no such checkpoint.
     """
-    if device is None:
-        accelerator = (
-            torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        )
-        device = "cpu" if accelerator is None else accelerator.type
-    place = _usable_device(device)
+    usable_device = _usable_device(device or _default_device())
     names = [names] if isinstance(names, str) else names
     with nullcontext() if progress else _no_bars():
-        (first, tokenizers), *others = [_load(name, dtype, trust_remote_code) for name in names]
-    if others and any(
-        isinstance(model, OnnxTranslationModel) for model, _ in [(first, tokenizers), *others]
-    ):
-        raise ValueError(
-            "Members of an ensemble are checkpoints, not what was made of them for ONNX Runtime."
-        )
-    check_vocabularies(names, [tokenizers, *(theirs for _, theirs in others)])
-    model: Any = (
-        EnsembleForConditionalGeneration.of([first, *(other for other, _ in others)])
-        if others
-        else first
-    )
-    return model.to(place).eval(), tokenizers
+        loaded = [_load(name, dtype, trust_remote_code) for name in names]
+    models = [model for model, _ in loaded]
+    tokenizers = [pair for _, pair in loaded]
+    check_vocabularies(dict(zip(names, tokenizers, strict=True)))
+    model = models[0]
+    if len(models) > 1:
+        if any(isinstance(member, OnnxTranslationModel) for member in models):
+            raise ValueError(
+                "Members of an ensemble are checkpoints, not what was made of them for ONNX "
+                "Runtime."
+            )
+        model = EnsembleForConditionalGeneration.of(models)
+    return model.to(usable_device).eval(), tokenizers[0]
+
+
+def _default_device() -> str:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if accelerator is None else accelerator.type
 
 
 def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, TokenizerPair]:
@@ -101,10 +95,9 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
                 model = AutoModelForSeq2SeqLM.from_pretrained(
                     name, dtype=dtype, trust_remote_code=trust_remote_code
                 )
-        except (
-            RuntimeError
-        ) as error:  # of shapes; the library's report, logged before, names the tensors
+        except RuntimeError as error:  # the library's report, logged before, names the tensors
             raise ValueError(f"{name}: the weights do not fit config.json: {error}") from error
+        _check_weights(name, model)
         beams = model.generation_config.num_beams
         if beams is not None and (not isinstance(beams, int) or beams < 1):
             raise ValueError(
@@ -113,13 +106,23 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
         return model, TokenizerPair.from_pretrained(name, trust_remote_code=trust_remote_code)
 
 
-def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:
-    """Returns a model in evaluation mode that shares the weights of another and nothing else.
+def _check_weights(name: str, model: PreTrainedModel) -> None:
+    """Refuses weights that are NaN: every translation would be empty, every probability NaN."""
+    for weight, values in model.state_dict().items():
+        if values.isnan().any():
+            raise ValueError(
+                f"{name}: {weight} is NaN, so that the model computes nothing: its training has "
+                "failed, or the file is damaged. Take an earlier checkpoint."
+            )
 
-    Training and other threads that use the model are not affected.
-    """
-    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
-    return deepcopy(model, shared).eval()
+
+def check_gives_attention(name: str, model: PreTrainedModel) -> None:
+    """Raises `ValueError` for a model that can translate but not align: ensembles, ONNX graphs."""
+    if not getattr(model, "gives_attention", True):
+        raise ValueError(
+            f"{name}: {type(model).__name__} has no attention to read alignments from. Take a "
+            "single checkpoint of torch."
+        )
 
 
 @contextmanager

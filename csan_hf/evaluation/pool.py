@@ -17,15 +17,14 @@ from csan_hf_cli import IMPORTS
 
 from .loading import load_translation_model
 
-_translator: Any = None  # of a process of the pool
+_translator: TextTranslationPipeline  # of a process of the pool
 
 
 class TranslationPool(ProcessPoolExecutor):
-    """Processes that translate batches side by side on the CPU; the cores are shared out among
-    them.
+    """Processes that translate batches side by side on the CPU and share its cores.
 
-    As they are many, none of them gains by threads that wait for each other at every small product:
-    N processes of one thread translate more than one process of N threads.
+    Threads wait for each other at every small product, so N processes of one thread translate more
+    than one process of N threads.
 
     Args:
         count: Processes; 0 = as many as this process may use cores.
@@ -34,25 +33,26 @@ class TranslationPool(ProcessPoolExecutor):
     """
 
     def __init__(self, count: int, names: list[str], **options: Any) -> None:
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        cores = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))
         count = count or cores
-        arguments = max(1, cores // count), names, {**options, "device": "cpu", "progress": False}
-        super().__init__(count, multiprocessing.get_context("spawn"), _start, arguments)
+        threads = max(1, cores // count)
+        super().__init__(
+            max_workers=count,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start,
+            initargs=(threads, names, {**options, "device": "cpu", "progress": False}),
+        )
 
     def translate_segments(
         self, segments: list[str], **options: Any
-    ) -> "Future[list[dict[str, Any]]]":
-        """See `TextTranslationPipeline.translate_segments`, in one of the processes."""
+    ) -> "Future[list[list[dict[str, Any]]]]":
+        """Calls `TextTranslationPipeline.translate_segments` in one of the processes."""
         return self.submit(_translate_segments, segments, options)
 
     def __exit__(self, kind: Any, error: Any, place: Any) -> None:
-        if (
-            kind is not None
-        ):  # not after batches that may take long; Python 3.14 has terminate_workers
+        if kind is not None:  # batches may take long; Python 3.14 has terminate_workers
             for process in list(self._processes.values()):
                 process.terminate()
         self.shutdown(cancel_futures=kind is not None)
@@ -64,7 +64,10 @@ class TranslationPool(ProcessPoolExecutor):
 
 def _start(threads: int, names: list[str], options: dict[str, Any]) -> None:
     global _translator
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the pool
+    # Ctrl-C and the end of a terminal reach all processes; the parent ends the pool
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     import_modules(os.environ.get(IMPORTS, "").split(","))
@@ -80,9 +83,9 @@ def _start(threads: int, names: list[str], options: dict[str, Any]) -> None:
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
-        parent.join()  # a killed parent closes no queue, and this process would wait for ever
+        parent.join()  # a killed parent closes no queue, for which this process would wait
         os._exit(1)
 
 
-def _translate_segments(segments: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
+def _translate_segments(segments: list[str], options: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return _translator.translate_segments(segments, **options)

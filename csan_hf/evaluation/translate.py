@@ -17,9 +17,9 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, PreTrainedModel
 
+from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
 
-from .loading import evaluation_view
 from .pool import TranslationPool
 
 if TYPE_CHECKING:

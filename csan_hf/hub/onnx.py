@@ -2,8 +2,7 @@
 """Export to ONNX with a cache; `csan_hf.pipelines.onnx_model` translates with it.
 
 Files, inputs and outputs are named as optimum's are. Its merged decoder has a branch without cache
-for the first step; here a cache of length 0, which its runners feed there too, makes that
-unnecessary.
+for the first step; here the first step takes a cache of length 0.
 
 Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d width.
 """
@@ -11,23 +10,28 @@ Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d
 from __future__ import annotations
 
 import os
-import sys
 import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
-from functools import partial
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.cache_utils import EncoderDecoderCache
 
 from csan_hf.families import FAMILIES
+from csan_hf.models.attention_call import SharedMasks
+from csan_hf.models.csan_attention import AttentionMasks, CsanAttention, first_real_token
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, PAST, PRESENT, check_installed
-from csan_hf.text_files import new_directory
+from csan_hf.text_files import new_directory, write_json
+
+Tensors = dict[str, Tensor]
+
+_SUMS = "0.decoder.key"
+"""The tensor of a grid's cache."""
 
 
 def export_onnx(
@@ -46,8 +50,7 @@ def export_onnx(
     `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead of the
     first token its free axes have length 0. `OnnxTranslationModel` runs them;
     `scripts/translate_onnx.py` does so without torch. Everything is written beside `directory` and
-    then moved. No other thread may run models meanwhile: functions of torch and of the model's
-    module are replaced for the trace.
+    then moved.
 
     Args:
         model: A model of csan_hf (float32), unwrapped.
@@ -65,23 +68,26 @@ def export_onnx(
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
     check_installed()
-    converters: dict[str, Any] = {"float32": None, "float16": _to_float16, "int8": _to_int8}
-    directory, convert = Path(directory), converters[precision]
+    convert = _CONVERTERS[precision]
+    directory = Path(directory)
     if not hasattr(model, "model") or model.config.model_type not in FAMILIES:
-        name, known = type(model).__name__, ", ".join(FAMILIES)
         raise ValueError(
-            f"{name} cannot be exported, only single checkpoints of {known}, to a directory each."
+            f"{type(model).__name__} cannot be exported, only single checkpoints of "
+            f"{', '.join(FAMILIES)}, to a directory each."
         )
     if model.dtype != torch.float32:
         raise ValueError(
             f"The model's data type must be float32, got {model.dtype}: call model.float()."
         )
     with new_directory(directory) as staging:
-        model.config.save_pretrained(staging)
+        config = model.config.to_diff_dict()
+        for code in ("auto_map", "custom_pipelines"):  # which graphs do not have
+            config.pop(code, None)
+        write_json(staging / "config.json", config)
         model.generation_config.save_pretrained(staging)
-        _trace(model.eval(), staging)
-        for name in (ENCODER, DECODER) if convert is not None else ():
-            convert(staging / name)
+        _trace(deepcopy(model).eval(), staging)
+        for graph in (staging / ENCODER, staging / DECODER):
+            convert(graph)
         if tokenizers is not None:
             tokenizers.save_pretrained(staging)
     return directory
@@ -92,10 +98,10 @@ def _to_int8(path: Path) -> None:
     from onnxruntime.quantization import quant_pre_process, quantize_dynamic
 
     quant_pre_process(path, path, skip_symbolic_shape=True)
-    graph = (model := onnx.load(path)).graph
-    del graph.value_info[:]  # shapes of weights that the quantiser transposes
+    model = onnx.load(path)
+    del model.graph.value_info[:]  # shapes of weights that the quantiser transposes
     # Convolutions are slower in integers than in float32
-    convolutions = [node.name for node in graph.node if node.op_type == "Conv"]
+    convolutions = [node.name for node in model.graph.node if node.op_type == "Conv"]
     # 7 bits: sums of products of 8 bits overflow on CPUs without VNNI
     quantize_dynamic(
         model, path, per_channel=True, reduce_range=True, nodes_to_exclude=convolutions
@@ -106,262 +112,408 @@ def _to_float16(path: Path) -> None:
     import onnx
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
-    kept = [
-        *DEFAULT_OP_BLOCK_LIST,
-        "Transpose",
-    ]  # beside an LSTM, ONNX Runtime crashes with those in float16
-    onnx.save(
-        convert_float_to_float16(onnx.load(path), keep_io_types=True, op_block_list=kept), path
-    )
+    # Beside an LSTM, ONNX Runtime crashes with transpositions in float16
+    blocked = [*DEFAULT_OP_BLOCK_LIST, "Transpose"]
+    model = convert_float_to_float16(onnx.load(path), keep_io_types=True, op_block_list=blocked)
+    onnx.save(model, path)
+
+
+_CONVERTERS: dict[str, Callable[[Path], None]] = {
+    "float32": lambda path: None,
+    "float16": _to_float16,
+    "int8": _to_int8,
+}
 
 
 @torch.no_grad()
 def _trace(model: Any, directory: Path) -> None:
     """Writes both graphs."""
-    step, encoder = _Step(model).eval(), model.get_encoder()
-    ids, mask = torch.ones(2, 2, 6, dtype=torch.long)
-    both = {0: "batch_size", 1: "encoder_sequence_length"}
-    source = {"input_ids": (ids, both), "attention_mask": (mask, both)}
+    if model._supports_sdpa:
+        model.set_attn_implementation("sdpa")  # blocks are made for one length
+    make_encoder, make_step = _MODULES.get(model.config.model_type, (_Encoder, _Step))
+    encoder = make_encoder(model.get_encoder())
+    step = make_step(model)
     beams = 3  # traced with another number than is usual, so that it is free
+    ids = torch.ones(2, 6, dtype=torch.long)
+    source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
+    source = {"input_ids": ids, "attention_mask": ids.clone()}
     target = {
-        "input_ids": (ids[:, :1].repeat(beams, 1), {0: "rows"}),
-        "encoder_attention_mask": (mask, both),
+        "input_ids": ids[:, :1].repeat(beams, 1),
+        "encoder_attention_mask": ids.clone(),
+        "encoder_hidden_states": encoder(source),
     }
-    target["encoder_hidden_states"] = encoder(ids, mask).last_hidden_state, both
-    for name, shape in step.states.items():
-        is_source = ".encoder." in name
-        rows = {0: "batch_size" if is_source else "rows", 2: f"past {name}"}
-        target[PAST + name] = torch.zeros(2 if is_source else 2 * beams, *shape), rows
-    module: Any = sys.modules[type(model).__module__]
-    made: Any = {
-        "create_causal_mask": lambda **inputs: None,
-        "run_lstm": _run_lstm,
-    }  # one query sees the whole cache
-    made |= {"create_bidirectional_mask": _padding_mask, "check_as_many": lambda *counts: None}
-    with ExitStack() as replaced:
-        replaced.enter_context(
-            warnings.catch_warnings(action="ignore")
-        )  # of names of axes, and of torch's own code
-        replaced.enter_context(mock.patch.multiple(module, create=True, **made))
-        replaced.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
-        # Blocks are made for one length
-        replaced.enter_context(
-            mock.patch.object(model.config, "_attn_implementation_internal", "sdpa")
-        )
-        for layer in model.model.decoder.layers if step.folds else ():
-            attend = partial(_attend_in_sentences, layer.encoder_attn.forward)
-            replaced.enter_context(mock.patch.object(layer.encoder_attn, "forward", attend))
-        _export(encoder, source, ["last_hidden_state"], directory / ENCODER)
+    target_axes = {**dict.fromkeys(target, source_axes), "input_ids": {0: "rows"}}
+    for name, (heads, positions, width) in step.states.items():
+        is_of_source = ".encoder." in name
+        rows = len(ids) if is_of_source else len(ids) * beams
+        target[PAST + name] = torch.zeros(rows, heads, positions, width)
+        rows_axis = "batch_size" if is_of_source else "rows"
+        target_axes[PAST + name] = {0: rows_axis, 2: f"past {name}"}
+    with warnings.catch_warnings(action="ignore"):  # of names of axes, and of torch's own code
         _export(
-            step, target, ["logits", *(PRESENT + name for name in step.states)], directory / DECODER
+            encoder,
+            inputs=source,
+            axes=dict.fromkeys(source, source_axes),
+            outputs=["last_hidden_state"],
+            path=directory / ENCODER,
+        )
+        _export(
+            step,
+            inputs=target,
+            axes=target_axes,
+            outputs=["logits", *(PRESENT + name for name in step.states)],
+            path=directory / DECODER,
         )
 
 
-def _padding_mask(attention_mask: Tensor, **inputs: Any) -> Tensor:
-    """[B, J] as attention takes it, whatever the number of queries."""
-    return attention_mask[:, None, None].bool()
+def _export(
+    module: nn.Module,
+    *,
+    inputs: Tensors,
+    axes: dict[str, dict[int, str]],
+    outputs: list[str],
+    path: Path,
+) -> None:
+    """Saves the graph of a module that takes a dictionary.
+
+    `axes` gives the names of the free axes of each input.
+    """
+    graph: Any = torch.onnx.export(
+        module,
+        kwargs={"inputs": inputs},
+        dynamic_shapes={"inputs": axes},
+        dynamo=True,
+        verbose=False,
+        input_names=list(inputs),
+        output_names=outputs,
+        custom_translation_table={torch.ops.aten.scaled_dot_product_attention.default: _attention},
+    )
+    for node in graph.model.graph:
+        node.metadata_props.clear()  # stack traces, longer than small weights
+    for present in graph.model.graph.outputs[1:]:
+        # Of a window, which a sentence fills first
+        present.shape[2] = f"{present.name} positions"
+    graph.save(path)
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, **options: Any
-) -> Tensor:
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Any:
     """See torch's, by products that ONNX Runtime fuses with the transposition."""
-    energies = query * options["scale"] @ key.transpose(2, 3)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        energies = energies.masked_fill(~attn_mask, torch.finfo(energies.dtype).min)
+    from onnxscript import ir, opset18
+
+    energies = opset18.MatMul(opset18.Mul(query, scale), opset18.Transpose(key, perm=[0, 1, 3, 2]))
+    if attn_mask is not None and attn_mask.dtype == ir.DataType.BOOL:
+        energies = opset18.Where(attn_mask, energies, torch.finfo(torch.float32).min)
     elif attn_mask is not None:
-        energies = energies + attn_mask
-    return energies.softmax(dim=-1) @ value
+        energies = opset18.Add(energies, attn_mask)
+    return opset18.MatMul(opset18.Softmax(energies, axis=-1), value)
 
 
-def _attend_in_sentences(attend: Any, states: Tensor, **inputs: Any) -> Any:
+class _Encoder(nn.Module):
+    """An encoder that takes a dictionary."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, inputs: Tensors) -> Tensor:
+        """[B, J, d] of `input_ids` and `attention_mask` [B, J]."""
+        states: Tensor = self.encoder(**inputs).last_hidden_state
+        return states
+
+
+class _Step(nn.Module):
+    """One step of a decoder that takes and returns the cache; as it is, of decoders that keep
+    windows and nothing of the source.
+
+    Attributes:
+        states: Heads, positions and width of every tensor [rows, heads, positions, width] of the
+            cache by name: rows are B · K, or B for what is made of the source. The positions are
+            those to trace with: neither 0 nor 1, and more of layers that keep all.
+        counter: The tensor that tells the number of earlier tokens: that of a layer that keeps all,
+            or one of no width.
+        shares_source: Whether the beams of a sentence share its states; else these are repeated.
+    """
+
+    shares_source = False
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.decoder = model.model.decoder
+        token = torch.ones(1, 1, dtype=torch.long)
+        source = model.get_encoder()(token, token).last_hidden_state
+        cache = model.make_cache(1)
+        model(encoder_outputs=(source,), decoder_input_ids=token, cache=cache)
+        layers = cache.self_attention_cache.layers
+        growing = [index for index, layer in enumerate(layers) if not layer.is_sliding]
+        self.counter = f"{growing[0] if growing else len(layers)}.decoder.key"
+        states = {self.counter: (1, 5, 0)}
+        for name, tensor in {**_target_tensors(cache), **self.project(source)}.items():
+            layer, part, _ = name.split(".")
+            positions = 5 if part == "decoder" and int(layer) in growing else 2
+            if tensor.shape[3] > 0:
+                states[name] = (tensor.shape[1], positions, tensor.shape[3])
+        in_order = sorted(states, key=lambda name: (int(name.split(".")[0]), name))
+        self.states = {name: states[name] for name in in_order}
+
+    def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
+        """[B · K, 1, V] and the cache."""
+        ids = inputs["input_ids"]
+        source = inputs["encoder_hidden_states"]
+        mask = inputs["encoder_attention_mask"]
+        past = {name: inputs[PAST + name] for name in self.states}
+        of_source = {name: tensor for name, tensor in past.items() if ".encoder." in name}
+        if of_source:
+            # Ahead of the first token all of the source is new, later nothing
+            known = of_source["0.encoder.key"].shape[2]
+            for name, projected in self.project(source[:, known:]).items():
+                of_source[name] = torch.cat([past[name], projected], dim=2)
+        past |= of_source
+        if not self.shares_source:
+            rows = ids.shape[0]
+            sentences = torch.arange(rows) // (rows // source.shape[0])
+            source = source[sentences]
+            mask = mask[sentences]
+            past |= {name: tensor[sentences] for name, tensor in of_source.items()}
+        logits, present = self.decode(ids, source, mask, past)
+        counted = {self.counter: F.pad(past[self.counter], (0, 0, 0, 1))}
+        present = {**counted, **present, **of_source}
+        return logits, *(present[name] for name in self.states)
+
+    def project(self, source: Tensor) -> Tensors:
+        """Keys and values [B, heads, J, width] of the encoder's states [B, J, d], by name."""
+        return {}
+
+    def decode(
+        self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors
+    ) -> tuple[Tensor, Tensors]:
+        """Logits [B · K, 1, V], and the cache with the last tokens.
+
+        Args:
+            ids: The last tokens [B · K, 1].
+            source: The encoder's states [B · K, J, d], or [B, J, d] where they are shared.
+            mask: 1 = a real token of the source.
+            past: The cache without the last tokens.
+        """
+        cache = self.fill(past)
+        logits = self.model(
+            decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=mask, cache=cache
+        ).logits
+        return logits, _target_tensors(cache)
+
+    def fill(self, past: Tensors) -> EncoderDecoderCache:
+        """The model's own cache, with the target's layers as in `past`."""
+        cache: Any = self.model.make_cache(1)
+        for index, layer in enumerate(cache.self_attention_cache.layers):
+            layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
+            keys = past.get(f"{index}.decoder.key")
+            if keys is not None:
+                layer.lazy_initialization(keys, keys)
+                layer.keys = keys
+                layer.values = past.get(f"{index}.decoder.value", keys[..., :0])
+        return cache
+
+
+class _GridStep(_Step):
+    """A step of Pervasive Attention; the cache holds sums [rows, layers, J, width]."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if _SUMS in self.states:  # not with kernels of 1
+            _, positions, width = self.states[_SUMS]
+            depth = model.config.num_layers
+            self.states[_SUMS] = (depth, positions, width // depth)
+
+    def decode(
+        self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors
+    ) -> tuple[Tensor, Tensors]:
+        """See `_Step`; ahead of the first token the sums are 0."""
+        if _SUMS not in past:
+            return super().decode(ids, source, mask, past)
+        rows, columns = source.shape[:2]
+        sums = F.pad(past[_SUMS], (0, 0, columns, 0))[:, :, -columns:]
+        past[_SUMS] = sums.reshape(rows, 1, 1, -1)
+        logits, present = super().decode(ids, source, mask, past)
+        return logits, {_SUMS: present[_SUMS].view(rows, -1, columns, sums.shape[3])}
+
+
+class _CsanEncoder(_Encoder):
+    """CSAN's encoder with masks that do not depend on the number of queries."""
+
+    def forward(self, inputs: Tensors) -> Tensor:
+        """See `_Encoder`."""
+        embeddings = self.encoder.embed_tokens(inputs["input_ids"])
+        states: Tensor = self.encoder._run(embeddings, 0, _masks(inputs["attention_mask"]))
+        return states
+
+
+class _CsanStep(_Step):
+    """A step of CSAN, whose beams share a source unless cross-attention is local."""
+
+    def __init__(self, model: Any) -> None:
+        self.attentions = [layer.encoder_attn for layer in model.model.decoder.layers]
+        super().__init__(model)
+        self.shares_source = all(attention.locality is None for attention in self.attentions)
+        for layer in self.decoder.layers if self.shares_source else ():
+            layer.encoder_attn = _AttentionOfBeams(layer.encoder_attn)
+
+    def project(self, source: Tensor) -> Tensors:
+        """See `_Step`."""
+        projected = {}
+        for index, attention in enumerate(self.attentions):
+            key, value = attention._keys_and_values(source, None, None)
+            projected[f"{index}.encoder.key"] = key
+            projected[f"{index}.encoder.value"] = value
+        return projected
+
+    def decode(
+        self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors
+    ) -> tuple[Tensor, Tensors]:
+        """See `_Step`; one query sees all that is kept, so the target needs no mask."""
+        cache = self.fill(past)
+        past_length = cache.get_seq_length()
+        states = self.decoder._run(
+            self.decoder.embed_tokens(ids),
+            past_length,
+            AttentionMasks(shared=SharedMasks()),
+            source,
+            encoder_attention_mask=_masks(mask),
+            cache=cache,
+            query_offset=past_length,
+        )
+        return self.model._project(states), _target_tensors(cache)
+
+    def fill(self, past: Tensors) -> EncoderDecoderCache:
+        """See `_Step`; the source's keys and values, and sums that begin with 0, are there, too."""
+        depth = len(self.attentions)
+        for name, sums in past.items():
+            if name != self.counter and int(name.split(".")[0]) >= depth:
+                past[name] = F.pad(sums, (0, 0, 1, 0))[:, :, -1:]
+        cache = super().fill(past)
+        for index in range(depth):
+            key, value = past[f"{index}.encoder.key"], past[f"{index}.encoder.value"]
+            cache.cross_attention_cache.update(key, value, index)
+            cache.is_updated[index] = True
+        return cache
+
+
+def _masks(mask: Tensor) -> AttentionMasks:
+    """Masks of attention to a source; `mask` [B, J], 1 = a real token."""
+    real = mask.bool()
+    return AttentionMasks(
+        full=real[:, None, None],
+        padding=real,
+        first_real=first_real_token(real),
+        shared=SharedMasks(),
+    )
+
+
+class _AttentionOfBeams(nn.Module):
     """Cross-attention with the beams [B · K, 1, d] of a sentence as its queries [B, K, d]: keys are
     not repeated.
     """
-    sentences, (rows, _, width) = inputs["key_value_states"].shape[0], states.shape
-    shape = torch.cat([torch.full((1,), sentences), torch.tensor([-1, width])])
-    queries = _reshape(states, shape, (sentences, rows // sentences, width))
-    output, weights = attend(queries, **inputs)
-    return _reshape(output, torch.tensor([-1, 1, width]), states.shape), weights
+
+    locality = None
+
+    def __init__(self, attention: CsanAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, states: Tensor, **inputs: Any) -> tuple[Tensor, Tensor | None]:
+        """See `CsanAttention`."""
+        rows, _, width = states.shape
+        sentences = inputs["key_value_states"].shape[0]
+        shape = torch.cat([torch.full((1,), sentences), torch.tensor([-1, width])])
+        queries = _reshape(states, shape, (sentences, rows // sentences, width))
+        output, weights = self.attention(queries, **inputs)
+        return _reshape(output, torch.tensor([-1, 1, width]), states.shape), weights
 
 
-def _reshape(states: Tensor, shape: Tensor, found: Any) -> Tensor:
-    """ONNX's own, as torch would have to prove that the number of beams is whole."""
+def _reshape(states: Tensor, shape: Tensor, known: tuple[int, ...]) -> Tensor:
+    """ONNX's Reshape; torch would have to prove that the number of beams is whole.
+
+    Args:
+        states: Any tensor.
+        shape: The new shape, of which one number may be -1.
+        known: The new shape in torch's symbols.
+    """
     reshaped: Tensor = torch.onnx.ops.symbolic(
-        "Reshape", (states, shape), dtype=states.dtype, shape=found
+        "Reshape", (states, shape), dtype=states.dtype, shape=known
     )
     return reshaped
 
 
-def _export(
-    module: nn.Module, inputs: Mapping[str, tuple[Tensor, Any]], outputs: list[str], path: Path
-) -> None:
-    """Saves the graph of a module, of tensors with the names of their free axes."""
-    tensors, axes = ({name: pair[part] for name, pair in inputs.items()} for part in (0, 1))
-    if isinstance(module, _Step):
-        tensors, axes = {"inputs": tensors}, {"inputs": axes}
-    names: Any = {"input_names": list(inputs), "output_names": outputs}
-    program: Any = torch.onnx.export(
-        module, kwargs=tensors, dynamic_shapes=axes, dynamo=True, verbose=False, **names
-    )
-    for node in program.model.graph:
-        node.metadata_props.clear()  # stack traces, longer than small weights
-    for kept in program.model.graph.outputs[1:]:
-        kept.shape[2] = f"{kept.name} positions"  # of a window, which a sentence fills first
-    program.save(path)
+class _RecurrentEncoder(_Encoder):
+    """RNNsearch's encoder with its LSTM as one operation of ONNX, whose gates are i, o, f and g."""
 
-
-def _run_lstm(lstm: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
-    """See `modeling_rnnsearch.run_lstm`: the encoder's as one operation of ONNX, whose gates are i,
-    o, f and g.
-    """
-    length = mask.shape[1]
-    real_first = (torch.arange(length) + (~mask).long() * length).argsort(dim=1).unsqueeze(-1)
-    pairs = (
-        torch.stack(pair).unflatten(1, (4, -1)) for pair in zip(*lstm.all_weights, strict=True)
-    )
-    weights, recurrent, *biases = (pair[:, [0, 3, 1, 2]].flatten(1, 2) for pair in pairs)
-    ordered = inputs.gather(1, real_first.expand_as(inputs)).transpose(0, 1)
-    operands = ordered, weights, recurrent, torch.cat(biases, dim=1), mask.sum(dim=1).int()
-    options: Any = {"hidden_size": lstm.hidden_size, "direction": "bidirectional"}
-    shape = length, 2, mask.shape[0], lstm.hidden_size
-    states = torch.onnx.ops.symbolic("LSTM", operands, options, dtype=inputs.dtype, shape=shape)
-    states = states.permute(2, 0, 1, 3).flatten(2)
-    return torch.zeros_like(states).scatter(1, real_first.expand_as(states), states)
-
-
-class _Step(nn.Module):
-    """One step of a decoder that takes and returns the cache.
-
-    Attributes:
-        states: Rows, a length and width of every tensor [B, rows, positions, width] of the cache,
-            by name. To trace with, lengths must be neither 0 nor 1, and those of all positions
-            above those of a window.
-        counter: A tensor of all positions, of no width where no layer keeps all.
-        folds: Whether cross-attention takes the beams of a sentence together; otherwise the source
-            is repeated.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model, self.decoder, self.kind = model, model.model.decoder, model.config.model_type
-        layers = self.decoder.layers if self.kind == "csan" else [None]
-        self.folds = all(
-            layer is not None and layer.encoder_attn.locality is None for layer in layers
+    def forward(self, inputs: Tensors) -> Tensor:
+        """See `_Encoder`."""
+        lstm = self.encoder.lstm
+        real = inputs["attention_mask"].bool()
+        length = real.shape[1]
+        embeddings = self.encoder.embed_tokens(inputs["input_ids"])
+        order = (torch.arange(length) + (~real).long() * length).argsort(dim=1).unsqueeze(-1)
+        real_first = embeddings.gather(1, order.expand_as(embeddings)).transpose(0, 1)
+        parameters = []
+        for pair in zip(*lstm.all_weights, strict=True):  # of both directions
+            gates = torch.stack(pair).unflatten(1, (4, -1))
+            parameters.append(gates[:, [0, 3, 1, 2]].flatten(1, 2))
+        weights, recurrent, *biases = parameters
+        states = torch.onnx.ops.symbolic(
+            "LSTM",
+            (real_first, weights, recurrent, torch.cat(biases, dim=1), real.sum(dim=1).int()),
+            {"hidden_size": lstm.hidden_size, "direction": "bidirectional"},
+            dtype=embeddings.dtype,
+            shape=(length, 2, real.shape[0], lstm.hidden_size),
         )
-        ids = torch.ones(1, 1, dtype=torch.long)
-        cache, source = model.make_cache(1), model.get_encoder()(ids, ids).last_hidden_state
-        model(decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=ids, cache=cache)
-        if self.kind == "rnnsearch":
-            self._keep_keys(cache, source)
-        layers = cache.self_attention_cache.layers
-        full = [f"{index}.decoder" for index, layer in enumerate(layers) if not layer.is_sliding]
-        self.counter = f"{[*full, f'{len(layers)}.decoder'][0]}.key"
-        depth = model.config.num_layers if self.kind == "pervasive_attention" else 1
-        states = {self.counter: (1, 5, 0)}
-        for name, tensor in _tensors(cache).items():
-            if width := tensor.shape[3] // depth:
-                states[name] = (
-                    tensor.shape[1] * depth,
-                    5 if name.rpartition(".")[0] in full else 2,
-                    width,
-                )
-        self.states = {
-            name: states[name]
-            for name in sorted(states, key=lambda name: (int(name.split(".")[0]), name))
-        }
-
-    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """[B · K, 1, V] and the cache."""
-        mask, source = inputs["encoder_attention_mask"], inputs["encoder_hidden_states"]
-        past = {name: inputs[PAST + name] for name in self.states}
-        cache, rows = self._cache(past, source), inputs["input_ids"].shape[0]
-        of_source = {
-            name: tensor for name, tensor in _tensors(cache).items() if ".encoder." in name
-        }
-        if not self.folds:
-            sentence = torch.arange(rows) // (rows // mask.shape[0])
-            mask, source = mask[sentence], source[sentence]
-            for layer in cache.cross_attention_cache.layers:
-                layer.keys, layer.values = layer.keys[sentence], layer.values[sentence]
-        self._put_last(cache, past, mask, source)
-        replaced: Any = nullcontext()
-        if self.kind == "rnnsearch":
-            keys = cache.cross_attention_cache.layers[0].keys[:, 0]
-            replaced = mock.patch.object(self.decoder.attention, "project_keys", return_value=keys)
-        given: Any = {"encoder_outputs": (source,), "attention_mask": mask, "cache": cache}
-        with replaced:
-            logits = self.model(decoder_input_ids=inputs["input_ids"], **given).logits
-        present = {
-            self.counter: F.pad(past[self.counter], (0, 0, 0, 1)),
-            **_tensors(cache),
-            **of_source,
-        }
-        if self.kind == "pervasive_attention" and "0.decoder.key" in self.states:
-            sums = present["0.decoder.key"].view(
-                mask.shape[0], -1, mask.shape[1], self.states["0.decoder.key"][2]
-            )
-            present["0.decoder.key"] = sums
-        return logits, *(present[name] for name in self.states)
-
-    def _cache(self, past: dict[str, Tensor], source: Tensor) -> Any:
-        """The model's own cache, with keys and values of the source."""
-        cache = self.model.make_cache(1)
-        # Of the source's states those that have none in the past: all or none
-        for index, layer in enumerate(self.decoder.layers if self.kind == "csan" else ()):
-            keys = past[f"{index}.encoder.key"]
-            cache.cross_attention_cache.update(keys, past[f"{index}.encoder.value"], index)
-            layer.encoder_attn._keys_and_values(source[:, keys.shape[2] :], None, cache)
-        if self.kind == "rnnsearch":
-            keys = past["0.encoder.key"]
-            cache.cross_attention_cache.update(keys, keys[..., :0], 0)
-            self._keep_keys(cache, source[:, keys.shape[2] :])
-        return cache
-
-    def _put_last(self, cache: Any, past: dict[str, Tensor], mask: Tensor, source: Tensor) -> None:
-        """Put what is kept of the tokens before into the cache."""
-        for index, layer in enumerate(cache.self_attention_cache.layers):
-            layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
-            kept = [
-                past[name]
-                for kind in ("key", "value")
-                if (name := f"{index}.decoder.{kind}") in past
-            ]
-            if index >= getattr(self.model.config, "decoder_layers", 0):
-                kept = [self._last(tensor, mask, source) for tensor in kept]
-            if kept:
-                layer.lazy_initialization(kept[0], kept[0])
-                layer.keys, layer.values = kept if len(kept) == 2 else (kept[0], kept[0][..., :0])
-
-    def _keep_keys(self, cache: Any, source: Tensor) -> None:
-        """Keep what RNNsearch projects of the source's states."""
-        keys = self.decoder.attention.project_keys(source)[:, None]
-        cache.cross_attention_cache.update(keys, keys[..., :0], 0)
-
-    def _last(self, kept: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-        """The last of what is kept of one position; ahead of the first token what stands before it."""
-        batch, rows, length, width = kept.shape
-        is_grid = self.kind == "pervasive_attention"
-        first = kept.new_zeros(batch, rows, mask.shape[1] if is_grid else 1, width)
-        if self.kind == "rnnsearch":
-            first = self.decoder._initial_state(source, mask)[:, None, None]
-        last = torch.cat([first, kept], dim=2)[:, :, length:]
-        return last.reshape(batch, 1, 1, -1) if is_grid else last
+        states = states.permute(2, 0, 1, 3).flatten(2)
+        return torch.zeros_like(states).scatter(1, order.expand_as(states), states)
 
 
-def _tensors(cache: Any) -> dict[str, Tensor]:
-    """Keys and values of a cache, by name."""
-    halves = {
-        "decoder": cache.self_attention_cache.layers,
-        "encoder": cache.cross_attention_cache.layers,
-    }
-    layers = {
-        f"{index}.{part}": layer
-        for part, half in halves.items()
-        for index, layer in enumerate(half)
-    }
-    return {
-        f"{name}.{kind}": getattr(layer, f"{kind}s")
-        for name, layer in layers.items()
-        for kind in ("key", "value")
-    }
+class _RecurrentStep(_Step):
+    """A step of RNNsearch, whose cache holds the last state and the keys of the source."""
+
+    def project(self, source: Tensor) -> Tensors:
+        """See `_Step`."""
+        return {"0.encoder.key": self.decoder.attention.project_keys(source)[:, None]}
+
+    def decode(
+        self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors
+    ) -> tuple[Tensor, Tensors]:
+        """See `_Step`, and `RnnSearchDecoder.decode`, which projects the keys in every call."""
+        real = mask.bool()
+        first = self.decoder._initial_state(source, real)[:, None, None]
+        states = torch.cat([first, past["0.decoder.key"]], dim=2)
+        h, c, fed = self.decoder._split(states[:, 0, -1])
+        embeddings = self.decoder.embed_tokens(ids)
+        if self.model.config.input_feeding:
+            embeddings = torch.cat([embeddings, fed.transpose(0, 1)], dim=-1)
+        query, (_, c) = self.decoder.lstm(embeddings, (h, c))
+        attended, _ = self.decoder.attention(query, past["0.encoder.key"][:, 0], source, real)
+        state = torch.cat([query, c.transpose(0, 1), attended], dim=-1)
+        return self.model._project(attended), {"0.decoder.key": state.unsqueeze(1)}
+
+
+# Of families whose graphs differ from the model as torch runs it, or keep more than windows
+_MODULES: dict[str, tuple[type[_Encoder], type[_Step]]] = {
+    "csan": (_CsanEncoder, _CsanStep),
+    "pervasive_attention": (_Encoder, _GridStep),
+    "rnnsearch": (_RecurrentEncoder, _RecurrentStep),
+}
+
+
+def _target_tensors(cache: Any) -> Tensors:
+    """Keys and values of the layers that keep target positions, by name."""
+    tensors = {}
+    for index, layer in enumerate(cache.self_attention_cache.layers):
+        tensors[f"{index}.decoder.key"] = layer.keys
+        tensors[f"{index}.decoder.value"] = layer.values
+    return tensors

@@ -16,7 +16,6 @@ from .modeling_csan_classification import (
     CsanForSequenceClassification,
     CsanForTokenClassification,
 )
-from .modeling_ensemble import EnsembleConfig, EnsembleForConditionalGeneration
 from .modeling_pervasive_attention import (
     PervasiveAttentionForConditionalGeneration,
     PervasiveAttentionModel,
@@ -40,8 +39,6 @@ __all__ = [
     "CsanForTokenClassification",
     "CsanModel",
     "CsanPreTrainedModel",
-    "EnsembleConfig",
-    "EnsembleForConditionalGeneration",
     "PervasiveAttentionConfig",
     "PervasiveAttentionForConditionalGeneration",
     "PervasiveAttentionModel",

@@ -25,16 +25,22 @@ from .sublayers import Block, Convolution
 
 logger = logging.get_logger(__name__)
 
-# In the order of a layer's methods
-_METHODS: tuple[type[LocalityMethod], ...] = (
+# In the order in which a layer applies them
+LOCALITY_METHODS: list[type[LocalityMethod]] = [
     Window,
     HeadArea,
     BiDirectional,
     RelativePositions,
     RelativeBias,
-)
-_METHODS += (Neighbor, LocalHard, Gaussian, MovingGaussian, Block, Convolution)
-LOCALITY_METHODS = [register_locality(method) for method in _METHODS]
+    Neighbor,
+    LocalHard,
+    Gaussian,
+    MovingGaussian,
+    Block,
+    Convolution,
+]
+for _method in LOCALITY_METHODS:
+    register_locality(_method)
 
 
 class CsanConfig(Seq2SeqConfig):
@@ -44,9 +50,9 @@ class CsanConfig(Seq2SeqConfig):
     11 tokens and an area of 3 heads in the lowest three encoder layers. `local_window=None,
     head_area=1` is the plain Transformer.
 
-    Locality has a short form, one setting for all local layers (`local_window` to
-    `cross_localness_layers`), and a long form, one specification a layer (`encoder_locality`,
-    `decoder_locality`, `cross_locality`), which a part follows where it has one.
+    Locality has a short form, the same settings for all local layers (`local_window` to
+    `cross_localness_layers`), and a long form, a specification for each layer (`encoder_locality`,
+    `decoder_locality`, `cross_locality`), which wins where a part has it.
     `layer_locality(part, index)` reads either.
 
     Args:
@@ -111,7 +117,8 @@ class CsanConfig(Seq2SeqConfig):
         ValueError: See `Seq2SeqConfig`.
 
     Example:
-        >>> model = CsanForConditionalGeneration(CsanConfig.base(vocab_size=8000, local_window=11, head_area=1))
+        >>> config = CsanConfig.base(vocab_size=8000, local_window=11, head_area=1)
+        >>> model = CsanForConditionalGeneration(config)
     """
 
     model_type = "csan"
@@ -164,10 +171,15 @@ class CsanConfig(Seq2SeqConfig):
     @classmethod
     def big(cls, **overrides: Any) -> "CsanConfig":
         """Transformer-big: d_model 1024, 16 heads, 6 + 6 layers, feed-forward 4096, dropout 0.3."""
-        sizes = {"d_model": 1024, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096, "dropout": 0.3}
-        return cls(
-            **{**sizes, "encoder_attention_heads": 16, "decoder_attention_heads": 16, **overrides}
-        )
+        sizes = {
+            "d_model": 1024,
+            "encoder_attention_heads": 16,
+            "decoder_attention_heads": 16,
+            "encoder_ffn_dim": 4096,
+            "decoder_ffn_dim": 4096,
+            "dropout": 0.3,
+        }
+        return cls(**{**sizes, **overrides})
 
     @classmethod
     def preset(cls, name: str, **fields: Any) -> "CsanConfig":
@@ -181,92 +193,82 @@ class CsanConfig(Seq2SeqConfig):
             **fields: Fields of the config; they win over the preset's. Short-form locality comes
                 beside it: `preset("rel_pos", local_window=11)` is REL_POS within a window.
         """
-        others = {key: value for key, value in fields.items() if key not in _SHORT_FORM}
-        return cls(**others | cls.preset_fields(name, fields))
+        architecture = {key: value for key, value in fields.items() if key not in _SHORT_FORM}
+        return cls(**{**architecture, **cls.preset_fields(name, fields)})
 
     @classmethod
     def preset_fields(cls, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a preset beside others, of which those of locality win, and those of depth
-        are read.
+        """The fields that a preset sets beside others, of which those of locality win.
+
+        A specification of the preset is written out for the layers that it is for, with the
+        short-form locality of `fields` in it.
         """
         presets = locality_presets()
         if name not in presets:
             close = difflib.get_close_matches(str(name), presets, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
-        encoder_layers = fields.get("encoder_layers", cls.encoder_layers)
-        depths = dict.fromkeys(PARTS, fields.get("decoder_layers", cls.decoder_layers)) | {
-            "encoder": encoder_layers
-        }
-        of_preset, short = (
-            dict(presets[name]),
-            {key: fields[key] for key in _SHORT_FORM if key in fields},
+        preset = presets[name]
+        kept = ("encoder_locality", *_SHORT_FORM, *preset)
+        chosen = {key: fields[key] for key in kept if key in fields}
+        if chosen.get("encoder_locality") is None:
+            chosen.pop("encoder_locality", None)
+        values = {**_FULL_ATTENTION, **preset, **chosen}
+        is_composed = False
+        for part in PARTS:
+            field = f"{part}_locality"
+            specification = preset.get(field)
+            if specification is None or field in chosen:
+                continue
+            depth_field = "encoder_layers" if part == "encoder" else "decoder_layers"
+            depth = fields.get(depth_field, getattr(cls, depth_field))
+            if isinstance(specification, list):
+                [specification] = specification
+                layers = range(depth)
+            else:
+                layers = values.pop("localness_layers", None)
+                if layers is None:
+                    layers = _lowest_layers(depth)
+            composed = _with_short_form(specification, part, values)
+            values[field] = [composed if index in layers else None for index in range(depth)]
+            is_composed = True
+        is_read = any(
+            values.get(f"{part}_locality") is None
+            and (part == "encoder" or values.get(_LAYER_FIELDS[part]))
+            for part in PARTS
         )
-        for part, depth in depths.items():
-            if isinstance(every := of_preset.get(f"{part}_locality"), list):
-                own = _long_form(part, _FULL_ATTENTION | of_preset | short)
-                of_preset[f"{part}_locality"] = [
-                    {**specification, **own} for specification in every
-                ] * depth
-        given = {
-            key: fields[key]
-            for key in ("encoder_locality", *_SHORT_FORM, *of_preset)
-            if key in fields
-        }
-        if given.get("encoder_locality", True) is None:
-            del given["encoder_locality"]
-        values = {**_FULL_ATTENTION, **of_preset, **given}
-        specification = values.get("encoder_locality")
-        if isinstance(presets[name].get("encoder_locality"), list):
-            return {
-                key: value for key, value in values.items() if key not in _SHORT_FORM[:5]
-            } | _FULL_ATTENTION
-        if not isinstance(specification, Mapping):
-            return values
-        layers = values.pop("localness_layers", None)
-        layers = range(min(_LOCAL_BY_DEFAULT, encoder_layers)) if layers is None else layers
-        own = _long_form("encoder", values)
-        if "head_area" in own and dict(specification.get("relative_positions") or {}).get(
-            "per_head"
-        ):
-            # The heads of an area share one softmax, and so the tables
-            own["relative_positions"] = {**specification["relative_positions"], "per_head": False}
-        values["encoder_locality"] = [
-            {**specification, **own} if index in layers else None for index in range(encoder_layers)
-        ]
-        if values.get("decoder_localness_layers") or values.get("cross_localness_layers"):
-            return values  # which read the short form
-        return {**_FULL_ATTENTION, "encoder_locality": values["encoder_locality"]}
+        if is_composed and not is_read:
+            values = {key: value for key, value in values.items() if key not in _SETTINGS}
+            values.update(_FULL_ATTENTION)
+        return values
 
     def specifications(self, part: str) -> Sequence[Mapping[str, Any] | None]:
-        """The long form of a part's locality, whichever form the config has: one specification, or
-        None, a layer.
+        """One specification, or None, for each layer of a part, in whichever form the config has
+        its locality.
         """
-        long: Sequence[Mapping[str, Any] | None] | None = getattr(self, f"{part}_locality")
-        if long is not None:
-            return long
+        written_out: Sequence[Mapping[str, Any] | None] | None = getattr(self, f"{part}_locality")
+        if written_out is not None:
+            return written_out
+        depth = self._depth(part)
         layers = getattr(self, _LAYER_FIELDS[part])
         if layers is None:
-            layers = range(_LOCAL_BY_DEFAULT) if part == "encoder" else []
-        specification = _long_form(part, vars(self))
-        return [specification if index in layers else None for index in range(self._depth(part))]
+            layers = _lowest_layers(depth) if part == "encoder" else ()
+        specification = _short_form_specification(part, vars(self))
+        return [specification if index in layers else None for index in range(depth)]
 
     def _depth(self, part: str) -> int:
         return self.encoder_layers if part == "encoder" else self.decoder_layers
 
     def layer_locality(self, part: str, index: int) -> LayerLocality | None:
-        """What is local in the attention of a part's layer, counted from 0; `None` = full
-        attention.
-        """
+        """The locality of a part's layer, counted from 0; `None` = full attention."""
         specification = self.specifications(part)[index]
         if specification is None:
             return None
-        return layer_locality(
-            specification, self.attention_site(part, index), f"{part}_locality[{index}]"
-        )
+        name = f"{part}_locality[{index}]"
+        return layer_locality(specification, self.attention_site(part, index), name)
 
     def attention_site(self, part: str, index: int) -> AttentionSite:
-        """Where an attention stands, and its sizes; see `layer_locality`."""
+        """The place and the sizes of an attention; see `layer_locality`."""
         heads = self.encoder_attention_heads if part == "encoder" else self.decoder_attention_heads
         return AttentionSite(part, index, heads, self.d_model, self.dropout)
 
@@ -279,11 +281,13 @@ class CsanConfig(Seq2SeqConfig):
         ]
 
     def localities(self) -> list[LayerLocality]:
-        """What is local in any attention of the model."""
-        layers = (
-            self.layer_locality(part, index) for part in PARTS for index in range(self._depth(part))
-        )
-        return [locality for locality in layers if locality is not None]
+        """The localities of all layers that are local, of all parts."""
+        return [
+            locality
+            for part in PARTS
+            for index in range(self._depth(part))
+            if (locality := self.layer_locality(part, index)) is not None
+        ]
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and
@@ -291,97 +295,121 @@ class CsanConfig(Seq2SeqConfig):
         """
         super().validate_fields()
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
-            if self.d_model % getattr(self, name):
+            heads = getattr(self, name)
+            if self.d_model % heads:
                 raise ValueError(
-                    f"`d_model` ({self.d_model}) must be a multiple of `{name}` "
-                    f"({getattr(self, name)})."
+                    f"`d_model` ({self.d_model}) must be a multiple of `{name}` ({heads})."
                 )
         if self.activation_function not in ACT2FN:
             known = "a name in transformers' ACT2FN, such as 'relu' or 'gelu'"
             raise ValueError(
                 f"`activation_function` must be {known}, got {self.activation_function!r}."
             )
-        for part, name in _LAYER_FIELDS.items():
-            long, layers, depth = (
-                getattr(self, f"{part}_locality"),
-                getattr(self, name),
-                self._depth(part),
-            )
-            if layers is not None and (
-                len(set(layers)) < len(layers) or not set(layers) <= set(range(depth))
-            ):
-                raise ValueError(
-                    f"`{name}` must hold layer numbers from 0 to {depth - 1}, each once, got "
-                    f"{layers}."
-                )
-            if long is not None and len(long) != depth:
-                raise ValueError(
-                    f"`{part}_locality` must hold one item for each of the {depth} layers, got "
-                    f"{long!r}."
-                )
-            if long is None and part != "cross" and any(self.specifications(part)):
-                check_head_area(
-                    self.head_area, self.attention_site(part, 0).num_heads, self.head_boundary
-                )
-        self._check_short_form_is_read()
+        for part in PARTS:
+            self._check_layers(part)
+        self._check_short_form()
         self.localities()  # every specification is possible
 
-    def _check_short_form_is_read(self) -> None:
-        """Refuse or warn about short-form fields that no layer reads."""
-        long = [part for part in PARTS if getattr(self, f"{part}_locality") is not None]
-        unread = [
-            name for part, name in _LAYER_FIELDS.items() if part in long and getattr(self, name)
-        ]
-        if long and not any(any(self.specifications(part)) for part in PARTS if part not in long):
-            names = _SHORT_FORM[:3] if self.transformers_version else _SHORT_FORM[:5]
-            unread += [
-                name
-                for name in names
-                if getattr(self, name) not in (None, 1, getattr(type(self), name))
-            ]
-        beside = ", ".join(f"`{part}_locality`" for part in long)
-        reasons = dict.fromkeys(unread, f"beside {beside}, which says what is local: leave one out")
-        if self.cross_localness_layers and self.localness_window is None:
-            reasons.setdefault(
-                "cross_localness_layers",
-                "without a `localness_window`: cross-attention has no other",
+    def _check_layers(self, part: str) -> None:
+        """Refuse layer numbers, specifications and areas of heads that a part has no place for."""
+        depth = self._depth(part)
+        name = _LAYER_FIELDS[part]
+        layers = getattr(self, name)
+        if layers is not None and not (
+            len(set(layers)) == len(layers) and set(layers) <= set(range(depth))
+        ):
+            raise ValueError(
+                f"`{name}` must hold layer numbers from 0 to {depth - 1}, each once, got {layers}."
             )
-        if reasons:
-            name, reason = next(iter(reasons.items()))
-            raise ValueError(f"`{name}` ({getattr(self, name)}) has no effect {reason}.")
+        written_out = getattr(self, f"{part}_locality")
+        if written_out is not None:
+            if len(written_out) != depth:
+                raise ValueError(
+                    f"`{part}_locality` must hold one item for each of the {depth} layers, got "
+                    f"{written_out!r}."
+                )
+        elif part != "cross" and any(self.specifications(part)):
+            heads = self.attention_site(part, 0).num_heads
+            check_head_area(self.head_area, heads, self.head_boundary)
+
+    def _check_short_form(self) -> None:
+        """Refuse fields of the short form that no layer reads; warn of local layers without any."""
+        written_out = [part for part in PARTS if getattr(self, f"{part}_locality") is not None]
+        unread = [_LAYER_FIELDS[part] for part in written_out]
+        if written_out and not any(
+            any(self.specifications(part)) for part in PARTS if part not in written_out
+        ):
+            unread += _FULL_ATTENTION
+        for name in unread:
+            value = getattr(self, name)
+            if value and value not in (1, getattr(type(self), name)):
+                beside = ", ".join(f"`{part}_locality`" for part in written_out)
+                raise ValueError(
+                    f"`{name}` ({value}) has no effect beside {beside}, which says what is local: "
+                    "leave one out."
+                )
+        if self.cross_localness_layers and self.localness_window is None:
+            raise ValueError(
+                f"`cross_localness_layers` ({self.cross_localness_layers}) has no effect without a "
+                "`localness_window`: cross-attention has no other."
+            )
         layers = self.localness_layers or self.decoder_localness_layers
-        if layers and not _long_form("encoder", vars(self)):
+        if layers and not _short_form_specification("encoder", vars(self)):
             off = "`local_window`, `head_area` and `localness_window` are off"
             logger.warning_once(f"Layers {layers} are to be local, but {off}.")
 
 
-def _long_form(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The specification that the flat fields amount to in a local layer of a part."""
-    fields = {name: getattr(CsanConfig, name) for name in _SHORT_FORM} | dict(fields)
+_LAYER_FIELDS = {
+    "encoder": "localness_layers",
+    "decoder": "decoder_localness_layers",
+    "cross": "cross_localness_layers",
+}
+_SETTINGS = (
+    "local_window",
+    "head_area",
+    "localness_window",
+    "head_boundary",
+    "localness_window_size",
+)
+_SHORT_FORM = (*_SETTINGS, *_LAYER_FIELDS.values())
+_FULL_ATTENTION: dict[str, Any] = {"local_window": None, "head_area": 1, "localness_window": None}
+
+
+def _lowest_layers(depth: int) -> range:
+    """The encoder layers that are local where nothing else is said (NAACL 2019, section 4.2)."""
+    return range(min(3, depth))
+
+
+def _short_form_specification(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The specification of a local layer of a part by the short form in `fields`."""
+    setting = {name: fields.get(name, getattr(CsanConfig, name)) for name in _SETTINGS}
     specification: dict[str, Any] = {}
-    if part != "cross" and fields["local_window"] is not None:
-        specification["window"] = fields["local_window"]
-    if part != "cross" and fields["head_area"] != 1:
+    if part != "cross" and setting["local_window"] is not None:
+        specification["window"] = setting["local_window"]
+    if part != "cross" and setting["head_area"] != 1:
         specification["head_area"] = {
-            "size": fields["head_area"],
-            "boundary": fields["head_boundary"],
+            "size": setting["head_area"],
+            "boundary": setting["head_boundary"],
         }
-    if fields["localness_window"] is not None:
+    if setting["localness_window"] is not None:
         specification["gaussian"] = {
-            "width": fields["localness_window"],
-            "size": fields["localness_window_size"],
+            "width": setting["localness_window"],
+            "size": setting["localness_window_size"],
         }
     return specification
 
 
-_LAYER_FIELDS = {part: f"{part}_localness_layers".removeprefix("encoder_") for part in PARTS}
-_LOCAL_BY_DEFAULT = 3
-"""Encoder layers, from the lowest, that are local where nothing else is said (NAACL 2019, section
-4.2).
-"""
-_SHORT_FORM: tuple[str, ...] = ("local_window", "head_area", "localness_window", "head_boundary")
-_SHORT_FORM += ("localness_window_size", *_LAYER_FIELDS.values())
-_FULL_ATTENTION: dict[str, Any] = {"local_window": None, "head_area": 1, "localness_window": None}
+def _with_short_form(
+    specification: Mapping[str, Any], part: str, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A preset's specification together with the short form in `fields`."""
+    composed = {**specification, **_short_form_specification(part, fields)}
+    tables = composed.get("relative_positions")
+    if "head_area" in composed and isinstance(tables, Mapping) and tables.get("per_head"):
+        # The heads of an area share one softmax, and so the tables
+        composed["relative_positions"] = {**tables, "per_head": False}
+    return composed
+
 
 CsanConfig.register_for_auto_class()
 

@@ -216,9 +216,11 @@ class RelativeBiasTerm(Term):
         all beyond.
         """
         buckets = self.table.shape[-1] if self.causal else self.table.shape[-1] // 2
-        far, exact = distance.abs(), buckets // 2
-        spread = (buckets - exact) / math.log(self.max_distance / exact)
-        wide = exact + (torch.log(far.clamp(min=1).float() / exact) * spread).long()
+        exact = buckets // 2
+        far = distance.abs()
+        # In T5's order of operations: another order rounds some edges into the next bucket
+        share = torch.log(far.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        wide = exact + (share * (buckets - exact)).long()
         place = torch.where(far < exact, far, wide.clamp(max=buckets - 1))
         return place if self.causal else place + buckets * (distance > 0)
 

@@ -38,7 +38,9 @@ class GaussianTerm(Term):
     def energy(self, cells: Cells) -> Tensor:
         """G, float32 or better."""
         center, width = cells.of_query(self.center), cells.of_query(self.width)
-        sigma = at_least_float32(width).clamp(min=MINIMUM_WINDOW) / 2
+        width = at_least_float32(width)
+        # Not clamp, which from torch 2.15 on has no gradient where a width is the floor
+        sigma = width.masked_fill(width < MINIMUM_WINDOW, MINIMUM_WINDOW) / 2
         return -0.5 * ((cells.key_position - at_least_float32(center)) / sigma) ** 2
 
 

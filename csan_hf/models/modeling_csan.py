@@ -291,7 +291,6 @@ class _CsanStack(CsanPreTrainedModel):
         embeddings: torch.Tensor,
         offset: int | torch.Tensor,
         masks: AttentionMasks,
-        layerdrop: float,
         *args: Any,
         **kwargs: Any,
     ) -> torch.Tensor:
@@ -302,6 +301,9 @@ class _CsanStack(CsanPreTrainedModel):
             )
         embeddings = self.layernorm_embedding(embeddings)
         hidden_states = drop(embeddings, self.config.dropout, self.training)
+        layerdrop = self.config.encoder_layerdrop
+        if self.layer_class.part == "decoder":
+            layerdrop = self.config.decoder_layerdrop
         may_drop = self.training and layerdrop > 0
         for layer in self.layers:
             if may_drop and torch.compiler.is_compiling():
@@ -346,13 +348,7 @@ class CsanEncoder(_CsanStack):
             length=embeddings.shape[1],
             inputs_embeds=embeddings,
         )
-        hidden_states = self._run(
-            embeddings,
-            0,
-            masks,
-            self.config.encoder_layerdrop,
-            output_attentions=output_attentions,
-        )
+        hidden_states = self._run(embeddings, 0, masks, output_attentions=output_attentions)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
@@ -425,7 +421,6 @@ class CsanDecoder(_CsanStack):
             embeddings,
             offset,
             masks,
-            self.config.decoder_layerdrop,
             encoder_hidden_states,  # by position, so that gradient checkpointing sees them
             encoder_attention_mask=cross_masks,
             cache=cache,

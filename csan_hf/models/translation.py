@@ -15,23 +15,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedConfig
 from transformers.utils import ModelOutput, cached_file, logging
 
 logger = logging.get_logger(__name__)
 
 TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
 
-_TASK_WITH_LANGUAGES = re.compile(r"translation_(.+)_to_(.+)")
+_TRANSLATION_TASK = re.compile(r"translation_.+_to_.+")  # in T5's config.task_specific_params
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _LANGUAGE_ARGUMENTS = ("decoder_start_token_id", "forced_bos_token_id")
 _LANGUAGES = ("src_lang", "tgt_lang")
 _SOURCE_ARGUMENTS = (*_LANGUAGES, "prefix", "truncation")
 _TEXT_ARGUMENTS = ("return_tensors", "clean_up_tokenization_spaces")
-_tokenizer_language = (
-    threading.RLock()
-)  # a tokenizer has one source language at a time, whatever the threads ask for
+_NO_LIMIT = 10**9  # tokens; transformers writes 1e30
+# A tokenizer has one source language at a time, whatever the threads ask for
+_tokenizer_language = threading.RLock()
 
 
 def check_text(text: Any) -> None:
@@ -43,6 +43,39 @@ def check_text(text: Any) -> None:
     if half := re.search(r"[\ud800-\udfff]", text):
         where = f"{half[0]!a} at character {half.start()}, half of a surrogate pair"
         raise ValueError(f"A text to translate holds {where}; replace or remove it: {text!a:.80}")
+
+
+def max_positions(config: PreTrainedConfig) -> int | None:
+    """Tokens of the longest text that a model has positions for; None = any number."""
+    if getattr(config, "sinusoids", "") is None:  # a CSAN without absolute positions
+        return None
+    for name in ("max_position_embeddings", "max_encoder_position_embeddings"):
+        if hasattr(config, name):
+            return getattr(config, name)
+    return None
+
+
+def language_id(tokenizer: Any, language: str) -> int:
+    """Returns the token of a language in a multilingual tokenizer.
+
+    Raises:
+        ValueError: The tokenizer does not know the language.
+    """
+    codes = getattr(tokenizer, "lang_code_to_id", None)
+    if not codes:  # NLLB has no table: its codes are special tokens
+        codes = {
+            token: tokenizer.convert_tokens_to_ids(token)
+            for token in tokenizer.all_special_tokens
+            if re.fullmatch(r"[a-z]{2,3}_\w{2,4}", token)
+        }
+    if language in codes:
+        return codes[language]
+    close = [code for code in codes if code.startswith(language)]
+    close = close or difflib.get_close_matches(language, codes)
+    hint = f"It knows {', '.join(codes)}."
+    if close:
+        hint = f"Did you mean {' or '.join(map(repr, close))}?"
+    raise ValueError(f"{type(tokenizer).__name__} has no language {language!r}. {hint}")
 
 
 class TranslationPipeline(Pipeline):
@@ -88,9 +121,10 @@ class TranslationPipeline(Pipeline):
     """
 
     _pipeline_calls_generate = True
-    _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = (
-        False  # type: ignore
-    )
+    _load_processor: Any = False
+    _load_image_processor: Any = False
+    _load_video_processor: Any = False
+    _load_feature_extractor: Any = False
     _load_tokenizer: Any = True
     model: Any
     tokenizer: Any
@@ -99,84 +133,64 @@ class TranslationPipeline(Pipeline):
         super().__init__(*args, **kwargs)
         if self.tokenizer is None:
             raise ValueError(f"{type(self).__name__} needs a tokenizer: pass tokenizer=.")
-        self.tokenizer.padding_side = (
-            "right"  # on the left it would shift the positions of shorter sources
-        )
-        if task := _TASK_WITH_LANGUAGES.fullmatch(self.task or ""):
-            languages = {"src_lang": task[1], "tgt_lang": task[2]}
-            self._preprocess_params = {**languages, **self._preprocess_params}
-            self._forward_params = {**languages, **self._forward_params}
-        self.target_tokenizer = (
-            target_tokenizer if target_tokenizer is not None else self._find_target_tokenizer()
-        )
+        # On the left it would shift the positions of shorter sources
+        self.tokenizer.padding_side = "right"
+        self.target_tokenizer = target_tokenizer
+        if target_tokenizer is None:
+            self.target_tokenizer = self._find_target_tokenizer()
 
     def _find_target_tokenizer(self) -> Any:
         """Returns the tokenizer of the target language: the joint one, or the checkpoint's second
         one.
         """
-        config, name = self.model.config, self.model.name_or_path
-        sizes = getattr(config, "vocab_size", None), getattr(config, "decoder_vocab_size", None)
-        if (shared := getattr(config, "share_encoder_decoder_embeddings", None)) is None:
-            shared = sizes[1] in (None, sizes[0])
+        config = self.model.config
+        source_size = getattr(config, "vocab_size", None)
+        target_size = getattr(config, "decoder_vocab_size", None)
+        shared = getattr(config, "share_encoder_decoder_embeddings", None)
+        if shared is None:
+            shared = target_size in (None, source_size)
         # MarianTokenizer with separate vocabularies holds both and decodes with the right one by
         # itself
         if shared or getattr(self.tokenizer, "separate_vocabs", False):
             return self.tokenizer
-        places = [
-            place
-            for place in dict.fromkeys([name, getattr(self.tokenizer, "name_or_path", "")])
-            if place
-        ]
-        commit = os.path.basename(
-            os.path.dirname(__file__)
-        )  # of the Hub: a folder of its name holds this file
-        where = {
+        # A file of a Hub repository lies in a folder with the name of its commit
+        commit = os.path.basename(os.path.dirname(__file__))
+        where: dict[str, Any] = {
             "subfolder": TARGET_TOKENIZER_SUBFOLDER,
             "revision": commit if len(commit) == 40 else "main",
         }
-        file, reason = "tokenizer_config.json", None
-        for place in places:
+        names = [self.model.name_or_path, getattr(self.tokenizer, "name_or_path", "")]
+        names = list(filter(None, dict.fromkeys(names)))
+        reason = None
+        for name in names:
             try:
-                if (
-                    cached_file(place, file, _raise_exceptions_for_missing_entries=False, **where)
-                    is not None
-                ):
-                    return AutoTokenizer.from_pretrained(place, trust_remote_code=False, **where)
-            except (
-                OSError,
-                ValueError,
-            ) as error:  # no such folder or repository, no connection, or code of its own
+                file = cached_file(
+                    name,
+                    "tokenizer_config.json",
+                    _raise_exceptions_for_missing_entries=False,
+                    **where,
+                )
+                if file is not None:
+                    return AutoTokenizer.from_pretrained(name, trust_remote_code=False, **where)
+            # No such folder or repository, no connection, or code of its own
+            except (OSError, ValueError) as error:
                 reason = error
-        if reason is None and sizes[0] == sizes[1]:
-            return (
-                self.tokenizer
-            )  # one vocabulary, of which source and target have embeddings of their own
+        if reason is None and source_size == target_size:
+            return self.tokenizer  # one vocabulary, with two tables of embeddings
         raise ValueError(
             "The model has separate source and target vocabularies, but no target tokenizer can "
             f"be loaded from the folder {TARGET_TOKENIZER_SUBFOLDER!r} of "
-            f"{' or '.join(map(repr, places)) or 'a checkpoint'}: pass it as target_tokenizer=."
+            f"{' or '.join(map(repr, names)) or 'a checkpoint'}: pass it as target_tokenizer=."
         ) from reason
-
-    @property
-    def _positions(self) -> int | None:
-        if (
-            getattr(self.model.config, "sinusoids", "") is None
-        ):  # a CSAN without absolute positions takes any length
-            return None
-        config = self.model.config
-        return getattr(
-            config,
-            "max_position_embeddings",
-            getattr(config, "max_encoder_position_embeddings", None),
-        )
 
     @property
     def source_limit(self) -> int | None:
         """The tokens of the longest source that the model and its tokenizer take, special ones
         included.
         """
-        limit = min(self._positions or 10**9, self.tokenizer.model_max_length)
-        return None if limit >= 10**9 else limit  # transformers writes 1e30 for "none"
+        positions = max_positions(self.model.config) or _NO_LIMIT
+        limit = min(positions, self.tokenizer.model_max_length)
+        return limit if limit < _NO_LIMIT else None
 
     def _language_settings(
         self, src_lang: str | None, tgt_lang: str | None
@@ -184,26 +198,25 @@ class TranslationPipeline(Pipeline):
         """Returns what tells the model its languages: a prefix of the source, and arguments of
         `generate`.
         """
-        tokenizer, config = self.tokenizer, self.model.config
+        tokenizer = self.tokenizer
+        config = self.model.config
         if hasattr(tokenizer, "src_lang"):  # of a multilingual model
-            if (tgt_lang := tgt_lang or tokenizer.tgt_lang) is None:
+            tgt_lang = tgt_lang or tokenizer.tgt_lang
+            if tgt_lang is None:
                 return "", {}
-            starts = type(tokenizer).__name__ in _LANGUAGE_STARTS_DECODER
-            return "", {
-                "decoder_start_token_id" if starts else "forced_bos_token_id": self._language_id(
-                    tgt_lang
-                )
-            }
+            name = "forced_bos_token_id"
+            if type(tokenizer).__name__ in _LANGUAGE_STARTS_DECODER:
+                name = "decoder_start_token_id"
+            return "", {name: language_id(tokenizer, tgt_lang)}
         tasks = getattr(config, "task_specific_params", None) or {}
-        translations = [name for name in tasks if _TASK_WITH_LANGUAGES.fullmatch(name)]
-        if (task := f"translation_{src_lang}_to_{tgt_lang}") in translations:
+        translations = list(filter(_TRANSLATION_TASK.fullmatch, tasks))
+        task = f"translation_{src_lang}_to_{tgt_lang}"
+        if task in translations:
             settings = dict(tasks[task])
             return settings.pop("prefix", ""), settings
         mark = f">>{tgt_lang}<<"
-        if tgt_lang is not None and tokenizer.convert_tokens_to_ids(mark) not in (
-            None,
-            tokenizer.unk_token_id,
-        ):
+        no_token = (None, tokenizer.unk_token_id)
+        if tgt_lang is not None and tokenizer.convert_tokens_to_ids(mark) not in no_token:
             return f"{mark} ", {}
         prefix = getattr(config, "prefix", None) or ""
         if translations and not prefix:
@@ -211,7 +224,7 @@ class TranslationPipeline(Pipeline):
                 "Pass src_lang and tgt_lang, or prefix: this model knows "
                 f"{', '.join(translations)}."
             )
-        elif tgt_lang is not None and not _TASK_WITH_LANGUAGES.fullmatch(self.task or ""):
+        elif tgt_lang is not None:
             logger.warning_once(
                 f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary names no languages."
             )
@@ -224,52 +237,31 @@ class TranslationPipeline(Pipeline):
         """
         tokenizer = self.tokenizer
         with _tokenizer_language:
-            own = getattr(tokenizer, "src_lang", None)
-            if src_lang is None or src_lang == own or not hasattr(tokenizer, "src_lang"):
+            default = getattr(tokenizer, "src_lang", None)
+            if src_lang in (None, default) or not hasattr(tokenizer, "src_lang"):
                 yield
                 return
-            self._language_id(src_lang)
+            language_id(tokenizer, src_lang)
             tokenizer.src_lang = src_lang
             try:
                 yield
             finally:
-                tokenizer.src_lang = own
-
-    def _language_id(self, language: str) -> int:
-        tokenizer = self.tokenizer
-        known = getattr(
-            tokenizer, "lang_code_to_id", None
-        ) or {  # NLLB has no table: its codes are special tokens
-            token: tokenizer.convert_tokens_to_ids(token)
-            for token in tokenizer.all_special_tokens
-            if re.fullmatch(r"[a-z]{2,3}_\w{2,4}", token)
-        }
-        if language in known:
-            return known[language]
-        close = [code for code in known if code.startswith(language)] or difflib.get_close_matches(
-            language, known
-        )
-        hint = (
-            f"Did you mean {' or '.join(map(repr, close))}?"
-            if close
-            else f"It knows {', '.join(known)}."
-        )
-        raise ValueError(f"{type(tokenizer).__name__} has no language {language!r}. {hint}")
+                tokenizer.src_lang = default
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict, dict, dict]:
         """Sorts a call's arguments: what is not the pipeline's own goes to `generate`, which checks
         it.
         """
-        before, languages, after = (
-            {name: value for name in names if (value := kwargs.get(name)) is not None}
-            for names in (_SOURCE_ARGUMENTS, _LANGUAGES, _TEXT_ARGUMENTS)
-        )
-        rest = {
+        generate = {
             name: value
             for name, value in kwargs.items()
             if name not in (*_SOURCE_ARGUMENTS, *_TEXT_ARGUMENTS)
         }
-        return before, {**languages, **rest}, after
+        return (
+            _chosen(kwargs, _SOURCE_ARGUMENTS),
+            {**_chosen(kwargs, _LANGUAGES), **generate},
+            _chosen(kwargs, _TEXT_ARGUMENTS),
+        )
 
     def __call__(  # type: ignore[override]
         self, inputs: str | Sequence[str] | Iterable[str], **kwargs: Any
@@ -300,14 +292,12 @@ class TranslationPipeline(Pipeline):
         """
         if not isinstance(inputs, Sequence) or isinstance(inputs, str):
             return super().__call__(inputs, **kwargs)
-        results = (
-            super().__call__(list(inputs), **kwargs) if inputs else []
-        )  # of tuples and dataset columns too
-        return (
-            [result[0] for result in results]
-            if all(len(result) == 1 for result in results)
-            else results
-        )
+        if not inputs:
+            return []
+        results = super().__call__(list(inputs), **kwargs)  # of tuples and dataset columns, too
+        if all(len(result) == 1 for result in results):
+            return [result[0] for result in results]
+        return results
 
     def _tokenize(
         self, text: str, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
@@ -315,7 +305,8 @@ class TranslationPipeline(Pipeline):
         """Calls the tokenizer with a text as the model is to see it: after its prefix, marked with
         its language.
         """
-        if (prefix := kwargs.pop("prefix", None)) is None:
+        prefix = kwargs.pop("prefix", None)
+        if prefix is None:
             prefix = self._language_settings(src_lang, tgt_lang)[0]
         with self.source_language(src_lang):
             return self.tokenizer(prefix + text, **kwargs)
@@ -325,19 +316,23 @@ class TranslationPipeline(Pipeline):
     ) -> dict[str, Any]:
         """Tokenizes a text: `input_ids` [1, J], `attention_mask` [1, J] and `is_empty` [1]."""
         check_text(text)
-        limit: dict[str, Any] = (
-            {"max_length": self.source_limit} if truncation and self.source_limit else {}
-        )
+        limit = self.source_limit if truncation else None
         encoded = self._tokenize(
-            text, **languages, truncation=truncation, return_tensors="pt", **limit
+            text,
+            **languages,
+            truncation=truncation,
+            return_tensors="pt",
+            max_length=limit,
         )
-        input_ids, attention_mask = encoded["input_ids"], encoded["attention_mask"]
+        input_ids = encoded["input_ids"]
+        attention_mask = encoded["attention_mask"]
         if input_ids.shape[1] == 0:  # an empty text and a tokenizer that adds no end of sentence
             input_ids = torch.full((1, 1), self.tokenizer.pad_token_id or 0)
             attention_mask = torch.ones_like(input_ids)
-        if self._positions is not None and input_ids.shape[1] > self._positions:
+        positions = max_positions(self.model.config)
+        if positions is not None and input_ids.shape[1] > positions:
             logger.warning(
-                f"A source has {input_ids.shape[1]} tokens, the model {self._positions} positions: "
+                f"A source has {input_ids.shape[1]} tokens, the model {positions} positions: "
                 f"split it into sentences, or pass truncation=True to cut it: {text!r:.80}"
             )
         is_empty = torch.tensor([not text.strip()])
@@ -355,57 +350,25 @@ class TranslationPipeline(Pipeline):
         **generate_kwargs: Any,
     ) -> Any:
         """Generates `output_ids` [B, R, T] for `input_ids` [B, J], R = `num_return_sequences`."""
-        model_inputs = dict(model_inputs)
-        is_empty = model_inputs.pop("is_empty")
+        inputs = dict(model_inputs)
+        is_empty = inputs.pop("is_empty")
         chosen = self._get_set_generation_params(self._prepare_generate_kwargs(generate_kwargs))
-        settings = {
-            name: value
-            for name, value in self._language_settings(src_lang, tgt_lang)[1].items()
-            if name not in generate_kwargs and (name in _LANGUAGE_ARGUMENTS or name not in chosen)
-        }
-        asked = {**chosen, **settings}
-        free = asked.get("forced_bos_token_id") is None and hasattr(self.tokenizer, "src_lang")
-        special = (
-            self.tokenizer.eos_token_id,
-            self.tokenizer.bos_token_id,
-            self.tokenizer.pad_token_id,
-            None,
-        )
-        if (
-            free and asked.get("decoder_start_token_id") in special
-        ):  # the model would choose a language by itself
-            raise ValueError(
-                f"{type(self.model).__name__} knows several languages: pass tgt_lang= (and "
-                "src_lang=)."
-            )
-        if (asked.get("max_new_tokens") or asked.get("max_length")) is None:
-            lengths, positions = model_inputs["attention_mask"].sum(-1), self._positions or 10**9
-            bounds = (
-                2 * lengths + 50
-            )  # within the positions, unless the model has extended them for the source
-            bounds = torch.where(
-                lengths > positions, bounds, bounds.clamp(max=max(positions - 1, 1))
-            )
-            prompt = generate_kwargs.get("decoder_input_ids")
-            limits = bounds + (1 if prompt is None else prompt.shape[-1])
-
-            def at_own_limit(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-                """Stops the hypotheses [B · beams, T] of each sentence at its own length, as
-                without neighbours.
-                """
-                return input_ids.shape[1] >= limits.repeat_interleave(
-                    input_ids.shape[0] // len(limits)
-                )
-
-            settings["max_new_tokens"] = int(bounds.max())
-            others = generate_kwargs.get("stopping_criteria") or []
-            generate_kwargs = {**generate_kwargs, "stopping_criteria": [*others, at_own_limit]}
-        elif asked.get("max_new_tokens") and generate_kwargs.get("max_length") is None:
-            settings["max_length"] = (
-                None  # or generate would warn, in every batch, that it is not heeded
-            )
+        settings = {}
+        for name, value in self._language_settings(src_lang, tgt_lang)[1].items():
+            is_chosen = name not in _LANGUAGE_ARGUMENTS and name in chosen
+            if name not in generate_kwargs and not is_chosen:
+                settings[name] = value
+        options = {**chosen, **settings}
+        self._check_target_language(options)
+        if (options.get("max_new_tokens") or options.get("max_length")) is None:
+            limits = self._length_limits(inputs["attention_mask"])
+            settings["max_new_tokens"] = int(limits.max())
+            generate_kwargs = self._with_limits(generate_kwargs, limits)
+        elif options.get("max_new_tokens") and generate_kwargs.get("max_length") is None:
+            # Or generate would warn, in every batch, that it is not heeded
+            settings["max_length"] = None
         output = self.model.generate(
-            **model_inputs, **self._prepare_generate_kwargs(generate_kwargs, **settings)
+            **inputs, **self._prepare_generate_kwargs(generate_kwargs, **settings)
         )
         output_ids = output["sequences"] if isinstance(output, ModelOutput) else output
         output_ids = output_ids.reshape(len(is_empty), -1, output_ids.shape[-1])
@@ -413,23 +376,61 @@ class TranslationPipeline(Pipeline):
             self._warn_of_cut_translations(output_ids[~is_empty.to(output_ids.device)])
         return {"output_ids": output_ids, "is_empty": is_empty}
 
+    def _check_target_language(self, options: dict[str, Any]) -> None:
+        """Raises `ValueError` where a multilingual model would choose the language by itself."""
+        tokenizer = self.tokenizer
+        if not hasattr(tokenizer, "src_lang") or options.get("forced_bos_token_id") is not None:
+            return
+        no_language = (
+            None,
+            tokenizer.eos_token_id,
+            tokenizer.bos_token_id,
+            tokenizer.pad_token_id,
+        )
+        if options.get("decoder_start_token_id") in no_language:
+            raise ValueError(
+                f"{type(self.model).__name__} knows several languages: pass tgt_lang= (and "
+                "src_lang=)."
+            )
+
+    def _length_limits(self, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Returns how many tokens [B] each translation may have."""
+        lengths = attention_mask.sum(-1)
+        limits = 2 * lengths + 50
+        positions = max_positions(self.model.config)
+        if positions is None:
+            return limits
+        # A model that has extended its positions for the source has done so for the target
+        within = limits.clamp(max=max(positions - 1, 1))
+        return torch.where(lengths > positions, limits, within)
+
+    def _with_limits(self, generate_kwargs: dict[str, Any], limits: torch.Tensor) -> dict[str, Any]:
+        """Adds a criterion that stops each sentence at its own limit, as without neighbours."""
+        prompt = generate_kwargs.get("decoder_input_ids")
+        lengths = limits + (1 if prompt is None else prompt.shape[-1])
+
+        def at_own_limit(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+            """Whether the hypotheses [B · beams, T] of each sentence are at its limit."""
+            beams = input_ids.shape[0] // len(lengths)
+            return input_ids.shape[1] >= lengths.repeat_interleave(beams)
+
+        criteria = generate_kwargs.get("stopping_criteria") or []
+        return {**generate_kwargs, "stopping_criteria": [*criteria, at_own_limit]}
+
     def _warn_of_cut_translations(self, output_ids: torch.Tensor) -> None:
         """Warns of translations [B, R, T] that have no end, because they are as long as they may
         be.
         """
         config = self.model.generation_config
-        eos = config.eos_token_id
-        if (
-            eos is None
-            or torch.isin(output_ids[..., 1:], torch.tensor(eos).to(output_ids)).any(-1).all()
-        ):
+        if config.eos_token_id is None:
+            return
+        ends = torch.tensor(config.eos_token_id).to(output_ids)
+        if torch.isin(output_ids[..., 1:], ends).any(-1).all():
             return
         longest = config.max_new_tokens or config.max_length
-        bound = (
-            f"the {longest} tokens of the model's generation config"
-            if longest
-            else "2 · source tokens + 50"
-        )
+        bound = "2 · source tokens + 50"
+        if longest:
+            bound = f"the {longest} tokens of the model's generation config"
         logger.warning_once(
             f"A translation had not ended at {bound} and is cut there; pass a larger max_length."
         )
@@ -441,15 +442,20 @@ class TranslationPipeline(Pipeline):
         clean_up_tokenization_spaces: bool = False,
     ) -> list[dict[str, Any]]:
         """Decodes one sentence's `output_ids` [1, R, T] into R dicts."""
-        sequences, is_empty = model_outputs["output_ids"][0], bool(model_outputs["is_empty"][0])
+        sequences = model_outputs["output_ids"][0]
+        if model_outputs["is_empty"][0]:
+            sequences = sequences[:, :0]
         if return_tensors:
-            return [{"translation_token_ids": ids[:0] if is_empty else ids} for ids in sequences]
-        how = {
-            "skip_special_tokens": True,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
-        texts = ["" if is_empty else self.target_tokenizer.decode(ids, **how) for ids in sequences]
-        return [{"translation_text": text} for text in texts]
+            return [{"translation_token_ids": ids} for ids in sequences]
+        results = []
+        for ids in sequences:
+            text = self.target_tokenizer.decode(
+                ids,
+                skip_special_tokens=True,
+                clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+            )
+            results.append({"translation_text": text})
+        return results
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizers and this code, so that the pipeline loads with
@@ -461,6 +467,10 @@ class TranslationPipeline(Pipeline):
                 os.path.join(save_directory, TARGET_TOKENIZER_SUBFOLDER)
             )
         super().save_pretrained(save_directory, **kwargs)
+
+
+def _chosen(options: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: options[name] for name in names if options.get(name) is not None}
 
 
 # What `save_pretrained` writes into config.custom_pipelines. Registering a pipeline sets it too,

@@ -4,21 +4,15 @@
 """
 
 from ..models.translation import TranslationPipeline
-from .tasks import (
-    TASK,
-    register,
-    remove_translation_tasks,
-    restore_translation_tasks,
-    translation_pipeline,
-)
+from .ensemble import EnsembleForConditionalGeneration
+from .tasks import TASK, register, translation_pipeline
 from .texts import TextTranslationPipeline
 
 __all__ = [
     "TASK",
+    "EnsembleForConditionalGeneration",
     "TextTranslationPipeline",
     "TranslationPipeline",
     "register",
-    "remove_translation_tasks",
-    "restore_translation_tasks",
     "translation_pipeline",
 ]

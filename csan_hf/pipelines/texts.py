@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
 from .search import search_by_default
@@ -20,6 +21,7 @@ from .sentences import SplitText, sentences_of, split_text
 logger = logging.get_logger(__name__)
 
 _WINDOW_IN_BATCHES = 16
+_NO_TOKEN = -1
 
 
 class TextTranslationPipeline(TranslationPipeline):
@@ -27,7 +29,7 @@ class TextTranslationPipeline(TranslationPipeline):
     translates.
 
     ```python
-    translator = translation_pipeline("facebook/nllb-200-distilled-600M", src_lang="eng_Latn", tgt_lang="deu_Latn")
+    translator = translation_pipeline("facebook/m2m100_418M", src_lang="en", tgt_lang="de")
     translator(open("book.txt").read(), batch_size=16)[0]["translation_text"]
     ```
 
@@ -65,11 +67,9 @@ class TextTranslationPipeline(TranslationPipeline):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.split_texts, self.return_scores, self.return_alignments = (
-            split_texts,
-            return_scores,
-            return_alignments,
-        )
+        self.split_texts = split_texts
+        self.return_scores = return_scores
+        self.return_alignments = return_alignments
         self.check_coverage = check_coverage
 
     def _sanitize_parameters(
@@ -120,7 +120,6 @@ class TextTranslationPipeline(TranslationPipeline):
             ImportError: A line is too long for the model, and the sentence splitter is not
                 installed.
         """
-        batch_size = batch_size or self._batch_size or 1
         alignments = self.return_alignments if return_alignments is None else return_alignments
         gives_attention = getattr(self.model, "gives_attention", True)
         if alignments and not (gives_attention and self.model.config.model_type in FAMILIES):
@@ -128,17 +127,16 @@ class TextTranslationPipeline(TranslationPipeline):
                 f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
                 f"{type(self.model).__name__}, for which there is csan_hf.analysis.align."
             )
-        coverage = self.check_coverage if check_coverage is None else check_coverage
         options = {
             **kwargs,
-            "batch_size": batch_size,
+            "batch_size": batch_size or self._batch_size or 1,
             "return_alignments": alignments,
-            "check_coverage": coverage,
+            "check_coverage": self.check_coverage if check_coverage is None else check_coverage,
         }
         # Sources that are to be cut are not split, nor are those whose translations, as tokens,
         # cannot be joined
-        own = {**self._preprocess_params, **self._postprocess_params, **kwargs}
-        whole = own.get("truncation") or own.get("return_tensors")
+        settings = {**self._preprocess_params, **self._postprocess_params, **kwargs}
+        whole = settings.get("truncation") or settings.get("return_tensors")
         if whole or not (self.split_texts if split_texts is None else split_texts):
             options["split_texts"] = False
         if self.return_scores if return_scores is None else return_scores:
@@ -147,25 +145,23 @@ class TextTranslationPipeline(TranslationPipeline):
             return self._translate([inputs], **options)[0]
         if isinstance(inputs, Sequence):
             results = self._translate(list(inputs), **options)
-            return (
-                [result[0] for result in results]
-                if all(len(result) == 1 for result in results)
-                else results
-            )
-        if isinstance(inputs, Mapping) or not (
-            hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")
-        ):
+            if all(len(result) == 1 for result in results):
+                return [result[0] for result in results]
+            return results
+        is_iterable = hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")
+        if isinstance(inputs, Mapping) or not is_iterable:
             check_text(inputs)  # neither a text nor several
         return self._stream(inputs, **options)
 
     def _stream(
-        self, inputs: Iterable[str], *, batch_size: int, **options: Any
+        self, inputs: Any, *, batch_size: int, **options: Any
     ) -> Iterator[list[dict[str, Any]]]:
         """Translates texts as they come, few at a time."""
-        # torch data sets may have only __getitem__ and __len__
-        texts = iter(
-            inputs if hasattr(inputs, "__iter__") else (inputs[i] for i in range(len(inputs)))
-        )  # type: ignore
+        texts: Iterator[str]
+        if hasattr(inputs, "__iter__"):
+            texts = iter(inputs)
+        else:  # of torch, data sets may have __getitem__ and __len__ alone
+            texts = (inputs[number] for number in range(len(inputs)))
         size = 1 if batch_size == 1 else _WINDOW_IN_BATCHES * batch_size
         while window := list(islice(texts, size)):
             yield from self._translate(window, batch_size=batch_size, **options)
@@ -182,49 +178,69 @@ class TextTranslationPipeline(TranslationPipeline):
         """Translates texts: for each a list of `num_return_sequences` results."""
         for text in texts:
             check_text(text)
-        count = self.token_counter(**options)
-        splits = (
-            self.split(texts, **options)
-            if split_texts
-            else [SplitText((text,), ("", "")) for text in texts]
-        )
+        if split_texts:
+            splits = self.split(texts, **options)
+        else:
+            splits = [SplitText((text,), ("", "")) for text in texts]
         segments = [segment for split in splits for segment in split.segments]
-        order = sorted(range(len(segments)), key=lambda number: -count(segments[number]))
-        found: list[Any] = [None] * len(segments)
-        results = self.translate_segments(
-            [segments[number] for number in order], batch_size=batch_size, **options
-        )
-        for number, result in zip(order, results, strict=True):
-            found[number] = result
+        translations = self._translate_by_length(segments, batch_size=batch_size, **options)
         if return_alignments:
-            flat = [
-                (segment, result)
-                for segment, several in zip(segments, found, strict=True)
-                for result in several
-            ]
-            pairs = [(segment, result["translation_text"]) for segment, result in flat]
-            for (_, result), alignment in zip(
-                flat, self._align(pairs, batch_size, options), strict=True
-            ):
-                result["alignment"] = alignment.links()
-        parts = iter(found)
+            self._add_alignments(segments, translations, batch_size, options)
+        remaining = iter(translations)
         return [
-            self.join(split, list(islice(parts, len(split.segments))), options) for split in splits
+            self.join(split, list(islice(remaining, len(split.segments))), options)
+            for split in splits
         ]
+
+    def _translate_by_length(
+        self, segments: list[str], **options: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Translates the longest segments first; returns results in the order of the segments."""
+        count = self.token_counter(**options)
+        order = sorted(range(len(segments)), key=lambda number: -count(segments[number]))
+        results = self.translate_segments([segments[number] for number in order], **options)
+        by_number = dict(zip(order, results, strict=True))
+        return [by_number[number] for number in range(len(segments))]
+
+    def _add_alignments(
+        self,
+        segments: list[str],
+        translations: list[list[dict[str, Any]]],
+        batch_size: int,
+        options: dict[str, Any],
+    ) -> None:
+        results = []
+        pairs = []
+        for segment, sequences in zip(segments, translations, strict=True):
+            for result in sequences:
+                results.append(result)
+                pairs.append((segment, result["translation_text"]))
+        alignments = self._align(pairs, batch_size, options)
+        for result, alignment in zip(results, alignments, strict=True):
+            result["alignment"] = alignment.links()
 
     def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
         """Splits texts into what the model takes; options are a call's: languages and prefix
         matter.
         """
         limit = None if options.get("truncation") else self.source_limit
-        how: Any = {"count_tokens": self.token_counter(**options), "limit": limit}
-        return [split_text(text, **how, language=self._language_of(options)) for text in texts]
+        count_tokens = self.token_counter(**options)
+        language = self._language_of(options)
+        return [
+            split_text(text, count_tokens=count_tokens, limit=limit, language=language)
+            for text in texts
+        ]
+
+    def _source_language(self, options: dict[str, Any]) -> str | None:
+        """The source language of a call or of the pipeline; None = the tokenizer's."""
+        return options.get("src_lang") or self._preprocess_params.get("src_lang")
 
     def _language_of(self, options: dict[str, Any]) -> str | None:
-        own = (getattr(self.tokenizer, name, None) for name in ("src_lang", "source_lang"))
-        return next(
-            filter(None, [options.get("src_lang"), self._preprocess_params.get("src_lang"), *own]),
-            None,
+        """The language of the sources, as far as call, pipeline or tokenizer tell."""
+        return (
+            self._source_language(options)
+            or getattr(self.tokenizer, "src_lang", None)
+            or getattr(self.tokenizer, "source_lang", None)
         )
 
     def translate_segments(
@@ -239,9 +255,8 @@ class TextTranslationPipeline(TranslationPipeline):
         [N][`num_return_sequences`].
         """
         sentences = self._sentences_to_check(segments, options) if check_coverage else []
-        self.call_count = (
-            0  # transformers advises batches where it is called often on a GPU: these are batches
-        )
+        # transformers advises batches where it is called often on a GPU: these are batches
+        self.call_count = 0
         results = super().__call__(list(segments), batch_size=batch_size, **options)
         results = [result if isinstance(result, list) else [result] for result in results]
         if any(sentences):
@@ -252,8 +267,8 @@ class TextTranslationPipeline(TranslationPipeline):
         """Returns a function that counts the tokens of a source, with its language and prefix; it
         remembers them.
         """
-        given = {**self._preprocess_params, **options}
-        how = {name: given.get(name) for name in ("src_lang", "tgt_lang", "prefix")}
+        settings = {**self._preprocess_params, **options}
+        how = {name: settings.get(name) for name in ("src_lang", "tgt_lang", "prefix")}
 
         @lru_cache(maxsize=100_000)
         def count(text: str) -> int:
@@ -267,19 +282,16 @@ class TextTranslationPipeline(TranslationPipeline):
         """Puts one text's results together: [segments][R] -> [R]."""
         if not results:  # an empty text, or one of white space alone
             chosen = self._get_set_generation_params(self._prepare_generate_kwargs(options))
-            return [
-                {"translation_text": split.gaps[0]}
-                for _ in range(chosen.get("num_return_sequences") or 1)
-            ]
+            count = chosen.get("num_return_sequences") or 1
+            return [{"translation_text": split.gaps[0]} for _ in range(count)]
         joined = []
         for sequence in zip(*results, strict=True):
             if "translation_text" not in sequence[0]:  # return_tensors: a single segment
                 joined.append(sequence[0])
                 continue
-            result: dict[str, Any] = {
-                "translation_text": split.join([part["translation_text"] for part in sequence])
-            }
-            if sequence[0].keys() > result.keys():
+            text = split.join([part["translation_text"] for part in sequence])
+            result: dict[str, Any] = {"translation_text": text}
+            if len(sequence[0]) > 1:  # scores or alignments
                 result["sentences"] = [
                     {"source_text": segment, **part}
                     for segment, part in zip(split.segments, sequence, strict=True)
@@ -289,51 +301,51 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def _align(
         self, pairs: list[tuple[str, str]], batch_size: int, options: dict[str, Any]
-    ) -> list[Any]:
-        from csan_hf.analysis.aligned_pairs import align_pairs  # few calls need it
-        from csan_hf.data import TokenizerPair
+    ) -> list[Alignment]:
+        from csan_hf.data import TokenizerPair  # slow to import, and few calls need it
 
         tokenizers = TokenizerPair(self.tokenizer, self.target_tokenizer)
-        with self.source_language(
-            options.get("src_lang") or self._preprocess_params.get("src_lang")
-        ):
+        with self.source_language(self._source_language(options)):
             return list(align_pairs(self.model, tokenizers, pairs, batch_size=batch_size))
 
     def _sentences_to_check(
         self, segments: Sequence[str], options: dict[str, Any]
     ) -> list[list[str]]:
         """The sentences of each segment that has several; raises before anything is translated."""
-        from csan_hf.analysis.tokenized_text import check_fast
-
-        option = next(
-            (name for name in ("truncation", "return_tensors") if options.get(name)), None
-        )
-        if option or not getattr(self.model, "gives_attention", True):
-            why = option or type(self.model).__name__
+        reason = None
+        if not getattr(self.model, "gives_attention", True):
+            reason = type(self.model).__name__
+        for option in ("return_tensors", "truncation"):
+            if options.get(option):
+                reason = option
+        if reason is not None:
             raise ValueError(
-                f"check_coverage reads the cross-attention to whole sources, which {why} does not "
-                "give."
+                f"check_coverage reads the cross-attention to whole sources, which {reason} does "
+                "not give."
             )
         check_fast(self.tokenizer, self.target_tokenizer)
-        split = [sentences_of(segment, self._language_of(options)) for segment in segments]
+        language = self._language_of(options)
+        split = [sentences_of(segment, language) for segment in segments]
         return [sentences if len(sentences) > 1 else [] for sentences in split]
 
     def _warn_of_omissions(
         self,
-        sentences: list[list[str]],
+        segments: list[list[str]],
         results: list[list[dict[str, Any]]],
         batch_size: int,
         options: dict[str, Any],
     ) -> None:
-        from csan_hf.analysis.coverage import uncovered_sentences
-
-        several = [(own, result[0]) for own, result in zip(sentences, results, strict=True) if own]
-        pairs = [("".join(own), result["translation_text"]) for own, result in several]
-        for (own, _), alignment in zip(
-            several, self._align(pairs, batch_size, options), strict=True
-        ):
-            for missing in uncovered_sentences(alignment, own):
-                sentence = own[missing].strip()[:60]
+        """Warns of sentences that the best translations hardly attend to; [] is not checked."""
+        checked = []
+        pairs = []
+        for sentences, sequences in zip(segments, results, strict=True):
+            if sentences:
+                checked.append(sentences)
+                pairs.append(("".join(sentences), sequences[0]["translation_text"]))
+        alignments = self._align(pairs, batch_size, options)
+        for sentences, alignment in zip(checked, alignments, strict=True):
+            for number in uncovered_sentences(alignment, sentences):
+                sentence = sentences[number].strip()[:60]
                 logger.warning(
                     f"A translation seems to leave out {sentence!r}. Translate it on a line of its "
                     "own."
@@ -366,35 +378,39 @@ class TextTranslationPipeline(TranslationPipeline):
         ).logits
         tokens = ids[:, 1:]
         scores = logits.float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
-        eos = self.model.generation_config.eos_token_id
-        ends = torch.isin(
-            tokens,
-            torch.tensor(eos if isinstance(eos, list) else [-1 if eos is None else eos]).to(ids),
-        )
-        tokenizer = self.target_tokenizer
-        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.pad_token_id}
-        counted = ends | ~torch.isin(tokens, torch.tensor(sorted(special)).to(ids))
-        counted &= ends.cumsum(-1) - ends.int() == 0  # nothing after the first end of sentence
-        real = counted & (
-            ends | tokens.ne(-1 if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
-        )
-        counted &= real.flip(-1).cumsum(-1).flip(-1) > 0  # padding that more follows was generated
-        total = (scores * counted).sum(-1).reshape(batch, returned)
+        counted = self._is_scored(tokens)
+        total = (scores * counted).sum(-1)
+        mean = total / counted.sum(-1).clamp(min=1)
         return {
-            "log_probability": total,
-            "score": total / counted.sum(-1).clamp(min=1).reshape(batch, returned),
+            "log_probability": total.reshape(batch, returned),
+            "score": mean.reshape(batch, returned),
         }
 
-    def postprocess(
+    def _is_scored(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Which of generated tokens [N, T] count: up to the first end, without languages."""
+        end = self.model.generation_config.eos_token_id
+        is_end = torch.isin(tokens, torch.tensor(_NO_TOKEN if end is None else end).to(tokens))
+        tokenizer = self.target_tokenizer
+        padding = _NO_TOKEN if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, padding}
+        is_special = torch.isin(tokens, torch.tensor(sorted(special)).to(tokens))
+        counted = is_end | ~is_special
+        counted &= is_end.cumsum(-1) - is_end.int() == 0  # nothing after the first end of sentence
+        real = counted & (is_end | tokens.ne(padding))
+        # Padding that more follows was generated
+        return counted & (real.flip(-1).cumsum(-1).flip(-1) > 0)
+
+    def postprocess(  # type: ignore[override]
         self, model_outputs: dict[str, torch.Tensor], **kwargs: Any
-    ) -> list[dict[str, Any]]:  # type: ignore[override]
+    ) -> list[dict[str, Any]]:
         """As in `TranslationPipeline`; with scores, each dict has its `log_probability` and
         `score`.
         """
         results = super().postprocess(model_outputs, **kwargs)
-        for name in {"log_probability", "score"} & model_outputs.keys():
-            for result, value in zip(results, model_outputs[name][0].tolist(), strict=True):
-                result[name] = value
+        for name in ("log_probability", "score"):
+            if name in model_outputs:
+                for result, value in zip(results, model_outputs[name][0].tolist(), strict=True):
+                    result[name] = value
         return results
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from csan_hf.alignment import pairs_within_positions
 from csan_hf.analysis import Alignment, align, channel_ranks, channel_shares
 from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
 from csan_hf.analysis.figures import (
@@ -22,7 +23,6 @@ from csan_hf.analysis.figures import (
     plot_learned_windows,
 )
 from csan_hf.analysis.heat_map import plot_heat_map
-from csan_hf.analysis.tokenized_text import pairs_within_positions
 
 from .page import ReportPlot
 from .systems import System, WordAlignment

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
@@ -21,6 +22,8 @@ from csan_hf.text_files import counted, open_lines
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class System:
     Attributes:
         name: What the report calls it.
         runs: Its translations, one list or `csan_hf.text_files.TextFile` for each training seed.
-        model: The model of the first run, if it is a checkpoint.
+        model: The model of the first run, if it is a checkpoint that gives attention.
         tokenizers: The model's.
         search: How it translated, if it is a checkpoint: greedy, beam 5.
         scores: A cell for each metric.
@@ -127,7 +130,10 @@ def load_systems(
                 path, device=device, trust_remote_code=trust_remote_code, progress=progress
             )
             if not system.runs:
-                system.model, system.tokenizers = loaded
+                if getattr(loaded[0], "gives_attention", True):
+                    system.model, system.tokenizers = loaded
+                else:
+                    logger.warning(f"{name}: {path} gives no attention and is shown without it.")
                 beams = generate_arguments.get("num_beams") or loaded[0].generation_config.num_beams
                 system.search = search_name(beams)
             system.runs.append(

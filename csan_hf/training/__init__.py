@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Training of translation models: recipes, arguments, trainer, callbacks, averaging of checkpoints."""
+"""Training of translation models: recipes, arguments, trainer, averaging of checkpoints."""
 
 from .arguments import TranslationTrainingArguments
 from .checkpoints import average_weights

@@ -17,16 +17,14 @@ from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 
 def _field(default: Any, text: str) -> Any:
     """Makes a field with its help."""
-    make = (
-        {"default_factory": lambda: [*default]}
-        if isinstance(default, tuple)
-        else {"default": default}
-    )
-    return field(**make, metadata={"help": text})
+    metadata = {"help": text}
+    if isinstance(default, tuple):
+        return field(default_factory=lambda: [*default], metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def _machine_has_bf16() -> bool:
-    """Says whether bf16 is computed in hardware; a processor without AMX or AVX512-BF16 is slower
+    """Whether bf16 is computed in hardware; a processor without AMX or AVX512-BF16 is slower in it
     than in float32.
     """
     if torch.accelerator.is_available():
@@ -35,8 +33,7 @@ def _machine_has_bf16() -> bool:
     return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
 
 
-# What fields may be, besides null: the words of the error, the test (which NaN fails), and the
-# fields
+# Bounds of fields besides null: the words of the error, the test (which NaN fails), and the fields
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "at least 1": (
         lambda value: value >= 1,
@@ -202,32 +199,18 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         checks.
         """
         check_bounds("training", vars(self))
-        known = [*(self.metrics if self.predict_with_generate else ()), "loss"]
-        best = self.metric_for_best_model
-        if (
-            self.eval_strategy != "no"
-            and best is not None
-            and best.removeprefix("eval_") not in known
-        ):
-            hint = (
-                "" if self.predict_with_generate else ", as training.predict_with_generate is false"
-            )
-            raise ValueError(
-                f"training.metric_for_best_model must be one of {', '.join(known)}{hint}, got "
-                f"{best!r}."
-            )
-        has_accelerator, evaluates = torch.accelerator.is_available(), self.eval_strategy != "no"
+        if self.eval_strategy == "no":
+            self.load_best_model_at_end = False
+            self.metric_for_best_model = None
+            self.early_stopping_patience = None
+        self._check_best_metric()
         if self.bf16 == "auto":
             self.bf16 = _machine_has_bf16()
-        if not has_accelerator:
-            # transformers otherwise refuses bf16 on a CPU, and lets several processes train each
-            # for itself
+        if not torch.accelerator.is_available():
+            # transformers otherwise refuses bf16 on a CPU, and several processes train apart
             self.use_cpu = True
         if self.use_cpu:
             self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
-        if not evaluates:
-            self.load_best_model_at_end = False
-            self.metric_for_best_model = self.early_stopping_patience = None
         if self.save_strategy is None:
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "steps"
         if self.save_steps is None:
@@ -236,6 +219,26 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             name = self.metric_for_best_model.removeprefix("eval_")
             self.greater_is_better = name != "loss" and find_metric(name).greater_is_better
         super().__post_init__()
+
+    def _check_best_metric(self) -> None:
+        best = self.metric_for_best_model
+        choices = ["loss"]
+        hint = ", as training.predict_with_generate is false"
+        if self.predict_with_generate:
+            choices = [*self.metrics, "loss"]
+            hint = ""
+        if best is not None and best.removeprefix("eval_") not in choices:
+            raise ValueError(
+                f"training.metric_for_best_model must be one of {', '.join(choices)}{hint}, got "
+                f"{best!r}."
+            )
+
+    @property
+    def precision(self) -> str:
+        """The type that most of a forward pass is computed in: "bf16", "fp16" or "float32"."""
+        if self.bf16:
+            return "bf16"
+        return "fp16" if self.fp16 else "float32"
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the Hub's token out of pickles, such as training_args.bin."""

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import (
     EarlyStoppingCallback,
@@ -19,46 +20,60 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
+    TrainingArguments,
 )
 
 from csan_hf.analysis.figures import COLOURS
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
-from csan_hf.evaluation.translate import search_name
 from csan_hf.text_files import open_for_writing
 
-from .arguments import TranslationTrainingArguments
 from .checkpoints import list_checkpoints, rank_checkpoints, rotate_checkpoints, scores_by_step
 
 
 class KeepBestCheckpoints(TrainerCallback):
-    """Keeps the `args.keep_best` best checkpoints, and the newest for resuming."""
+    """Keeps the best checkpoints, and the newest for resuming.
+
+    Args:
+        count: How many of the best.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def on_save(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Deletes the checkpoints that are not to be kept beside a new one."""
         if not state.is_world_process_zero:
             return
-        paths, metric = list_checkpoints(args.output_dir), args.metric_for_best_model or "loss"
-        best = rank_checkpoints(
-            paths, state.log_history, metric, greater_is_better=bool(args.greater_is_better)
+        output_dir = str(args.output_dir)
+        checkpoints = list_checkpoints(output_dir)
+        ranked = rank_checkpoints(
+            checkpoints,
+            state.log_history,
+            args.metric_for_best_model or "loss",
+            greater_is_better=bool(args.greater_is_better),
         )
+        kept = ranked[: self.count]
         # Of equal scores the Trainer calls the first the best
-        first = [path for path in paths if path.name == f"checkpoint-{state.best_global_step}"]
-        rotate_checkpoints(args.output_dir, [*best[: args.keep_best], *first])
+        best_name = f"checkpoint-{state.best_global_step}"
+        kept += [path for path in checkpoints if path.name == best_name]
+        rotate_checkpoints(output_dir, kept)
 
 
-def evaluations_without_gain(args: TranslationTrainingArguments, state: TrainerState) -> int:
+def evaluations_without_gain(args: TrainingArguments, state: TrainerState, threshold: float) -> int:
     """Counts the evaluations since the last one that was better by more than the threshold."""
-    sign = 1.0 if args.greater_is_better else -1.0
-    best: float | None = None
+    scores = scores_by_step(state.log_history, args.metric_for_best_model or "loss")
+    best = -math.inf
     count = 0
-    for _, score in sorted(
-        scores_by_step(state.log_history, args.metric_for_best_model or "loss").items()
-    ):
-        gained = best is None or sign * (score - best) > args.early_stopping_threshold
-        count = 0 if gained else count + 1
-        best = score if best is None else max(best, score, key=lambda value: sign * value)
+    for step in sorted(scores):
+        score = scores[step] if args.greater_is_better else -scores[step]
+        count = 0 if score - best > threshold else count + 1
+        best = max(best, score)
     return count
 
 
@@ -68,19 +83,25 @@ class ScoreEarlyStopping(EarlyStoppingCallback):
     """
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Replays the evaluations before the interruption."""
         super().on_train_begin(args, state, control, **kwargs)
-        self.early_stopping_patience_counter = evaluations_without_gain(args, state)
+        self.early_stopping_patience_counter = evaluations_without_gain(
+            args, state, self.early_stopping_threshold or 0.0
+        )
 
     def on_evaluate(
         self,
-        args: Any,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        metrics: Any = None,
-        **kwargs: Any,
+        metrics: dict[str, float] | None = None,
+        **kwargs: object,
     ) -> None:
         """Counts an evaluation and says so when it is the last."""
         super().on_evaluate(args, state, control, metrics, **kwargs)
@@ -94,46 +115,71 @@ class ScoreEarlyStopping(EarlyStoppingCallback):
 
 
 class TrainingPicture(TrainerCallback):
-    """Draws `training.png` at the end, and at evaluations as long as drawing takes a hundredth of
-    the time at most.
+    """Draws `training.png` at the end, and at evaluations as long as drawing takes at most a
+    hundredth of the time.
+
+    Args:
+        search: How the validation set is translated: greedy, beam 5.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, search: str) -> None:
+        self.search = search
         self.next_time = -math.inf
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Redraws the picture, if the last one is old enough."""
         if time.monotonic() >= self.next_time:
             self.on_train_end(args, state, control)
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Draws the picture."""
         start = time.monotonic()
         if state.is_world_process_zero:
-            search = search_name(args.generation_num_beams)
-            draw_training(state.log_history, Path(args.output_dir) / "training.png", search)
-        self.next_time = time.monotonic() + 100 * (time.monotonic() - start)
+            draw_training(
+                state.log_history, Path(str(args.output_dir)) / "training.png", self.search
+            )
+        end = time.monotonic()
+        self.next_time = end + 100 * (end - start)
 
 
 class TranslationProgress(ProgressCallback):
     """The library's bars with loss and scores on a terminal; plain lines where the output is a
     file.
+
+    Args:
+        search: How the validation set is translated: greedy, beam 5.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, search: str) -> None:
         super().__init__()
+        self.search = search
         self.shown: dict[str, str] = {}
-        self.start: tuple[int, float] = (0, 0.0)
+        self.start_step = 0
+        self.start_time = 0.0
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Opens the bar."""
-        self.start, self.current_step = (state.global_step, time.time()), state.global_step
+        self.start_step = state.global_step
+        self.current_step = state.global_step
+        self.start_time = time.time()
         if state.is_world_process_zero and _shows_bars(args):
             self.training_bar = tqdm(
                 total=state.max_steps,
@@ -144,7 +190,11 @@ class TranslationProgress(ProgressCallback):
             )
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Moves the bar."""
         if self.training_bar is not None:
@@ -152,11 +202,11 @@ class TranslationProgress(ProgressCallback):
 
     def on_prediction_step(
         self,
-        args: Any,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        eval_dataloader: Any = None,
-        **kwargs: Any,
+        eval_dataloader: DataLoader | None = None,
+        **kwargs: object,
     ) -> None:
         """Moves the bar of an evaluation."""
         if _shows_bars(args):
@@ -164,53 +214,66 @@ class TranslationProgress(ProgressCallback):
 
     def on_log(
         self,
-        args: Any,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: Any = None,
-        **kwargs: Any,
+        logs: dict[str, float] | None = None,
+        **kwargs: object,
     ) -> None:
         """Shows the newest loss, scores and speed."""
         if not state.is_world_process_zero or not logs:
             return
         if "eval_loss" in logs:
-            metrics = metrics_in(key.removeprefix("eval_") for key in logs)
-            scores = {
-                metric.label: f"{logs[f'eval_{metric.name}']:.{metric.decimals}f}"
-                for metric in metrics
-            }
-            self.shown |= scores
-            parts = [f"step {state.global_step}", f"epoch {state.epoch or 0.0:.2f}"]
-            parts += [
-                f"validation loss {logs['eval_loss']:.3f}",
-                *(f"{key} {value}" for key, value in scores.items()),
-            ]
-            parts += [f"({search_name(args.generation_num_beams)})"] * bool(scores)
-            tqdm.write("  ".join(parts), file=sys.stderr)
-        elif "loss" in logs and self.training_bar is not None:
-            self.shown["loss"] = f"{logs['loss']:.3f}"
-            self.training_bar.set_postfix(self.shown)
+            self._show_evaluation(state, logs)
         elif "loss" in logs:
-            done, seconds = state.global_step - self.start[0], time.time() - self.start[1]
-            remaining = (state.max_steps - state.global_step) * seconds / max(done, 1)
-            print(
-                f"step {state.global_step}/{state.max_steps}  loss {logs['loss']:.3f}  rate "
-                f"{logs.get('learning_rate', 0.0):.2e}  {logs.get('tokens_per_second', 0.0):,.0f} "
-                f"tokens/s  {tqdm.format_interval(seconds)} gone, "
-                f"{tqdm.format_interval(remaining)} to go",
-                file=sys.stderr,
-                flush=True,
-            )
+            self._show_loss(state, logs)
+
+    def _show_evaluation(self, state: TrainerState, logs: dict[str, float]) -> None:
+        parts = [
+            f"step {state.global_step}",
+            f"epoch {state.epoch or 0.0:.2f}",
+            f"validation loss {logs['eval_loss']:.3f}",
+        ]
+        metrics = _metrics_in_log(logs)
+        for metric in metrics:
+            score = f"{logs[f'eval_{metric.name}']:.{metric.decimals}f}"
+            self.shown[metric.label] = score
+            parts.append(f"{metric.label} {score}")
+        if metrics:
+            parts.append(f"({self.search})")
+        tqdm.write("  ".join(parts), file=sys.stderr)
+
+    def _show_loss(self, state: TrainerState, logs: dict[str, float]) -> None:
+        loss = f"{logs['loss']:.3f}"
+        if self.training_bar is not None:
+            self.shown["loss"] = loss
+            self.training_bar.set_postfix(self.shown)
+            return
+        seconds = time.time() - self.start_time
+        updates = max(state.global_step - self.start_step, 1)
+        remaining = (state.max_steps - state.global_step) * seconds / updates
+        print(
+            f"step {state.global_step}/{state.max_steps}  loss {loss}  rate "
+            f"{logs.get('learning_rate', 0.0):.2e}  {logs.get('tokens_per_second', 0.0):,.0f} "
+            f"tokens/s  {tqdm.format_interval(seconds)} gone, "
+            f"{tqdm.format_interval(remaining)} to go",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Closes the bar."""
         if self.training_bar is not None:
             super().on_train_end(args, state, control, **kwargs)
 
 
-def _shows_bars(args: Any) -> bool:
+def _shows_bars(args: TrainingArguments) -> bool:
     return sys.stderr.isatty() and not args.disable_tqdm
 
 
@@ -230,60 +293,67 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, sea
         search: How the validation set is translated for the scores: greedy, beam 5.
         path: PNG file to write; nothing is written while there is nothing to draw.
     """
-    metrics = list(metrics_in(key.removeprefix("eval_") for entry in log_history for key in entry))
-    curves = {
-        key: _curve(log_history, key)
-        for key in (*_LOSSES, *(f"eval_{metric.name}" for metric in metrics))
-    }
-    if not any(steps for steps, _ in curves.values()):
+    keys: dict[str, float] = {}
+    for entry in log_history:
+        keys |= entry
+    if not keys.keys() & {"loss", "eval_loss"}:
         return
+    metrics = _metrics_in_log(keys)
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)  # no display, no global state: the Trainer may run in a thread
-    left, *others = figure.subplots(1, 2 if metrics else 1, squeeze=False)[0]
+    panels = list(figure.subplots(1, 2 if metrics else 1, squeeze=False)[0])
     for key, (label, colour) in _LOSSES.items():
-        _plot(left, curves[key], label, colour)
-    left.set(xlabel="updates", ylabel="loss per target token", title="Loss")
-    for right in others:
+        _plot(panels[0], _curve(log_history, key), label, colour)
+    panels[0].set(xlabel="updates", ylabel="loss per target token", title="Loss")
+    if metrics:
         for number, metric in enumerate(metrics):
-            _plot(
-                right, curves[f"eval_{metric.name}"], metric.label, COLOURS[number % len(COLOURS)]
-            )
-        _mark_best(right, metrics[0], *curves[f"eval_{metrics[0].name}"])
-        right.set(xlabel="updates", ylabel=f"score, {search}", title="Validation")
-    for axes in (left, *others):
-        axes.grid(alpha=0.3)
-        if axes.has_data():
-            axes.legend(frameon=False)
+            curve = _curve(log_history, f"eval_{metric.name}")
+            _plot(panels[1], curve, metric.label, COLOURS[number % len(COLOURS)])
+        _mark_best(panels[1], metrics[0], _curve(log_history, f"eval_{metrics[0].name}"))
+        panels[1].set(xlabel="updates", ylabel=f"score, {search}", title="Validation")
+    for panel in panels:
+        panel.grid(alpha=0.3)
+        if panel.has_data():
+            panel.legend(frameon=False)
     with open_for_writing(path, binary=True) as file:
         figure.savefig(file, format="png", dpi=110)
 
 
-def _curve(log_history: Sequence[dict[str, float]], key: str) -> tuple[list[float], list[float]]:
-    # After a resume a step may stand twice; the later entry is the one that counted.
-    points = {
-        entry["step"]: entry[key] for entry in log_history if key in entry and "step" in entry
-    }
-    steps = sorted(points)
-    return steps, [points[step] for step in steps]
+def _metrics_in_log(logs: dict[str, float]) -> list[type[CorpusMetric]]:
+    return list(metrics_in(key.removeprefix("eval_") for key in logs))
 
 
-def _plot(axes: Any, curve: tuple[list[float], list[float]], label: str, colour: str) -> None:
-    steps, values = curve
-    if steps:
+def _curve(log_history: Sequence[dict[str, float]], key: str) -> dict[float, float]:
+    """Returns update -> value, in order; after a resume the later entry of an update counts."""
+    points = {}
+    for entry in log_history:
+        if key in entry and "step" in entry:
+            points[entry["step"]] = entry[key]
+    return dict(sorted(points.items()))
+
+
+def _plot(axes: Axes, curve: dict[float, float], label: str, colour: str) -> None:
+    if curve:
         axes.plot(
-            steps, values, color=colour, label=label, marker="o" if len(steps) < 30 else "", ms=3
+            list(curve),
+            list(curve.values()),
+            color=colour,
+            label=label,
+            marker="o" if len(curve) < 30 else "",
+            ms=3,
         )
 
 
-def _mark_best(
-    axes: Any, metric: type[CorpusMetric], steps: list[float], values: list[float]
-) -> None:
-    best = (max if metric.greater_is_better else min)(range(len(values)), key=values.__getitem__)
-    place = {
-        "ha": "right" if best == len(values) - 1 else "center",
-        "va": "top",
-    }  # above may lie the picture's edge
-    text, point = f"{values[best]:.{metric.decimals}f}", (steps[best], values[best])
+def _mark_best(axes: Axes, metric: type[CorpusMetric], curve: dict[float, float]) -> None:
+    choose = max if metric.greater_is_better else min
+    step = choose(curve, key=curve.__getitem__)
+    is_last = step == list(curve)[-1]
     axes.annotate(
-        text, point, textcoords="offset points", xytext=(0, -6), color=COLOURS[0], **place
+        f"{curve[step]:.{metric.decimals}f}",
+        (step, curve[step]),
+        textcoords="offset points",
+        xytext=(0, -6),
+        color=COLOURS[0],
+        ha="right" if is_last else "center",
+        va="top",  # the picture may end above
     )

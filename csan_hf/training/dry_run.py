@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a recipe would do, without doing it: no weights are made, nothing is downloaded or written."""
+"""Dry runs: a recipe is checked and its costs are estimated; no weights are made, nothing is
+downloaded or written.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +19,15 @@ from datasets import DownloadConfig, load_dataset_builder
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Trainer, get_scheduler
+from transformers.integrations import get_reporting_integration_callbacks
 
 from csan_hf.data import DataArguments
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
 from .plan import Plan, resolve
-from .recipe import Recipe, RecipeError
+from .recipe import Recipe, RecipeError, refusing
 
 SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""
@@ -59,27 +62,59 @@ def dry_run(recipe: Recipe) -> str:
     Raises:
         RecipeError: As training would.
     """
-    plan = resolve(
-        dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run"), with_data=False
-    )
+    recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
+    plan = resolve(recipe, with_data=False)
+    _rehearse_training(plan.arguments)
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan.data)]
     return "\n".join([*lines, "", "Model", *_describe_model(plan)])
+
+
+def _rehearse_training(args: TranslationTrainingArguments) -> None:
+    """Makes loggers, an optimizer of one weight and a schedule, which may not be installed or not
+    take their arguments.
+    """
+    with refusing("The section training is refused: report_to"):
+        for logger in get_reporting_integration_callbacks(args.report_to):
+            logger()
+    if args.optim_target_modules:  # such optimizers ask for the model
+        return
+    settings = []
+    for name in ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs"):
+        value = getattr(args, name)
+        if value is not None:
+            settings.append(f"{name} {getattr(value, 'value', value)}")
+    with refusing(f"The section training is refused: {', '.join(settings)}"):
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
+        if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
+            optimizer_class = torch.optim.SGD
+            options = {"lr": args.learning_rate}
+        optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **options)
+        # The updates that epochs come to are known with the data
+        updates = args.max_steps if args.max_steps > 0 else 10**6
+        scheduler_options: Any = args.lr_scheduler_kwargs
+        get_scheduler(
+            args.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=args.get_warmup_steps(updates),
+            num_training_steps=updates,
+            scheduler_specific_kwargs=scheduler_options,
+        )
 
 
 def _describe_data(args: DataArguments) -> list[str]:
     """Says which splits are there, with their sizes, and which are missing."""
     languages = ", ".join(f"{source} to {target}" for source, target in args.pairs)
     if args.dataset == BUILT_IN:
-        sizes = (
-            f"{name} {args.size_of(name) or 'default'}" for name in ("train", "validation", "test")
-        )
+        splits = ("train", "validation", "test")
+        sizes = [f"{split} {args.size_of(split) or 'default'}" for split in splits]
         return [f"  numbers (built in), {languages}: {', '.join(sizes)}"]
     if args.dataset and not Path(args.dataset).exists():
         return [f"  {args.dataset} on the Hub, {languages}", *_describe_hub(args)]
     lines = [f"  files in {args.data_dir or '.'}, {languages}"]
     for split in args.split_names:
         try:
-            pairs = f"{len(load_translation_dataset(args, [split])[0][split]):,} pairs"
+            splits, _ = load_translation_dataset(args, [split])
+            pairs = f"{len(splits[split]):,} pairs"
         except ValueError as error:
             if "no file for" not in str(error):
                 raise RecipeError(f"The data cannot be used: {error}") from error
@@ -106,50 +141,46 @@ def _describe_hub(args: DataArguments) -> list[str]:
 
 
 def _describe_model(plan: Plan) -> list[str]:
-    config, args = copy.deepcopy(plan.config), plan.arguments
-    for name in (
-        "encoder_layerdrop",
-        "decoder_layerdrop",
-    ):  # the costs of all layers, whatever is dropped
+    args = plan.arguments
+    config: Any = copy.deepcopy(plan.config)
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):  # the costs of all layers
         if hasattr(config, name):
             setattr(config, name, 0.0)
     try:
         with FakeTensorMode():
             model = plan.family.model_class(config)
-            found = estimate(model, args, batch_cost=plan.family.batch_cost)
+            costs = estimate(model, args, batch_cost=plan.family.batch_cost)
     except DataDependentOutputException:  # LED's
         return [
             f"  {type(model).__name__}: its costs depend on the tokens, and are not known "
             "beforehand"
         ]
-    embeddings = {
-        id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)
-    }
+    embedding_sizes = {}  # by weight, which several modules may share
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            embedding_sizes[id(module.weight)] = module.weight.numel()
     vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
-    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
-    rate, updates, batches = (
-        matrix_product_rate(args),
-        args.max_steps,
-        args.gradient_accumulation_steps,
-    )
-    seconds = found.flops / (UTILISATION * rate)
-    whole = (
-        f", {_duration(seconds * updates)} for {updates:,} updates, evaluation not counted"
-        if updates > 0
-        else ""
-    )
+    rate = matrix_product_rate(args)
+    seconds = costs.flops / (UTILISATION * rate)
+    update = "an update"
+    if args.gradient_accumulation_steps > 1:
+        update += f" ({args.gradient_accumulation_steps} batches)"
+    duration = f"{_duration(seconds)} an update"
+    if args.max_steps > 0:
+        duration += (
+            f", {_duration(seconds * args.max_steps)} for {args.max_steps:,} updates, evaluation "
+            "not counted"
+        )
     return [
         f"  {type(model).__name__}: {model.num_parameters() / 1e6:.1f}M parameters, "
-        f"{sum(embeddings.values()) / 1e6:.1f}M of them embeddings ({vocabularies} of "
+        f"{sum(embedding_sizes.values()) / 1e6:.1f}M of them embeddings ({vocabularies} of "
         f"{config.vocab_size:,} entries)",
-        f"  memory of a device: {found.states / 2**30:.2f} GiB for weights, gradients and Adam "
-        f"(float32), about {found.activations / 2**30:.2f} GiB for the activations of "
-        f"{found.pairs} pairs of {SENTENCE_LENGTH} tokens ({precision})",
-        f"  an update{f' ({batches} batches)' if batches > 1 else ''}: {found.flops / 1e12:.2f} "
-        "TFLOP on each device",
+        f"  memory of a device: {costs.states / 2**30:.2f} GiB for weights, gradients and Adam "
+        f"(float32), about {costs.activations / 2**30:.2f} GiB for the activations of "
+        f"{costs.pairs} pairs of {SENTENCE_LENGTH} tokens ({args.precision})",
+        f"  {update}: {costs.flops / 1e12:.2f} TFLOP on each device",
         f"  time on this machine ({args.device}), from a matrix-product rate of {rate / 1e12:.2f} "
-        f"TFLOP/s measured now, of which {UTILISATION:.0%} are used: {_duration(seconds)} an "
-        f"update{whole}",
+        f"TFLOP/s measured now, of which {UTILISATION:.0%} are used: {duration}",
     ]
 
 
@@ -163,12 +194,14 @@ def estimate(
         args: Batch and precision.
         batch_cost: What bounds a batch, "tokens" or "cells".
     """
-    in_cells = batch_cost == "cells"
-    bound, cost = (
-        (args.max_cells, SENTENCE_LENGTH**2) if in_cells else (args.max_tokens, 2 * SENTENCE_LENGTH)
-    )
-    pairs = args.per_device_train_batch_size if bound is None else max(1, bound // cost)
-    pairs = min(pairs, args.max_sentences or pairs)
+    bound = args.max_tokens
+    pair_cost = 2 * SENTENCE_LENGTH
+    if batch_cost == "cells":
+        bound = args.max_cells
+        pair_cost = SENTENCE_LENGTH**2
+    pairs = args.per_device_train_batch_size if bound is None else max(1, bound // pair_cost)
+    if args.max_sentences is not None:
+        pairs = min(pairs, args.max_sentences)
     ids = torch.full((pairs, SENTENCE_LENGTH), 2)
     if args.activation_checkpointing:
         model.activation_checkpointing_enable()
@@ -185,25 +218,21 @@ def estimate(
     def run() -> None:
         dtype = torch.bfloat16 if args.bf16 else torch.float16
         with torch.autocast("cpu", dtype=dtype, enabled=bool(args.bf16 or args.fp16)):
-            # The base model makes no masks of its own: without padding nothing depends on the
-            # content of a tensor
-            found = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
-            logits = (
-                found.logits
-                if "logits" in found
-                else model.get_output_embeddings()(found.last_hidden_state)
-            )
+            # The base model: without labels and padding nothing depends on the content of a tensor
+            output = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
+            if "logits" in output:
+                logits = output.logits
+            else:
+                logits = model.get_output_embeddings()(output.last_hidden_state)
             F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
 
-    # Apart: the counter hooks every module, and hooked modules keep what their fused computation
-    # does not
+    # In two runs: the counter hooks every module, and hooked modules keep more than fused ones
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run()
     with counted_flops() as counter:
         run()
-    backward = (
-        3 if args.activation_checkpointing else 2
-    )  # in units of forward passes, recomputation included
+    # In units of forward passes, recomputation included
+    backward = 3 if args.activation_checkpointing else 2
     return Estimate(
         pairs=pairs,
         states=16 * sum(parameter.numel() for parameter in model.parameters()),
@@ -214,8 +243,8 @@ def estimate(
 
 @contextlib.contextmanager
 def counted_flops() -> Iterator[FlopCounterMode]:
-    """Counts operations of matrix products and convolutions, also those that oneDNN or fused
-    attention would hide.
+    """Counts operations of matrix products and convolutions, which oneDNN and fused attention would
+    hide.
     """
     without_mkldnn = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None)
     with without_mkldnn, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -226,10 +255,12 @@ def matrix_product_rate(args: TranslationTrainingArguments, size: int = 1024) ->
     """Measures the operations per second of matrix products in the precision and on the device of
     training.
     """
-    dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}
+    dtype = dtypes[args.precision]
     matrix = torch.ones(size, size, dtype=dtype, device=args.device)
     matrix @ matrix  # warm-up
-    start, count = time.perf_counter(), 0
+    start = time.perf_counter()
+    count = 0
     while time.perf_counter() - start < 0.3:
         (matrix @ matrix)[0, 0].item()  # waits for it
         count += 1

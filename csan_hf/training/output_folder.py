@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The folder of a run: whether a run may begin or go on in it, and the lock that keeps a second run
-out.
-"""
+"""The folder of a run: whether a run may begin or go on in it, and its lock."""
 
 from __future__ import annotations
 
@@ -17,8 +15,14 @@ from typing import Any
 
 from csan_hf.text_files import write_text
 
-from .checkpoints import UNFINISHED, checkpoint_step, find_fault, list_checkpoints
-from .recipe import PRETRAINED, Recipe, RecipeError, load_recipe, recipe_options, refusing
+from .checkpoints import (
+    UNFINISHED,
+    checkpoint_step,
+    find_fault,
+    list_checkpoints,
+    whole_checkpoints,
+)
+from .recipe import Affects, Recipe, RecipeError, affected_by, load_recipe, refusing
 from .stopping import PREPARED_DATA
 
 MARK = ".csan_hf_run"
@@ -26,27 +30,35 @@ MARK = ".csan_hf_run"
 """
 
 _FILES = (
-    *("recipe.yaml", "results.json", "training.png", "locality.png", "README.md", "config.json"),
-    *(
-        "generation_config.json",
-        "model.safetensors",
-        "model.safetensors.index.json",
-        "tokenizer.json",
-    ),
-    *("tokenizer_config.json", "special_tokens_map.json", "training_args.bin"),
+    "recipe.yaml",
+    "results.json",
+    "training.png",
+    "locality.png",
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "training_args.bin",
 )
 _FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, UNFINISHED)
 
 
 def entries_of_run(output: Path) -> list[Path]:
     """Lists the entries of a folder that have names that a run writes."""
-    named = [output / name for name in (*_FILES, *_FOLDERS)]
-    found = [
+    entries = [
         *list_checkpoints(output),
         *output.glob("_upload-*"),
         *output.glob("model-*.safetensors"),
     ]
-    return found + [path for path in named if path.exists() or path.is_symlink()]
+    for name in (*_FILES, *_FOLDERS):
+        path = output / name
+        if path.exists() or path.is_symlink():
+            entries.append(path)
+    return entries
 
 
 def check_output_folder(recipe: Recipe, output: Path) -> None:
@@ -54,10 +66,13 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     another experiment.
     """
     starts_anew = recipe.overwrite or not recipe.resume
-    checkpoints, foreign = list_checkpoints(output), entries_of_run(output)
+    checkpoints = list_checkpoints(output)
+    entries = entries_of_run(output)
     # Runs of older versions have no mark, and can be resumed
-    if foreign and not (output / MARK).is_file() and (starts_anew or not checkpoints):
-        names = ", ".join(path.name for path in foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+    if entries and not (output / MARK).is_file() and (starts_anew or not checkpoints):
+        names = ", ".join(path.name for path in entries[:3])
+        if len(entries) > 3:
+            names += ", ..."
         raise RecipeError(
             f"{output} holds {names}, but no mark of a run ({MARK}), so it may be another "
             "program's: nothing was changed. Choose another --output_dir, or move these files "
@@ -68,12 +83,15 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
 
 
 def begin_run(recipe: Recipe, output: Path) -> None:
-    """Deletes what an earlier run wrote, if the recipe says so, and marks the folder; what else
-    lies there stays.
+    """Deletes what an earlier run wrote, if the recipe says so, and nothing else; marks the
+    folder.
     """
     if recipe.overwrite or not recipe.resume:
         for path in entries_of_run(output):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     write_text(
         output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n"
     )
@@ -82,48 +100,6 @@ def begin_run(recipe: Recipe, output: Path) -> None:
 
 # ---- going on with a run
 
-# Keys that may change when a run is resumed: what is shown, kept, uploaded or scored, and how fast
-# it goes. The section generation concerns the final scores; what lies in data_dir is compared token
-# by token.
-_FREE = (
-    *(
-        "output_dir",
-        "name",
-        "description",
-        "license",
-        "language",
-        "dataset_name",
-        "task",
-        "hub_dataset",
-    ),
-    *("data.data_dir", "data.test", "data.test_size"),
-)
-_FREE_BEGINNINGS = (
-    "generation.",
-    *(
-        "training.logging_",
-        "training.report_to",
-        "training.run_name",
-        "training.disable_tqdm",
-        "training.use_cpu",
-    ),
-    *("training.hub_", "training.push_to_hub", "training.ddp_", "training.per_device_eval"),
-    # Not dataloader_drop_last, which changes the batches where max_tokens is null
-    *("training.dataloader_num", "training.dataloader_pin", "training.dataloader_persistent"),
-    *(
-        "training.dataloader_prefetch",
-        "training.dataloader_multiprocessing",
-        "training.activation_checkpointing",
-    ),
-    *(
-        "training.eval_",
-        "training.early_stopping",
-        "training.save_",
-        "training.keep_best",
-        "training.load_best",
-    ),
-    *("training.average_best", "training.batch_norm_batches", "training.gradient_checkpointing"),
-)
 # The length of a run may change where the learning rate does not depend on it.
 _LENGTHS = ("training.max_steps", "training.num_train_epochs")
 _ENDLESS_SCHEDULES = ("inverse_sqrt", "constant", "constant_with_warmup")
@@ -135,12 +111,14 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
         "This version of csan_hf cannot resume the run (choose another --output_dir, or "
         "--overwrite)"
     ):
-        before = _values(load_recipe(output / "recipe.yaml"))
-    now = _values(recipe)
-    free = (*_FREE, *_LENGTHS) if _is_endless(now) else _FREE
+        before = load_recipe(output / "recipe.yaml").values()
+    now = recipe.values()
     changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-    fixed = [key for key in changed if key not in free and not key.startswith(_FREE_BEGINNINGS)]
-    if 0 < now["training.max_steps"] < checkpoint_step(list_checkpoints(output)[-1]):
+    fixed = [key for key in changed if affected_by(key) & Affects.TRAINING]
+    if _is_endless(now):
+        fixed = [key for key in fixed if key not in _LENGTHS]
+    newest = next(whole_checkpoints(output), None)
+    if newest is not None and 0 < now["training.max_steps"] < checkpoint_step(newest):
         fixed.append("training.max_steps")  # the recipe would not say what made these weights
     if "model" in fixed:  # all fields of its config differ with it
         fixed = [key for key in fixed if not key.startswith("config.")]
@@ -150,30 +128,14 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
             f"{output} holds a run of another experiment ({changes}). Go on with the old value, "
             "or choose another --output_dir, or --overwrite to delete it."
         )
-    if changed := [key for key in changed if key != "output_dir"]:
-        changes = "; ".join(f"{key} from {before.get(key)} to {now.get(key)}" for key in changed)
+    harmless = [key for key in changed if key != "output_dir"]
+    if harmless:
+        changes = "; ".join(f"{key} from {before.get(key)} to {now.get(key)}" for key in harmless)
         print(f"Changed since the run began: {changes}.", file=sys.stderr, flush=True)
 
 
-def _values(recipe: Recipe) -> dict[str, Any]:
-    """Returns every key with its value; one that is left out has its default, unless that comes
-    from a checkpoint.
-    """
-    given = recipe.to_dict()
-    values = {}
-    for option in recipe_options(recipe.model):
-        section = given.get(option.section, {}) if option.section else given
-        is_read = {
-            "config": recipe.init_from,
-            "tokenizer": recipe.init_from or PRETRAINED in recipe.tokenizer,
-        }
-        values[option.path] = section.get(
-            option.name, None if is_read.get(option.section) else option.default
-        )
-    return values
-
-
 def _is_endless(values: dict[str, Any]) -> bool:
+    """Whether the learning rate does not depend on the number of updates."""
     is_share = 0 < values["training.warmup_steps"] < 1  # of all updates
     return values["training.lr_scheduler_type"] in _ENDLESS_SCHEDULES and not is_share
 
@@ -182,27 +144,28 @@ def choose_checkpoint(output: Path) -> Path | None:
     """Finds the newest checkpoint that a run can go on from, and prints which it is and which were
     skipped.
 
-    What a killed process left half-written or half-deleted is cleared away. A `RecipeError` says
-    that there are checkpoints but none can be used, or that there are none but the run had
-    finished."""
+    Clears away what a killed process left half-written or half-deleted.
+
+    Raises:
+        RecipeError: If there are checkpoints but none can be used, or if there are none but the
+            run had finished.
+    """
     for path in (output / UNFINISHED, *output.glob("_upload-*")):
         shutil.rmtree(path, ignore_errors=True)
     faults: list[str] = []
     for path in reversed(list_checkpoints(output)):
-        if (fault := find_fault(path)) is None:
+        fault = find_fault(path)
+        if fault is None:
             skipped = f"skipped {'; '.join(faults)}; " if faults else ""
-            print(
-                f"Resuming from {path} ({skipped}--overwrite starts anew).",
-                file=sys.stderr,
-                flush=True,
-            )
+            notice = f"Resuming from {path} ({skipped}--overwrite starts anew)."
+            print(notice, file=sys.stderr, flush=True)
             return path
         faults.append(f"{path.name} ({fault})")
     if faults or (output / "results.json").is_file():
+        reasons = f": {'; '.join(faults)}" if faults else ""
         raise RecipeError(
-            f"{output} holds a run without a checkpoint to resume "
-            f"from{': ' * bool(faults)}{'; '.join(faults)}. Put a whole copy of one back, or start "
-            "anew with --overwrite or another --output_dir."
+            f"{output} holds a run without a checkpoint to resume from{reasons}. Put a whole copy "
+            "of one back, or start anew with --overwrite or another --output_dir."
         )
     return None
 
@@ -225,30 +188,30 @@ def lock_folder(folder: Path) -> Iterator[None]:
     The folder is held by a POSIX record lock on a file in it. The kernel releases the lock when the
     process ends, also by kill -9. Forked children, such as data workers that outlive the main
     process for some seconds, do not hold it (with flock, which filelock uses, they would). Where
-    the file system has no locks, a line says so. A `RecipeError` says which process holds the
-    folder, or that it cannot be written to."""
+    the file system has no locks, a line says so.
+
+    Raises:
+        RecipeError: If another process holds the folder, or if it cannot be written to.
+    """
     is_new = not folder.exists()
     no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | no_link, 0o666)
     except OSError as error:
-        reason = (
-            "it is a file or a broken link"
-            if isinstance(error, FileExistsError)
-            else error.strerror
-        )
+        reason = error.strerror
+        if isinstance(error, FileExistsError):
+            reason = "it is a file or a broken link"
         raise RecipeError(
             f"{folder} cannot be written to ({reason}): change that, or choose another folder."
         ) from error
     try:
         _lock(descriptor, folder)
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        holder = f"process {os.getpid()} on {platform.node()} since {now}\n"
         with contextlib.suppress(OSError):  # a full disk; the text is only for people
             os.ftruncate(descriptor, 0)
-            os.write(
-                descriptor, f"process {os.getpid()} on {platform.node()} since {now}\n".encode()
-            )
+            os.write(descriptor, holder.encode())
         try:
             yield
         finally:
@@ -270,7 +233,10 @@ def _lock(descriptor: int, folder: Path) -> None:
     except (BlockingIOError, PermissionError):
         pass
     except OSError as error:
-        warning = f"{folder} lies on a file system without locks ({error.strerror}): let no other run use it."
+        warning = (
+            f"{folder} lies on a file system without locks ({error.strerror}): let no other run "
+            "use it."
+        )
         print(warning, file=sys.stderr, flush=True)
         return
     owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"

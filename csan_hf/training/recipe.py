@@ -2,7 +2,8 @@
 """Recipes: one YAML file per experiment, with overrides from the command line.
 
 A section holds the keyword arguments of a class or a function, which jsonargparse reads: a new key
-is a new argument."""
+is a new argument.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ import contextlib
 import copy
 import dataclasses
 import difflib
+import enum
 import functools
+import hashlib
 import inspect
+import json
 import math
 import reprlib
 import sys
@@ -40,12 +44,82 @@ class RecipeError(ValueError):
     """A recipe or a command line that cannot be run; the message says where and what to do."""
 
 
-# Keys that say what to do with a recipe
+class Affects(enum.Flag):
+    """Effects of a recipe's key; they combine.
+
+    From it follow whether a run may be resumed (the same `TRAINING`), whether a suite has trained a
+    run already (the same `TRAINING` and `SCORES`), and which keys of the data decide what systems
+    are scored on (`SCORES`).
+    """
+
+    NOTHING = 0
+    SPEED = enum.auto()
+    TRAINING = enum.auto()
+    SCORES = enum.auto()
+
+
+_AFFECTED_BY_SECTION = {
+    "": Affects.TRAINING,
+    "config": Affects.TRAINING,
+    "data": Affects.TRAINING | Affects.SCORES,
+    "tokenizer": Affects.TRAINING,
+    "training": Affects.TRAINING,
+    "generation": Affects.SCORES,
+}
+# Keys, or beginnings of keys, that affect something else than their section does. In `training`
+# they are the library's arguments. Files in data_dir are compared by digests of their sentences.
+_AFFECTED_BY_KEY = {
+    Affects.NOTHING: (
+        "output_dir name description license language dataset_name task hub_dataset resume "
+        "overwrite dry_run data.data_dir training.logging_ training.report_to training.run_name "
+        "training.disable_tqdm training.hub_ training.push_to_hub"
+    ),
+    # Not dataloader_drop_last, which changes the batches where max_tokens is null
+    Affects.SPEED: (
+        "training.use_cpu training.ddp_ training.per_device_eval training.dataloader_num "
+        "training.dataloader_pin training.dataloader_persistent training.dataloader_prefetch "
+        "training.dataloader_multiprocessing training.activation_checkpointing "
+        "training.gradient_checkpointing"
+    ),
+    Affects.TRAINING: (
+        "data.train data.train_size data.streaming data.max_source_length data.max_target_length "
+        "data.max_length_ratio"
+    ),
+    Affects.SCORES: (
+        "data.test data.test_size data.join_test training.eval_ training.early_stopping "
+        "training.save_ training.keep_best training.load_best training.average_best "
+        "training.batch_norm_batches"
+    ),
+}
+
+
+def _by_word(words_of_value: Mapping[Any, str]) -> dict[str, Any]:
+    """Turns value -> words around: word -> value."""
+    values: dict[str, Any] = {}
+    for value, words in words_of_value.items():
+        values |= dict.fromkeys(words.split(), value)
+    return values
+
+
+_AFFECTS: dict[str, Affects] = _by_word(_AFFECTED_BY_KEY)
+
+
+def affected_by(path: str) -> Affects:
+    """Returns the effects of a key such as `training.learning_rate`."""
+    if path in _AFFECTS:
+        return _AFFECTS[path]
+    for beginning, affects in _AFFECTS.items():
+        if path.startswith(beginning):
+            return affects
+    return _AFFECTED_BY_SECTION[path.rpartition(".")[0]]
+
+
+# Keys of the command line, which are not stored
 COMMANDS = ("resume", "overwrite", "dry_run")
 SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 # The key of the section tokenizer that names an existing one; `tokenizer: NAME` is short for it
 PRETRAINED = "pretrained"
-_OF_A_FAMILY = {"name": None, "description": None}  # which a card of another family must not have
+_OF_A_FAMILY = {"name": None, "description": None}  # they do not hold for another family
 
 # Keys that the underlying classes have but a recipe may not set, by the reason that the error gives
 _RESERVED_FOR = {
@@ -70,13 +144,17 @@ _RESERVED_FOR = {
     "the trainer needs its own value": "training.remove_unused_columns training.label_names",
     "use training.predict_with_generate": "training.prediction_loss_only",
     "BLEU is a corpus score": "training.batch_eval_metrics",
-    "training always runs, and the test splits are always translated": "training.do_train training.do_predict",
+    "training always runs, and the test splits are always translated": (
+        "training.do_train training.do_predict"
+    ),
     "use training.eval_strategy": "training.do_eval",
-    "the launcher sets it (accelerate launch --config_file)": "training.local_rank training.parallelism_config",
+    "the launcher sets it (accelerate launch --config_file)": (
+        "training.local_rank training.parallelism_config"
+    ),
     f"a run writes and uploads its recipe: {WHERE_INSTEAD}": "training.hub_token",
     "one translation of each sentence is scored": "generation.num_return_sequences",
 }
-_RESERVED = {path: reason for reason, paths in _RESERVED_FOR.items() for path in paths.split()}
+_RESERVED: dict[str, str] = _by_word(_RESERVED_FOR)
 
 
 @dataclass
@@ -130,19 +208,44 @@ class Recipe:
     generation: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what was set, without what the command line alone may say (resume, overwrite,
+        """Returns the keys that are set, without those of the command line (resume, overwrite,
         dry_run).
         """
-        values = {
-            name: value
-            for name, value in dataclasses.asdict(self).items()
-            if value not in (None, {})
-        }
-        return {name: value for name, value in values.items() if name not in COMMANDS}
+        values = {}
+        for name, value in dataclasses.asdict(self).items():
+            if name not in COMMANDS and value not in (None, {}):
+                values[name] = value
+        return values
 
     def to_yaml(self) -> str:
         """Returns a recipe file that gives this recipe again."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
+
+    def values(self, affecting: Affects | None = None) -> dict[str, Any]:
+        """Returns every key that affects something of `affecting` (None: every key) with its value.
+
+        A key that is left out has its default, unless that comes from a checkpoint or a tokenizer.
+        """
+        written = self.to_dict()
+        reads_config = self.init_from is not None
+        reads_tokenizer = reads_config or PRETRAINED in self.tokenizer
+        values = {}
+        for option in recipe_options(self.model):
+            if affecting is not None and not affected_by(option.path) & affecting:
+                continue
+            default = option.default
+            if reads_config and option.section == "config":
+                default = None
+            if reads_tokenizer and option.section == "tokenizer":
+                default = None
+            section = written.get(option.section, {}) if option.section else written
+            values[option.path] = section.get(option.name, default)
+        return values
+
+    def fingerprint(self, affecting: Affects) -> str:
+        """Returns a digest of the keys that affect something of `affecting`."""
+        text = json.dumps(self.values(affecting), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def data_arguments(self) -> DataArguments:
         """Builds the data section, or raises a RecipeError."""
@@ -161,12 +264,10 @@ class Recipe:
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Makes a RecipeError that begins with `what` of whatever a class or a library raises."""
+    """Turns whatever a class or a library raises into a RecipeError that begins with `what`."""
     try:
         yield
-    except (
-        Exception
-    ) as error:  # strict configs raise classes of their own, infinity and missing libraries others
+    except Exception as error:  # strict configs and missing libraries raise classes of their own
         raise RecipeError(f"{what}: {error}") from error
 
 
@@ -195,12 +296,14 @@ class Section:
     def __init__(
         self, name: str, source: Callable[..., Any], without: Collection[str] = ()
     ) -> None:
-        self.name, self.source = name, source
-        parameters = inspect.signature(source).parameters.items()
-        options = [key for key, found in parameters if found.default is not found.empty]
-        self.keys = tuple(
-            key for key in options if key not in without and self.path(key) not in _RESERVED
-        )
+        self.name = name
+        self.source = source
+        self.parameters = inspect.signature(source).parameters
+        self.keys = []
+        for key, parameter in self.parameters.items():
+            has_default = parameter.default is not parameter.empty
+            if has_default and key not in without and self.path(key) not in _RESERVED:
+                self.keys.append(key)
 
     def path(self, key: str) -> str:
         """Returns the key with the name of the section."""
@@ -209,40 +312,43 @@ class Section:
     @functools.cached_property
     def _parser(self) -> ArgumentParser:
         parser = ArgumentParser(exit_on_error=False, add_help=False)
-        add = (
-            parser.add_class_arguments
-            if inspect.isclass(self.source)
-            else parser.add_function_arguments
-        )
-        others: set[Any] = {*inspect.signature(self.source).parameters} - {*self.keys}
-        add(self.source, None, skip=others, fail_untyped=False)
+        add_arguments = parser.add_function_arguments
+        if inspect.isclass(self.source):
+            add_arguments = parser.add_class_arguments
+        skipped: set[Any] = {*self.parameters} - {*self.keys}
+        add_arguments(self.source, None, skip=skipped, fail_untyped=False)
         return parser
 
     @functools.cached_property
     def options(self) -> dict[str, Option]:
         """The keys with their types, defaults and help."""
-        fields = dataclasses.fields(self.source) if dataclasses.is_dataclass(self.source) else ()
-        described = {field.name: field.metadata.get("help") for field in fields}
+        options = {}
+        help_texts = self._help_texts()
+        for action in self._parser._actions:
+            key = action.dest
+            if key in self.keys:
+                options[key] = Option(
+                    path=self.path(key),
+                    section=self.name,
+                    name=key,
+                    annotation=getattr(action, "_typehint", action.type),
+                    default=getattr(action.default, "value", action.default),
+                    help=textwrap.shorten(
+                        help_texts.get(key) or action.help or "", 240, placeholder="..."
+                    ),
+                )
+        return {key: options[key] for key in self.keys}
+
+    def _help_texts(self) -> dict[str, str | None]:
+        """Reads help from the metadata of dataclass fields, or from the docstring."""
+        texts: dict[str, str | None] = {}
         for entry in docstring_parser.parse(inspect.getdoc(self.source) or "").params:
-            described |= {
-                key: entry.description
-                for key in entry.arg_name.split(", ")
-                if not described.get(key)
-            }
-        actions = {action.dest: action for action in self._parser._actions}
-        return {
-            key: Option(
-                self.path(key),
-                self.name,
-                key,
-                annotation=getattr(actions[key], "_typehint", actions[key].type),
-                default=getattr(actions[key].default, "value", actions[key].default),
-                help=textwrap.shorten(
-                    described.get(key) or actions[key].help or "", 240, placeholder="..."
-                ),
-            )
-            for key in self.keys
-        }
+            texts |= dict.fromkeys(entry.arg_name.split(", "), entry.description)
+        if dataclasses.is_dataclass(self.source):
+            for argument in dataclasses.fields(self.source):
+                if argument.metadata.get("help"):
+                    texts[argument.name] = argument.metadata["help"]
+        return texts
 
     def convert(self, key: str, value: Any, where: str) -> Any:
         """Turns a value of YAML, or text of the command line, into the type of its key.
@@ -252,29 +358,30 @@ class Section:
         """
         annotation = self.options[key].annotation
         if value is not None or _takes(annotation, type(None)):
-            for candidate in _readings(value):
+            for reading in _readings(value):
                 with contextlib.suppress(ArgumentError, RecursionError):
-                    found = self._parser.parse_object({key: candidate}, defaults=False)[key]
-                    return found.as_dict() if isinstance(found, Namespace) else found
-        is_word = isinstance(value, bool) and _takes(annotation, str)
-        hint = (
-            " YAML reads no, off, yes and on as true or false: put the text in quotes."
-            if is_word
-            else ""
-        )
+                    converted = self._parser.parse_object({key: reading}, defaults=False)[key]
+                    return converted.as_dict() if isinstance(converted, Namespace) else converted
+        hint = ""
+        if isinstance(value, bool) and _takes(annotation, str):
+            hint = " YAML reads no, off, yes and on as true or false: put the text in quotes."
         raise RecipeError(
             f"{where} must be {describe_type(annotation)}, got {_SHORT.repr(value)}.{hint}"
         )
 
 
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxstring = 200
+_SHORT.maxother = 200
 
 
 def _readings(value: Any) -> Iterator[Any]:
-    """Yields a value, and what else it may have meant: a number, a whole number, text."""
+    """Yields the interpretations of a YAML value: as is, as a number, as text."""
     yield value
-    yield [_number(item) for item in value] if isinstance(value, list) else _number(value)
+    if isinstance(value, list):
+        yield [_number(item) for item in value]
+    else:
+        yield _number(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
 
@@ -369,17 +476,22 @@ def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
 
 
 def _unknown(path: str, sections: Mapping[str, Section]) -> str:
-    """Says why a key is none, or which is nearest to it."""
+    """Explains why a key cannot be set, or suggests the nearest keys."""
     if path in SECTIONS:
         return f"the section {path} must hold keys and values."
     section, _, name = path.rpartition(".")
-    for owner in (section,) if section else SECTIONS:
-        if reason := _RESERVED.get(f"{owner}.{name}"):
-            return f"{owner}.{name} cannot be set: {reason}."
-    known = {found.path(key): key for found in sections.values() for key in found.keys}
-    close = difflib.get_close_matches(name, [*dict.fromkeys(known.values())], n=3)
-    near = [found for wanted in close for found, key in known.items() if key == wanted][:3]
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    for candidate in (section,) if section else SECTIONS:
+        reason = _RESERVED.get(f"{candidate}.{name}")
+        if reason:
+            return f"{candidate}.{name} cannot be set: {reason}."
+    paths: dict[str, list[str]] = {}  # of each key, in all sections
+    for entry in sections.values():
+        for key in entry.keys:
+            paths.setdefault(key, []).append(entry.path(key))
+    similar: list[str] = []
+    for key in difflib.get_close_matches(name, paths, n=3):
+        similar += paths[key]
+    hint = f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
     return f"unknown key {path}.{hint} (--help lists all keys)"
 
 
@@ -390,25 +502,26 @@ class _StrictLoader(yaml.SafeLoader):
     """YAML in which a repeated key is an error, unless it comes with `<<: *other`."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [
-            (str(key.value), key.start_mark)
-            for key, _ in node.value
-            if key.tag != "tag:yaml.org,2002:merge"
-        ]
-        for number, (name, mark) in enumerate(keys):
-            if any(name == other for other, _ in keys[:number]):
+        names = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            name = str(key.value)
+            if name in names:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {name!r} is repeated", problem_mark=mark
+                    problem=f"the key {name!r} is repeated", problem_mark=key.start_mark
                 )
+            names.add(name)
         return super().construct_mapping(node, deep)
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
-    """Reads a recipe, a file or the name of one that comes with csan_hf, on top of the one that its
-    `base` names.
+    """Reads a recipe, a file or the name of one that comes with csan_hf, merged over its `base`.
 
-    Raises a `RecipeError` if one of them cannot be read, or holds a credential or a section that is
-    none."""
+    Raises:
+        RecipeError: If one of the two cannot be read, or holds a credential or a section without
+            keys and values.
+    """
     content = read_yaml(path)
     refuse_credentials(content, str(path))
     base = content.pop("base", None)
@@ -421,13 +534,14 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
             "changes."
         )
     refuse_credentials(below, str(base))
-    for recipe, source in ((below, base), (content, path)):
-        check_sections(recipe, str(source))
-    return merge({key: value for key, value in below.items() if key != "output_dir"}, content)
+    check_sections(below, str(base))
+    check_sections(content, str(path))
+    below.pop("output_dir", None)
+    return merge(below, content)
 
 
 def find_base(base: Any, file: Path) -> Path:
-    """The file of a base that `file` names; only YAML files, as lines of others could be secret."""
+    """Returns the file of a base that `file` names; YAML only, as errors show what was read."""
     if base in RECIPES.names():
         return RECIPES.file(base)
     if not str(base).endswith((".yaml", ".yml")):
@@ -442,9 +556,8 @@ def check_sections(content: dict[str, Any], source: str) -> None:
     """Refuses a section that holds no keys and values, before recipes are merged by section."""
     for key in SECTIONS:
         section = content.get(key)
-        if not isinstance(section, dict | None) and not (
-            key == "tokenizer" and isinstance(section, str)
-        ):
+        is_name = key == "tokenizer" and isinstance(section, str)
+        if not is_name and not isinstance(section, dict | None):
             raise RecipeError(
                 f"{source}: the section {key} must hold keys and values, got a "
                 f"{type(section).__name__}."
@@ -452,20 +565,21 @@ def check_sections(content: dict[str, Any], source: str) -> None:
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two sets of recipe keys as one: sections key by key, the second's values win.
+    """Merges two sets of recipe keys: sections key by key, the second's values win.
 
     Where the second names another family, nothing is kept of the first's section config, name and
-    description."""
+    description.
+    """
     merged = copy.deepcopy(dict(first))
-    if second.get("model", merged.get("model", "csan")) != merged.get("model", "csan"):
+    model = merged.get("model", "csan")
+    if second.get("model", model) != model:
         merged |= {"config": {}, **_OF_A_FAMILY}
     for key, value in second.items():
-        is_section = (
-            key in SECTIONS and isinstance(value, Mapping) and not isinstance(merged.get(key), str)
-        )
-        merged[key] = (
-            {**(merged.get(key) or {}), **copy.deepcopy(dict(value))} if is_section else value
-        )
+        section = merged.get(key) or {}
+        if key in SECTIONS and isinstance(value, Mapping) and isinstance(section, Mapping):
+            merged[key] = {**section, **copy.deepcopy(dict(value))}
+        else:
+            merged[key] = value
     return merged
 
 
@@ -475,9 +589,10 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         content = yaml.load(RECIPES.locate(path).read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
         # Without the original error, which shows lines of the file: they may hold a credential
-        mark: Any = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or getattr(error, "reason", error)
+        mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = f"it is not valid YAML: {place}{getattr(error, 'problem', None) or getattr(error, 'reason', error)}"
+        problem = f"it is not valid YAML: {place}{reason}"
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = str(error)
     else:
@@ -491,19 +606,21 @@ def refuse_credentials(content: Any, source: str) -> None:
     """Refuses tokens, passwords and keys: a run writes its recipe to files, logs and model cards,
     and uploads it.
 
-    Raises a `RecipeError` that names the keys and never shows a value.
+    Raises:
+        RecipeError: It names the keys and never shows a value.
     """
-    if found := list(find_credentials(content)):
-        verb = "is a credential" if len(found) == 1 else "are credentials"
+    keys = list(find_credentials(content))
+    if keys:
+        verb = "is a credential" if len(keys) == 1 else "are credentials"
         raise RecipeError(
-            f"{source}: {', '.join(found)} {verb}, which a recipe must not hold because a run "
+            f"{source}: {', '.join(keys)} {verb}, which a recipe must not hold because a run "
             f"writes and uploads it. Take it out and {WHERE_INSTEAD}."
         )
 
 
 def _as_yaml(text: str) -> Any:
-    """Returns a value of the command line as YAML, to look for credentials in it; its text if it is
-    not YAML.
+    """Parses a value of the command line, to look for credentials in it; text that is not YAML
+    stays.
     """
     try:
         return yaml.safe_load(text)
@@ -525,50 +642,69 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     content = read_recipe(path) if path is not None else {}
     for name, text in overrides:
         refuse_credentials({name: _as_yaml(text)}, "the command line")
-    if isinstance(tokenizer := content.get("tokenizer"), str):
+    return parse_recipe(content, str(path), overrides)
+
+
+def parse_recipe(
+    content: dict[str, Any], source: str, overrides: Sequence[tuple[str, str]] = ()
+) -> Recipe:
+    """Makes a recipe of the content of a file and of overrides; see `load_recipe`.
+
+    `source` is the file's name for errors.
+    """
+    content = dict(content)
+    tokenizer = content.get("tokenizer")
+    if isinstance(tokenizer, str):
         content["tokenizer"] = {PRETRAINED: tokenizer}
-    written = str(content.get("model", "csan"))
-    model = dict(overrides).get("model", written)
+    written_model = str(content.get("model", "csan"))
+    model = dict(overrides).get("model", written_model)
     sections = recipe_sections(model)
-    if model != written:
+    if model != written_model:
         content |= _OF_A_FAMILY
-    if model != written and isinstance(config := content.get("config"), dict):
-        content["config"] = _fields_of(
-            sections["config"], config, recipe_sections(written)["config"], str(path)
-        )
+        if isinstance(content.get("config"), dict):
+            content["config"] = _fields_of_family(
+                content["config"],
+                sections["config"],
+                previous=recipe_sections(written_model)["config"],
+                source=source,
+            )
     recipe = Recipe()
-    for section, key, value in _entries(content, sections, str(path)):
-        converted = section.convert(key, value, f"{path}: {section.path(key)}")
-        (getattr(recipe, section.name) if section.name else vars(recipe))[key] = converted
+    for section, key, value in _entries(content, sections, source):
+        _set(recipe, section, key, section.convert(key, value, f"{source}: {section.path(key)}"))
     for name, text in overrides:
-        section, key = find_key(
-            f"tokenizer.{PRETRAINED}" if name == "tokenizer" else name, sections
-        )
+        if name == "tokenizer":
+            name = f"tokenizer.{PRETRAINED}"
+        section, key = find_key(name, sections)
         annotation = section.options[key].annotation
-        if text == "true" and not _takes(annotation, bool):  # what a key without a value has
+        if text == "true" and not _takes(annotation, bool):  # the text of a key without a value
             raise RecipeError(f"--{section.path(key)} needs a value: {describe_type(annotation)}.")
-        given: Any = text
-        if (
-            "," in text
-            and text[0] != "["
-            and _takes(annotation, list)
-            and not _takes(annotation, str)
-        ):
-            given = [part.strip() for part in text.split(",")]
-        converted = section.convert(key, given, f"--{section.path(key)}")
-        (getattr(recipe, section.name) if section.name else vars(recipe))[key] = converted
+        value = text
+        takes_list = _takes(annotation, list) and not _takes(annotation, str)
+        if takes_list and "," in text and text[0] != "[":
+            value = [part.strip() for part in text.split(",")]
+        _set(recipe, section, key, section.convert(key, value, f"--{section.path(key)}"))
     return recipe
 
 
-def _fields_of(own: Section, config: dict[str, Any], other: Section, source: str) -> dict[str, Any]:
-    """Leaves out the fields of a file's own family where the command line names another one, with a
-    notice.
+def _set(recipe: Recipe, section: Section, key: str, value: Any) -> None:
+    if section.name:
+        getattr(recipe, section.name)[key] = value
+    else:
+        setattr(recipe, key, value)
+
+
+def _fields_of_family(
+    config: dict[str, Any], section: Section, *, previous: Section, source: str
+) -> dict[str, Any]:
+    """Leaves out the config's fields that only the file's family has, with a notice, where the
+    command line names another family.
     """
-    foreign = [key for key in config if key in other.keys and key not in own.keys]
+    foreign = [key for key in config if key in previous.keys and key not in section.keys]
     if foreign:
         print(
-            f"{source}: {', '.join(map(own.path, foreign))} left out: {own.source.__name__} has "
-            "no such fields, and its defaults are used (--help lists them).",
+            f"{source}: {', '.join(map(section.path, foreign))} left out: "
+            f"{section.source.__name__} has no such fields, and its defaults are used (--help "
+            "lists them).",
             file=sys.stderr,
         )
     return {key: value for key, value in config.items() if key not in foreign}
@@ -579,9 +715,12 @@ def _entries(
 ) -> Iterator[tuple[Section, str, Any]]:
     """Yields each value of a file with its section and key."""
     for name, value in content.items():
-        is_section = name in SECTIONS and isinstance(value, dict | None)
-        section = sections[name if is_section else ""]
-        for key, entry in (value or {}).items() if is_section else [(name, value)]:
+        section = sections[""]
+        entries = {name: value}
+        if name in SECTIONS and isinstance(value, dict | None):
+            section = sections[name]
+            entries = value or {}
+        for key, entry in entries.items():
             if key not in section.keys:
                 raise RecipeError(f"{source}: {_unknown(section.path(str(key)), sections)}")
             yield section, key, entry

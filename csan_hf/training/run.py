@@ -20,7 +20,7 @@ import datasets
 import torch
 from datasets import Dataset, DatasetDict
 from torch import Tensor
-from transformers import set_seed
+from transformers import PreTrainedModel, set_seed
 from transformers.utils import logging
 
 import csan_hf
@@ -66,30 +66,25 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         RunInterrupted: If a signal ended the run, after saving.
     """
     plan = resolve(recipe)
-    args, output = plan.arguments, Path(plan.arguments.output_dir)
-    with StopSignals(output) as signals, contextlib.ExitStack() as held:
-        on_main_process(args, lambda: held.enter_context(lock_folder(output)))
+    args = plan.arguments
+    output = Path(args.output_dir)
+    with StopSignals(output) as signals, contextlib.ExitStack() as stack:
+        on_main_process(args, lambda: stack.enter_context(lock_folder(output)))
         _quieten(args)
         set_seed(args.seed)
         checkpoint, tokenizers, tokenized = _prepare(plan, output)
         set_seed(args.seed)
         model = plan.build_model(tokenizers)
-        sizes = ", ".join(f"{name} {len(split):,}" for name, split in tokenized.items())
-        _print_once(
-            args,
-            f"{type(model).__name__}: {model.num_parameters():,} parameters, vocabulary "
-            f"{len(tokenizers.source):,}"
-            f"{'' if tokenizers.is_joint else f' + {len(tokenizers.target):,}'}. Sentences: "
-            f"{sizes}. Device {args.device}, {'bf16' if args.bf16 else 'float32'}.",
-        )
-        trainer = TranslationTrainer(
-            model,
-            args,
-            tokenizers=tokenizers,
-            train_dataset=tokenized["train"],
-            eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
-            bleu_tokenize=plan.recipe.bleu_tokenize,
-        )
+        _print_once(args, _describe_run(model, tokenizers, tokenized, args))
+        with refusing("The section training is refused"):
+            trainer = TranslationTrainer(
+                model,
+                args,
+                tokenizers=tokenizers,
+                train_dataset=tokenized["train"],
+                eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
+                bleu_tokenize=plan.recipe.bleu_tokenize,
+            )
         trainer.guard.signals = signals
         signals.raise_if_received()
         if checkpoint is None:
@@ -100,8 +95,24 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         return finish_run(trainer, plan.recipe, tokenized, signals)
 
 
+def _describe_run(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    tokenized: DatasetDict,
+    args: TranslationTrainingArguments,
+) -> str:
+    vocabulary = f"{len(tokenizers.source):,}"
+    if not tokenizers.is_joint:
+        vocabulary += f" + {len(tokenizers.target):,}"
+    sizes = ", ".join(f"{name} {len(split):,}" for name, split in tokenized.items())
+    return (
+        f"{type(model).__name__}: {model.num_parameters():,} parameters, vocabulary {vocabulary}. "
+        f"Sentences: {sizes}. Device {args.device}, {'bf16' if args.bf16 else 'float32'}."
+    )
+
+
 def _quieten(args: TranslationTrainingArguments) -> None:
-    """Silences the libraries' progress bars and messages in favour of our own in the main process."""
+    """Silences the libraries' progress bars and messages; those of the main process are ours."""
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
     logging.set_verbosity(logging.WARNING if args.process_index == 0 else logging.ERROR)
     logging.disable_progress_bar()  # there would be one for each file of a checkpoint
@@ -120,47 +131,48 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
     """Returns the checkpoint to resume from, if any, the tokenizers and the tokenized corpus, for
     all processes.
     """
-    args, recipe, folder = plan.arguments, plan.recipe, output / PREPARED_DATA
-
-    def prepare() -> tuple[Path | None, TokenizerPair, DatasetDict]:
-        check_output_folder(recipe, output)
-        with refusing("The data cannot be used"):
-            splits, loaded = load_translation_dataset(plan.data)
-            wanted = ("train",) if args.eval_strategy == "no" else ("train", "validation")
-            if missing := [name for name in wanted if name not in splits]:
-                raise ValueError(f"there is no split {missing[0]}, only {', '.join(splits)}.")
-        checkpoint = None if recipe.overwrite or not recipe.resume else choose_checkpoint(output)
-        # Those of a checkpoint are whole; writing the run's own may have been interrupted
-        tokenizers = (
-            TokenizerPair.from_pretrained(str(checkpoint))
-            if checkpoint
-            else plan.build_tokenizers(splits)
-        )
-        with refusing("The data cannot be used"):
-            tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
-        if checkpoint is None:
-            _print_once(args, f"Starting a new run in {output}.")
-        begin_run(recipe, output)
-        tokenizers.save_pretrained(str(output))
-        _print_once(args, str(loaded.merge(filtered)))
-        return checkpoint, tokenizers, tokenized
-
-    if args.world_size == 1:
-        return prepare()
+    if plan.arguments.world_size == 1:
+        return _prepare_alone(plan, output)
+    folder = output / PREPARED_DATA
 
     def prepare_for_all() -> Path | None:
-        checkpoint, _, tokenized = prepare()
+        checkpoint, _, tokenized = _prepare_alone(plan, output)
         shutil.rmtree(folder, ignore_errors=True)
         tokenized.save_to_disk(str(folder))
         return checkpoint
 
-    checkpoint = on_main_process(args, prepare_for_all)
-    # Memory-mapped: the processes of a node share what they read.
-    return (
-        checkpoint,
-        TokenizerPair.from_pretrained(str(output)),
-        DatasetDict.load_from_disk(str(folder)),
-    )
+    checkpoint = on_main_process(plan.arguments, prepare_for_all)
+    tokenizers = TokenizerPair.from_pretrained(str(output))
+    # Memory-mapped: the processes of a node share what they read
+    return checkpoint, tokenizers, DatasetDict.load_from_disk(str(folder))
+
+
+def _prepare_alone(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, DatasetDict]:
+    args = plan.arguments
+    recipe = plan.recipe
+    check_output_folder(recipe, output)
+    with refusing("The data cannot be used"):
+        splits, loaded = load_translation_dataset(plan.data)
+        required = ("train",) if args.eval_strategy == "no" else ("train", "validation")
+        for name in required:
+            if name not in splits:
+                raise ValueError(f"there is no split {name}, only {', '.join(splits)}.")
+    checkpoint = None
+    if recipe.resume and not recipe.overwrite:
+        checkpoint = choose_checkpoint(output)
+    if checkpoint is None:
+        tokenizers = plan.build_tokenizers(splits)
+    else:
+        # Not the run's own, whose writing may have been interrupted
+        tokenizers = TokenizerPair.from_pretrained(str(checkpoint))
+    with refusing("The data cannot be used"):
+        tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
+    if checkpoint is None:
+        _print_once(args, f"Starting a new run in {output}.")
+    begin_run(recipe, output)
+    tokenizers.save_pretrained(str(output))
+    _print_once(args, str(loaded.merge(filtered)))
+    return checkpoint, tokenizers, tokenized
 
 
 # ---- the end
@@ -179,134 +191,107 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
         `weights`, a sentence that says what was chosen; `steps`, its updates; and the scores
         compared.
     """
-    args, state, metric = trainer.args, trainer.state, trainer.args.metric_for_best_model
+    args = trainer.args
+    state = trainer.state
+    metric = args.metric_for_best_model
     last = {"weights": f"the last update ({state.global_step})", "steps": [state.global_step]}
     if validation is None or metric is None:
         return last
-    if (
-        trainer.is_deepspeed_enabled
-    ):  # no process has all weights; the Trainer has loaded the best checkpoint
+    if trainer.is_deepspeed_enabled:
+        # No process has all weights; the Trainer has loaded the best checkpoint
         return {
             "weights": f"the best checkpoint (step {state.best_global_step})",
             "steps": [state.best_global_step],
         }
-    best = on_main_process(args, lambda: _best_checkpoints(trainer, metric))
-    if not best:
+    checkpoints = on_main_process(args, lambda: _best_checkpoints(trainer, metric))
+    if not checkpoints:
         return last
 
     def load(weights: dict[str, Tensor]) -> None:
         load_weights(trainer.model, weights)
         trainer.refresh_batch_statistics()
 
-    steps = [checkpoint_step(path) for path in best]
+    steps = [checkpoint_step(path) for path in checkpoints]
     best_score = scores_by_step(state.log_history, metric)[steps[0]]
-    best_loss = scores_by_step(state.log_history, "loss").get(steps[0], math.inf)
-    single: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "weights": f"the best checkpoint (step {steps[0]})",
         "steps": steps[:1],
+        "metric": metric,
+        "best_checkpoint_score": best_score,
     }
-    single |= {"metric": metric, "best_checkpoint_score": best_score}
-    if args.average_best and len(best) > 1:
-        load(average_weights(best))
+    if args.average_best and len(checkpoints) > 1:
+        load(average_weights(checkpoints))
         _, metrics = trainer.translate_dataset(validation, num_beams=args.generation_num_beams)
-        score, loss = float(metrics[metric.removeprefix("eval_")]), float(metrics["loss"])
-        single["average_score"] = score
+        score = float(metrics[metric.removeprefix("eval_")])
+        chosen["average_score"] = score
         gain = score - best_score if args.greater_is_better else best_score - score
-        if loss <= _FAR * best_loss and (gain > 0 or (gain == 0 and loss <= best_loss)):
-            return {
-                **single,
-                "weights": f"the average of {len(best)} checkpoints",
-                "steps": sorted(steps),
-            }
-    load(read_weights(best[0]))
-    return single
+        loss = float(metrics["loss"])
+        best_loss = scores_by_step(state.log_history, "loss").get(steps[0], math.inf)
+        is_better = gain > 0 or (gain == 0 and loss <= best_loss)
+        if is_better and loss <= _FAR * best_loss:
+            chosen["weights"] = f"the average of {len(checkpoints)} checkpoints"
+            chosen["steps"] = sorted(steps)
+            return chosen
+    load(read_weights(checkpoints[0]))
+    return chosen
 
 
 def _best_checkpoints(trainer: TranslationTrainer, metric: str) -> list[Path]:
-    """Lists the best checkpoints; what is far from the best one would spoil the average, whatever
-    its score.
+    """Lists the best checkpoints, without those far from the best one, which would spoil the
+    average.
     """
-    args, history = trainer.args, trainer.state.log_history
-    whole = [
-        path
-        for path in list_checkpoints(args.output_dir)
-        if find_fault(path, to_resume=False) is None
-    ]
+    args = trainer.args
+    history = trainer.state.log_history
+    readable = []
+    for path in list_checkpoints(args.output_dir):
+        if find_fault(path, to_resume=False) is None:
+            readable.append(path)
     ranked = rank_checkpoints(
-        whole, history, metric, greater_is_better=bool(args.greater_is_better)
-    )[: args.keep_best]
+        readable, history, metric, greater_is_better=bool(args.greater_is_better)
+    )
+    if not ranked:
+        return []
     losses = scores_by_step(history, "loss")
-    worst = _FAR * losses.get(checkpoint_step(ranked[0]), math.inf) if ranked else math.inf
-    return [path for path in ranked if losses.get(checkpoint_step(path), 0.0) <= worst]
+    worst = _FAR * losses.get(checkpoint_step(ranked[0]), math.inf)
+    best = ranked[: args.keep_best]
+    return [path for path in best if losses.get(checkpoint_step(path), 0.0) <= worst]
 
 
 def finish_run(
     trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDict, signals: StopSignals
 ) -> dict[str, Any]:
-    """Chooses the weights, scores every held-out split, writes the folder, and returns what
-    `results.json` holds.
+    """Chooses the weights, scores every held-out split, writes the folder, and returns the content
+    of `results.json`.
     """
     output = Path(trainer.args.output_dir)
-    set_seed(
-        trainer.args.seed
-    )  # whatever is random from here on is the same when only the end of a run is repeated
+    # So that repeating only the end of a run gives the same
+    set_seed(trainer.args.seed)
     chosen = choose_weights(trainer, tokenized.get("validation"))
     signals.raise_if_received()
+    held_out = {name: split for name, split in tokenized.items() if name != "train"}
     scores: dict[str, Any] = {}
-    for name, split in tokenized.items():
-        if name != "train":
-            scores[name], hypotheses = _score_split(trainer, split)
-            if trainer.is_world_process_zero():
-                write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
-            signals.raise_if_received()
-    args, history = trainer.args, trainer.state.log_history
-    units = ("tokens_per_second", "updates_per_second")
-    speeds = {unit: [entry[unit] for entry in history if unit in entry] for unit in units}
+    for name, split in held_out.items():
+        scores[name], hypotheses = _score_split(trainer, split)
+        if trainer.is_world_process_zero():
+            write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
+        signals.raise_if_received()
+    references = {name: digest_of_lines(split["target"]) for name, split in held_out.items()}
     results = {
         "model": plain_class(trainer.model).__name__,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "chosen": chosen,
         "scores": scores,
-        "training": {
-            "seconds": max((entry.get("elapsed_seconds", 0.0) for entry in history), default=0.0),
-            "updates": trainer.state.global_step,
-            "epochs": round(trainer.state.epoch or 0.0, 3),
-            # An interruption leaves the median as it is
-            **{
-                unit: statistics.median_high(values) if values else None
-                for unit, values in speeds.items()
-            },
-            "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "float32",
-            "seed": args.seed,
-            "processes": args.world_size,
-        },
+        "training": _summarise_training(trainer),
         "data": {
             "training_set": trainer.describe_run()["training_set"],
-            "references": {
-                name: digest_of_lines(split["target"])
-                for name, split in tokenized.items()
-                if name != "train"
-            },
+            "references": references,
         },
         "environment": describe_environment(),
     }
     if recipe.task == "text2text-generation":
-        results["example"] = next(iter(tokenized.get("validation") or tokenized["train"]))["source"]
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        trainer.save_model(str(output), _internal_call=True)  # gathers the shards
-    elif trainer.is_world_process_zero():
-        save_self_contained(
-            trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output
-        )
-    if trainer.is_world_process_zero():
-        (output / "training_args.bin").unlink(
-            missing_ok=True
-        )  # a pickle; recipe.yaml says the same readably
-        write_json(output / "results.json", results)
-        search = search_name(trainer.args.generation_num_beams)
-        draw_training(trainer.state.log_history, output / "training.png", search)
-        write_model_card(output, recipe.to_dict(), results)
-    trainer.accelerator.wait_for_everyone()  # so that every process returns to a complete folder
+        examples = tokenized.get("validation") or tokenized["train"]
+        results["example"] = examples[0]["source"]
+    _write_folder(trainer, recipe, results, output)
     if trainer.is_world_process_zero():
         shutil.rmtree(output / PREPARED_DATA, ignore_errors=True)
         signals.raise_if_received()
@@ -323,77 +308,112 @@ def finish_run(
     return results
 
 
+def _summarise_training(trainer: TranslationTrainer) -> dict[str, Any]:
+    """Returns time, length, speed and precision of the training."""
+    history = trainer.state.log_history
+
+    def median(unit: str) -> float | None:
+        """Which an interruption leaves as it is."""
+        values = [entry[unit] for entry in history if unit in entry]
+        return statistics.median_high(values) if values else None
+
+    return {
+        "seconds": max((entry.get("elapsed_seconds", 0.0) for entry in history), default=0.0),
+        "updates": trainer.state.global_step,
+        "epochs": round(trainer.state.epoch or 0.0, 3),
+        "tokens_per_second": median("tokens_per_second"),
+        "updates_per_second": median("updates_per_second"),
+        "precision": trainer.args.precision,
+        "seed": trainer.args.seed,
+        "processes": trainer.args.world_size,
+    }
+
+
+def _write_folder(
+    trainer: TranslationTrainer, recipe: Recipe, results: dict[str, Any], output: Path
+) -> None:
+    """Writes model, results, picture and card; every process returns to a complete folder."""
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        trainer.save_model(str(output), _internal_call=True)  # gathers the shards
+    elif trainer.is_world_process_zero():
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        save_self_contained(model, trainer.tokenizers, output)
+    if trainer.is_world_process_zero():
+        # A pickle; recipe.yaml says the same readably
+        (output / "training_args.bin").unlink(missing_ok=True)
+        write_json(output / "results.json", results)
+        search = search_name(trainer.args.generation_num_beams)
+        draw_training(trainer.state.log_history, output / "training.png", search)
+        write_model_card(output, recipe.to_dict(), results)
+    trainer.accelerator.wait_for_everyone()
+
+
 def _score_split(trainer: TranslationTrainer, split: Dataset) -> tuple[dict[str, Any], list[str]]:
-    start, config = time.time(), trainer.model.generation_config
+    generation = trainer.model.generation_config
+    start = time.time()
     hypotheses, scores = trainer.translate_dataset(split)
     seconds = time.time() - start
-    return {
-        **scores,
+    scores |= {
         "sentences": len(hypotheses),
-        "num_beams": config.num_beams,
-        "length_penalty": config.length_penalty,
+        "num_beams": generation.num_beams,
+        "length_penalty": generation.length_penalty,
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(hypotheses) / max(seconds, 1e-9), 2),
-    }, hypotheses
+    }
+    return scores, hypotheses
 
 
 def summary_table(results: dict[str, Any], output: Path | str) -> str:
     """Formats the results for people."""
-    scores, training = results["scores"], results["training"]
-    first: dict[str, Any] = next(iter(scores.values()), {})
-    metrics = list(metrics_in(first))
+    first_split: dict[str, Any] = next(iter(results["scores"].values()), {})
+    metrics = list(metrics_in(first_split))
     rows = [["split", "sentences", *(metric.label for metric in metrics), "search", "loss"]]
-    for name, entry in scores.items():
-        found = [f"{entry[metric.name]:.{metric.decimals}f}" for metric in metrics]
-        rows.append(
-            [
-                name,
-                f"{entry['sentences']:,}",
-                *found,
-                search_name(entry["num_beams"]),
-                f"{entry['loss']:.3f}",
-            ]
-        )
+    for name, scores in results["scores"].items():
+        row = [name, f"{scores['sentences']:,}"]
+        for metric in metrics:
+            row.append(f"{scores[metric.name]:.{metric.decimals}f}")
+        row += [search_name(scores["num_beams"]), f"{scores['loss']:.3f}"]
+        rows.append(row)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
-    signatures = {metric.label: first.get(f"{metric.name}_signature") for metric in metrics}
-    return "\n".join(
-        [
-            "",
-            *(
-                "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
-                for row in rows
-            ),
-            "",
-            f"{results['model']}, {results['parameters']:,} parameters; {training['updates']:,} "
-            f"updates in {training['seconds'] / 60:.1f} minutes "
-            f"({training['tokens_per_second'] or 0:,.0f} tokens/s).",
-            f"Weights: {results['chosen']['weights']}.",
-            *(f"{label}: {signature}" for label, signature in signatures.items() if signature),
-            f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, "
-            "hypotheses.",
-        ]
+    lines = [""]
+    for name, *values in rows:
+        cells = map(str.rjust, values, widths[1:])
+        lines.append("  ".join([name.ljust(widths[0]), *cells]))
+    training = results["training"]
+    lines += [
+        "",
+        f"{results['model']}, {results['parameters']:,} parameters; {training['updates']:,} "
+        f"updates in {training['seconds'] / 60:.1f} minutes "
+        f"({training['tokens_per_second'] or 0:,.0f} tokens/s).",
+        f"Weights: {results['chosen']['weights']}.",
+    ]
+    for metric in metrics:
+        signature = first_split.get(f"{metric.name}_signature")
+        if signature:
+            lines.append(f"{metric.label}: {signature}")
+    lines.append(
+        f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, "
+        "hypotheses."
     )
+    return "\n".join(lines)
 
 
 def describe_environment() -> dict[str, str | int]:
-    """Returns the versions of what computes, the device and the number of threads."""
+    """Returns the versions of the libraries that compute, the device and the number of threads."""
     packages = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
-    versions: dict[str, str | int] = {
+    environment: dict[str, str | int] = {
         package: importlib.metadata.version(package) for package in packages
     }
-    versions |= {"python": platform.python_version(), "csan_hf": csan_hf.__version__}
+    environment["python"] = platform.python_version()
+    environment["csan_hf"] = csan_hf.__version__
     if torch.cuda.is_available():
-        return {
-            **versions,
-            "device": torch.cuda.get_device_name(),
-            "devices": torch.cuda.device_count(),
-        }
+        environment["device"] = torch.cuda.get_device_name()
+        environment["devices"] = torch.cuda.device_count()
+        return environment
     information = Path("/proc/cpuinfo")
     text = information.read_text(encoding="utf-8") if information.is_file() else ""
-    name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-    return {
-        **versions,
-        "device": name[1] if name else platform.machine(),
-        "threads": torch.get_num_threads(),
-    }
+    processor = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    environment["device"] = processor[1] if processor else platform.machine()
+    environment["threads"] = torch.get_num_threads()
+    return environment

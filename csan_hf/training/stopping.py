@@ -1,5 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Where a run must stop: at a signal, after saving; at a loss that is not finite, without saving."""
+"""Early ends of a run: at a signal after saving, at a loss that is not finite without saving.
+
+- `StopSignals` receives the signals, in the main thread of every process.
+- `RunGuard` tells all processes, between two updates, of a signal or a bad loss in one of them.
+- `signal_blocking_context` and `prepare_worker` keep the signals from workers that load data.
+- `on_main_process` decides once for all processes.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +16,17 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import seed_worker
 
@@ -40,8 +46,7 @@ uploaded.
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
 )
-"""What ends a run after a checkpoint: signals of schedulers (SLURM: --signal=USR1@120) and Ctrl-C.
-"""
+"""Signals that end a run after a checkpoint: schedulers' (SLURM: --signal=USR1@120) and Ctrl-C."""
 
 # Signals within this time are one: torchrun forwards what the whole process group got, and a key
 # may be held down.
@@ -53,19 +58,22 @@ class RunError(RuntimeError):
 
 
 def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -> T:
-    """Does some work in the main process, and gives its result, or its RecipeError, to all.
+    """Does some work in the main process, and returns its result, or raises its RecipeError, in
+    all.
 
-    What every process found for itself could differ: a network file system shows files at different
-    moments."""
+    Processes that looked for themselves could differ: a network file system shows files at
+    different moments.
+    """
     if args.world_size == 1:
         return work()
-    outcome: list[Any] = [None, None]
+    result: Any = None
+    failure = None
     if args.process_index == 0:
         try:
-            outcome[0] = work()
+            result = work()
         except RecipeError as error:
-            outcome[1] = str(error)
-    result, failure = broadcast_object_list(outcome)
+            failure = str(error)
+    result, failure = broadcast_object_list([result, failure])
     if failure is not None:
         raise RecipeError(failure)
     return result
@@ -75,8 +83,8 @@ def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -
 
 
 class RunInterrupted(BaseException):
-    """A run that the signal `number` ended; like `KeyboardInterrupt` no `Exception`, which handlers
-    would catch.
+    """A run that the signal `number` ended; a `BaseException`, as `KeyboardInterrupt` is, because
+    libraries catch every `Exception`.
     """
 
     def __init__(self, message: str, number: int) -> None:
@@ -85,12 +93,15 @@ class RunInterrupted(BaseException):
 
 
 class StopSignals:
-    """Takes SIGTERM, SIGINT and SIGUSR1 while a run is under way (a context manager); messages name
-    its folder.
+    """Context manager that receives SIGTERM, SIGINT and SIGUSR1 during a run.
 
-    While the model trains, the first signal is kept for the end of the update, and a second one, a
-    second later or more, ends the run at once. Before and after, there is nothing to save, and the
-    first one ends it."""
+    While the model trains, the first signal waits for the end of the update, and a second one, a
+    second later or more, ends the run at once. Before and after training there is nothing to save,
+    and the first signal ends the run.
+
+    Args:
+        output_dir: Folder of the run, for messages.
+    """
 
     def __init__(self, output_dir: Path | str) -> None:
         self.output_dir = output_dir
@@ -113,26 +124,30 @@ class StopSignals:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             return  # in a forked child, which must not stop the run
-        now, before = time.monotonic(), self._last_time
+        now = time.monotonic()
+        is_repetition = now - self._last_time < _ONE_SIGNAL
         self._last_time = now
-        if now - before < _ONE_SIGNAL:
+        if is_repetition:
             return
-        if self.phase == "training" and not self.received:
-            self.received = number
-            name = signal.Signals(number).name
-            text = f"{name}: saving a checkpoint at the end of this update; a second signal ends the run at once.\n"
-            os.write(2, text.encode())  # buffered output could be under way
-            return
+        waits = self.phase == "training" and not self.received
         self.received = number
-        self.raise_if_received()
+        if not waits:
+            self.raise_if_received()
+        text = (
+            f"{signal.Signals(number).name}: saving a checkpoint at the end of this update; a "
+            "second signal ends the run at once.\n"
+        )
+        os.write(2, text.encode())  # buffered output could be under way
 
     def raise_if_received(self, outcome: str | None = None) -> None:
-        """Ends the run if a signal came; `outcome` says what became of it, by default by the phase.
+        """Ends the run if a signal came.
 
-        What a signal handler raises may be lost: Python drops what is raised in a destructor or a
-        callback from C, and libraries have handlers for every exception. So this is called between
-        the steps of a run, too. It also finds a signal that came after the last update, after which
-        no update ended.
+        Called by the signal handler, and between the steps of a run: Python drops exceptions that a
+        handler raises inside a destructor or a callback from C, and a signal after the last update
+        finds no end of an update to wait for.
+
+        Args:
+            outcome: What became of the run, for the message; None: as the phase implies.
 
         Raises:
             RunInterrupted: If a signal came.
@@ -155,38 +170,38 @@ class StopSignals:
 
 
 def signal_blocking_context(method: str | None) -> BaseContext:
-    """Returns a multiprocessing context ("fork", "spawn"...) whose processes see none of the
-    signals that end a run.
+    """Returns a multiprocessing context ("fork", "spawn"...) whose processes start with
+    `STOP_SIGNALS` blocked.
 
     Schedulers and terminals signal the whole process group, and the main process needs its workers
-    for its last update. The signals are blocked from their first instruction on: a handler that
-    they set would come too late."""
+    until the update is done. A handler set by the worker itself would come too late.
+    """
     context: Any = copy.copy(multiprocessing.get_context(method))
-    make = context.Process
+    process_class = context.Process
 
-    def process(*args: Any, **kwargs: Any) -> Any:
-        worker: Any = make(*args, **kwargs)
+    def make_process(*args: Any, **kwargs: Any) -> Any:
+        worker = process_class(*args, **kwargs)
 
         def start() -> None:
-            del worker.start  # a worker that is spawned is pickled
-            resource_tracker.ensure_running()  # started within, it would unblock the signals
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            del worker.start  # spawning pickles the worker, and this function cannot be
+            resource_tracker.ensure_running()  # its start would unblock the signals
+            previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             try:
                 worker.start()
             finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            worker._popen.terminate = worker._popen.kill  # for SIGTERM is blocked
+                signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+            worker._popen.terminate = worker._popen.kill  # SIGTERM is blocked
 
         worker.start = start
         return worker
 
-    vars(context)["Process"] = process
+    context.Process = make_process
     return context
 
 
 def prepare_worker(number: int, *, num_workers: int, rank: int, block: bool) -> None:
-    """Seeds a worker; blocks the signals, which a child of a fork server that was there before does
-    not yet.
+    """Seeds a worker, and blocks the signals once more: children of a fork server that was started
+    earlier do not inherit the blocking.
     """
     seed_worker(number, num_workers, rank)
     if block:
@@ -196,35 +211,48 @@ def prepare_worker(number: int, *, num_workers: int, rank: int, block: bool) -> 
 # ---- training
 
 
+class _UpdateFlags(NamedTuple):
+    """Flags of one update, the maximum over all processes.
+
+    `values` [2] on the CPU: whether a value was not finite, and the number of a signal or 0. They
+    may be read once `ready` has happened; None: at once.
+    """
+
+    step: int
+    values: Tensor
+    ready: torch.cuda.Event | None
+
+
 class RunGuard(TrainerCallback):
     """Ends training at a signal or at a loss that is not finite, in all processes at the same
     update.
 
     transformers' own `enable_jit_checkpoint` saves in the middle of an update and in each process
-    on its own, so that a resumed run differs. The host never waits for the device's present update:
-    on a GPU the flags of an update are read when the next one is under way, and at once before an
-    evaluation or a save."""
+    on its own, so that a resumed run differs. On a GPU the host never waits for the update under
+    way: its flags are read when the next one is queued, and at once only before an evaluation or a
+    save.
+    """
 
     def __init__(self, trainer: TranslationTrainer) -> None:
         self.trainer = trainer
         self.signals: StopSignals | None = None
         self._losses_finite: list[Tensor] = []  # of the update under way, on the device
-        self._updates: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
-        self._stop = 0
+        self._unread: _UpdateFlags | None = None
+        self._stop_signal = 0  # received by any process
 
     def watch(self, loss: Tensor) -> None:
-        """Notes the loss of one batch."""
+        """Notes whether the loss of one batch is finite."""
         self._losses_finite.append(torch.isfinite(loss.detach()).all())
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Lets a signal wait for the end of the update from here on."""
-        state.compute_steps(
-            args, state.max_steps
-        )  # the library would keep the intervals of the interrupted run
-        self._losses_finite, self._stop = [], 0
-        self._updates.clear()
+        # The library would keep the intervals of the interrupted run
+        state.compute_steps(args, state.max_steps)
+        self._losses_finite = []
+        self._unread = None
+        self._stop_signal = 0
         if self.signals is not None:
             self.signals.phase = "training"
 
@@ -232,22 +260,26 @@ class RunGuard(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Collects the flags of the update, and asks for a checkpoint if a signal came."""
-        self._ask(state.global_step)
-        self._read(0 if control.should_evaluate or control.should_save else 1)
-        if self._stop:
+        self._collect(state.global_step)
+        is_ready = args.device.type != "cuda"
+        if is_ready or control.should_evaluate or control.should_save:
+            self._read()
+        if self._stop_signal:
             control.should_save = True
 
     def on_save(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Ends the run, if a signal came before or during the evaluation and the save."""
-        self._ask(state.global_step)
-        self._read(0)
-        if not self._stop or self.signals is None:
+        self._collect(state.global_step)
+        self._read()
+        if not self._stop_signal or self.signals is None:
             return
+        # Not by `control.should_training_stop`, with which the library would evaluate and save once
+        # more, and log the end of the training
         self.trainer.callback_handler.on_train_end(args, state, control)  # closes bars and logs
         self.trainer._finish_current_push()
-        self.signals.received = self._stop  # perhaps by another process
+        self.signals.received = self._stop_signal
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self.signals.raise_if_received(
             f"at update {state.global_step} of {state.max_steps}: saved in {path}"
@@ -261,54 +293,54 @@ class RunGuard(TrainerCallback):
             self.signals.phase = "after"
 
     def check(self, weights: Iterable[Tensor]) -> None:
-        """Raises a `RunError` in every process if a loss or a weight, whose gradient overflowed, is
-        not finite.
+        """Checks the weights before a save: the last gradient may have overflowed.
+
+        Raises:
+            RunError: In every process, if a loss or a weight of one is not finite.
         """
         for weight in weights:
-            self.watch(
-                weight.to_local() if hasattr(weight, "to_local") else weight
-            )  # a part, of FSDP
-        self._ask(self.trainer.state.global_step)
-        self._read(0)
+            if isinstance(weight, DTensor):
+                weight = weight.to_local()  # the part of this process under FSDP
+            self.watch(weight)
+        self._collect(self.trainer.state.global_step)
+        self._read()
 
-    def _ask(self, step: int) -> None:
-        """Starts to collect the flags of an update from all processes: a value not finite, the
-        number of a signal.
-        """
-        device, received = (
-            self.trainer.args.device,
-            self.signals.received if self.signals is not None else 0,
-        )
-        bad = ~torch.stack(
-            [torch.ones((), dtype=torch.bool, device=device), *self._losses_finite]
-        ).all()
+    def _collect(self, step: int) -> None:
+        """Reads the flags of the update before, and starts to collect those of this one."""
+        self._read()
+        args = self.trainer.args
+        received = self.signals.received if self.signals is not None else 0
+        number = torch.tensor(received, dtype=torch.int32).to(args.device, non_blocking=True)
+        is_bad = torch.zeros_like(number)
+        if self._losses_finite:
+            is_bad = (~torch.stack(self._losses_finite).all()).int()
         self._losses_finite = []
-        flags = torch.stack(
-            [bad.int(), torch.tensor(received, dtype=torch.int32).to(device, non_blocking=True)]
-        )
-        if self.trainer.args.world_size > 1:
+        flags = torch.stack([is_bad, number])
+        if args.world_size > 1:
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
-        ready = torch.cuda.Event() if flags.is_cuda else None
-        flags = flags.to(
-            "cpu", non_blocking=flags.is_cuda
-        )  # then into pinned memory; elsewhere nothing waits for it
-        if ready is not None:
-            ready.record()
-        self._updates.append((step, flags, ready))
+        if not flags.is_cuda:
+            self._unread = _UpdateFlags(step, flags.cpu(), ready=None)
+            return
+        on_host = flags.to("cpu", non_blocking=True)  # into pinned memory
+        ready = torch.cuda.Event()
+        ready.record()
+        self._unread = _UpdateFlags(step, on_host, ready)
 
-    def _read(self, lag: int) -> None:
-        """Reads the flags of all updates but the last `lag`, which a device may still compute."""
-        while self._updates and (len(self._updates) > lag or self._updates[0][2] is None):
-            step, flags, ready = self._updates.popleft()
-            if ready is not None:
-                ready.synchronize()
-            bad, received = flags.tolist()
-            if bad:
-                raise RunError(
-                    f"The loss or a weight is not finite (NaN or infinite) at update {step} of "
-                    f"{self.trainer.state.max_steps}. Nothing was saved since "
-                    f"{self.trainer.last_checkpoint()}. Training diverged: start anew with a lower "
-                    "training.learning_rate, more warmup_steps or a lower max_grad_norm, or with "
-                    "bf16 instead of fp16."
-                )
-            self._stop = self._stop or received
+    def _read(self) -> None:
+        """Reads the flags collected last, after waiting for the device to have computed them."""
+        if self._unread is None:
+            return
+        step, values, ready = self._unread
+        self._unread = None
+        if ready is not None:
+            ready.synchronize()
+        is_bad, received = values.tolist()
+        if is_bad:
+            raise RunError(
+                f"The loss or a weight is not finite (NaN or infinite) at update {step} of "
+                f"{self.trainer.state.max_steps}. Nothing was saved since "
+                f"{self.trainer.last_checkpoint()}. Training diverged: start anew with a lower "
+                "training.learning_rate, more warmup_steps or a lower max_grad_norm, or with "
+                "bf16 instead of fp16."
+            )
+        self._stop_signal = self._stop_signal or received

@@ -1,44 +1,58 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The Trainer for translation: token batches, smoothed loss, scores of text, predictions in order."""
+"""The Trainer for translation: token batches, smoothed loss, scores of text, whole checkpoints."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed
 from accelerate.utils import parse_flag_from_env
 from datasets import Dataset
+from numpy.typing import ArrayLike
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
+    EvalPrediction,
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
+    Seq2SeqTrainer,
     TrainerCallback,
     TrainerState,
 )
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy
+from transformers.utils import PushInProgress
 
 from csan_hf.data import (
-    MixedBatchSampler,
     TargetMaskCollator,
-    TokenBatchSampler,
-    example_lengths,
+    describe_dataset,
     forward_set_epoch,
     with_bpe_dropout,
 )
+from csan_hf.evaluation import score_translations
+from csan_hf.evaluation.translate import search_name
 from csan_hf.families import family_of
+from csan_hf.hub.push import push_checkpoint, push_in_background
+from csan_hf.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
+from .batches import RowsAndCopies, cut_for_processes, load_batches, training_batches
 from .callbacks import (
     KeepBestCheckpoints,
     ScoreEarlyStopping,
@@ -46,9 +60,18 @@ from .callbacks import (
     TranslationProgress,
     evaluations_without_gain,
 )
-from .checkpoints import SavingTrainer, load_weights, read_weights
+from .checkpoints import (
+    UNFINISHED,
+    check_names,
+    check_same_data,
+    load_weights,
+    name_checkpoint,
+    read_weights,
+    whole_checkpoints,
+)
+from .evaluation import Evaluation
 from .recipe import RecipeError, refusing
-from .stopping import RunGuard
+from .stopping import RunError, RunGuard
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -96,7 +119,7 @@ class LabelSmoothedCrossEntropy:
         return total / torch.as_tensor(count, device=total.device).reshape(-1)[0].clamp(min=1)
 
 
-class TranslationTrainer(SavingTrainer):
+class TranslationTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` for translation.
 
     - Training batches are bounded in tokens by `args.max_tokens`, or in grid cells by
@@ -105,6 +128,7 @@ class TranslationTrainer(SavingTrainer):
     - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole
       batch. The validation loss is plain cross-entropy per target token, without smoothing, over
       the whole set.
+    - A checkpoint is written in a staging folder and named when all processes have written theirs.
     - Several processes count as one: in the loss, the statistics of batch normalisation and the
       evaluation.
     - Evaluation runs in order of length, translates, and scores the text by `args.metrics`;
@@ -123,6 +147,10 @@ class TranslationTrainer(SavingTrainer):
     Raises:
         ValueError: If generation would stop at transformers' 20 tokens because no length is set.
     """
+
+    args: TranslationTrainingArguments
+    model: PreTrainedModel
+    push_in_progress: Any  # the library types it as never set
 
     def __init__(
         self,
@@ -145,17 +173,17 @@ class TranslationTrainer(SavingTrainer):
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
         self.family = family_of(model.config.model_type)
-        if args.world_size > 1 and self.family.has_batch_norm:
-            normalised: Any = model
-            normalised.synchronize_batch_norm(torch.distributed.group.WORLD)
-        if args.world_size > 1 and (args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")):
-            _prepare_sharding(model)
-        patience = args.early_stopping_patience
-        early_stopping = (
-            []
-            if patience is None
-            else [ScoreEarlyStopping(patience, args.early_stopping_threshold)]
-        )
+        if args.world_size > 1:
+            self._prepare_for_processes(model, args)
+        search = search_name(args.generation_num_beams)
+        default_callbacks: list[TrainerCallback] = [
+            KeepBestCheckpoints(args.keep_best),
+            TrainingPicture(search),
+        ]
+        if args.early_stopping_patience is not None:
+            default_callbacks.append(
+                ScoreEarlyStopping(args.early_stopping_patience, args.early_stopping_threshold)
+            )
         collator = TargetMaskCollator if self.family.has_batch_norm else DataCollatorForSeq2Seq
         super().__init__(
             model=model,
@@ -166,47 +194,50 @@ class TranslationTrainer(SavingTrainer):
             processing_class=tokenizers.source,
             compute_loss_func=LabelSmoothedCrossEntropy(args.label_smoothing_factor),
             compute_metrics=self._compute_metrics if args.predict_with_generate else None,
-            callbacks=[KeepBestCheckpoints(), TrainingPicture(), *early_stopping, *callbacks],
+            callbacks=[*default_callbacks, *callbacks],
         )
         # The library's own smoother differs from torch's and would enter the validation loss.
         self.label_smoother = None
-        for old in (ProgressCallback, PrinterCallback):
-            self.remove_callback(old)
-        self.add_callback(TranslationProgress())
+        self.remove_callback(ProgressCallback)
+        self.remove_callback(PrinterCallback)
+        self.add_callback(TranslationProgress(search))
         self.guard = RunGuard(self)
         self.add_callback(self.guard)
-        self._clock: tuple[float, float] | None = (
-            None  # (time, seconds trained) at the last reading
-        )
+        self._evaluation: Evaluation
+        self._is_saving = False
+        self._tokens_seen: Tensor | None = None  # since the last report of the speed
+        self._speed_start = 0.0  # time since when they count, evaluations left out
+        self._speed_step = 0  # the update at that time
+        self._trained_seconds: float | None = None  # at the last entry of the log
+        self._log_time = 0.0  # time of that entry
 
-    # ---- training batches
+    def _prepare_for_processes(
+        self, model: PreTrainedModel, args: TranslationTrainingArguments
+    ) -> None:
+        if self.family.has_batch_norm:
+            normalised: Any = model
+            normalised.synchronize_batch_norm(torch.distributed.group.WORLD)
+        if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP"):
+            _prepare_sharding(model)
+
+    def _say(self, notice: str) -> None:
+        if self.is_world_process_zero():
+            print(notice, file=sys.stderr, flush=True)
+
+    # ---- training
 
     def get_train_dataloader(self) -> DataLoader:
         """Returns batches bounded by `args.max_tokens` or `max_cells`, or the library's where that
         is None.
         """
-        bound = self.args.max_cells if self.family.batch_cost == "cells" else self.args.max_tokens
-        if bound is None or self.train_dataset is None:  # which the library refuses
+        cost = self.family.batch_cost
+        bound = self.args.max_cells if cost == "cells" else self.args.max_tokens
+        if bound is None or self.train_dataset is None:  # the library refuses the latter
             return super().get_train_dataloader()
-        dataset = self._remove_unused_columns(self.train_dataset, description="training")
-        mixes = (
-            self.family.batch_cost == "cells"
-            if self.args.mix_lengths is None
-            else self.args.mix_lengths
-        )
-        kind = MixedBatchSampler if mixes else TokenBatchSampler
+        rows = self._remove_unused_columns(self.train_dataset, description="training")
         with refusing("The section training is refused"):
-            sampler = kind(
-                *example_lengths(self.train_dataset),
-                bound,
-                seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
-                # An update takes one group of equal batches, however many processes share it
-                num_replicas=self.args.world_size * self.args.gradient_accumulation_steps,
-                shuffle=True,
-                max_sentences=self.args.max_sentences,
-                cost=self.family.batch_cost,
-            )
-        return forward_set_epoch(self.share_batches(dataset, sampler))
+            batches = training_batches(self.train_dataset, self.args, cost, bound)
+        return forward_set_epoch(load_batches(self, rows, batches))
 
     def _remove_unused_columns(self, dataset: Dataset, description: str | None = None) -> Dataset:
         """See transformers; training sentences under BPE dropout are made of their texts."""
@@ -215,114 +246,71 @@ class TranslationTrainer(SavingTrainer):
                 return with_bpe_dropout(dataset, self.tokenizers, self.args.bpe_dropout)
         return super()._remove_unused_columns(dataset, description)
 
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """See transformers; the optimizer may not be installed, or not take its arguments."""
+        with refusing(f"The section training is refused: optim {self.args.optim}"):
+            return super().create_optimizer(model)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: Optimizer | None = None
+    ) -> LRScheduler:
+        """See transformers; the schedule may not take its arguments."""
+        schedule = f"lr_scheduler_type {self.args.lr_scheduler_type}"
+        with refusing(f"The section training is refused: {schedule}"):
+            return super().create_scheduler(num_training_steps, optimizer)
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
         # An evaluation prepares the model without wrapping it, and accelerate prepares nothing
-        # twice: the processes would train apart, each with its own gradients, without a warning
-        sharded, models = (
-            self.is_fsdp_enabled or self.is_deepspeed_enabled,
-            self.accelerator._models,
-        )
+        # twice: each process would silently train with its own gradients
+        is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        prepared_models = self.accelerator._models
         if (
             self.args.world_size > 1
-            and not sharded
+            and not is_sharded
             and self.model_wrapped is self.model
-            and self.model in models
+            and self.model in prepared_models
         ):
-            models.remove(self.model)
-            self.accelerator.unwrap_model(
-                self.model, keep_fp32_wrapper=False
-            )  # or autocast would wrap it twice
+            prepared_models.remove(self.model)
+            # Or autocast would wrap it twice
+            self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
             vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
         return super().train(*args, **kwargs)
 
     def resume(self, checkpoint: Path) -> None:
-        """Trains from a checkpoint on, or loads it where nothing is left to train."""
-        self.check_same_data(checkpoint)
+        """Trains from a checkpoint on, or loads it where nothing is left to train.
+
+        Raises:
+            RecipeError: If the training or validation set is not the checkpoint's.
+        """
+        notice = check_same_data(checkpoint, self.describe_run())
+        if notice is not None:
+            self._say(notice)
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if not self.is_finished(state):
             self.train(resume_from_checkpoint=str(checkpoint))
             return
-        if self.is_world_process_zero():
-            notice = f"Training had ended at update {state.global_step}: only the end of the run is repeated."
-            print(notice, file=sys.stderr, flush=True)
+        self._say(
+            f"Training had ended at update {state.global_step}: only the end of the run is "
+            "repeated."
+        )
         self.state = state
-        state.is_world_process_zero = (
-            self.is_world_process_zero()
-        )  # the file was written by the main process
+        # The main process wrote the file
+        state.is_world_process_zero = self.is_world_process_zero()
         state.is_local_process_zero = self.is_local_process_zero()
         self.guard.on_train_end(self.args, state, self.control)
         load_weights(self.model, read_weights(checkpoint))
 
-    def training_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Tensor:
-        """One forward and backward, counting real (unpadded) tokens on the way."""
-        if self._tokens_seen is None:
-            self._speed_start, self._speed_step = time.time(), self.state.global_step
-            self._tokens_seen = torch.zeros((), dtype=torch.long, device=self.args.device)
-        count = inputs["attention_mask"].sum() + inputs["labels"].ne(-100).sum()
-        self._tokens_seen = self._tokens_seen + count.to(self._tokens_seen.device)
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        self.guard.watch(loss)
-        return loss
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, adding the seconds trained so far (evaluation included), and tokens and updates per
-        second.
-        """
-        now = time.time()
-        if self._clock is None:
-            before = max(
-                (entry.get("elapsed_seconds", 0.0) for entry in self.state.log_history), default=0.0
-            )
-            self._clock = (now if start_time is None else start_time, before)
-        elapsed = now - self._clock[0]
-        self._clock = (now, self._clock[1] + elapsed)
-        logs = dict(logs)
-        # A run shorter than logging_steps has its speed in the last entry alone
-        is_only = "train_loss" in logs and not any(
-            "tokens_per_second" in entry for entry in self.state.log_history
-        )
-        if ("loss" in logs or is_only) and self._tokens_seen is not None:
-            tokens = (
-                float(self._tokens_seen) * self.args.world_size
-            )  # the other ranks have about as many
-            seconds = max(now - self._speed_start, 1e-9)
-            logs["tokens_per_second"] = round(tokens / seconds, 1)
-            logs["updates_per_second"] = round(
-                (self.state.global_step - self._speed_step) / seconds, 3
-            )
-            self._tokens_seen = None
-        if self.is_in_train:
-            logs["elapsed_seconds"] = round(self._clock[1], 2)
-        super().log(logs, start_time)
-
-    # ---- batch normalisation
-
-    def refresh_batch_statistics(self) -> None:
-        """Recomputes the statistics of batch normalisation with the current weights, over training
-        batches.
-        """
-        model = self.accelerator.unwrap_model(self.model)
-        if not self.family.has_batch_norm or self.args.batch_norm_batches == 0:
-            return
-        loader = self.get_train_dataloader()
-        with self.compute_loss_context_manager():
-            model.refresh_batch_statistics(
-                {**self._prepare_inputs(batch), "use_cache": False}
-                for batch in itertools.islice(loader, self.args.batch_norm_batches)
-            )
-
     def is_finished(self, state: TrainerState) -> bool:
-        """Says whether nothing is left to train from a checkpoint's state on; the library would do
-        one update more.
+        """Whether nothing is left to train from a checkpoint's state on; the library would do one
+        update more.
         """
-        args, patience = self.args, self.args.early_stopping_patience
-        if patience is not None and evaluations_without_gain(args, state) >= patience:
+        args = self.args
+        patience = args.early_stopping_patience
+        if (
+            patience is not None
+            and evaluations_without_gain(args, state, args.early_stopping_threshold) >= patience
+        ):
             return True
         if args.max_steps > 0:
             return state.global_step >= args.max_steps
@@ -335,33 +323,378 @@ class TranslationTrainer(SavingTrainer):
         updates = self.set_initial_training_values(args, self.get_train_dataloader())[-1]
         return reached_its_end or state.global_step >= updates
 
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """One forward and backward, counting real (unpadded) tokens on the way."""
+        if self._tokens_seen is None:
+            self._speed_start = time.time()
+            self._speed_step = self.state.global_step
+            self._tokens_seen = torch.zeros((), dtype=torch.long, device=self.args.device)
+        count = inputs["attention_mask"].sum() + inputs["labels"].ne(-100).sum()
+        self._tokens_seen = self._tokens_seen + count.to(self._tokens_seen.device)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.guard.watch(loss)
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs, adding the seconds trained so far (evaluation included), and tokens and updates per
+        second.
+        """
+        now = time.time()
+        history = self.state.log_history
+        if self._trained_seconds is None:
+            earlier = [entry.get("elapsed_seconds", 0.0) for entry in history]
+            self._trained_seconds = max(earlier, default=0.0)
+            self._log_time = now if start_time is None else start_time
+        self._trained_seconds += now - self._log_time
+        self._log_time = now
+        logs = dict(logs)
+        if "train_loss" in logs:
+            # A run shorter than logging_steps has its speed in the last entry alone
+            reports_speed = not any("tokens_per_second" in entry for entry in history)
+        else:
+            reports_speed = "loss" in logs
+        if reports_speed and self._tokens_seen is not None:
+            # The other processes have about as many
+            tokens = float(self._tokens_seen) * self.args.world_size
+            updates = self.state.global_step - self._speed_step
+            seconds = max(now - self._speed_start, 1e-9)
+            logs["tokens_per_second"] = round(tokens / seconds, 1)
+            logs["updates_per_second"] = round(updates / seconds, 3)
+            self._tokens_seen = None
+        if self.is_in_train:
+            logs["elapsed_seconds"] = round(self._trained_seconds, 2)
+        super().log(logs, start_time)
+
+    def refresh_batch_statistics(self) -> None:
+        """Recomputes the statistics of batch normalisation with the current weights, over training
+        batches.
+        """
+        if not self.family.has_batch_norm or self.args.batch_norm_batches == 0:
+            return
+        model = self.accelerator.unwrap_model(self.model)
+        batches = itertools.islice(self.get_train_dataloader(), self.args.batch_norm_batches)
+        with self.compute_loss_context_manager():
+            model.refresh_batch_statistics(
+                {**self._prepare_inputs(batch), "use_cache": False} for batch in batches
+            )
+
+    # ---- evaluation
+
+    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
+        """Returns evaluation batches, longest sentences first."""
+        datasets: Any = self.eval_dataset
+        if isinstance(eval_dataset, str):
+            dataset = datasets[eval_dataset]
+        else:
+            dataset = eval_dataset or datasets
+        if not dataset:
+            return super().get_eval_dataloader(None)
+        return self._evaluation_batches(dataset, "evaluation")
+
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
+        """Returns test batches, longest sentences first."""
+        return self._evaluation_batches(test_dataset, "test")
+
+    def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
+        self._evaluation = Evaluation(dataset)
+        order = self._evaluation.order
+        batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
+        rows: Any = self._remove_unused_columns(dataset, description=description)
+        if any(row >= len(rows) for row in batches[-1]):
+            rows = RowsAndCopies(rows, order[-1])
+        return load_batches(self, rows, batches)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluates; the time that takes does not count in the tokens per second of training."""
+        start = time.time()
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self._speed_start += time.time() - start
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, Tensor | None, Tensor | None]:
+        """Translates one batch and adds up its loss by token."""
+        # generate() calls the encoder by itself, outside the forward that accelerate puts under
+        # autocast.
+        with self.accelerator.autocast():
+            loss, predictions, labels = super().prediction_step(
+                model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **gen_kwargs
+            )
+        if loss is not None and "labels" in inputs:
+            self._evaluation.add_loss(float(loss), inputs["labels"])
+        return loss, predictions, labels
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Runs the library's loop, then puts predictions back into dataset order."""
+        output = super().evaluation_loop(
+            dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+        )
+        metrics = dict(output.metrics or {})
+        loss = self._evaluation.mean_loss(self.accelerator)
+        if loss is not None:
+            metrics[f"{metric_key_prefix}_loss"] = loss
+        metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)
+        return EvalLoopOutput(
+            predictions=self._evaluation.restore_order(output.predictions),
+            label_ids=self._evaluation.restore_order(output.label_ids),
+            metrics=metrics,
+            num_samples=output.num_samples,
+        )
+
+    def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        _, scores = self._score(
+            self._evaluation.restore_order(prediction.predictions),
+            self._evaluation.restore_order(prediction.label_ids),
+        )
+        return {name: scores[name] for name in self.args.metrics}
+
+    def _score(self, predictions: Any, labels: Any) -> tuple[list[str], dict[str, Any]]:
+        """Returns the hypotheses of the dataset that was evaluated last, and their scores."""
+        hypotheses = self.decode(predictions)
+        dataset = self._evaluation.dataset
+        columns = dataset.column_names
+        scores = score_translations(
+            hypotheses,
+            list(dataset["target"]) if "target" in columns else self.decode(labels),
+            sources=list(dataset["source"]) if "source" in columns else None,
+            metrics=self.args.metrics,
+            tokenize=self.bleu_tokenize,
+        )
+        return hypotheses, scores
+
+    def decode(self, token_ids: ArrayLike) -> list[str]:
+        """Turns token ids [B, T] into text; -100, the padding between batches, is skipped, too."""
+        tokenizer = self.tokenizers.target
+        ids = np.asarray(token_ids)
+        ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
+        return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+    def translate_dataset(
+        self, dataset: Dataset, **generate_arguments: Any
+    ) -> tuple[list[str], dict[str, Any]]:
+        """Translates and scores a tokenized dataset, also where `args.predict_with_generate` spares
+        evaluations that.
+
+        Returns:
+            The hypotheses in dataset order; and `loss` and what `score_translations` returns for
+            ``args.metrics``.
+        """
+        if generate_arguments.get("num_beams") is None:
+            generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
+        predict_with_generate = self.args.predict_with_generate
+        compute_metrics = self.compute_metrics
+        self.args.predict_with_generate = True
+        self.compute_metrics = None  # the scores have no signatures
+        try:
+            output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
+        finally:
+            self.args.predict_with_generate = predict_with_generate
+            self.compute_metrics = compute_metrics
+        hypotheses, scores = self._score(output.predictions, output.label_ids)
+        return hypotheses, {**scores, "loss": (output.metrics or {}).get("test_loss")}
+
+    # ---- saving and loading
+
+    def describe_run(self) -> dict[str, Any]:
+        """Returns the facts that are compared when a run is resumed: the number of processes,
+        training and validation set.
+        """
+        return {"processes": self.args.world_size, **self._data_facts}
+
+    @functools.cached_property
+    def _data_facts(self) -> dict[str, Any]:
+        training_set = validation_set = None
+        if self.train_dataset is not None:
+            training_set = describe_dataset(self.train_dataset)
+        if isinstance(self.eval_dataset, Dataset):
+            validation_set = describe_dataset(self.eval_dataset, references=True)
+        return {"training_set": training_set, "validation_set": validation_set}
+
+    def last_checkpoint(self) -> str:
+        """Returns the path of the newest whole checkpoint, or "the start"."""
+        return str(next(whole_checkpoints(self.args.output_dir), "the start"))
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder, UNFINISHED)) if self._is_saving else folder
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Saves a checkpoint in the staging folder, and names it when all processes have written
+        theirs.
+
+        Raises:
+            RunError: If a loss or the weights are not finite, or if the disk is full or fails.
+        """
+        self.guard.check(self.model.state_dict().values())
+        output_dir = Path(self._get_output_dir(trial))
+        checkpoint = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        staging = output_dir / UNFINISHED
+        if self.args.should_save:
+            shutil.rmtree(staging, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._is_saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+            self._name_best_checkpoint()
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                written = staging / checkpoint.name
+                self.state.save_to_json(str(written / TRAINER_STATE_NAME))
+                facts = {"step": self.state.global_step, **self.describe_run()}
+                name_checkpoint(written, checkpoint, facts)
+            self.accelerator.wait_for_everyone()
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise RunError(
+                f"{checkpoint} could not be saved: {str(error).splitlines()[0]}; nothing was saved "
+                f"since {self.last_checkpoint()}. Make room, then start the same command again "
+                "(without --overwrite) to go on from there."
+            ) from error
+        finally:
+            self._is_saving = False
+        if self.args.push_to_hub:
+            self._upload(checkpoint)
+
+    def _name_best_checkpoint(self) -> None:
+        """Corrects the path of the best checkpoint, for which the library takes the staging
+        folder.
+        """
+        if self.state.best_global_step and self.state.best_model_checkpoint:
+            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+            self.state.best_model_checkpoint = str(Path(self.args.output_dir, name))
+
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None
+    ) -> None:
+        folder = output_dir or self.args.output_dir
+        # First: saving a model warns where its second tokenizer is missing
+        self.tokenizers.save_pretrained(folder)
+        super()._save(folder, state_dict)
+        apply_umask(Path(folder).glob("*.safetensors"))
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Raises an error where the library warns."""
+        check_names(self.model, load_result.missing_keys, load_result.unexpected_keys)
+
+    def _load_best_model(self) -> None:
+        self._name_best_checkpoint()
+        if isinstance(self.model, FSDPModule):
+            load_weights(self.model, read_weights(str(self.state.best_model_checkpoint)))
+        else:
+            super()._load_best_model()
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        """Loads a checkpoint to resume from; the library fails on tied weights of a sharded
+        model.
+        """
+        if isinstance(self.model, FSDPModule):
+            load_weights(self.model, read_weights(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    # ---- the Hub
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Nothing: the library calls this while the checkpoint is written, and would upload the
+        whole folder.
+        """
+
+    def _upload(self, checkpoint: Path) -> None:
+        """Uploads the public files of a checkpoint in the background."""
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        jobs: Any = []  # the library types one job and takes several
+        if self.push_in_progress is not None and not self.push_in_progress.is_done():
+            if not self.args.hub_always_push:
+                return
+            jobs = self.push_in_progress.jobs
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        job = push_in_background(
+            checkpoint,
+            str(self.hub_model_id),
+            recipe=Path(self.args.output_dir, "recipe.yaml"),
+            token=self.args.hub_token,
+            revision=self.args.hub_revision,
+            commit_message=f"Training in progress, step {self.state.global_step}",
+        )
+        jobs = [*jobs, job]
+        self.push_in_progress = PushInProgress(jobs)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Saves the model and uploads its public files, which is waited for; see the library for
+        the arguments.
+        """
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(model_name=str(self.hub_model_id).split("/")[-1], **kwargs)
+        self._finish_current_push()
+        return push_checkpoint(
+            self.args.output_dir,
+            str(self.hub_model_id),
+            token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision,
+            private=private,
+            commit_message=str(commit_message),
+            check=False,
+        )
+
 
 def _prepare_sharding(model: PreTrainedModel) -> None:
     """Merges embeddings that share their weights into one module: FSDP allows a weight in only one
     of its groups.
     """
-    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    embedding = model.get_input_embeddings()
+    output = model.get_output_embeddings()
     model.set_input_embeddings(embedding)
-    uses = [
-        name
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-        if parameter is output.weight
-    ]
-    has_batch_norm = family_of(
-        model.config.model_type
-    ).has_batch_norm  # whose statistics every process needs whole
-    if has_batch_norm or (len(uses) > 1 and output.weight is not embedding.weight):
-        advice = (
-            ""
-            if has_batch_norm
-            else ", or set config.tie_word_embeddings to false or tokenizer.joint to true"
-        )
-        raise RecipeError(
-            f"FSDP cannot shard this {model.config.model_type} model: train it without FSDP "
-            f"(accelerate launch --multi_gpu, or training.fsdp: false){advice}."
-        )
+    uses = 0
+    for _, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter is output.weight:
+            uses += 1
+    # Every process needs the statistics of batch normalisation whole
+    has_batch_norm = family_of(model.config.model_type).has_batch_norm
+    if not has_batch_norm and (uses <= 1 or output.weight is embedding.weight):
+        return
+    advice = ""
+    if not has_batch_norm:
+        advice = ", or set config.tie_word_embeddings to false or tokenizer.joint to true"
+    raise RecipeError(
+        f"FSDP cannot shard this {model.config.model_type} model: train it without FSDP "
+        f"(accelerate launch --multi_gpu, or training.fsdp: false){advice}."
+    )
 
 
 def plain_class(model: nn.Module) -> type:
     """The class of a model, without what FSDP adds to it."""
-    return next(found for found in type(model).__mro__ if not issubclass(found, FSDPModule))
+    return next(base for base in type(model).__mro__ if not issubclass(base, FSDPModule))

@@ -10,9 +10,9 @@ import torch
 from tokenizers import processors
 from transformers import MarianConfig, MarianMTModel
 
+from csan_hf.alignment import pairs_within_positions
 from csan_hf.analysis import Alignment, TokenizedText, align, align_stream, channel_shares
 from csan_hf.analysis.attention_statistics import attention_statistics
-from csan_hf.analysis.tokenized_text import pairs_within_positions
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
@@ -309,7 +309,7 @@ def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
     model = csan(len(tokenizers.source))
     model.generation_config.max_length = 5
     texts = ["one two", "", "three", "one", "two three one"]
-    monkeypatch.setattr("csan_hf.analysis.aligned_pairs.WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf.alignment.aligned_pairs.WINDOW_LINES", 2)
     monkeypatch.setattr(sys.modules["csan_hf.evaluation.translate"], "WINDOW_LINES", 2)
     sources, targets = Lines(texts), None if translates else Lines(texts[::-1])
     stream = align_stream(model, tokenizers, sources, targets)
@@ -330,7 +330,7 @@ def test_long_pairs_are_aligned_a_few_at_a_time(tokenizers, monkeypatch):
         lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True
     )
     monkeypatch.setattr(
-        "csan_hf.analysis.aligned_pairs.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1
+        "csan_hf.alignment.aligned_pairs.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1
     )
     found = align(model, tokenizers, texts, texts)
     assert sizes == [1, 1, 3], "pairs of similar lengths go together"

@@ -151,6 +151,17 @@ def test_same_translations(name, exported):
             assert torch.equal(here, there)
 
 
+def test_an_export_holds_graphs_and_settings_but_no_code(exported):
+    _, onnx_model = exported("rnnsearch")
+    folder = Path(onnx_model.name_or_path)
+    assert {path.suffix for path in folder.rglob("*") if path.is_file()} <= {
+        ".onnx",
+        ".data",
+        ".json",
+    }
+    assert onnx_model.config.model_type == "rnnsearch"
+
+
 def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported):
     _, model = exported("csan, several caches")
     batch = sources((6, 4))
@@ -233,6 +244,9 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
         "float16",
     ]
     assert csan_hf_cli.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
+    assert not {"auto_map", "custom_pipelines"} & {
+        *json.loads((tmp_path / "onnx/config.json").read_text())
+    }
     assert (
         f"{len(sentences)} of {len(sentences)} translations are the same" in capsys.readouterr().out
     )

@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""save_pretrained and from_pretrained: bitwise, tied weights once, shards, types, devices, other
-embeddings.
-"""
+"""save_pretrained and from_pretrained: bitwise, tied weights once, shards, types, devices, other embeddings."""
 
 import json
 import tokenize
@@ -117,9 +115,7 @@ def test_shards_and_dtype_auto_which_is_the_type_that_was_saved(family, dtype, t
 
 @every_family
 def test_a_device_map_that_offloads_to_disk(family, tmp_path):
-    """What does not fit stays on disk; only Pervasive Attention rounds otherwise, led from its
-    fused computation.
-    """
+    """What does not fit stays on disk; only Pervasive Attention rounds otherwise, led from its fused computation."""
     model = family.tiny_model(seed=1, **family.separate)
     model.save_pretrained(tmp_path / "model")
     device_map = {"model.encoder": "disk", "model.decoder": "cpu", "lm_head": "cpu"}
@@ -194,9 +190,7 @@ def assert_still_a_model(family, model, folder) -> None:
     ],
 )
 def test_a_checkpoint_is_read_by_strangers(family, files, tokens, tmp_path):
-    """Whoever loads it with `trust_remote_code=True` is asked to trust its code, and so has to read
-    it.
-    """
+    """Whoever loads it with `trust_remote_code=True` is asked to trust its code, and so has to read it."""
     FAMILIES[family].tiny_model().save_pretrained(tmp_path)
     code = {path.name: count_tokens(path) for path in tmp_path.glob("*.py")}
     assert len(code) <= files, code
@@ -219,6 +213,8 @@ def count_tokens(path):
         tokens = [
             token for token in tokenize.tokenize(file.readline) if token.type != tokenize.COMMENT
         ]
+    if hasattr(tokenize, "FSTRING_START"):  # from Python 3.12 on, of which an f-string is several
+        tokens = strings_whole(tokens)
     count = 0
     for before, token, after in zip([None, *tokens[:-1]], tokens, [*tokens[1:], None], strict=True):
         stands_alone = before is None or before.type in LAYOUT
@@ -227,3 +223,14 @@ def count_tokens(path):
         )
         count += token.type not in LAYOUT and not is_docstring
     return count
+
+
+def strings_whole(tokens):
+    """The tokens with each f-string as its first one."""
+    depth = 0
+    whole = []
+    for token in tokens:
+        if depth == 0:
+            whole.append(token)
+        depth += (token.type == tokenize.FSTRING_START) - (token.type == tokenize.FSTRING_END)
+    return whole

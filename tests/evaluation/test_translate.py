@@ -1,16 +1,19 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translation of lists, and the two scripts on top of it, with a tiny untrained model."""
 
+import copy
 import gzip
 import importlib
 import io
 import itertools
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,10 +22,11 @@ from tiny import csan
 from transformers.utils import logging as transformers_logging
 
 import csan_hf_cli
+from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import n_best_stream, translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf.models import EnsembleForConditionalGeneration
+from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.text_files import read_lines
 
@@ -358,7 +362,7 @@ def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, cap
 
 
 @pytest.mark.parametrize("output", ["file", "standard output"])
-@pytest.mark.parametrize("ending", ["Ctrl-C", "SIGTERM", "not UTF-8"])
+@pytest.mark.parametrize("ending", ["Ctrl-C", "SIGTERM", "SIGHUP", "not UTF-8"])
 def test_what_is_translated_is_kept(
     folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending
 ):
@@ -372,7 +376,8 @@ def test_what_is_translated_is_kept(
 
         def press(self, segments, original=TextTranslationPipeline.translate_segments, **options):
             if "nine" in segments:
-                signal.raise_signal(signal.SIGINT if ending == "Ctrl-C" else signal.SIGTERM)
+                number = signal.SIGINT if ending == "Ctrl-C" else getattr(signal, ending)
+                signal.raise_signal(number)
             return original(self, segments, **options)
 
         signal.signal(
@@ -380,8 +385,11 @@ def test_what_is_translated_is_kept(
         )  # a shell's background job begins with it ignored
         monkeypatch.setattr(TextTranslationPipeline, "translate_segments", press)
         (tmp_path / "in").write_text("\n".join([*SENTENCES[:4], "nine"]))
-    assert translate_main(arguments) == (2 if ending == "not UTF-8" else 130)
+    assert translate_main(arguments) == {"Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}.get(
+        ending, 2
+    )
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     printed, told = capsys.readouterr()
     kept = (tmp_path / "out.partial").read_text() if output == "file" else printed
     assert kept.split("\n") == [*translate(model, tokenizers, SENTENCES[:4]), ""]
@@ -392,6 +400,168 @@ def test_what_is_translated_is_kept(
     )
     assert told.count("\n") == 1
     assert (tmp_path / "out").read_text() == "old"
+
+
+def test_a_killed_command_leaves_its_lines_in_the_partial_file(folder, tmp_path):
+    """Killed while it waits for the second window, so that the first is written."""
+    code = (
+        "import importlib, sys\n"
+        "importlib.import_module('csan_hf.evaluation.translate').WINDOW_LINES = 2\n"
+        "import csan_hf_cli\n"
+        "sys.exit(csan_hf_cli.main(['translate', *sys.argv[1:]]))\n"
+    )
+    output = tmp_path / "out"
+    arguments = ["--model", folder, "--device", "cpu", "--quiet", "--output", output]
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as process:
+        process.stdin.write(b"two\nnine\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 120
+        partial = tmp_path / "out.partial"
+        while not (partial.exists() and partial.read_text().count("\n") == 2):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.kill()
+    assert [file.name for file in tmp_path.iterdir()] == ["out.partial"]
+
+
+def test_a_dead_worker_is_said_with_what_was_kept(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(translating, "WINDOW_LINES", 2)
+    (tmp_path / "in").write_text("two\nnine\ntwo\nnine\ntwo\nnine\n")
+    submit = TranslationPool.translate_segments
+    calls = itertools.count()
+
+    def translate_or_die(self, segments, **options):
+        if next(calls) == 2:  # a window is ahead: the first one is written by then
+            result = self.submit(os._exit, 1)
+            result.exception()
+            return result
+        return submit(self, segments, **options)
+
+    monkeypatch.setattr(TranslationPool, "translate_segments", translate_or_die)
+    output = str(tmp_path / "out")
+    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--output", output]
+    assert translate_main([*arguments, "--quiet", "--processes", "1"]) == 2
+    told = capsys.readouterr().err
+    assert "A process of --processes has died" in told
+    assert told.endswith(f" translations are in {output}.partial.\n")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["translate", "align", "evaluate", "evaluate --forced", "report"]
+)
+def test_weights_that_are_nan_are_one_line(command, model, tokenizers, tmp_path, capsys):
+    broken = copy.deepcopy(model)
+    torch.nn.init.constant_(next(broken.parameters()), math.nan)
+    broken.save_pretrained(tmp_path / "model")
+    tokenizers.save_pretrained(tmp_path / "model")
+    told = error_of(command, tmp_path / "model", tmp_path, capsys)
+    assert " is NaN, so that the model computes nothing" in told
+    assert told.count("\n") == 1
+
+
+def error_of(command, model, folder, capsys):
+    """Runs a command that fails on a model and a text of two lines; returns its standard error."""
+    capsys.readouterr()  # what saving has printed
+    assert run_on(command, model, folder) == 2
+    return capsys.readouterr().err
+
+
+def run_on(command, model, folder):
+    (folder / "text").write_text("two\nnine\n")
+    text = ["--source", folder / "text"]
+    pairs = [*text, "--reference", folder / "text"]
+    words = {
+        "translate": ["translate", "--model", model, "--input", folder / "text", "--json_lines"],
+        "align": ["align", model, *text],
+        "evaluate": ["evaluate", "--model", model, *pairs, "--output_dir", folder],
+        "evaluate --forced": [
+            *("evaluate", "--forced", "--model", model, *pairs, "--output_dir", folder)
+        ],
+        "report": ["report", model, *pairs, "--output", folder / "page.html"],
+    }
+    options = ["--quiet", "--device", "cpu"]
+    return csan_hf_cli.main([*map(str, words[command]), *options])
+
+
+@pytest.fixture(scope="module")
+def graphs(model, tokenizers, tmp_path_factory):
+    pytest.importorskip("onnxruntime")
+    from csan_hf.hub.onnx import export_onnx
+
+    path = tmp_path_factory.mktemp("graphs") / "onnx"
+    export_onnx(model, path, tokenizers=tokenizers)
+    return path
+
+
+@pytest.fixture(scope="module")
+def saved_ensemble(model, tokenizers, tmp_path_factory):
+    path = tmp_path_factory.mktemp("ensemble")
+    members = [model, csan(seed=1, vocab_size=len(tokenizers.source))]
+    EnsembleForConditionalGeneration.of(members).save_pretrained(path)
+    tokenizers.save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "message"),
+    [
+        ("align", "graphs", "has no attention to read alignments from"),
+        ("align", "saved_ensemble", "has no attention to read alignments from"),
+        ("evaluate --forced", "graphs", "holds ONNX graphs, which only translate"),
+    ],
+)
+def test_what_a_model_cannot_give_is_said_before_it_translates(
+    command, kind, message, request, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(TextTranslationPipeline, "translate_segments", None)
+    told = error_of(command, request.getfixturevalue(kind), tmp_path, capsys)
+    assert message in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["graphs", "saved_ensemble"])
+def test_a_report_shows_models_without_attention_as_it_does_files(kind, request, tmp_path):
+    assert run_on("report", request.getfixturevalue(kind), tmp_path) == 0
+    assert (tmp_path / "page.html").is_file()
+
+
+@pytest.mark.parametrize("options", [[], ["--forced"]])
+def test_an_empty_test_set_is_said_before_a_model_is_loaded(options, tmp_path, capsys):
+    (tmp_path / "empty").touch()
+    files = ["--source", str(tmp_path / "empty"), "--reference", str(tmp_path / "empty")]
+    assert evaluate_main(["--model", str(tmp_path / "none"), *files, *options]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'empty'} is empty: there is nothing to score.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "message"),
+    [
+        ("translate --model {}", "stdin", "standard input is closed"),
+        ("translate --model {} --input {}/config.json", "stdout", "standard output is closed"),
+        ("align {} --source -", "stdin", "standard input is closed"),
+        ("align {} --source {}/config.json", "stdout", "standard output is closed"),
+        ("evaluate --source {0} --reference {0} --hypotheses -", "stdin", "standard input is clo"),
+    ],
+)
+def test_closed_streams_are_one_line(words, closed, message, folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, closed, None)
+    (folder / "text").write_text("two\n")
+    line = words.format(folder, folder) if "{}" in words else words.format(folder / "text")
+    assert csan_hf_cli.main(line.split()) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_a_file_is_written_where_the_other_streams_are_closed(folder, tmp_path):
+    (tmp_path / "in").write_text("two\n")
+    python = f"{sys.executable} -m csan_hf translate --model {folder} --device cpu"
+    command = f"{python} --input {tmp_path}/in --output {tmp_path}/out <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == 0
+    assert (tmp_path / "out").read_text().count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -577,6 +577,22 @@ def test_tensors_without_content_and_batches_without_sentences(backend):
         )
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("keys", "causal"), [(0, False), (0, True), (5, True)])
+@pytest.mark.parametrize("backend", [*ALL, None])
+def test_no_queries_give_an_empty_output(backend, keys, causal, padded):
+    """An empty sentence, or a decoding step without a token."""
+    query = torch.zeros(2, 3, 0, 4)
+    states = torch.zeros(2, 3, keys, 4, requires_grad=backend != "flex_attention")
+    real = torch.ones(2, keys, dtype=torch.bool) if padded else None
+    options = {"window": 3, "head_area": 3, "causal": causal, "key_padding_mask": real}
+    output = local_attention(query, states, states, backend=backend, **options)
+    assert output.shape == query.shape
+    if output.requires_grad:
+        output.sum().backward()
+        assert not states.grad.any()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

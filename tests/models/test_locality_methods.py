@@ -407,13 +407,31 @@ def test_layers_share_tables(method, tmp_path):
     assert len({id(next(getattr(layer.self_attn, method).parameters())) for layer in own[1:]}) == 2
 
 
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_buckets_are_those_of_t5(bidirectional):
-    distances = torch.arange(-300, 301)
-    term = RelativeBiasTerm(torch.zeros(1, 32), 128, causal=not bidirectional)
-    distances = distances if bidirectional else distances[distances <= 0]
-    expected = T5Attention._relative_position_bucket(distances, bidirectional=bidirectional)
-    assert torch.equal(term._bucket(distances), expected)
+@pytest.mark.parametrize(
+    ("buckets", "max_distance", "bidirectional"),
+    [
+        (32, 128, True),
+        (32, 128, False),
+        # The logarithm of a distance lies within rounding of a bucket's edge
+        (12, 294, False),
+        (16, 121, True),
+        (24, 363, False),
+        (46, 164, False),
+    ],
+)
+def test_buckets_are_those_of_t5(buckets, max_distance, bidirectional):
+    states = torch.empty(1, 1, 1, 1).expand(1, 1, 370, 1)
+    area = KeyArea(causal=not bidirectional)
+    cells = DenseCells(AttentionCall(states, states, states, area, 1.0))
+    numbers = torch.arange(buckets, dtype=torch.float32)[None]
+    term = RelativeBiasTerm(numbers, max_distance, causal=not bidirectional)
+    distances = cells.distance if bidirectional else cells.distance.clamp(max=0)
+    expected = T5Attention._relative_position_bucket(
+        distances, bidirectional=bidirectional, num_buckets=buckets, max_distance=max_distance
+    )
+    actual = term.energy(cells)[0, 0].long()
+    visible = area.within_window(cells.distance)
+    assert torch.equal(actual[visible], expected[visible])
 
 
 # The Gaussian's numbers

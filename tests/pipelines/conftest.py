@@ -8,8 +8,8 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 GERMAN = tuple(
-    "eins zwei drei vier fünf sechs sieben acht neun zehn und ein Haus Hund Katze".split()
-)  # noqa: SIM905
+    "eins zwei drei vier fünf sechs sieben acht neun zehn und ein Haus Hund Katze".split()  # noqa: SIM905
+)
 ENGLISH = tuple("one two three four five six seven eight nine ten and a house dog cat".split())  # noqa: SIM905
 
 

@@ -8,15 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import multilingual
 import pytest
-import transformers
-from transformers import pipeline
 
-from csan_hf.pipelines import (
-    TextTranslationPipeline,
-    remove_translation_tasks,
-    restore_translation_tasks,
-    translation_pipeline,
-)
+from csan_hf.pipelines import translation_pipeline
 
 LANGUAGES = {
     "nllb": ("deu_Latn", "eng_Latn"),
@@ -132,61 +125,3 @@ def test_what_has_no_effect_is_said(joint, tmp_path, library_log):
     assert translator("eins", prefix="two three ", max_length=9) == translator(
         "two three eins", prefix="", max_length=9
     )
-
-
-@pytest.fixture
-def restored():
-    restore_translation_tasks()
-    yield
-    remove_translation_tasks()
-
-
-def test_tasks_of_version_4(restored, tmp_path, joint):
-    model, tokenizer = multilingual.t5(tmp_path / "t5")
-    expected, _ = as_documented("t5", model, tokenizer, "en", "de")
-    translator = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, device="cpu")
-    assert isinstance(translator, TextTranslationPipeline)
-    assert translator(TEXT) == [{"translation_text": expected}]
-    # codes with underscores, which version 4 could not tell apart
-    model, tokenizer = multilingual.nllb(tmp_path / "nllb")
-    expected, _ = as_documented("nllb", model, tokenizer, "deu_Latn", "eng_Latn")
-    translator = pipeline(
-        "translation_deu_Latn_to_eng_Latn", model=model, tokenizer=tokenizer, device="cpu"
-    )
-    assert translator(TEXT, max_length=12) == [{"translation_text": expected}]
-    _, task, languages = transformers.pipelines.check_task("translation_en_to_fr")
-    assert task["default"][languages] == {"model": ("google-t5/t5-base", "a9723ea")}
-    model, tokenizer = joint
-    for task in ("translation", "translation_de_to_en"):
-        assert pipeline(task, model=model, tokenizer=tokenizer, device="cpu")("ein Hund")[0][
-            "translation_text"
-        ]
-    with pytest.raises(KeyError, match="Unknown task translation_german"):
-        pipeline("translation_german", model=model, tokenizer=tokenizer)
-    with pytest.raises(KeyError, match="summarization has been removed"):
-        pipeline("summarization", model=model, tokenizer=tokenizer)
-
-
-def test_tasks_come_and_go(joint):
-    model, tokenizer = joint
-    registry = transformers.pipelines.PIPELINE_REGISTRY
-    before = (
-        dict(transformers.pipelines.REMOVED_TASKS),
-        set(registry.supported_tasks),
-        dict(vars(registry)),
-    )
-    with pytest.raises(KeyError, match="has been removed"):
-        pipeline("translation", model=model, tokenizer=tokenizer)
-    restore_translation_tasks()
-    restore_translation_tasks()
-    assert pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
-    remove_translation_tasks()
-    remove_translation_tasks()
-    assert before == (
-        dict(transformers.pipelines.REMOVED_TASKS),
-        set(registry.supported_tasks),
-        dict(vars(registry)),
-    )
-    for task in ("translation", "translation_de_to_en"):
-        with pytest.raises(KeyError, match="has been removed"):
-            pipeline(task, model=model, tokenizer=tokenizer)

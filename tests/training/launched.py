@@ -26,7 +26,7 @@ SIZES = (1, 7, 11)
 
 
 def make_trainer(folder: Path, family: str) -> TranslationTrainer:
-    """A trainer whose updates are plain gradient steps, so that a gradient that is too large shows."""
+    """A trainer whose updates are plain gradient steps, so that too large a gradient shows."""
     data = DatasetDict.load_from_disk(str(folder / "data"))
     arguments = {
         "max_steps": UPDATES,

@@ -12,7 +12,7 @@ from csan_hf import (
     RnnSearchConfig,
     RnnSearchForConditionalGeneration,
 )
-from csan_hf.comparison.speed import target_token_flops
+from csan_hf.suites.speed import target_token_flops
 from csan_hf.training import dry_run as module
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.recipe import RecipeError, load_recipe

@@ -4,7 +4,6 @@
 import json
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,8 +122,9 @@ def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
 
 def test_progress_line_and_table(run, capfd):
     logs = {"eval_loss": 1.0, "eval_wer": 50.0, "eval_words_missing": 0.5}
-    args = SimpleNamespace(generation_num_beams=1)
-    TranslationProgress().on_log(args, TrainerState(global_step=2, epoch=0.5), None, logs=logs)
+    args = TranslationTrainingArguments(report_to="none")
+    state = TrainerState(global_step=2, epoch=0.5)
+    TranslationProgress("greedy").on_log(args, state, TrainerControl(), logs=logs)
     assert (
         "validation loss 1.000  WER 50.00  words missing 0.500  (greedy)" in capfd.readouterr().err
     )
@@ -241,7 +241,8 @@ def test_a_short_run_draws_its_picture_at_the_end(monkeypatch, tmp_path):
     monkeypatch.setattr("csan_hf.training.callbacks.draw_training", draw)
     monkeypatch.setattr("csan_hf.training.callbacks.time.monotonic", lambda: clock[0])
     args = TranslationTrainingArguments(output_dir=str(tmp_path), report_to="none")
-    picture, state = TrainingPicture(), TrainerState(is_world_process_zero=True)
+    picture = TrainingPicture("greedy")
+    state = TrainerState(is_world_process_zero=True)
     for clock[0] in (5.0, 50.0, 90.0, 150.0, 200.0):
         picture.on_evaluate(args, state, TrainerControl())
     picture.on_train_end(args, state, TrainerControl())

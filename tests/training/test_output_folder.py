@@ -37,8 +37,15 @@ def contents(folder: Path) -> dict[str, str]:
 def old_run(tmp_path):
     """A folder that a run made, with a note of its user."""
     output = tmp_path / "run"
-    names = "recipe.yaml README.md model.safetensors checkpoint-5/model.safetensors runs/log tokenizer.json note"
-    for name in names.split():
+    for name in (
+        "recipe.yaml",
+        "README.md",
+        "model.safetensors",
+        "checkpoint-5/model.safetensors",
+        "runs/log",
+        "tokenizer.json",
+        "note",
+    ):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text(f"old {name}")
     (output / MARK).write_text("")
@@ -139,7 +146,7 @@ def _hold(folder, connection, with_child):
 
 @contextlib.contextmanager
 def held(folder, with_child=False):
-    """Yields a process that holds a folder; if asked to, with a child, as a run with a data worker."""
+    """Yields a process that holds a folder, with a child if asked to, like a data worker."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=_hold, args=(folder, theirs, with_child))

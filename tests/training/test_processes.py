@@ -24,7 +24,7 @@ from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.text_files import read_lines
-from csan_hf.training.evaluation import cut_for_processes
+from csan_hf.training.batches import cut_for_processes
 from csan_hf.training.recipe import load_recipe
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -102,7 +102,7 @@ def pad_together(batches):
 
 
 def train_alone(model, batches, rate=0.1):
-    """The oracle: gradient steps on the smoothed loss per target token of all that an update saw."""
+    """Oracle: gradient steps on the smoothed loss per target token over a whole update."""
     model.train()
     losses = []
     for update in range(UPDATES):

@@ -6,7 +6,7 @@ import importlib.util
 import pickle
 
 import pytest
-from training.tiny_runs import RECIPE
+from training.tiny_runs import RECIPE, write_recipe
 from transformers import GenerationConfig
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
@@ -61,7 +61,10 @@ def test_values_get_the_types_of_their_keys(recipe_file):
 
 def test_command_line_wins_with_and_without_section(recipe_file):
     path = recipe_file("training: {learning_rate: 1e-3}\nconfig: {local_window: 11}\n")
-    arguments = "--learning_rate 3e-4 --config.local_window null --training.seed=7 --output-dir there --overwrite"
+    arguments = (
+        "--learning_rate 3e-4 --config.local_window null --training.seed=7 --output-dir there "
+        "--overwrite"
+    )
     name, overrides, wants_help = split_command_line([str(path), *arguments.split()])
     recipe = load_recipe(name, overrides)
     assert not wants_help
@@ -359,11 +362,6 @@ def no_data(monkeypatch):
         ),
         ({"encoder_attention_heads": "5"}, "section config is refused"),
         (
-            {"report_to": "[tensorboard, foo]"},
-            "training is refused: report_to: foo is not supported, only .*tensorboard",
-        ),
-        ({"report_to": "wandb"}, "section training is refused: report_to: .*pip install wandb"),
-        (
             {"init_from": "/no/such"},
             "init_from: There is no folder /no/such to read the model from",
         ),
@@ -384,14 +382,6 @@ def no_data(monkeypatch):
             "language_pairs: 'de-en' must be SOURCE-TARGET, .*, each pair once",
         ),
         ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),
-        (
-            {"lr_scheduler_kwargs": "{cycles: 2}"},
-            r"lr_scheduler_kwargs {'cycles': 2}: .*unexpected keyword",
-        ),
-        (
-            {"optim": "adamw_8bit"},
-            "section training is refused: .*You need to install `bitsandbytes`",
-        ),
         ({"name": "a\ud800"}, "The recipe holds half of a character, which no file can hold"),
         ({"metrics": "[blue]"}, "There is no metric 'blue'; choose from bleu, chrf"),
         ({"metrics": "[aer]"}, "training.metrics must be names of metrics of translations"),
@@ -425,6 +415,47 @@ def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            {"report_to": "[tensorboard, foo]"},
+            "section training is refused: report_to: foo is not supported, only .*tensorboard",
+        ),
+        ({"report_to": "wandb"}, "section training is refused: report_to: .*pip install wandb"),
+        (
+            {"lr_scheduler_kwargs": "{cycles: 2}"},
+            r"lr_scheduler_kwargs {'cycles': 2}: .*unexpected keyword",
+        ),
+        (
+            {"optim": "adamw_8bit"},
+            "section training is refused: .*You need to install `bitsandbytes`",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+@pytest.mark.usefixtures("no_data")
+def test_a_dry_run_rehearses_loggers_optimizer_and_schedule(tmp_path, overrides, words):
+    pairs = [*overrides.items(), ("output_dir", str(tmp_path / "run"))]
+    with pytest.raises(RecipeError, match=words):
+        dry_run(load_recipe("numbers", pairs))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"report_to": "wandb"}, "section training is refused: .*pip install wandb"),
+        ({"lr_scheduler_kwargs": "{cycles: 2}"}, "section training is refused: .*unexpected"),
+        ({"optim": "adamw_8bit"}, "section training is refused: .*install `bitsandbytes`"),
+    ],
+)
+def test_training_refuses_them_once_the_data_is_prepared(tmp_path, overrides, words):
+    recipe = write_recipe(tmp_path / "tiny.yaml", training={"report_to": "none"})
+    pairs = [*overrides.items(), ("output_dir", str(tmp_path / "run"))]
+    with pytest.raises(RecipeError, match=words):
+        train_from_recipe(load_recipe(recipe, pairs))
+
+
 def check_refusal(recipe, words, folder):
     for run in (dry_run, train_from_recipe):
         with pytest.raises(RecipeError, match=words):
@@ -450,7 +481,8 @@ def checkpoint(tmp_path_factory):
         ({"localness_layers": "[7]"}, "section config is refused: .*localness_layers"),
         (
             {"d_model": "32"},
-            r"section config is refused: it changes the shapes of .* from \(\d+, 16\) to \(\d+, 32\)",
+            r"section config is refused: it changes the shapes of .* from \(\d+, 16\) to "
+            r"\(\d+, 32\)",
         ),
         (
             {"model": "pervasive_attention"},

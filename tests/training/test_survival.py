@@ -32,7 +32,7 @@ import csan_hf_cli
 from csan_hf.data import describe_dataset
 from csan_hf.text_files import write_json
 from csan_hf.training import RecipeError, load_recipe
-from csan_hf.training.checkpoints import FACTS, find_fault, list_checkpoints
+from csan_hf.training.checkpoints import FACTS, check_same_data, find_fault, list_checkpoints
 from csan_hf.training.output_folder import MARK, check_output_folder, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
 
@@ -40,6 +40,10 @@ from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
 def truncate(path):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
 
 
 def names(folder):
@@ -53,7 +57,8 @@ def names(folder):
 def copy(tmp_path):
     """A folder of three checkpoints."""
     for step in (2, 4, 6):
-        make_checkpoint(tmp_path / "run", step)
+        path = make_checkpoint(tmp_path / "run", step)
+        write_json(path / FACTS, {"step": step, "processes": 1})
     return tmp_path / "run"
 
 
@@ -63,9 +68,18 @@ FAULTS = [
     ("trainer_state.json", Path.unlink, "trainer_state.json cannot be read"),
     ("trainer_state.json", truncate, "trainer_state.json cannot be read"),
     ("optimizer.pt", Path.unlink, "it was saved without the optimizer's state"),
+    ("scheduler.pt", Path.unlink, "it was saved without scheduler.pt"),
+    ("rng_state.pth", Path.unlink, "it was saved without rng_state.pth"),
+    ("config.json", Path.unlink, "config.json cannot be read"),
+    ("tokenizer_config.json", Path.unlink, "tokenizer_config.json cannot be read"),
     *(
         (name, truncate, f"{name} is cut off")
         for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")
+    ),
+    *(
+        (name, spoil, f"{name} cannot be read")
+        for name in (FACTS, "config.json", "tokenizer.json")
+        for spoil in (empty, truncate)
     ),
 ]
 
@@ -77,6 +91,22 @@ def test_a_damaged_newest_checkpoint_is_skipped(copy, capsys, name, spoil, messa
     said = capsys.readouterr().err
     assert f"Resuming from {copy / 'checkpoint-4'} (skipped checkpoint-6 ({message}" in said
     assert said.count("\n") == 1
+
+
+def test_each_process_needs_its_random_state(copy):
+    newest = copy / "checkpoint-6"
+    write_json(newest / FACTS, {"processes": 2})
+    (newest / "rng_state.pth").rename(newest / "rng_state_0.pth")
+    assert find_fault(newest) == "it was saved without rng_state_1.pth"
+    shutil.copy(newest / "rng_state_0.pth", newest / "rng_state_1.pth")
+    assert find_fault(newest) is None
+
+
+def test_an_empty_newest_checkpoint_says_nothing_of_the_length(copy, recipe_file):
+    (copy / "recipe.yaml").write_text(recipe_file.read_text())
+    (copy / "checkpoint-999").mkdir()
+    check_output_folder(load_recipe(recipe_file, [("output_dir", str(copy))]), copy)
+    assert choose_checkpoint(copy) == copy / "checkpoint-6"
 
 
 def test_what_a_killed_process_left_is_cleared_away(copy):
@@ -159,15 +189,18 @@ def test_harmless_changes_are_said(copy, recipe_file, capsys):
         assert change in said
 
 
-def test_changed_training_data_is_refused(copy, make_trainer, tokenized, capsys):
+def test_changed_training_data_is_refused(copy, make_trainer, tokenized):
     trainer = make_trainer()
     write_json(copy / "checkpoint-6" / FACTS, {**trainer.describe_run(), "processes": 8})
-    trainer.check_same_data(copy / "checkpoint-6")
-    assert "was saved by 8 processes, now there are 1" in capsys.readouterr().err
+    notice = check_same_data(copy / "checkpoint-6", trainer.describe_run())
+    assert "was saved by 8 processes, now there are 1" in notice
     fewer = make_trainer(train=tokenized["train"].select(range(100)))
     with pytest.raises(RecipeError, match="300 pairs then, 100 now"):
-        fewer.check_same_data(copy / "checkpoint-6")
-    fewer.check_same_data(copy / "checkpoint-4")  # an older version did not note its data
+        check_same_data(copy / "checkpoint-6", fewer.describe_run())
+    (copy / "checkpoint-4" / FACTS).unlink()
+    assert (
+        check_same_data(copy / "checkpoint-4", fewer.describe_run()) is None
+    )  # an older version did not note its data
     for split, column in (("train", "input_ids"), ("train", "labels"), ("validation", "target")):
         values = list(tokenized[split][column])
         values[-1] = (
@@ -178,9 +211,11 @@ def test_changed_training_data_is_refused(copy, make_trainer, tokenized, capsys)
         rows = (
             tokenized[split].remove_columns(column).add_column(column, values)
         )  # others of the same lengths
-        message = rf"The {'training' if split == 'train' else split} set is not that of .* of other content"
+        name = "training" if split == "train" else split
+        message = f"The {name} set is not that of .* of other content"
+        changed = make_trainer(**{split: rows})
         with pytest.raises(RecipeError, match=message):
-            make_trainer(**{split: rows}).check_same_data(copy / "checkpoint-6")
+            check_same_data(copy / "checkpoint-6", changed.describe_run())
 
 
 def test_fingerprints_do_not_depend_on_how_the_data_is_stored(tokenized, tmp_path):
@@ -442,7 +477,7 @@ PLACES = {  # what has returned, how often, when the process is killed, and what
     "training": [
         ("csan_hf.training.output_folder.write_text", 1, NEW),  # the very first start
         ("transformers.trainer.Trainer._save_rng_state", 1, NEW),  # the first save
-        ("csan_hf.training.checkpoints.SavingTrainer._save", 2, NEW),  # a save with one before it
+        ("csan_hf.training.trainer.TranslationTrainer._save", 2, NEW),  # a save with one before it
         (
             "csan_hf.training.checkpoints.Path.rename",
             1,

@@ -53,7 +53,10 @@ def run(recipe, tmp_path_factory):
 
 def test_the_folder_is_complete(run):
     output, result = run
-    names = "config.json generation_config.json model.safetensors tokenizer.json recipe.yaml training.png locality.png"
+    names = (
+        "config.json generation_config.json model.safetensors tokenizer.json recipe.yaml "
+        "training.png locality.png"
+    )
     for name in [
         *names.split(),
         "results.json",
@@ -117,7 +120,7 @@ def test_a_finished_run_is_not_trained_further(run, recipe, tmp_path, capsys):
 
 @pytest.mark.parametrize("change", [("--config.d_model", "16"), ("--training.max_steps", "8")])
 def test_another_experiment_in_the_same_folder_is_refused(run, recipe, capsys, change):
-    """Fewer updates than were made, too: the recipe that stays there would not give these weights."""
+    """Fewer updates than were made, too: the stored recipe would not give these weights."""
     assert main([str(recipe), "--output_dir", str(run[0]), *change]) == 2
     assert re.search("another experiment.*--overwrite", capsys.readouterr().err)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The trainer: order of predictions, schedule, batches, averaging, ends of runs, the smoothed loss."""
+"""The trainer: order of predictions, schedule, batches, averaging, ends of runs, smoothed loss."""
 
 import math
 from pathlib import Path
@@ -141,7 +141,7 @@ def test_batches_follow_the_bound_the_seed_and_the_epoch(make_trainer, tokenized
 
 @pytest.mark.parametrize("mix_lengths", [None, False])
 def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized, mix_lengths):
-    """Those of mixed lengths in the cells of their sentences, the others in those of padding, too."""
+    """Mixed lengths count the cells of their sentences, similar lengths those of padding, too."""
 
     def cells(batch):
         if mix_lengths is False:

@@ -121,6 +121,8 @@ def make_checkpoint(folder, step, weights=None, *, complete=True):
     save_file(weights or {"w": torch.zeros(1)}, path / "model.safetensors")
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         torch.save({}, path / name)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (path / name).write_text("{}")
     if complete:
         (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return path

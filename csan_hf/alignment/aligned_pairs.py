@@ -1,0 +1,241 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Alignments of pairs of a sentence and its translation, read off a model's cross-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
+
+from ..models.evaluation_view import evaluation_view
+from .positions import check_positions
+from .tokenized_text import TokenizedText, check_fast, tokenize_texts
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
+WINDOW_LINES = 2048
+"""Sentence pairs that are sorted by length at a time."""
+BATCH_CELLS = 2**20
+"""Source times target tokens, padding included, of the pairs of a batch, unless one alone has more.
+"""
+WINDOW_CELLS = 2**27  # characters of the source times those of the target
+
+TokenizedPair: TypeAlias = tuple[TokenizedText, TokenizedText]
+Outputs: TypeAlias = Seq2SeqLMOutput | Seq2SeqModelOutput
+Weights: TypeAlias = tuple[np.ndarray, str]
+"""Float32 [B, I, J] for a batch of pairs, padding included, and what the numbers are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """How strongly each of J source tokens is related to each of I target tokens of a sentence
+    pair.
+
+    Row i of `matrix`, float32 [I, J], belongs to the prediction of target token i; `measure` says
+    what the numbers are, for the label of a picture."""
+
+    source: TokenizedText
+    target: TokenizedText
+    matrix: np.ndarray
+    measure: str = "attention"
+
+    def word_matrix(self) -> np.ndarray:
+        """Merges tokens into words: the sum over the tokens of a source word, the mean over those
+        of a target word.
+
+        With weights that sum to 1 over the source tokens, a row so keeps its sum, but for the part
+        on "</s>". The rows and columns of words without tokens (a tokenizer may delete characters)
+        are 0.
+
+        Returns:
+            float32 [target words, source words].
+        """
+        rows = self.target.membership()
+        rows /= np.maximum(rows.sum(axis=0, keepdims=True), 1)
+        return rows.T @ self.matrix @ self.source.membership()
+
+    def links(
+        self, *, threshold: float | None = None, symmetric: bool = False
+    ) -> list[tuple[int, int]]:
+        """Links words. "</s>" is left out: it is never linked and does not count in a row's sum.
+
+        Args:
+            threshold: None links each target word to the source word with the highest value in its
+                row, the first of equals. A number from 0 to 1 links it to all words whose share of
+                the row's positive values, summed, exceeds it: to none, one or several.
+            symmetric: Keeps a link only if the target word is also the one with the highest value
+                in the source word's column.
+
+        Returns:
+            Pairs (source word, target word), counted from 0, in order.
+
+        Raises:
+            ValueError: If the threshold is not in [0, 1).
+        """
+        if threshold is not None and not 0 <= threshold < 1:
+            raise ValueError(f"threshold must be at least 0 and less than 1, got {threshold}.")
+        # Words without tokens have no values to compare
+        columns = self.source.words_with_tokens()
+        rows = self.target.words_with_tokens()
+        if not columns or not rows:
+            return []
+        values = self.word_matrix()[np.ix_(rows, columns)]
+        if threshold is None:
+            linked = np.arange(len(columns)) == values.argmax(axis=1)[:, None]
+        else:
+            positive = np.maximum(values, 0)
+            linked = positive > threshold * positive.sum(axis=1, keepdims=True)
+        if symmetric:
+            linked &= np.arange(len(rows))[:, None] == values.argmax(axis=0)
+        return sorted((columns[column], rows[row]) for row, column in np.argwhere(linked))
+
+    def pharaoh(self, *, threshold: float | None = None, symmetric: bool = False) -> str:
+        """Writes the links as "0-0 1-2": source word, target word; "" if there is none."""
+        links = self.links(threshold=threshold, symmetric=symmetric)
+        return " ".join(f"{source}-{target}" for source, target in links)
+
+
+def align_pairs(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    layer: int = -1,
+    batch_size: int = 32,
+    total: int | None = None,
+    progress: bool = False,
+    forward: Callable[..., Outputs] | None = None,
+) -> Iterator[Alignment]:
+    """Aligns sentence pairs, in memory that does not grow with their number; see
+    `csan_hf.analysis.align`.
+
+    Args:
+        pairs: Source and target sentences.
+        total: Number of pairs, for the bar.
+        forward: A function to call instead of the model, with the same arguments; it returns
+            cross-attentions.
+    """
+    check_fast(tokenizers.source, tokenizers.target)
+    model = evaluation_view(model)
+    if getattr(model.config, "_attn_implementation", None) not in (None, "eager"):
+        # The faster implementations never have the attention weights
+        model.set_attn_implementation("eager")
+
+    def weights_of(batch: Sequence[TokenizedPair]) -> Weights:
+        inputs = _padded_batch(batch, tokenizers.source.pad_token_id or 0)
+        return _cross_attention(model, forward or model, inputs, layer)
+
+    with tqdm(total=total, desc="aligning", unit=" sentences", disable=not progress) as bar:
+        for window in _windows(pairs):
+            sources, targets = zip(*window, strict=True)
+            source_texts = tokenize_texts(tokenizers.source, sources)
+            target_texts = tokenize_texts(tokenizers.target, targets, target=True)
+            check_positions(model, (len(text.ids) for text in source_texts + target_texts))
+            tokenized = list(zip(source_texts, target_texts, strict=True))
+            yield from _align_window(tokenized, weights_of, batch_size, bar)
+
+
+def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Yields pairs that are aligned at a time: `WINDOW_LINES`, fewer where their matrices would be
+    large.
+    """
+    window: list[tuple[str, str]] = []
+    cells = 0
+    for source, target in pairs:
+        window.append((source, target))
+        cells += len(source) * len(target)
+        if len(window) == WINDOW_LINES or cells >= WINDOW_CELLS:
+            yield window
+            window = []
+            cells = 0
+    if window:
+        yield window
+
+
+def _align_window(
+    pairs: Sequence[TokenizedPair],
+    weights_of: Callable[[Sequence[TokenizedPair]], Weights],
+    batch_size: int,
+    bar: tqdm,
+) -> Iterator[Alignment]:
+    measure = "attention"
+    matrices = [
+        np.zeros((len(target.ids), len(source.ids)), dtype=np.float32) for source, target in pairs
+    ]
+    bar.update(sum(matrix.size == 0 for matrix in matrices))
+    for batch in _batches(pairs, batch_size):
+        weights, measure = weights_of([pairs[number] for number in batch])
+        for place, number in enumerate(batch):
+            target_length, source_length = matrices[number].shape
+            # A copy: a view would keep the padded weights of the whole batch
+            matrices[number] = weights[place, :target_length, :source_length].copy()
+        bar.update(len(batch))
+    for (source, target), matrix in zip(pairs, matrices, strict=True):
+        yield Alignment(source=source, target=target, matrix=matrix, measure=measure)
+
+
+def _batches(pairs: Sequence[TokenizedPair], batch_size: int) -> Iterator[list[int]]:
+    """Yields the numbers of pairs of similar lengths, the longest first."""
+    lengths = [(len(source.ids), len(target.ids)) for source, target in pairs]
+    # An empty sentence has no token at all where the tokenizer adds no "</s>": nothing to give to a
+    # model
+    numbers = [number for number, sides in enumerate(lengths) if all(sides)]
+    numbers.sort(key=lambda number: lengths[number], reverse=True)
+    while numbers:
+        source_length = lengths[numbers[0]][0]
+        target_length = max(lengths[number][1] for number in numbers[:batch_size])
+        # Every layer and head has a matrix of each pair
+        fitting = BATCH_CELLS // (source_length * target_length)
+        count = max(1, min(batch_size, fitting))
+        yield numbers[:count]
+        numbers = numbers[count:]
+
+
+@torch.inference_mode()
+def _cross_attention(
+    model: PreTrainedModel,
+    forward: Callable[..., Outputs],
+    inputs: dict[str, torch.Tensor],
+    layer: int,
+) -> Weights:
+    on_device = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+    layers = forward(**on_device, output_attentions=True).cross_attentions
+    if not layers or layers[0] is None:
+        raise ValueError(
+            f"{type(model).__name__} gives no cross_attentions, which alignments are read from."
+        )
+    if not -len(layers) <= layer < len(layers):
+        raise ValueError(f"layer must be from {-len(layers)} to {len(layers) - 1}, got {layer}.")
+    weights = layers[layer]  # [B, H, I, J]
+    measure = _measure(model, layer % len(layers), heads=weights.shape[1])
+    return weights.float().mean(dim=1).cpu().numpy(), measure
+
+
+def _padded_batch(pairs: Sequence[TokenizedPair], padding: int) -> dict[str, torch.Tensor]:
+    """Returns `input_ids` and `attention_mask` [B, J] and `labels` [B, I], padded on the right."""
+    sources = [torch.tensor(source.ids) for source, _ in pairs]
+    targets = [torch.tensor(target.ids) for _, target in pairs]
+    masks = [torch.ones_like(source) for source in sources]
+    return {
+        "input_ids": pad_sequence(sources, batch_first=True, padding_value=padding),
+        "attention_mask": pad_sequence(masks, batch_first=True),
+        "labels": pad_sequence(targets, batch_first=True, padding_value=-100),
+    }
+
+
+def _measure(model: PreTrainedModel, layer: int, heads: int) -> str:
+    aggregation = getattr(model.config, "aggregation", None)  # Pervasive Attention alone has one
+    if aggregation == "attention":
+        return "attention weight ρ"
+    if aggregation is not None:
+        return "contribution to the target token's logit"
+    label = f"attention weight, decoder layer {layer}"
+    return f"{label}, mean of {heads} heads" if heads > 1 else label

@@ -1,0 +1,57 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""How many tokens a model has position embeddings for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import nn
+from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """Returns for how many tokens a model has position embeddings; None where it makes them for any
+    number.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and "position" in name.rpartition(".")[2]:
+            return getattr(model.config, "max_position_embeddings", None)
+    return None
+
+
+def check_positions(model: PreTrainedModel, lengths: Iterable[int]) -> None:
+    """Raises `ValueError` if a model has too few position embeddings for sentences of so many
+    tokens.
+    """
+    limit = position_limit(model)
+    longest = max(lengths, default=0)
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"A sentence has {longest} tokens, and {type(model).__name__} has positions for "
+            f"{limit} (max_position_embeddings): shorten the sentence, or leave it out."
+        )
+
+
+def pairs_within_positions(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Sequence[str],
+    targets: Sequence[str] | None = None,
+) -> list[int]:
+    """Returns the numbers of the sentence pairs, or sources alone, for which a model has position
+    embeddings.
+    """
+    limit = position_limit(model)
+    if limit is None or not sources:
+        return list(range(len(sources)))
+    encoded = tokenizers.source(list(sources), verbose=False)
+    lengths = [len(ids) for ids in encoded["input_ids"]]
+    if targets is not None:
+        encoded = tokenizers.target(text_target=list(targets), verbose=False)
+        target_lengths = [len(ids) for ids in encoded["input_ids"]]
+        lengths = [max(pair) for pair in zip(lengths, target_lengths, strict=True)]
+    return [number for number, length in enumerate(lengths) if length <= limit]

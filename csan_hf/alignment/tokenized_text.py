@@ -1,0 +1,138 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""A text with its subword tokens, readable, and the word that each belongs to."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from csan_hf.text_files import printable
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """A text as the model sees it.
+
+    Attributes:
+        text: The text as it was given.
+        ids: The T token ids, special tokens such as "</s>" included.
+        tokens: The T tokens for a reader: a space is "␣", a byte of an unfinished character is
+            "\\xe7".
+        words: The text's words, which are what white space separates: `text.split()`.
+        word_of_token: For each token the number of its word, or None for special tokens and for
+            white space at the end of the text. White space elsewhere belongs to the word that
+            follows it.
+        starts: For each token where in the text it begins; 0 for special tokens.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    words: tuple[str, ...]
+    word_of_token: tuple[int | None, ...]
+    starts: tuple[int, ...] = ()
+
+    def is_part_of_word(self) -> list[bool]:
+        """For each token whether it belongs to a word."""
+        return [word is not None for word in self.word_of_token]
+
+    def words_with_tokens(self) -> list[int]:
+        """The numbers of the words that have tokens; a tokenizer may delete characters."""
+        return sorted({word for word in self.word_of_token if word is not None})
+
+    def membership(self) -> np.ndarray:
+        """Float32 [tokens, words], 1 where a token belongs to a word."""
+        membership = np.zeros((len(self.tokens), len(self.words)), dtype=np.float32)
+        for token, word in enumerate(self.word_of_token):
+            if word is not None:
+                membership[token, word] = 1
+        return membership
+
+
+def tokenize_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, target: bool = False
+) -> list[TokenizedText]:
+    """Tokenizes texts whole, however long, and finds the word of every token.
+
+    Args:
+        tokenizer: A fast tokenizer: only those tell where in the text a token comes from.
+        texts: The texts.
+        target: Whether they are in the target language, which some tokenizers need to know.
+
+    Raises:
+        ValueError: If the tokenizer is not a fast one.
+    """
+    check_fast(tokenizer)
+    if not texts:
+        return []
+    encoded: Any = tokenizer(
+        **{"text_target" if target else "text": list(texts)},
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        verbose=False,
+    )
+    byte_level = "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
+    tokenized = []
+    for text, ids, spans, special in zip(
+        texts,
+        encoded["input_ids"],
+        encoded["offset_mapping"],
+        encoded["special_tokens_mask"],
+        strict=True,
+    ):
+        starts = tuple(start for start, _ in spans)
+        tokens = tokenizer.convert_ids_to_tokens(ids)
+        tokenized.append(
+            TokenizedText(
+                text=text,
+                ids=tuple(ids),
+                tokens=tuple(_readable(token, byte_level) for token in tokens),
+                words=tuple(text.split()),
+                word_of_token=tuple(_words_of_tokens(text, starts, special)),
+                starts=starts,
+            )
+        )
+    return tokenized
+
+
+def check_fast(*tokenizers: PreTrainedTokenizerBase) -> None:
+    """Raises `ValueError` if one of the tokenizers is not a fast one."""
+    for tokenizer in tokenizers:
+        if not tokenizer.is_fast:
+            raise ValueError(
+                f"{type(tokenizer).__name__} does not tell which word a token belongs to; "
+                "alignments need a fast tokenizer, one with a tokenizer.json."
+            )
+
+
+def _words_of_tokens(text: str, starts: Iterable[int], special: Iterable[int]) -> list[int | None]:
+    """Finds the word of each token by where the token begins in the text.
+
+    The places are those of the text as it was given, so that it does not matter what the tokenizer
+    normalises. Several tokens may begin at one place (the bytes of one character). `special` is 1
+    for each token that stands for nothing in the text.
+    """
+    ends = [match.end() for match in re.finditer(r"\S+", text)]
+    words: list[int | None] = []
+    for start, is_special in zip(starts, special, strict=True):
+        word = bisect_right(ends, start)  # the word around this place, or else the next one
+        words.append(None if is_special or word == len(ends) else word)
+    return words
+
+
+# Byte-level BPE writes bytes as printable characters
+_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
+
+
+def _readable(token: str, byte_level: bool) -> str:
+    if byte_level and all(character in _BYTES for character in token):
+        content = bytes(_BYTES[character] for character in token)
+        token = content.decode("utf-8", errors="backslashreplace")
+    return printable(token.replace(" ", "␣"))

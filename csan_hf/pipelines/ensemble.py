@@ -1,0 +1,341 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Several models as one: `generate`, beam search and the pipelines take the mean of their
+probabilities.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers.cache_utils import Cache
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.modeling_utils import PreTrainedModel
+
+from ..models.seq2seq_model import (
+    TARGET_TOKENIZER_SUBFOLDER,
+    _keep_target_tokenizer,
+    count_labels,
+    known_keywords,
+    shift_tokens_right,
+    takes_past_key_values,
+)
+from ..models.translation import max_positions
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
+_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+class EnsembleConfig(PreTrainedConfig):
+    """Configuration of an `EnsembleForConditionalGeneration`.
+
+    Args:
+        members: The members' configurations, as dicts. Generation and pipelines see the tokens and
+            target vocabulary of the first, and the fewest positions of all.
+    """
+
+    model_type = "ensemble"
+    has_no_defaults_at_init = True
+
+    members: list[dict[str, Any]] | None = None
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Take from the members what others look for in a config."""
+        super().__post_init__(**kwargs)
+        configs = self.member_configs()
+        if not configs:
+            return
+        for name in (*_TOKENS, "share_encoder_decoder_embeddings"):
+            setattr(self, name, getattr(configs[0], name, None))
+        self.vocab_size = target_size(configs[0])
+        limits = [max_positions(config) for config in configs]
+        self.max_position_embeddings = min(
+            (limit for limit in limits if limit is not None), default=None
+        )
+
+    def member_configs(self) -> list[PreTrainedConfig]:
+        """The members' configurations."""
+        return [AutoConfig.for_model(**copy.deepcopy(member)) for member in self.members or ()]
+
+
+def target_size(config: PreTrainedConfig) -> int:
+    """Entries of a config's target vocabulary."""
+    size = getattr(config, "decoder_vocab_size", None)
+    return config.vocab_size if size is None else size
+
+
+class EnsembleCache(Cache):
+    """The members' caches side by side."""
+
+    is_compileable = False
+
+    def __init__(self, caches: Sequence[Any]) -> None:
+        super().__init__(layers=[])
+        self.caches = caches
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Target positions that are kept."""
+        return self.caches[0].get_seq_length(layer_idx)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Take the beams `beam_idx` [B · beams]."""
+        for cache in self.caches:
+            cache.reorder_cache(beam_idx)
+
+    def activate_past_recording(self) -> None:
+        """Keep in every member's cache what `crop` needs."""
+        for cache in self.caches:
+            cache.activate_past_recording()
+
+    def crop(self, *args: Any) -> None:
+        """Forget the last positions, in every member's cache."""
+        for cache in self.caches:
+            cache.crop(*args)
+
+
+class _Encoders(nn.Module):
+    """The members' encoders: `last_hidden_state` of the first, `member_1` of the second and so on,
+    each [B, J, d].
+    """
+
+    main_input_name = "input_ids"
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        super().__init__()
+        self.members = tuple(members)  # not registered: their weights are the ensemble's
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **not_returned: Any,  # attentions and hidden states
+    ) -> BaseModelOutput:
+        outputs = BaseModelOutput()
+        for number, member in enumerate(self.members):
+            encoded = member.get_encoder()(
+                input_ids.to(member.device),
+                attention_mask=_on_device(attention_mask, member.device),
+            )
+            name = "last_hidden_state" if number == 0 else f"member_{number}"
+            outputs[name] = encoded[0]
+        return outputs
+
+
+class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
+    """Sequence-to-sequence models over the same vocabularies, as one model that averages their
+    probabilities.
+
+    Members may be of any family and on any device (`ensemble.members[1].to("cuda:1")`).
+
+    ```python
+    ensemble = EnsembleForConditionalGeneration.from_pretrained(["runs/seed_1", "runs/seed_2"])
+    tokenizer = AutoTokenizer.from_pretrained("runs/seed_1")
+    translation_pipeline(ensemble, tokenizer=tokenizer)("Guten Morgen.")
+    ensemble.save_pretrained("ensemble")  # one checkpoint, which the Auto class loads, too
+    ```
+
+    Raises:
+        ValueError: The members differ in their vocabularies, or in padding, end or start token.
+    """
+
+    config_class = EnsembleConfig
+    config: EnsembleConfig
+    main_input_name = "input_ids"
+    gives_attention = False
+
+    def __init__(
+        self, config: EnsembleConfig, members: Sequence[PreTrainedModel] | None = None
+    ) -> None:
+        super().__init__(config)
+        if members is None:
+            members = [
+                AutoModelForSeq2SeqLM.from_config(member, trust_remote_code=False)
+                for member in config.member_configs()
+            ]
+        self.members: Any = nn.ModuleList(members)
+        self.post_init()
+
+    @classmethod
+    def of(cls, models: Sequence[PreTrainedModel]) -> EnsembleForConditionalGeneration:
+        """An ensemble of models that are loaded; the members of an ensemble count one by one.
+
+        The first one's generation config is the ensemble's.
+        """
+        members: list[Any] = []
+        for model in models:
+            members += getattr(model, "members", [model])
+        first = members[0]
+        for member in members[1:]:
+            _check_same_tokens(member, first)
+        config = EnsembleConfig(members=[member.config.to_dict() for member in members])
+        ensemble = cls(config, members).eval()
+        ensemble.generation_config = copy.deepcopy(first.generation_config)
+        ensemble.config._name_or_path = first.name_or_path
+        return ensemble
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, names: Any, *args: Any, trust_remote_code: bool = False, **kwargs: Any
+    ) -> Any:
+        """Loads a list of models, or an ensemble that was saved; arguments are those of
+        `from_pretrained`.
+        """
+        if not isinstance(names, list | tuple):
+            return super().from_pretrained(names, *args, **kwargs)
+        from csan_hf.data import TokenizerPair  # slow to import
+
+        tokenizers = {}
+        for name in names:
+            try:
+                tokenizers[name] = TokenizerPair.from_pretrained(
+                    name, trust_remote_code=trust_remote_code
+                )
+            except (OSError, ValueError):  # a member without a tokenizer
+                continue
+        check_vocabularies(tokenizers)
+        members = [
+            AutoModelForSeq2SeqLM.from_pretrained(
+                name, *args, trust_remote_code=trust_remote_code, **kwargs
+            )
+            for name in names
+        ]
+        return cls.of(members)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Saves all members as one checkpoint, and the target's tokenizer where the first member
+        has one.
+        """
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if self.config.share_encoder_decoder_embeddings is False:
+            _keep_target_tokenizer(self.config, Path(save_directory, TARGET_TOKENIZER_SUBFOLDER))
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The members' tied weights."""
+        keys = {}
+        for number, member in enumerate(self.members):
+            member_keys = member.get_expanded_tied_weights_keys(all_submodels)
+            for name, source in member_keys.items():
+                keys[f"members.{number}.{name}"] = f"members.{number}.{source}"
+        return keys
+
+    def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """The encoders as one, for `generate`."""
+        return _Encoders(self.members)
+
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
+    ) -> None:
+        caches: list[Any] = []
+        for member in self.members:
+            member_kwargs: dict[str, Any] = {}
+            member._prepare_cache_for_generation(generation_config, member_kwargs, *args)
+            caches.append(member_kwargs.get("cache"))
+        if None not in caches:
+            model_kwargs["cache"] = EnsembleCache(caches)
+
+    @takes_past_key_values
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        cache: Any = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """The logarithm of the mean of the members' probabilities, `logits` [B, I, V], in float32.
+
+        Args:
+            input_ids, attention_mask: Sources [B, J], and which of their tokens are real.
+            decoder_input_ids, decoder_attention_mask: Target tokens [B, I]; default: `labels`
+                shifted right.
+            encoder_outputs: Outputs of `get_encoder()`, instead of sources.
+            cache: The members' caches of earlier target positions.
+            labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy.
+            use_cache: Whether the caches are filled.
+            **kwargs: Attentions and hidden states, which `generate` may ask for, differ between
+                members and are not returned.
+        """
+        known_keywords(kwargs, type(self).forward)
+        if encoder_outputs is None:
+            encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+        if labels is not None and decoder_input_ids is None:
+            decoder_input_ids = shift_tokens_right(
+                labels, self.config.pad_token_id, self.config.decoder_start_token_id
+            )
+        total: Any = None
+        for number, member in enumerate(self.members):
+            member_cache = None if cache is None else cache.caches[number]
+            logits = member(
+                attention_mask=_on_device(attention_mask, member.device),
+                decoder_input_ids=_on_device(decoder_input_ids, member.device),
+                decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
+                encoder_outputs=(encoder_outputs[number],),
+                cache=member_cache,
+                use_cache=use_cache if member_cache is not None else False,
+            ).logits
+            log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
+            if total is None:
+                total = log_probs
+            else:
+                total = torch.logaddexp(total, log_probs.to(total.device))
+        total = total - math.log(len(self.members))
+        loss = None
+        if labels is not None:
+            labels = labels.to(total.device)
+            loss = F.cross_entropy(total.flatten(0, 1), labels.flatten(), reduction="sum")
+            loss = loss / count_labels(labels, None)
+        return Seq2SeqLMOutput(loss=loss, logits=total, cache=cache)
+
+
+def check_vocabularies(tokenizers: Mapping[str, TokenizerPair]) -> None:
+    """Raises `ValueError` if members' tokenizers, by the members' names, differ in their tokens."""
+    vocabularies = {
+        name: (pair.source.get_vocab(), pair.target.get_vocab())
+        for name, pair in tokenizers.items()
+    }
+    first = next(iter(vocabularies), "")
+    for name, vocabulary in vocabularies.items():
+        if vocabulary != vocabularies[first]:
+            raise ValueError(
+                f"{name} and {first} have different vocabularies: members of an ensemble share "
+                "their tokens."
+            )
+
+
+def _check_same_tokens(model: PreTrainedModel, first: PreTrainedModel) -> None:
+    expected = _token_settings(first.config)
+    for setting, value in _token_settings(model.config).items():
+        if value != expected[setting]:
+            raise ValueError(
+                f"{model.name_or_path!r} and {first.name_or_path!r} differ in their {setting} "
+                f"({value} and {expected[setting]}): members of an ensemble share their tokens."
+            )
+
+
+def _token_settings(config: PreTrainedConfig) -> dict[str, int | None]:
+    sizes = {"target vocabulary": target_size(config), "source vocabulary": config.vocab_size}
+    return sizes | {name: getattr(config, name, None) for name in _TOKENS}
+
+
+def _on_device(tensor: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to(device)
+
+
+AutoConfig.register(EnsembleConfig.model_type, EnsembleConfig, exist_ok=True)
+AutoModelForSeq2SeqLM.register(EnsembleConfig, EnsembleForConditionalGeneration, exist_ok=True)

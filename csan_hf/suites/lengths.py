@@ -1,0 +1,153 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Texts longer than those of training: their failures, and scores by a sentence's place.
+
+Columns of a suite's table of lengths are numbers of sentences joined (`data.join_test`); that of 1
+has the sentences themselves, in the same order, from which the places are known."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from csan_hf.evaluation.metrics import CorpusMetric
+from csan_hf.training.recipe import RecipeError
+
+from .suite import Run
+from .texts import Texts
+
+FAILURES = {
+    "ends early": "fewer than 80% of the reference's words",
+    "runs on": "more than 125% of them",
+    "repeats": "some four words stand there at least three times more often than in the reference",
+    "skips": "a sentence has less than a fifth of its words, one after it more",
+}
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Failures and scores of the longest texts; means over a system's seeds.
+
+    Attributes:
+        trained: Most sentences joined in training.
+        longest: Most sentences joined in the table.
+        failures: System -> kind of failure -> share of the longest texts.
+        places: System -> score of the first sentence of the longest texts, of the second...
+    """
+
+    trained: int
+    longest: int
+    failures: dict[str, dict[str, float]]
+    places: dict[str, list[float]]
+
+
+def read_lengths(texts: Texts) -> Lengths | None:
+    """Counts what fails in the longest texts of a suite's finished runs; None for a suite without
+    lengths.
+    """
+    suite = texts.suite
+    if suite.lengths is None:
+        return None
+    title, trained = suite.lengths
+    columns = suite.tables[title]
+    longest = max(map(int, columns))
+    data, splits = columns[str(longest)]
+    _, single = columns["1"]
+    references = texts.references(data, single)
+    groups = [
+        references[start : start + longest]
+        for start in range(0, len(references) - longest + 1, longest)
+    ]
+
+    failures = {}
+    places = {}
+    for system in suite.systems:
+        shares = []
+        scores = []
+        for run in texts.runs:
+            if run.system == system and run.data == data:
+                sentences = _cut(texts, run, splits, groups)
+                shares.append(_failure_shares(sentences, groups))
+                scores.append(_scores_by_place(sentences, groups, texts.metrics[data]))
+        if shares:
+            mean_shares = map(float, np.mean(shares, axis=0))
+            failures[system] = dict(zip(FAILURES, mean_shares, strict=True))
+            places[system] = list(map(float, np.mean(scores, axis=0)))
+    return Lengths(trained, longest, failures, places)
+
+
+def _cut(texts: Texts, run: Run, splits: Sequence[str], groups: list[list[str]]) -> list[list[str]]:
+    """A run's translations of the longest texts, sentence by sentence."""
+    hypotheses = texts.hypotheses(run, splits)
+    if len(hypotheses) != len(groups):
+        raise RecipeError(
+            f"{run.name}: {len(hypotheses)} hypotheses of {splits[0]}, but {len(groups)} "
+            "references."
+        )
+    return [sentences_of(text, group) for text, group in zip(hypotheses, groups, strict=True)]
+
+
+def _failure_shares(sentences: list[list[str]], groups: list[list[str]]) -> list[float]:
+    """Share of texts with each kind of failure."""
+    counts: Counter[str] = Counter()
+    for text, references in zip(sentences, groups, strict=True):
+        counts.update(failures_of(text, references))
+    return [counts[kind] / len(groups) for kind in FAILURES]
+
+
+def _scores_by_place(
+    sentences: list[list[str]], groups: list[list[str]], metric: CorpusMetric
+) -> list[float]:
+    """Score of all texts' first sentences, of their second..."""
+    scores = []
+    for place in range(len(groups[0])):
+        counts = metric.segment_counts(
+            [text[place] for text in sentences], [group[place] for group in groups]
+        )
+        scores.append(float(metric.score(counts.sum(axis=0))))
+    return scores
+
+
+def sentences_of(text: str, references: Sequence[str]) -> list[str]:
+    """Cuts a text where the ends of the reference's sentences lie when words are aligned by edit
+    distance.
+
+    As mwerSegmenter does (Matusov et al., IWSLT 2005).
+    """
+    words = text.split()
+    expected = " ".join(references).split()
+    place = np.zeros(len(expected) + 1, dtype=int)  # of each of the reference's words in the text
+    for edit in Levenshtein.opcodes(expected, words):
+        offsets = np.arange(edit.src_end - edit.src_start)
+        place[edit.src_start : edit.src_end] = np.minimum(edit.dest_start + offsets, edit.dest_end)
+    place[0] = 0
+    place[-1] = len(words)
+    ends = np.cumsum([len(sentence.split()) for sentence in references])
+    cuts = place[[0, *ends]]
+    return [" ".join(words[start:end]) for start, end in itertools.pairwise(cuts)]
+
+
+def failures_of(sentences: Sequence[str], references: Sequence[str]) -> set[str]:
+    """The failures of a text, cut into sentences: keys of `FAILURES`."""
+    words = " ".join(sentences).split()
+    expected = " ".join(references).split()
+    repeated = _four_grams(words) - _four_grams(expected)
+    is_there = [
+        5 * len(sentence.split()) >= len(reference.split())
+        for sentence, reference in zip(sentences, references, strict=True)
+    ]
+    checks = {
+        "ends early": len(words) < 0.8 * len(expected),
+        "runs on": len(words) > 1.25 * len(expected),
+        "repeats": any(count >= 3 for count in repeated.values()),
+        "skips": False in is_there and any(is_there[is_there.index(False) :]),
+    }
+    return {kind for kind, holds in checks.items() if holds}
+
+
+def _four_grams(words: list[str]) -> Counter[str]:
+    return Counter(" ".join(words[start : start + 4]) for start in range(len(words) - 3))

@@ -1,0 +1,176 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The records of a suite's runs: in the folders of its runs, or in the two tables published.
+
+`runs.parquet` has a row for each run, `hypotheses.parquet` a row for each translation;
+`datasets.load_dataset` reads both, too.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from csan_hf.training.recipe import RecipeError, read_yaml
+from csan_hf.training.record import FINISHED, RECIPE, RunRecord, fingerprint_of
+
+from .suite import Run, Suite, splits_of
+
+RUNS = "runs.parquet"
+HYPOTHESES = "hypotheses.parquet"
+_KEY = ("data", "system", "seed")
+
+RunKey = tuple[str, str, int]
+"""Data set, system and seed."""
+
+
+class SuiteRecords:
+    """The runs of a suite and its ensembles, and the records of those that are finished.
+
+    A run's folder comes first: the published tables are read for runs that have no folder.
+
+    Attributes:
+        suite: The suite.
+        output: Its folder.
+        runs: Its runs and ensembles.
+    """
+
+    def __init__(self, suite: Suite, output: Path) -> None:
+        self.suite = suite
+        self.output = output
+        self.runs = (*suite.runs, *suite.ensembles)
+        self._records: dict[Run, RunRecord] = {}
+
+    @cached_property
+    def _table(self) -> pyarrow.Table:
+        if (self.output / RUNS).is_file():
+            return _read_table(self.output / RUNS)
+        return pyarrow.table({})
+
+    @cached_property
+    def _published(self) -> dict[RunKey, dict[str, Any]]:
+        return {tuple(row[name] for name in _KEY): row for row in self._table.to_pylist()}
+
+    @cached_property
+    def _translations(self) -> dict[RunKey, dict[str, list[str]]]:
+        """Run -> split -> its translations in the order of the segments."""
+        table = _read_table(self.output / HYPOTHESES)
+        columns = [table[name].to_pylist() for name in (*_KEY, "split", "text")]
+        translations: dict[RunKey, dict[str, list[str]]] = {}
+        for data, system, seed, split, text in zip(*columns, strict=True):
+            splits = translations.setdefault((data, system, seed), {})
+            splits.setdefault(split, []).append(text)
+        return translations
+
+    def about(self, subject: str) -> dict[str, Any]:
+        """What was published of the suite as a whole.
+
+        Its `references` are digests of the references that the runs were scored with, data
+        set/split -> SHA-256; its `speeds` those of training, system -> `Speed` and its recipe.
+        """
+        metadata = self._table.schema.metadata or {}
+        published: dict[str, Any] = json.loads(metadata.get(subject.encode(), b"{}"))
+        return published
+
+    def is_known(self, run: Run) -> bool:
+        """Whether a run was begun here, or was published."""
+        return (run.folder(self.output) / RECIPE).is_file() or run.key in self._published
+
+    def is_finished(self, run: Run) -> bool:
+        """Whether a run needs no more training."""
+        folder = run.folder(self.output)
+        if folder.is_dir():
+            return (folder / FINISHED).is_file()
+        return run.key in self._published
+
+    @property
+    def finished(self) -> list[Run]:
+        """The runs and ensembles that are finished, in order."""
+        return [run for run in self.runs if self.is_finished(run)]
+
+    def record(self, run: Run) -> RunRecord:
+        """The record of a finished run, read once."""
+        if run not in self._records:
+            self._records[run] = self._read(run)
+        return self._records[run]
+
+    def _read(self, run: Run) -> RunRecord:
+        splits = splits_of(run.recipe)
+        if run.folder(self.output).is_dir():
+            return RunRecord.from_folder(run.folder(self.output), splits)
+        row = self._published[run.key]
+        hypotheses = self._translations.get(run.key, {})
+        for split in splits:
+            if split not in hypotheses:
+                raise RecipeError(f"{self.output / HYPOTHESES} lacks {split} of {run.name}.")
+        return RunRecord(
+            recipe=json.loads(row["recipe"]),
+            results=json.loads(row["results"]),
+            hypotheses=hypotheses,
+            finished=row["finished"],
+        )
+
+    def check(self) -> None:
+        """Raises `RecipeError` if a run, finished or not, has what another recipe trained."""
+        for run in self.runs:
+            folder = run.folder(self.output)
+            if (folder / RECIPE).is_file():
+                recipe = read_yaml(folder / RECIPE)
+            elif run.key in self._published:
+                recipe = json.loads(self._published[run.key]["recipe"])
+            else:
+                continue
+            if fingerprint_of(recipe) != fingerprint_of(run.recipe):
+                raise RecipeError(
+                    f"{folder} was trained by another recipe than the suite now has for "
+                    f"{run.name}: choose another folder, or delete that one."
+                )
+
+
+def to_parquet(records: dict[Run, RunRecord], **about: dict[str, Any]) -> dict[str, bytes]:
+    """The two tables of records, sorted and compressed.
+
+    Args:
+        records: The finished runs.
+        about: What `SuiteRecords.about` reads again.
+
+    Returns:
+        Name of a file -> its Parquet.
+    """
+    runs = []
+    translations = []
+    for run, record in records.items():
+        key = dict(zip(_KEY, run.key, strict=True))
+        recipe = json.dumps(record.recipe, ensure_ascii=False)
+        results = json.dumps(record.results, ensure_ascii=False)
+        runs.append({**key, "finished": record.finished, "recipe": recipe, "results": results})
+        for split, lines in record.hypotheses.items():
+            for segment, text in enumerate(lines):
+                translations.append((run.data, split, segment, run.system, run.seed, text))
+    # Translations of one segment stand beside each other, and are alike
+    translations.sort()
+    names = ("data", "split", "segment", "system", "seed", "text")
+    columns = dict(zip(names, zip(*translations, strict=True), strict=bool(translations)))
+    metadata = {subject: json.dumps(value) for subject, value in about.items()}
+    return {
+        RUNS: _compressed(pyarrow.Table.from_pylist(runs, metadata=metadata)),
+        HYPOTHESES: _compressed(pyarrow.table(columns)),
+    }
+
+
+def _compressed(table: pyarrow.Table) -> bytes:
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(table, file, compression="zstd", compression_level=19)
+    return file.getvalue()
+
+
+def _read_table(path: Path) -> pyarrow.Table:
+    try:
+        return pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise RecipeError(f"{path} cannot be read ({error}): publish the suite again.") from error

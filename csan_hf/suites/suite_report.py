@@ -1,0 +1,423 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The report of a suite: Markdown, CSV, JSON and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_figure
+from csan_hf.evaluation.metrics import CorpusMetric, find_metric
+from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_value
+from csan_hf.evaluation.translate import search_name
+from csan_hf.report.page import render_template
+from csan_hf.text_files import one_line, path_inside, write_json, write_text
+from csan_hf.training.plan import DEFAULT_GENERATION
+from csan_hf.training.recipe import RecipeError
+
+from .lengths import FAILURES, Lengths
+from .records import HYPOTHESES, RUNS, SuiteRecords
+from .speed import Speed
+from .suite import CURVES, Suite
+from .tables import Row, Score, Table
+
+_FEW_SEGMENTS = 30
+_MANY_RUNS = 12
+POOLED = "all columns pooled"
+REPORT = "report.md"
+SCORES = "scores.csv"
+FLOPS = "FLOPs a target token (×10⁵)"
+_OPTIONAL = ("±", "p over columns", "vote of the seeds")
+
+TextColumn = tuple[str, list[str]]
+"""A column of a Markdown table: its head, and a text for each row."""
+
+
+@dataclass(frozen=True)
+class SystemFacts:
+    """Parameters, speed and training time of a system; None where they are not known.
+
+    Attributes:
+        parameters: Number of parameters.
+        relative_speed: Tokens per second in training, as a multiple of the baseline's.
+        flops: Floating-point operations for a target token.
+        minutes: Median of its finished runs.
+        updates: Updates of a finished run.
+        runs: Number of its finished runs.
+        devices: Those that trained them.
+    """
+
+    parameters: int | None
+    relative_speed: float | None
+    flops: float | None
+    minutes: float | None
+    updates: int | None
+    runs: int
+    devices: list[str]
+
+
+def write_suite_report(
+    records: SuiteRecords,
+    tables: list[Table],
+    speeds: dict[str, Speed],
+    *,
+    lengths: Lengths | None = None,
+    failed: dict[str, str] | None = None,
+) -> None:
+    """Writes `report.md`, `scores.csv`, `report.json` and a picture of each table that has rows.
+
+    Args:
+        records: The suite, and what is finished of it.
+        tables: Its scores.
+        speeds: System -> its speed of training; may be empty.
+        lengths: Failures and scores of the longest texts.
+        failed: Runs that failed, with the reason.
+    """
+    suite = records.suite
+    output = records.output
+    failed = failed or {}
+    facts = _system_facts(records, speeds)
+    unfinished = [run.name for run in suite.runs if not records.is_finished(run)]
+    text = _markdown(suite, tables, facts, unfinished, failed, lengths)
+    write_text(output / REPORT, text)  # first: by it a folder is known
+    write_text(output / SCORES, _csv(tables))
+    content = {
+        "suite": suite.name,
+        "metric": suite.metric,
+        "baseline": suite.baseline,
+        "seeds": list(suite.seeds),
+        "systems": {name: asdict(fact) for name, fact in facts.items()},
+        "tables": [asdict(table) for table in tables],
+        "not_finished": unfinished,
+        "failed": failed,
+    }
+    if lengths:
+        content["lengths"] = asdict(lengths)
+    write_json(output / "report.json", content)
+
+    metric = find_metric(suite.metric)
+    search = _search(suite)
+    figures = {}
+    for table in tables:
+        if not table.rows:
+            continue
+        tests = differences(table, suite.baseline)
+        figures[table.title] = plot_differences(tests, metric, suite.baseline, search)
+        if lengths and suite.lengths and table.title == suite.lengths[0]:
+            label = f"{metric.label}, {search}"
+            figures[CURVES] = plot_scores_by_joined(_curves(table), label, lengths.trained)
+    for name, figure in figures.items():
+        for ending in (".png", ".svg"):
+            save_figure(figure, output / f"{name}{ending}")
+
+
+def check_folder(records: SuiteRecords) -> None:
+    """Raises `RecipeError` if a folder holds a run that another recipe trained, or the report of
+    something else.
+
+    A link that leads out of the folder, as one from elsewhere may hold, is a `ValueError`: it is
+    never followed.
+    """
+    folder = records.output
+    suite = records.suite
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            path_inside(folder, *path.relative_to(folder).parts)
+    records.check()
+    names = [REPORT, "report.json", SCORES, RUNS, HYPOTHESES]
+    for picture in suite.pictures:
+        names += [f"{picture}.png", f"{picture}.svg"]
+    names = [name for name in names if (folder / name).exists()]
+    if REPORT in names:
+        heading = (folder / REPORT).read_bytes().partition(b"\n")[0]
+        is_known = heading == f"# {suite.name}".encode()
+    else:
+        is_known = any(map(records.is_known, suite.runs))
+    if names and not is_known:
+        raise RecipeError(
+            f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or "
+            "delete it."
+        )
+
+
+def _search(suite: Suite) -> str:
+    """How the runs translate: greedy, beam 5."""
+    names = []
+    for run in suite.runs:
+        generation = {**DEFAULT_GENERATION, **run.recipe.get("generation", {})}
+        names.append(search_name(generation["num_beams"]))
+    return " or ".join(dict.fromkeys(names))
+
+
+def _system_facts(records: SuiteRecords, speeds: dict[str, Speed]) -> dict[str, SystemFacts]:
+    finished = records.finished
+    facts = {}
+    for name in records.suite.rows:
+        results = [records.record(run).results for run in finished if run.system == name]
+        speed = speeds.get(name)
+        parameters = speed.parameters if speed else None
+        minutes = None
+        updates = None
+        if results:
+            parameters = results[0]["parameters"]
+            seconds = statistics.median(run["training"]["seconds"] for run in results)
+            minutes = round(seconds / 60, 1)
+            updates = results[0]["training"]["updates"]
+        devices = {run["environment"]["device"] for run in results if "environment" in run}
+        facts[name] = SystemFacts(
+            parameters=parameters,
+            relative_speed=round(speed.relative, 3) if speed else None,
+            flops=speed.flops if speed else None,
+            minutes=minutes,
+            updates=updates,
+            runs=len(results),
+            devices=sorted(devices),
+        )
+    return facts
+
+
+def _markdown(
+    suite: Suite,
+    tables: list[Table],
+    facts: dict[str, SystemFacts],
+    unfinished: list[str],
+    failed: dict[str, str],
+    lengths: Lengths | None,
+) -> str:
+    metric = find_metric(suite.metric)
+    segments_only, single = _systems_without_seeds(suite, tables)
+    few: dict[str, int] = {}
+    devices: set[str] = set()
+    shown: set[str] = set()
+    table_texts = []
+    for table in tables:
+        for column, count in table.segments.items():
+            if count < _FEW_SEGMENTS:
+                few[column] = count
+        columns = _score_columns(table, metric, suite.baseline)
+        shown.update(head for head, _ in columns)
+        table_texts.append((table, _aligned(columns), _unequal(table)))
+    for fact in facts.values():
+        devices.update(map(_plain, fact.devices))
+    return render_template(
+        "suite.md.jinja",
+        suite=suite,
+        metric=metric,
+        search=_search(suite),
+        systems=_aligned(_system_columns(suite, facts)),
+        devices=sorted(devices),
+        segments_only=segments_only,
+        single=single,
+        few=[f"{_plain(column)} ({count})" for column, count in few.items()],
+        tables=table_texts,
+        unfinished=unfinished,
+        unfinished_named=_unfinished_text(suite, unfinished),
+        failed=failed,
+        lengths=lengths,
+        failures=lengths and _aligned(_failure_columns(lengths)),
+        places=lengths and _aligned(_place_columns(lengths, metric)),
+        kinds=FAILURES,
+        curves=CURVES,
+        shown=shown,
+        significant=SIGNIFICANT,
+        flops=FLOPS,
+        number=_number,
+        plain=_plain,
+    )
+
+
+def _systems_without_seeds(suite: Suite, tables: list[Table]) -> tuple[list[str], list[str]]:
+    """Systems whose intervals ignore, or borrow, seed variance."""
+    ignoring = []
+    borrowing = []
+    for name in suite.rows:
+        tests = []
+        most_seeds = 0
+        for table in tables:
+            if name not in table.rows:
+                continue
+            row = table.rows[name]
+            scores = row.columns.values()
+            tests += [row.pooled, *(score.test for score in scores)]
+            most_seeds = max(most_seeds, *(len(score.seeds) for score in scores))
+        degrees = [test.degrees for test in tests if test]  # none of the baseline
+        if 0 in degrees:
+            ignoring.append(_plain(name))
+        elif degrees and most_seeds == 1:
+            borrowing.append(_plain(name))
+    return ignoring, borrowing
+
+
+def _unfinished_text(suite: Suite, unfinished: list[str]) -> str:
+    """The runs that are not finished; of many, how many of each seed."""
+    if len(unfinished) <= _MANY_RUNS:
+        return "; ".join(unfinished)
+    totals = Counter(run.seed for run in suite.runs)
+    counts = Counter(run.seed for run in suite.runs if run.name in unfinished)
+    return ", ".join(
+        f"{counts[seed]} of {totals[seed]} with seed {seed}" for seed in sorted(counts)
+    )
+
+
+def _system_columns(suite: Suite, facts: dict[str, SystemFacts]) -> list[TextColumn]:
+    base = facts[suite.baseline].parameters
+    differences = []
+    for name, fact in facts.items():
+        if name == suite.baseline or base is None or fact.parameters is None:
+            differences.append("")
+        else:
+            differences.append(f"{fact.parameters - base:+,}")
+    systems = facts.values()
+    columns = [
+        ("system", list(facts)),
+        ("parameters", [_shown(fact.parameters, ",") for fact in systems]),
+        ("Δ parameters", differences),
+        ("speed of training", [_shown(fact.relative_speed, ".2f", "× ") for fact in systems]),
+        ("minutes a run (median)", [_shown(fact.minutes, ".1f") for fact in systems]),
+        ("runs", [str(fact.runs) for fact in systems]),
+    ]
+    if any(fact.flops for fact in systems):
+        flops = [fact.flops / 1e5 if fact.flops else None for fact in systems]
+        columns.append((FLOPS, [_shown(value, ",.0f") for value in flops]))
+    titles: dict[str, None] = {}
+    for figures in suite.published.values():
+        titles |= dict.fromkeys(figures)
+    for title in titles:
+        published = [suite.published.get(name, {}).get(title) for name in facts]
+        columns.append((f"published {title}", [_plain(str(figure or "")) for figure in published]))
+    return columns
+
+
+def _failure_columns(lengths: Lengths) -> list[TextColumn]:
+    columns = [("system", list(lengths.failures))]
+    for kind in FAILURES:
+        shares = [f"{100 * shares[kind]:.0f}%" for shares in lengths.failures.values()]
+        columns.append((kind, shares))
+    return columns
+
+
+def _place_columns(lengths: Lengths, metric: type[CorpusMetric]) -> list[TextColumn]:
+    columns = [("system", list(lengths.places))]
+    for place in range(lengths.longest):
+        scores = [_number(scores[place], metric) for scores in lengths.places.values()]
+        columns.append((str(place + 1), scores))
+    return columns
+
+
+def _unequal(table: Table) -> str | None:
+    """The system whose seeds differ more than those of others."""
+    name, p_value = table.unequal_seeds or ("", 1.0)
+    return _plain(name) if p_value < SIGNIFICANT else None
+
+
+def _score_columns(table: Table, metric: type[CorpusMetric], baseline: str) -> list[TextColumn]:
+    rows = table.rows.values()
+    columns = [("system", list(table.rows))]
+    for column in table.columns:
+        columns.append((column, [_score(row.columns.get(column), metric) for row in rows]))
+    if len(table.columns) > 1:
+        # Means over fewer columns than those that have runs are not comparable
+        most = len(table.segments)
+        means = [row.mean if len(row.columns) == most else None for row in rows]
+        columns.append(("mean", [_number(mean, metric) for mean in means]))
+    columns += [
+        ("±", [_number(row.between_seeds, metric) for row in rows]),
+        (f"Δ to {baseline}", [_difference(row.pooled, metric) for row in rows]),
+        ("p", [_p_value(row.pooled.p_value if row.pooled else None) for row in rows]),
+        ("p (Holm)", [_p_value(row.adjusted, r"\*") for row in rows]),
+        ("p over columns", [_p_value(row.over_columns and row.over_columns[1]) for row in rows]),
+        ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
+    ]
+    return [(head, texts) for head, texts in columns if any(texts) or head not in _OPTIONAL]
+
+
+def _score(score: Score | None, metric: type[CorpusMetric]) -> str:
+    if score is None:
+        return ""
+    is_sure = score.adjusted is not None and score.adjusted < SIGNIFICANT
+    star = r"\*" if is_sure else ""
+    return _number(score.score, metric) + star
+
+
+def _mean_vote(row: Row) -> float | None:
+    votes = [score.vote for score in row.columns.values() if score.vote is not None]
+    return statistics.mean(votes) if len(votes) == len(row.columns) else None
+
+
+def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> str:
+    if test is None:
+        return ""
+    values = (test.difference, *test.interval)
+    difference, low, high = (_shown(value, f"+.{metric.decimals}f") for value in values)
+    return f"{difference} [{low}, {high}]"
+
+
+def _p_value(value: float | None, star: str = "") -> str:
+    return "" if value is None else shown_p_value(value).replace("*", star)
+
+
+def _number(value: float | None, metric: type[CorpusMetric]) -> str:
+    return _shown(value, f".{metric.decimals}f")
+
+
+def _shown(value: float | None, form: str, before: str = "") -> str:
+    return "" if value is None else f"{before}{value:{form}}"
+
+
+def _aligned(columns: list[TextColumn]) -> str:
+    """A Markdown table, numbers to the right."""
+    lines = [_line([head for head, _ in columns]), "| --- |" + " ---: |" * (len(columns) - 1)]
+    lines += map(_line, zip(*(texts for _, texts in columns), strict=True))
+    return "\n".join(lines)
+
+
+def _line(texts: Iterable[str]) -> str:
+    return "| " + " | ".join(one_line(text).replace("|", r"\|") for text in texts) + " |"
+
+
+def _plain(text: str) -> str:
+    """A program's text in Markdown, with nothing in it read as markup."""
+    return re.sub(r"([\\`*<>\[\]|])", r"\\\1", one_line(text))
+
+
+def _csv(tables: list[Table]) -> str:
+    """One line for each table, column, system and seed."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", "column", "system", "seed", "score"])
+    for table in tables:
+        for name, row in table.rows.items():
+            for column, score in row.columns.items():
+                for seed, value in score.seeds.items():
+                    writer.writerow([table.title, column, name, seed, value])
+    return file.getvalue()
+
+
+def _curves(table: Table) -> dict[str, dict[int, list[float]]]:
+    """System -> sentences joined -> the scores of its seeds."""
+    curves: dict[str, dict[int, list[float]]] = {}
+    for name, row in table.rows.items():
+        curves[name] = {
+            int(column): list(score.seeds.values()) for column, score in row.columns.items()
+        }
+    return curves
+
+
+def differences(table: Table, baseline: str) -> dict[str, dict[str, PairedTest | None]]:
+    """Returns the difference to the baseline of all systems but that: of several columns pooled,
+    then of each column.
+    """
+    tests: dict[str, dict[str, PairedTest | None]] = {}
+    for name, row in table.rows.items():
+        if name == baseline:
+            continue
+        tests[name] = {POOLED: row.pooled} if len(table.columns) > 1 else {}
+        for column in table.columns:
+            score = row.columns.get(column)
+            tests[name][column] = score.test if score else None
+    return tests

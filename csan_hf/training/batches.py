@@ -1,0 +1,138 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Batches of the trainer: bounded in tokens or cells, equal shares of an evaluation, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader, Sampler
+
+from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths
+from csan_hf.data.batching import Cost
+
+from .arguments import TranslationTrainingArguments
+from .stopping import prepare_worker, signal_blocking_context
+
+if TYPE_CHECKING:
+    from .trainer import TranslationTrainer
+
+
+def training_batches(
+    dataset: Dataset, args: TranslationTrainingArguments, cost: Cost, bound: int
+) -> MixedBatchSampler | TokenBatchSampler:
+    """Draws training batches: a function of seed and epoch, so that a resumed run sees the same.
+
+    Args:
+        dataset: The tokenized training set.
+        args: The arguments.
+        cost: What bounds a batch: "tokens" or "cells" of the grid source x target.
+        bound: Most of them on one device.
+
+    Raises:
+        ValueError: If a sentence pair exceeds the bound.
+    """
+    mix_lengths = args.mix_lengths
+    if mix_lengths is None:
+        mix_lengths = cost == "cells"
+    sampler = MixedBatchSampler if mix_lengths else TokenBatchSampler
+    source_lengths, target_lengths = example_lengths(dataset)
+    return sampler(
+        source_lengths,
+        target_lengths,
+        bound,
+        seed=args.seed if args.data_seed is None else args.data_seed,
+        # An update takes one group of equal batches, however many processes share it
+        num_replicas=args.world_size * args.gradient_accumulation_steps,
+        shuffle=True,
+        max_sentences=args.max_sentences,
+        cost=cost,
+    )
+
+
+def load_batches(
+    trainer: TranslationTrainer,
+    rows: Dataset | torch.utils.data.Dataset,
+    batches: Sequence[list[int]] | Sampler[list[int]],
+) -> DataLoader:
+    """Loads batches, each process its own.
+
+    Args:
+        trainer: Its collator, its accelerator, and what its arguments say of workers.
+        rows: The examples.
+        batches: Lists of row numbers, as many as a multiple of the processes.
+    """
+    args = trainer.args
+    context: str | BaseContext | None = None
+    prepare = None
+    if args.dataloader_num_workers:
+        # Without our handlers, nothing would end a worker that ignores Ctrl-C
+        blocks_signals = trainer.guard.signals is not None
+        context = args.dataloader_multiprocessing_context
+        if blocks_signals:
+            context = signal_blocking_context(context)
+        prepare = partial(
+            prepare_worker,
+            num_workers=args.dataloader_num_workers,
+            rank=args.process_index,
+            block=blocks_signals,
+        )
+    loader: DataLoader = DataLoader(
+        rows,
+        batch_sampler=batches,
+        collate_fn=trainer.data_collator,
+        num_workers=args.dataloader_num_workers,
+        pin_memory=args.dataloader_pin_memory,
+        persistent_workers=args.dataloader_persistent_workers,
+        prefetch_factor=args.dataloader_prefetch_factor,
+        worker_init_fn=prepare,
+        multiprocessing_context=context,
+    )
+    return trainer.accelerator.prepare(loader)
+
+
+def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:
+    """Cuts an evaluation into batches, so that all processes have equally many of equal sizes.
+
+    Process r of R takes the batches r, r + R, ...: the batches that are evaluated at the same time
+    are neighbours in the order, which gathering restores.
+
+    Args:
+        order: The N rows, a permutation of 0, ..., N - 1.
+        batch_size: Most rows of a batch.
+        processes: Their number R.
+
+    Returns:
+        Batches of the order, followed by the fewest row numbers from N on, for copies, that make R
+        equal shares.
+    """
+    count = len(order)
+    size = batch_size
+    if processes > 1:
+        rounds = -(-count // (batch_size * processes))
+        size = -(-count // (rounds * processes))
+        order = [*order, *range(count, rounds * processes * size)]
+    return [list(order[start : start + size]) for start in range(0, len(order), size)]
+
+
+class RowsAndCopies(torch.utils.data.Dataset):
+    """A dataset in which every number beyond the last row is a copy of one row, without labels that
+    count.
+    """
+
+    def __init__(self, rows: Dataset, copied: int) -> None:
+        self.rows = rows
+        self.copied = copied
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if number < len(self.rows):
+            return self.rows[number]
+        row = self.rows[self.copied]
+        return {**row, "labels": [-100] * len(row["labels"])}

@@ -1,0 +1,74 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Sentences that a translation leaves out: against loops over tokens and characters, and as a
+warning.
+"""
+
+import numpy as np
+import pytest
+
+from csan_hf.alignment import Alignment, tokenize_texts, uncovered_sentences
+from csan_hf.data import train_tokenizer
+
+SENTENCES = (
+    "the number is twenty-one. ",
+    "犬が走る。",
+    "the number is two.  ",
+    "the number is three hundred and one. ",
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([*SENTENCES] * 3, 330)
+
+
+def slow(alignment, sentences):
+    """The definition, a token at a time."""
+    places = [number for number, sentence in enumerate(sentences) for _ in sentence]
+    text = "".join(sentences)
+
+    def sentence_of(token):
+        start = alignment.source.starts[token]
+        return places[next(place for place in range(start, len(text)) if not text[place].isspace())]
+
+    tokens = [
+        token for token, word in enumerate(alignment.source.word_of_token) if word is not None
+    ]
+    sizes, covering = ([0] * len(sentences) for _ in range(2))
+    for token in tokens:
+        sizes[sentence_of(token)] += 1
+    for row, word in zip(alignment.matrix, alignment.target.word_of_token, strict=True):
+        if word is not None:
+            got = [0.0] * len(sentences)
+            for token in tokens:
+                got[sentence_of(token)] += row[token]
+            covering[got.index(max(got))] += 1
+    return [number for number, size in enumerate(sizes) if 5 * covering[number] < size]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_uncovered_sentences_equal_their_definition(seed, tokenizer):
+    generator = np.random.default_rng(seed)
+    sentences = [SENTENCES[number] for number in generator.integers(0, len(SENTENCES), 5)]
+    source, target = tokenize_texts(tokenizer, ["".join(sentences), "the number is two. " * seed])
+    matrix = generator.random((len(target.ids), len(source.ids)), dtype=np.float32) ** 8
+    alignment = Alignment(source, target, matrix)
+    assert uncovered_sentences(alignment, sentences) == slow(alignment, sentences)
+    assert seed or uncovered_sentences(alignment, sentences) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # of no translation at all
+
+
+def test_a_sentence_without_attention_is_named(tokenizer):
+    sentences = ["the number is two. ", "   ", "犬が走る。", "the number is one."]
+    source, target = tokenize_texts(tokenizer, ["".join(sentences), "one two three four"])
+    first = [
+        word is not None and start < 18
+        for word, start in zip(source.word_of_token, source.starts, strict=True)
+    ]
+    matrix = np.array([first] * len(target.ids), dtype=np.float32)
+    assert uncovered_sentences(Alignment(source, target, matrix), sentences) == [2, 3]

@@ -1,0 +1,204 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Ensembles: `generate` against loops that average probabilities by hand."""
+
+import pytest
+import tiny
+import torch
+from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+
+from csan_hf import CsanConfig, EnsembleForConditionalGeneration
+from csan_hf.data import train_tokenizer
+from csan_hf.pipelines.ensemble import EnsembleConfig
+
+LENGTH = 8
+
+
+def marian(seed=0):
+    torch.manual_seed(seed)
+    sizes = tiny.transformer_sizes(16, layers=1, heads=2, ffn=16)
+    tokens = {**tiny.TOKENS, "decoder_vocab_size": tiny.VOCABULARY, "forced_eos_token_id": None}
+    return MarianMTModel(MarianConfig(**sizes, **tokens, init_std=0.7)).eval()
+
+
+def members():
+    """One of each family, one with a cache of its own kind, and one of another library's."""
+    vocabulary = {"vocab_size": tiny.VOCABULARY, "decoder_vocab_size": tiny.VOCABULARY}
+    grid = tiny.grid(1, **vocabulary, share_encoder_decoder_embeddings=False)
+    return [tiny.csan(0), grid, tiny.recurrent(2), tiny.convolutional(3), marian(4)]
+
+
+SOURCE = tiny.padded_sources((7, 4), words=tiny.VOCABULARY)
+
+
+def next_log_probs(models, source, prefix):
+    """The logarithm of the mean probability of the next token [V], without caches or batches."""
+    probabilities = [
+        model(input_ids=source[None], decoder_input_ids=prefix[None], use_cache=False)
+        .logits[0, -1]
+        .softmax(-1)
+        for model in models
+    ]
+    return torch.stack(probabilities).mean(dim=0).log()
+
+
+def by_hand(models, source, beams):
+    """The best hypothesis and its score of a beam search over `LENGTH` tokens, ends included."""
+    running, finished = [(0.0, torch.tensor([tiny.PAD]))], []
+    for _ in range(LENGTH):
+        candidates = []
+        for score, prefix in running:
+            scores = score + next_log_probs(models, source, prefix)
+            candidates += [(float(scores[token]), prefix, token) for token in range(len(scores))]
+        best = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * beams]
+        grown = [
+            (score, torch.cat([prefix, torch.tensor([token])])) for score, prefix, token in best
+        ]
+        finished += [
+            (score / (len(ids) - 1), ids) for score, ids in grown[:beams] if ids[-1] == tiny.EOS
+        ]
+        running = [(score, ids) for score, ids in grown if ids[-1] != tiny.EOS][:beams]
+    finished += [(score / (len(ids) - 1), ids) for score, ids in running]
+    return max(finished, key=lambda hypothesis: hypothesis[0])
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.no_grad()
+def test_generation_averages_probabilities(beams):
+    models = members()
+    ensemble = EnsembleForConditionalGeneration.of(models)
+    options = {"num_beams": beams, "early_stopping": "never"} if beams > 1 else {"num_beams": 1}
+    found = ensemble.generate(
+        **SOURCE, max_new_tokens=LENGTH, output_scores=True, return_dict_in_generate=True, **options
+    )
+    for row, mask in enumerate(SOURCE["attention_mask"].bool()):
+        source = SOURCE["input_ids"][row][mask]
+        if beams == 1:
+            prefix = torch.tensor([tiny.PAD])
+            for step in range(LENGTH):
+                expected = next_log_probs(models, source, prefix)
+                torch.testing.assert_close(found.scores[step][row], expected, atol=2e-5, rtol=1e-5)
+                prefix = torch.cat([prefix, expected.argmax()[None]])
+                if prefix[-1] == tiny.EOS:
+                    break
+            expected_ids = prefix
+        else:
+            score, expected_ids = by_hand(models, source, beams)
+            torch.testing.assert_close(
+                found.sequences_scores[row], torch.tensor(score), atol=2e-5, rtol=1e-5
+            )
+        assert found.sequences[row][: len(expected_ids)].tolist() == expected_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3}, {"use_cache": False}, {"prompt_lookup_num_tokens": 2}]
+)
+def test_caches_lie_side_by_side(options):
+    models = [tiny.csan(0), marian(4)]
+    ensemble = EnsembleForConditionalGeneration.of(models)
+    source = {name: tensor[:1] for name, tensor in SOURCE.items()}
+    plain = {name: value for name, value in options.items() if name == "num_beams"}
+    long = {
+        "max_new_tokens": 40,
+        "min_new_tokens": 40,
+    }  # in which tokens repeat: prompt lookup finds, and is wrong
+    expected = ensemble.generate(**source, **long, use_cache=False, **plain)
+    assert ensemble.generate(**source, **long, **options).tolist() == expected.tolist()
+    sizes = []
+    handle = models[0].model.decoder.register_forward_pre_hook(
+        lambda _, args, kwargs: sizes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    ensemble.generate(**source, max_new_tokens=LENGTH, min_new_tokens=LENGTH, num_beams=2)
+    handle.remove()
+    assert sizes == [1] * LENGTH
+
+
+@pytest.mark.parametrize("help_from", ["prompt lookup", "assistant"])
+@pytest.mark.parametrize("kind", range(5), ids=["csan", "grid", "rnn", "conv", "marian"])
+def test_drafts_that_are_wrong_are_taken_back(kind, help_from):
+    ensemble = EnsembleForConditionalGeneration.of([members()[kind], tiny.csan(1)])
+    source = {name: tensor[:1] for name, tensor in SOURCE.items()}
+    length = {"max_new_tokens": 30, "min_new_tokens": 30}
+    drafts = (
+        {"prompt_lookup_num_tokens": 2}
+        if help_from == "prompt lookup"
+        else {"assistant_model": EnsembleForConditionalGeneration.of([members()[kind]])}
+    )
+    expected = ensemble.generate(**source, **length)
+    assert ensemble.generate(**source, **length, **drafts).tolist() == expected.tolist()
+
+
+def test_an_ensemble_is_saved_as_one_checkpoint(tmp_path):
+    models = members()
+    for number, model in enumerate(models):
+        model.save_pretrained(tmp_path / str(number))
+    names = [tmp_path / str(number) for number in range(len(models))]
+    ensemble = EnsembleForConditionalGeneration.from_pretrained(names)
+    ensemble.save_pretrained(tmp_path / "all")
+    for loaded in (ensemble, AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "all")):
+        assert isinstance(loaded, EnsembleForConditionalGeneration)
+        assert loaded.members[0].lm_head.weight is loaded.members[0].model.shared.weight
+        for expected, member in zip(models, loaded.members, strict=True):
+            assert type(member) is type(expected)
+            torch.testing.assert_close(member.state_dict(), expected.state_dict(), atol=0, rtol=0)
+
+
+def test_members_share_their_tokens(tmp_path):
+    with pytest.raises(ValueError, match=r"differ in their target vocabulary \(60 and 50\)"):
+        EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(0, vocab_size=60)])
+    separate = {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False}
+    with pytest.raises(ValueError, match=r"differ in their source vocabulary \(40 and 60\)"):
+        EnsembleForConditionalGeneration.of(
+            [tiny.csan(0, vocab_size=size, **separate) for size in (60, 40)]
+        )
+    with pytest.raises(ValueError, match=r"differ in their eos_token_id \(2 and 1\)"):
+        EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(0, eos_token_id=2)])
+    for name in ("a", "b", "none"):
+        tiny.csan(0).save_pretrained(tmp_path / name)
+        if name != "none":
+            train_tokenizer([f"{name} c"], 20, kind="symbols").save_pretrained(tmp_path / name)
+    names = [tmp_path / name for name in ("a", "none", "b")]
+    EnsembleForConditionalGeneration.from_pretrained(names[:2])
+    with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
+        EnsembleForConditionalGeneration.from_pretrained(names)
+
+
+def test_an_ensemble_has_the_positions_of_its_members():
+    """The fewest of those that have any: without absolute positions a config's number means nothing."""
+    unlimited = CsanConfig.preset("long", vocab_size=60)
+    limited = CsanConfig.base(vocab_size=60, max_position_embeddings=64)
+    for configs, positions in (
+        ([unlimited, unlimited], None),
+        ([limited, unlimited], 64),
+    ):
+        config = EnsembleConfig(members=[config.to_dict() for config in configs])
+        assert config.max_position_embeddings == positions
+
+
+def test_an_ensemble_may_be_a_member():
+    pair = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.recurrent(2)])
+    assert [*EnsembleForConditionalGeneration.of([pair, tiny.csan(1)]).members[:2]] == [
+        *pair.members
+    ]
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_the_mean():
+    models = [tiny.csan(0), tiny.recurrent(2)]
+    labels = tiny.labels_of((5, 3))
+    loss = EnsembleForConditionalGeneration.of(models)(**SOURCE, labels=labels).loss
+    mean = torch.stack(
+        [model(**SOURCE, labels=labels).logits.softmax(-1) for model in models]
+    ).mean(dim=0)
+    expected = -mean.log().gather(-1, labels.clamp(min=0)[..., None])[..., 0][labels != -100].mean()
+    torch.testing.assert_close(loss, expected)
+
+
+@torch.no_grad()
+def test_without_labels_the_loss_is_zero():
+    ensemble = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.recurrent(2)])
+    nothing = torch.full((2, 3), -100)
+    assert (
+        ensemble(**SOURCE, labels=nothing).loss
+        == ensemble.members[0](**SOURCE, labels=nothing).loss
+        == 0
+    )
