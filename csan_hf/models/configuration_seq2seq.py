@@ -1,12 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the configurations of all families share: fields, declared bounds, refusal of misspelt
-fields, saving.
-"""
+"""Base of the families' configurations: common fields, declared bounds, checks, saving."""
 
 import dataclasses
 import difflib
 import operator
 import os
+from collections.abc import Callable
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -38,27 +37,34 @@ if version.parse(transformers.__version__) >= version.parse(UNTESTED_TRANSFORMER
         f"install 'transformers<{UNTESTED_TRANSFORMERS}'"
     )
 
-MOST_LAYERS = (
-    1000  # a config.json that asks for millions would keep the machine busy without a word
-)
-MOST_TOKENS = (
-    2**31 - 1
-)  # the longest distance, window or width: a number that every tensor can hold
-# What transformers and its companions hand to a config or keep in it, beside its fields and
-# properties
-_OF_THE_LIBRARY = {
+MOST_LAYERS = 1000  # a config.json that asks for millions would keep the machine busy silently
+MOST_TOKENS = 2**31 - 1  # longest distance, window or width: a number that every tensor can hold
+# Keywords that transformers and its companions hand to a config, beside its fields and properties
+_LIBRARY_KEYWORDS = {
     "attn_implementation",
-    "experts_implementation",
     "auto_map",
     "custom_pipelines",
-    "tokenizer_class",
-}
-_OF_THE_LIBRARY |= {
+    "experts_implementation",
     "prefix",
     "pruned_heads",
     "quantization_config",
     "task_specific_params",
+    "tokenizer_class",
     "torchscript",
+}
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "above": operator.gt,
+    "at least": operator.ge,
+    "below": operator.lt,
+    "at most": operator.le,
+    "odd": lambda value, odd: value % 2 == odd,
+}
+_TYPE_NAMES = {
+    bool: "True or False",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    type(None): "None",
 }
 
 
@@ -77,15 +83,15 @@ def bounded(
 
 
 class Seq2SeqConfig(PreTrainedConfig):
-    """Base of the families' configurations: encoder-decoders with one shared or two separate
-    vocabularies.
+    """Configuration of an encoder-decoder with one shared or two separate vocabularies.
 
     Fields are checked by their types and the bounds declared beside them (`bounded`) on
     construction, on loading, with overrides, too, and before saving: a ValueError names field and
     value. A misspelt field is refused; any other keyword gives a warning and is kept as an
     attribute, as in transformers."""
 
-    after_saving: ClassVar[Any] = None  # method with which csan_hf adds what a save needs
+    # Function of config and directory with which csan_hf completes a save
+    after_saving: ClassVar[Callable[[Any, str | os.PathLike], None] | None] = None
     architectures: list[str] | None = None
     vocab_size: int = bounded(32000, 1)
     decoder_vocab_size: int = bounded(None, 1)  # `vocab_size` once initialised
@@ -110,62 +116,46 @@ class Seq2SeqConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Make a config as transformers does, with overrides among its fields checked like all
-        others.
-        """
-        names = {name: cls.attribute_map.get(name, name) for name in kwargs if name != "dtype"}
-        overrides = {
-            own: kwargs.pop(name) for name, own in names.items() if own in cls.__dataclass_fields__
-        }
+        """Make a config as transformers does; overrides of fields are checked like all others."""
+        overrides = {}
+        for name in kwargs.keys() - {"dtype"}:
+            field = cls.attribute_map.get(name, name)
+            if field in cls.__dataclass_fields__:
+                overrides[field] = kwargs.pop(name)
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:  # type: ignore[override]
-        """Save as transformers does, the code of the configuration beside it, if the fields are
-        possible.
-        """
+        """Save as transformers does, with the code of the configuration; fields are checked."""
         self.validate_fields()
         super().save_pretrained(save_directory, **kwargs)
         if self.after_saving is not None:
             self.after_saving(save_directory)
 
     def validate_fields(self) -> None:
-        """Raise `ValueError` where the configuration is impossible; the message names field and
-        value.
-        """
+        """Raise a `ValueError` that names field and value where the configuration is impossible."""
         check_fields(self)
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
-            sizes = f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size})"
-            raise ValueError(f"{sizes} with share_encoder_decoder_embeddings=True.")
-        for name in (
-            "pad_token_id",
-            "decoder_start_token_id",
-            "eos_token_id",
-            "bos_token_id",
-            "forced_eos_token_id",
-        ):
-            size = (
-                self.decoder_vocab_size
-                if name != "pad_token_id"
-                else min(self.vocab_size, self.decoder_vocab_size)
+            raise ValueError(
+                f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` "
+                f"({self.vocab_size}) with share_encoder_decoder_embeddings=True."
             )
-            value = getattr(self, name)
-            tokens = value if isinstance(value, list) else [0 if value is None else value]
-            if not tokens or not all(0 <= token < size for token in tokens):
+        for name in ("pad", "decoder_start", "eos", "bos", "forced_eos"):
+            value = getattr(self, f"{name}_token_id")
+            size = self.decoder_vocab_size
+            if name == "pad":  # of both vocabularies
+                size = min(size, self.vocab_size)
+            tokens = value if isinstance(value, list) else [value or 0]
+            if not tokens or min(tokens) < 0 or max(tokens) >= size:
                 raise ValueError(
-                    f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}."
+                    f"`{name}_token_id` must be a token of the vocabulary, 0 to {size - 1}, got "
+                    f"{value!r}."
                 )
 
     def _check_keywords(self, keywords: dict[str, Any]) -> None:
-        """Refuse misspelt fields, and warn of other keywords that name none; a config saved earlier
-        always loads.
-        """
-        known = {
-            *_OF_THE_LIBRARY,
-            *self.attribute_map,
-            *GenerationConfig._get_default_generation_params(),
-        }
-        for name in keywords:
-            if name in known or name.startswith("_") or hasattr(type(self), name):
+        """Refuse misspelt fields, warn of other unknown ones; a saved config always loads."""
+        known = _LIBRARY_KEYWORDS | GenerationConfig._get_default_generation_params().keys()
+        for name in keywords.keys() - known - self.attribute_map.keys():
+            if name.startswith("_") or hasattr(type(self), name):
                 continue
             close = difflib.get_close_matches(
                 name, type(self).__dataclass_fields__, n=1, cutoff=0.8
@@ -177,15 +167,13 @@ class Seq2SeqConfig(PreTrainedConfig):
 
 
 def check_fields(instance: Any, prefix: str = "") -> None:
-    """Raise `ValueError` unless all fields of a dataclass have their types and are within the
-    declared bounds.
-    """
+    """Raise `ValueError` unless a dataclass's fields have their types and are within the bounds."""
     for field in dataclasses.fields(instance):
-        bounds, value = field.metadata.get("bounds", {}), getattr(instance, field.name)
+        value = getattr(instance, field.name)
+        bounds = field.metadata.get("bounds", {})
         try:
-            type_validator(
-                field.name, value, field.type
-            )  # transformers' own have no types at run time
+            # transformers' own check has no types at run time
+            type_validator(field.name, value, field.type)
             fits = value is None or all(
                 _HOLDS[words](value, bound) for words, bound in bounds.items()
             )
@@ -195,8 +183,8 @@ def check_fields(instance: Any, prefix: str = "") -> None:
             limits = " and ".join(
                 words if words == "odd" else f"{words} {bound}" for words, bound in bounds.items()
             )
-            kind = f"{_in_words(field.type)} {limits}".strip()
-            raise ValueError(f"`{prefix}{field.name}` must be {kind}, got {value!r}.")
+            expected = f"{_in_words(field.type)} {limits}".strip()
+            raise ValueError(f"`{prefix}{field.name}` must be {expected}, got {value!r}.")
 
 
 def _in_words(kind: Any) -> str:
@@ -208,22 +196,7 @@ def _in_words(kind: Any) -> str:
         return " or ".join(
             _in_words(part) for part in parts if part is not int or float not in parts
         )
-    return _WORDS.get(kind) or str(kind)
+    return _TYPE_NAMES.get(kind) or str(kind)
 
-
-_HOLDS: dict[str, Any] = {
-    "at least": operator.ge,
-    "at most": operator.le,
-    "above": operator.gt,
-    "below": operator.lt,
-}
-_HOLDS["odd"] = lambda value, odd: value % 2 == odd
-_WORDS = {
-    bool: "True or False",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    type(None): "None",
-}
 
 __all__ = ["Seq2SeqConfig"]

@@ -48,21 +48,6 @@ class WeightNormalized(nn.Module):
         return convolved
 
 
-class ScaledGradient(torch.autograd.Function):
-    """The identity, whose gradient is multiplied by a number."""
-
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, scale: float) -> torch.Tensor:
-        """The states themselves."""
-        ctx.scale = scale
-        return states.view_as(states)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The gradient times the number."""
-        return gradient * ctx.scale, None
-
-
 class GatedConvolution(nn.Module):
     """A weight-normalised convolution [B, T + k - 1, d] -> [B, T, d] whose one half of channels
     gates the other.
@@ -237,10 +222,10 @@ class ConvS2SEncoder(_Embedding, FeatureEncoder):
         seen = [self.input_projection(embeddings)]
         for layer in self.layers:
             seen.append(layer(seen[-1], mask))
-        # Every decoder layer sends a gradient here
-        keys = ScaledGradient.apply(
-            self.output_projection(seen[-1]), 1.0 / (2.0 * self.config.decoder_layers)
-        )
+        keys = self.output_projection(seen[-1])
+        if keys.requires_grad:  # every decoder layer sends a gradient here (section 3.5)
+            scale = 1.0 / (2.0 * self.config.decoder_layers)
+            keys.register_hook(lambda gradient: gradient * scale)
         if mask is not None:
             keys, embeddings = keys * mask, embeddings * mask
         return torch.cat([keys, (keys + embeddings) * _ROOT_HALF], dim=-1), seen

@@ -122,7 +122,7 @@ class Seq2SeqPreTrained(PreTrainedModel):
         for weights in config_file.parent.glob("model*.safetensors"):
             weights.chmod(stat.S_IMODE(config_file.stat().st_mode))
         if self.translates and not self.config.share_encoder_decoder_embeddings:
-            _keep_target_tokenizer(self.config, config_file.parent / TARGET_TOKENIZER_SUBFOLDER)
+            keep_target_tokenizer(self.config, config_file.parent / TARGET_TOKENIZER_SUBFOLDER)
 
     def _check_and_adjust_attn_implementation(
         self, attn_implementation: str | None, *args: Any, **kwargs: Any
@@ -160,7 +160,7 @@ class Seq2SeqPreTrained(PreTrainedModel):
         return embeddings
 
 
-def _keep_target_tokenizer(config: Any, folder: Path) -> None:
+def keep_target_tokenizer(config: Any, folder: Path) -> None:
     """Save the second tokenizer of the folder (not repository) that a config came from, once."""
     origin = getattr(config, "_name_or_path", "")
     if not folder.is_dir() and os.path.isdir(origin):
@@ -289,11 +289,6 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
     model: Any
     lm_head: Any
 
-    def __init__(self, config: Seq2SeqConfig) -> None:
-        super().__init__(config)
-        # The class name would choose the causal loss, which shifts the labels once more.
-        self.loss_type = "ForMaskedLM"
-
     @can_return_tuple
     @takes_past_key_values
     def forward(
@@ -418,14 +413,10 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         num_items_in_batch: torch.Tensor | int | None,
     ) -> torch.Tensor:
         """The loss of logits [B, I, V] and labels [B, I], summed and divided by `count_labels`."""
-        count = count_labels(labels, num_items_in_batch)
-        labels = labels.long().contiguous()
-        if logits.dtype == torch.float64:  # which the library's functions would round
-            total = F.cross_entropy(
-                logits.flatten(0, -2), labels.flatten().to(logits.device), reduction="sum"
-            )
-            return total / count
-        return self.loss_function(logits, labels, logits.shape[-1], num_items_in_batch=count)
+        labels = labels.to(logits.device)
+        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        total = F.cross_entropy(precise.flatten(0, -2), labels.long().flatten(), reduction="sum")
+        return total / count_labels(labels, num_items_in_batch)
 
     def make_cache(self, num_beams: int) -> Cache:
         """An empty cache of the family's kind; `num_beams` consecutive rows share a source."""

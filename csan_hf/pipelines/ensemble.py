@@ -23,8 +23,8 @@ from transformers.modeling_utils import PreTrainedModel
 
 from ..models.seq2seq_model import (
     TARGET_TOKENIZER_SUBFOLDER,
-    _keep_target_tokenizer,
     count_labels,
+    keep_target_tokenizer,
     known_keywords,
     shift_tokens_right,
     takes_past_key_values,
@@ -219,7 +219,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """
         super().save_pretrained(save_directory, *args, **kwargs)
         if self.config.share_encoder_decoder_embeddings is False:
-            _keep_target_tokenizer(self.config, Path(save_directory, TARGET_TOKENIZER_SUBFOLDER))
+            keep_target_tokenizer(self.config, Path(save_directory, TARGET_TOKENIZER_SUBFOLDER))
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The members' tied weights."""
