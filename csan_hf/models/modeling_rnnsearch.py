@@ -21,16 +21,14 @@ from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
 
 def call_lstm(lstm: nn.LSTM, inputs: torch.Tensor, state: tuple[torch.Tensor, ...] | None) -> Any:
-    """`lstm(inputs, state)`, in float32 where autocast would ask oneDNN for a bfloat16 that the CPU
-    has not.
-    """
-    autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    if autocast and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        with torch.autocast("cpu", enabled=False):
-            return lstm(
-                inputs.float(), None if state is None else tuple(part.float() for part in state)
-            )
-    return lstm(inputs, state)
+    """`lstm(inputs, state)`; in float32 where autocast asks for bfloat16 that the CPU lacks."""
+    is_cpu_autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    if not is_cpu_autocast or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return lstm(inputs, state)
+    with torch.autocast("cpu", enabled=False):
+        if state is not None:
+            state = tuple(part.float() for part in state)
+        return lstm(inputs.float(), state)
 
 
 @torch.compiler.disable
@@ -40,11 +38,10 @@ def run_lstm(
     mask: torch.Tensor | None,
     state: tuple[torch.Tensor, ...] | None = None,
 ) -> torch.Tensor:
-    """Outputs [B, T, d] of one layer over the real tokens (mask [B, T], None = all) of inputs [B,
-    T, ...].
+    """Outputs [B, T, d] of one layer over the real tokens of inputs [B, T, ...], zero at padding.
 
-    They are zero at padding, wherever it stands; `state` is h and c [1, B, d] before the first
-    token, None = zeros."""
+    The mask [B, T] is True at real tokens, wherever padding stands (None = all are real); `state`
+    is h and c [1, B, d] before the first token, None = zeros."""
     if torch.compiler.is_exporting():
         raise ValueError(
             "RNNsearch cannot be exported: torch.export unrolls an LSTM for one length."
@@ -53,20 +50,16 @@ def run_lstm(
         return call_lstm(lstm, inputs, state)[0]
     lengths = mask.sum(dim=1).clamp(min=1).cpu()
     real_first = (~mask).long().argsort(dim=1, stable=True).unsqueeze(-1)
-    packed = pack_padded_sequence(
-        inputs.take_along_dim(real_first, 1), lengths, batch_first=True, enforce_sorted=False
-    )
-    outputs, _ = pad_packed_sequence(
-        lstm(packed, state)[0], batch_first=True, total_length=mask.shape[1]
-    )
+    inputs = inputs.take_along_dim(real_first, 1)
+    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    packed, _ = lstm(packed, state)
+    outputs, _ = pad_packed_sequence(packed, batch_first=True, total_length=mask.shape[1])
     outputs = torch.zeros_like(outputs).scatter(1, real_first.expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
 class AlignmentModel(nn.Module):
-    """Attention of decoder states on encoder states, and the attentional state tanh(W [context;
-    state]).
-    """
+    """Attention of decoder to encoder states; the attentional state is tanh(W [context; state])."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
         super().__init__()
@@ -80,7 +73,7 @@ class AlignmentModel(nn.Module):
         self.output_projection = nn.Linear(2 * d, config.output_dim, bias=False)
 
     def project_keys(self, states: torch.Tensor) -> torch.Tensor:
-        """What queries are compared with, of states [B, J, d]: [B, J, d]."""
+        """Keys [B, J, d] of encoder states [B, J, d]."""
         return states if self.kind == "dot" else self.key_projection(states)
 
     def forward(
@@ -104,9 +97,8 @@ class AlignmentModel(nn.Module):
         else:
             energies = queries @ keys.transpose(1, 2)
         weights = attention_weights(energies, mask)
-        return torch.tanh(
-            self.output_projection(torch.cat([weights @ states, queries], dim=-1))
-        ), weights
+        attended = self.output_projection(torch.cat([weights @ states, queries], dim=-1))
+        return torch.tanh(attended), weights
 
 
 class RnnSearchPreTrainedModel(Seq2SeqPreTrained):
@@ -181,44 +173,61 @@ class RnnSearchDecoder(RnnSearchPreTrainedModel, FeatureDecoder):
         cache: Cache | None,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """See `FeatureDecoder`: the attentional states [B, I, output_dim]."""
-        mask = None if mask is None else mask[:, -embeddings.shape[1] :]
+        if mask is not None:
+            mask = mask[:, -embeddings.shape[1] :]
         inputs = drop(embeddings, self.config.dropout, self.training)
-        layer: Any = cache.layers[0] if cache is not None and cache.get_seq_length() else None
-        state = self._initial_state(source, source_mask) if layer is None else layer.keys[:, 0, -1]
+        if cache is not None and cache.get_seq_length() > 0:
+            layer: Any = cache.layers[0]
+            state = layer.keys[:, 0, -1]
+        else:
+            state = self._initial_state(source, source_mask)
         keys = self.attention.project_keys(source)
         if cache is None and not self.config.input_feeding:
-            states = run_lstm(self.lstm, inputs, mask, self._split(state)[:2])
+            h, c, _ = self._split(state)
+            states = run_lstm(self.lstm, inputs, mask, (h, c))
             attended, weights = self.attention(states, keys, source, source_mask)
             return attended, (weights,), (embeddings, attended)
-        steps, after = [], []
+        attended_steps = []
+        weights_steps = []
+        states_after = []
         for step, embedding in enumerate(inputs.unbind(dim=1)):
             h, c, fed = self._split(state)
             if self.config.input_feeding:
                 embedding = torch.cat([embedding, fed[0]], dim=-1)
             query, (_, c) = call_lstm(self.lstm, embedding.unsqueeze(1), (h, c))
-            steps.append(self.attention(query, keys, source, source_mask))
-            new = torch.cat([query[:, 0], c[0], steps[-1][0][:, 0]], dim=-1)
-            state = new if mask is None else torch.where(mask[:, step, None], new, state)
-            after.append(state)
+            attended, weights = self.attention(query, keys, source, source_mask)
+            attended_steps.append(attended)
+            weights_steps.append(weights)
+            new_state = torch.cat([query[:, 0], c[0], attended[:, 0]], dim=-1)
+            if mask is not None:
+                new_state = torch.where(mask[:, step, None], new_state, state)
+            state = new_state
+            states_after.append(state)
         if cache is not None:
-            rows = torch.stack(after, dim=1).unsqueeze(1)
+            rows = torch.stack(states_after, dim=1).unsqueeze(1)
             cache.update(rows, rows[..., :0], 0)
-        attended, weights = (torch.cat(parts, dim=1) for parts in zip(*steps, strict=True))
-        return attended, (weights,), (embeddings, attended)
+        attended = torch.cat(attended_steps, dim=1)
+        return attended, (torch.cat(weights_steps, dim=1),), (embeddings, attended)
 
     def _initial_state(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """h, c and a fed state of zeros before the first token, [B, 2d + output_dim] (Bahdanau,
-        appendix A.2.2).
-        """
-        half, row = states.shape[-1] // 2, torch.arange(states.shape[0], device=states.device)
-        real = states.new_ones(states.shape[:2], dtype=torch.long) if mask is None else mask.long()
-        first, end = real.argmax(dim=1), real.cumsum(dim=1).argmax(dim=1)
-        last = torch.cat([states[row, end, :half], states[row, first, half:]], dim=-1)
+        """h, c and a fed state of zeros before the first token, [B, 2d + output_dim].
+
+        Of the last encoder states in either direction (Bahdanau, appendix A.2.2)."""
+        half = states.shape[-1] // 2
+        if mask is None:
+            last_forward, last_backward = states[:, -1], states[:, 0]
+        else:
+            row = torch.arange(states.shape[0], device=states.device)
+            real = mask.long()
+            last_forward = states[row, real.cumsum(dim=1).argmax(dim=1)]
+            last_backward = states[row, real.argmax(dim=1)]
+        last = torch.cat([last_forward[:, :half], last_backward[:, half:]], dim=-1)
         return F.pad(torch.tanh(self.bridge(last)), (0, self.config.output_dim))
 
     def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """h, c and the fed state of a state [B, 2d + output_dim], [1, B, ...] each."""
-        sizes = [self.config.hidden_size, self.config.hidden_size, self.config.output_dim]
+        width = self.config.hidden_size
+        sizes = [width, width, self.config.output_dim]
         return tuple(part.unsqueeze(0).contiguous() for part in state.split(sizes, dim=-1))
 
 
