@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from tiny import padded_sources
 from torch import nn
-from transformers import AutoModelForSeq2SeqLM, GenerationMixin, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.models.auto import configuration_auto, modeling_auto
@@ -16,7 +16,7 @@ from transformers.models.auto import configuration_auto, modeling_auto
 from csan_hf.families import FAMILIES, ModelFamily
 from csan_hf.models.configuration_seq2seq import Seq2SeqConfig, bounded
 from csan_hf.models.layers import embed
-from csan_hf.models.seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
+from csan_hf.models.seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 from csan_hf.training import RecipeError, load_recipe, train_from_recipe
 from csan_hf.training.dry_run import dry_run
 
@@ -44,7 +44,7 @@ class EchoConfig(Seq2SeqConfig):
     echoes: int = 1
 
 
-class EchoPreTrained(Seq2SeqPreTrained, PreTrainedModel):
+class EchoPreTrained(Seq2SeqPreTrained):
     config_class = EchoConfig
     base_model_prefix = "model"
 
@@ -56,9 +56,7 @@ class EchoEncoder(EchoPreTrained):
         self.post_init()
 
     def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, **kwargs):
-        embeddings = embed(
-            self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds")
-        )
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds)
         real = embeddings if attention_mask is None else embeddings * attention_mask[..., None]
         return BaseModelOutput(last_hidden_state=real.cumsum(dim=1))
 
@@ -74,12 +72,7 @@ class EchoDecoder(EchoPreTrained):
         self, input_ids=None, attention_mask=None, encoder_hidden_states=None, encoder_attention_mask=None,
         cache=None, inputs_embeds=None, use_cache=None, **kwargs,
     ):  # fmt: skip
-        embeddings = embed(
-            self.embed_tokens,
-            input_ids,
-            inputs_embeds,
-            ("decoder_input_ids", "decoder_inputs_embeds"),
-        )
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, prefix="decoder_")
         state = encoder_hidden_states[:, -1]
         if cache is not None and cache.get_seq_length():
             state = cache.self_attention_cache.layers[0].keys[:, 0, -1]
@@ -89,7 +82,7 @@ class EchoDecoder(EchoPreTrained):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)
 
 
-class EchoBase(Seq2SeqEmbeddings, EchoPreTrained):
+class EchoBase(EchoPreTrained, Seq2SeqModel):
     def __init__(self, config):
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
@@ -98,7 +91,7 @@ class EchoBase(Seq2SeqEmbeddings, EchoPreTrained):
         self.post_init()
 
 
-class EchoModel(Seq2SeqHead, EchoPreTrained, GenerationMixin):
+class EchoModel(EchoPreTrained, Seq2SeqForGeneration):
     def __init__(self, config):
         super().__init__(config)
         self.model = EchoBase(config)

@@ -7,7 +7,6 @@ Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,9 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
     EncoderDecoderCache,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.utils.generic import is_flash_attention_requested
 
 from .attention_call import AttentionCall, SharedMasks, Term
@@ -31,9 +32,7 @@ from .layers import drop
 from .locality import LayerLocality, parameters_name
 
 BLOCKED = "blocked"
-"""An `attn_implementation` of CSAN's own, unknown to the library: local layers in blocks, the
-others as "sdpa".
-"""
+"""An `attn_implementation` of CSAN's own: local layers in blocks, the others as "sdpa"."""
 
 # Backend of the local layers under each attention implementation; under "sdpa", the library's
 # default, the fastest.
@@ -63,21 +62,15 @@ def check_local_implementation(implementation: str, locality: LayerLocality) -> 
         )
 
 
-def full_attention_implementation(implementation: str | None) -> str | None:
-    """The library's name of the implementation that layers without locality use under
-    `implementation`.
-    """
-    return "sdpa" if implementation == BLOCKED else implementation
+def blocked_attention_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Full attention under `"blocked"`: the library's "sdpa"; other models are refused."""
+    if not hasattr(module, "locality"):
+        raise ValueError(f"attn_implementation={BLOCKED!r} is CSAN's own; use 'sdpa'.")
+    return sdpa_attention_forward(module, *args, **kwargs)
 
 
-_SDPA = SimpleNamespace(
-    _attn_implementation="sdpa"
-)  # made here, as a compiled forward cannot make it
-
-
-def mask_config(config: CsanConfig) -> Any:
-    """The config by which the library makes the masks of full attention; it reads this one field."""
-    return _SDPA if config._attn_implementation == BLOCKED else config
+AttentionInterface.register(BLOCKED, blocked_attention_forward)
+AttentionMaskInterface.register(BLOCKED, sdpa_mask)
 
 
 class AttentionMasks(NamedTuple):
@@ -226,9 +219,7 @@ class CsanAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, masks: AttentionMasks, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D] and, under `eager`, the weights [B, H, I, J]."""
-        implementation: Any = full_attention_implementation(
-            self.config._attn_implementation
-        )  # None = eager
+        implementation: Any = self.config._attn_implementation  # None = eager
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             implementation, eager_attention_forward
         )
@@ -238,7 +229,7 @@ class CsanAttention(nn.Module):
             "scaling": self.scaling,
             **kwargs,
         }
-        if implementation != "sdpa":
+        if implementation not in ("sdpa", BLOCKED):
             return attend(self, query, key, value, mask, **options)
         in_float32 = trains_faster_in_float32(query, options["dropout"])
         if in_float32:

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What surrounds the layers of encoders and decoders that read a fixed number of earlier positions.
+"""Encoders and decoders that read a fixed number of earlier positions: forward passes and cache.
 
 Shapes: B batch, I target and J source positions, T either, C features, e width of the embeddings.
 """
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from transformers.cache_utils import (
     Cache,
     DynamicCache,
@@ -19,14 +20,13 @@ from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPa
 from transformers.utils import can_return_tuple
 
 from .layers import check_as_many, drop, embed, padding_mask
-from .seq2seq_model import known_keywords, takes_past_key_values
+from .seq2seq_model import Seq2SeqPreTrained, known_keywords, takes_past_key_values
 
 
-class FeatureEncoder:
-    """Mixin of an encoder with `embed_tokens` and `encode`."""
+class FeatureEncoder(Seq2SeqPreTrained):
+    """Base of an encoder with `embed_tokens` and `encode`."""
 
-    config: Any
-    embed_tokens: Any
+    embed_tokens: nn.Embedding
 
     @can_return_tuple
     def forward(
@@ -42,19 +42,16 @@ class FeatureEncoder:
 
         There is no attention for `output_attentions` to ask for.
         """
-        embeddings = embed(
-            self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds")
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds)
+        mask = padding_mask(
+            attention_mask, embeddings.shape[0], embeddings.shape[1], "attention_mask"
         )
-        states, seen = self.encode(
-            embeddings, _real_tokens(attention_mask, embeddings, "attention_mask")
-        )
-        shown = (
-            self.config.output_hidden_states
-            if output_hidden_states is None
-            else output_hidden_states
-        )
+        states, hidden_states = self.encode(embeddings, mask)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         return BaseModelOutput(
-            last_hidden_state=states, hidden_states=tuple(seen) if shown else None
+            last_hidden_state=states,
+            hidden_states=tuple(hidden_states) if output_hidden_states else None,
         )
 
     def encode(
@@ -66,12 +63,11 @@ class FeatureEncoder:
         raise NotImplementedError
 
 
-class FeatureDecoder:
-    """Mixin of a decoder with `embed_tokens`, `decode` and `make_cache`."""
+class FeatureDecoder(Seq2SeqPreTrained):
+    """Base of a decoder with `embed_tokens`, `decode` and `make_cache`."""
 
     config: Any
-    training: bool
-    embed_tokens: Any
+    embed_tokens: nn.Embedding
 
     @can_return_tuple
     @takes_past_key_values
@@ -106,37 +102,44 @@ class FeatureDecoder:
             `last_hidden_state` [B, I, width of the output projection's input].
         """
         known_keywords(kwargs, type(self).forward)
-        config, source = self.config, encoder_hidden_states
+        config = self.config
+        source = encoder_hidden_states
         if source is None:
             raise ValueError(
                 "`encoder_hidden_states` must be given: the decoder attends to the source."
             )
-        names = "decoder_input_ids", "decoder_inputs_embeds"
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, names)
-        check_as_many(source.shape[0], embeddings.shape[0])
-        if cache is None and (
-            config.use_cache and not self.training if use_cache is None else use_cache
-        ):
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, prefix="decoder_")
+        batch, length = embeddings.shape[:2]
+        check_as_many(source.shape[0], batch)
+        if use_cache is None:
+            use_cache = config.use_cache and not self.training
+        if cache is None and use_cache:
             cache = self.make_cache()
         features = getattr(cache, "self_attention_cache", cache)
-        growing = DynamicLayer, DynamicSlidingWindowLayer
-        if any(type(layer) not in growing for layer in getattr(features, "layers", ())):
-            raise ValueError(
-                f"{config.model_type} keeps features of the last positions, which a "
-                f"{type(features).__name__} of another kind cannot hold: leave `cache` and "
-                "`cache_implementation` unset, or pass use_cache=False."
-            )
-        past = 0 if features is None else features.get_seq_length()
-        mask = _real_tokens(attention_mask, embeddings, "decoder_attention_mask", past)
-        source_mask = _real_tokens(encoder_attention_mask, source, "attention_mask")
-        states, weights, seen = self.decode(embeddings, mask, source, source_mask, features)
+        past = 0
+        if features is not None:
+            growing = (DynamicLayer, DynamicSlidingWindowLayer)
+            if any(type(layer) not in growing for layer in features.layers):
+                raise ValueError(
+                    f"{config.model_type} keeps features of the last positions, which a "
+                    f"{type(features).__name__} of another kind cannot hold: leave `cache` and "
+                    "`cache_implementation` unset, or pass use_cache=False."
+                )
+            past = features.get_seq_length()
+        states, weights, hidden_states = self.decode(
+            embeddings,
+            padding_mask(attention_mask, batch, past + length, "decoder_attention_mask"),
+            source,
+            padding_mask(encoder_attention_mask, batch, source.shape[1], "attention_mask"),
+            features,
+        )
         outputs = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=drop(states, config.dropout, self.training), cache=cache
         )
         if config.output_attentions if output_attentions is None else output_attentions:
             outputs.cross_attentions = tuple(weight.unsqueeze(1) for weight in weights)
         if config.output_hidden_states if output_hidden_states is None else output_hidden_states:
-            outputs.hidden_states = tuple(seen)
+            outputs.hidden_states = tuple(hidden_states)
         return outputs
 
     def decode(
@@ -165,39 +168,24 @@ class FeatureDecoder:
 
 
 def make_feature_cache(num_layers: int, num_positions: int) -> EncoderDecoderCache:
-    """An empty cache of features [B, T, C] of the last positions, T at most `num_positions`, for
-    each layer.
+    """An empty cache of features [B, T, C] of the last positions for each layer.
 
-    They lie in the library's sliding windows as keys [B, 1, T, C] whose values have no width;
-    `update` gives them with the new ones. So beams are reordered, and assisted generation takes
-    tokens back, as the library does."""
+    T is at most `num_positions`, or 1 where that is 0. The features lie in the library's sliding
+    windows as keys [B, 1, T, C] whose values have no width; `update` gives them with the new ones.
+    So beams are reordered, and assisted generation takes tokens back, as the library does."""
+    window = max(num_positions, 1) + 1  # the library counts the new position, and cannot keep none
     cache = DynamicCache()
-    cache.layers = [
-        DynamicSlidingWindowLayer(sliding_window=num_positions + 1) for _ in range(num_layers)
-    ]
+    cache.layers = [DynamicSlidingWindowLayer(sliding_window=window) for _ in range(num_layers)]
     return EncoderDecoderCache(cache, DynamicCache())
 
 
 def attention_weights(energies: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The softmax over the real source tokens of a mask [B, J] (None = all) of energies [B, I, J],
-    in float32.
-    """
+    """The softmax in float32 of energies [B, I, J] over the real source tokens.
+
+    Those are given by a mask [B, J], None = all; without a real token the weights are zero."""
     precise = energies.to(torch.promote_types(energies.dtype, torch.float32))
     if mask is None:
         return precise.softmax(dim=-1).to(energies.dtype)
     hidden = ~mask.unsqueeze(1)
-    precise = precise.masked_fill(hidden, torch.finfo(precise.dtype).min).softmax(dim=-1)
-    return precise.masked_fill(hidden, 0.0).to(
-        energies.dtype
-    )  # zeros for a source without a real token
-
-
-def _real_tokens(
-    mask: torch.Tensor | None, states: torch.Tensor, name: str, past: int = 0
-) -> torch.Tensor | None:
-    """A padding mask [B, past + T] for states [B, T, C] as booleans, True = a real token; None =
-    all are real.
-    """
-    return (
-        None if mask is None else padding_mask(mask, states.shape[0], past + states.shape[1], name)
-    )
+    weights = precise.masked_fill(hidden, torch.finfo(precise.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(hidden, 0.0).to(energies.dtype)

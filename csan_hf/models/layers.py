@@ -14,12 +14,12 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-_DRAWS = 2**16
-_FEWEST = 8192  # elements from which on the cheaper numbers pay for the operations around them
+_DRAWS = 2**16  # values of the 16-bit numbers that `drop` draws
+_SMALLEST_DRAWN = 8192  # elements from which on cheap numbers pay for the operations around them
 
 
 def is_plain(states: torch.Tensor) -> bool:
-    """Whether torch computes `states` on a CPU and at once: for no compiler, tracer, torch.func or
+    """Whether torch computes `states` on a CPU and at once: no compiler, tracer, torch.func or
     subclass.
     """
     traced = (
@@ -36,22 +36,15 @@ def drop(states: torch.Tensor, probability: float, training: bool = True) -> tor
     """
     if not training or probability == 0.0:
         return states
-    if (
-        not is_plain(states)
-        or states.numel() < _FEWEST
-        or not 0.5 < probability * _DRAWS < _DRAWS - 0.5
-    ):
-        return F.dropout(
-            states, probability, training=True
-        )  # one operation that compilers and vmap know
-    scale = _DRAWS / max(_DRAWS - round(probability * _DRAWS), 1)
+    dropped = round(probability * _DRAWS)
+    if not is_plain(states) or states.numel() < _SMALLEST_DRAWN or not 0 < dropped < _DRAWS:
+        # One operation, which compilers and vmap know
+        return F.dropout(states, probability, training=True)
     # A draw of 64 bits serves four elements. In place and in integers: booleans cost a CPU more
-    # than the draws
-    draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64, device=states.device).random_(
-        -(2**63), None
-    )
-    kept = draws.view(torch.int16)[: states.numel()].ge_(round(probability * _DRAWS) - _DRAWS // 2)
-    return states * kept.view(states.shape) * scale  # the integers are what autograd keeps
+    # than the draws, and the integers are what autograd keeps
+    draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = draws.view(torch.int16)[: states.numel()].ge_(dropped - _DRAWS // 2)
+    return states * kept.view(states.shape) * (_DRAWS / (_DRAWS - dropped))
 
 
 class SinusoidalPositionalEmbedding(nn.Module):
@@ -73,20 +66,28 @@ class SinusoidalPositionalEmbedding(nn.Module):
         pad_token_id: int | None = None,
     ) -> None:
         super().__init__()
-        self.num_positions, self.embedding_dim = (
-            min(num_positions, self.LONGEST_TABLE),
-            embedding_dim,
-        )
+        self.num_positions = min(num_positions, self.LONGEST_TABLE)
+        self.embedding_dim = embedding_dim
         self.kind = kind
-        self.first_position = 0 if pad_token_id is None or kind == "marian" else pad_token_id + 1
-        # Made where the model is being made, which may be the meta device, and filled there unless
-        # it is
-        weight = torch.empty(self.num_positions, self.embedding_dim).copy_(
-            self.create_weight(self.num_positions)
-        )
-        self.weight: torch.Tensor = (
-            nn.Parameter(weight) if kind == "bart" else nn.Buffer(weight, persistent=False)
-        )
+        self.first_position = 0
+        if kind != "marian" and pad_token_id is not None:
+            self.first_position = pad_token_id + 1
+        # On the default device, which may be meta
+        weight = torch.empty(self.num_positions, embedding_dim)
+        self.weight: torch.Tensor = nn.Buffer(weight, persistent=False)
+        if kind == "bart":
+            self.weight = nn.Parameter(weight)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Fill the table with the sinusoids."""
+        self.weight.copy_(self.create_weight(self.num_positions))
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        # The sinusoids are in no state dict, and after `to_empty` the table holds anything
+        self.reset_parameters()
+        super()._load_from_state_dict(*args, **kwargs)
 
     def create_weight(self, end: int) -> torch.Tensor:
         """The sinusoids of positions 0 to `end` - 1, [end, d] float32, on the CPU."""
@@ -100,98 +101,105 @@ class SinusoidalPositionalEmbedding(nn.Module):
         Args:
             length: Number T of positions.
             offset: Place of the first of them (a tensor where a static cache counts them).
-            first_real: [B], place of each sentence's first real token, its position 0, as of those
+            first_real: [B], place of each sentence's first real token: position 0, as are those
                 before it.
         """
-        end = None if isinstance(offset, torch.Tensor) else offset + length
-        if self.kind == "bart" and (end or 0) > self.num_positions:
-            raise ValueError(
-                f"{end} tokens are more than the {self.num_positions} learned positions; split the "
-                "text."
-            )
         positions = torch.arange(length, device=self.weight.device) + offset
         if first_real is not None:
             positions = (positions - first_real.to(positions.device)[:, None]).clamp(min=0)
-        if self.kind == "bart" or (end is not None and end <= self.num_positions):
+        is_learned = self.kind == "bart"
+        if isinstance(offset, torch.Tensor):
+            in_table = is_learned
+        else:
+            in_table = offset + length <= self.num_positions
+            if is_learned and not in_table:
+                raise ValueError(
+                    f"{offset + length} tokens are more than the {self.num_positions} learned "
+                    "positions; split the text."
+                )
+        if in_table:
             return F.embedding(positions, self.weight)
         return self._sinusoids(positions).to(self.weight)
 
     def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
         """[..., d] float32 for positions [...], on their device."""
-        single = (
-            self.kind == "m2m_100" or positions.device.type == "mps"
-        )  # which has no double precision
-        exact, half = torch.float32 if single else torch.float64, self.embedding_dim // 2
-        places = (positions + self.first_position).to(exact)[..., None]
+        dtype = torch.float64
+        if self.kind == "m2m_100" or positions.device.type == "mps":  # mps has no double precision
+            dtype = torch.float32
+        half = self.embedding_dim // 2
+        places = (positions + self.first_position).to(dtype)[..., None]
         if self.kind == "m2m_100":
-            steps = torch.arange(half, device=positions.device, dtype=exact)
+            steps = torch.arange(half, device=positions.device, dtype=dtype)
             angles = places * torch.exp(steps * -(math.log(10000) / (half - 1)))
         else:
-            steps = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=exact)
+            steps = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=dtype)
             angles = places / torch.pow(10000.0, steps / self.embedding_dim)
         return torch.cat([angles.sin(), angles.cos()[..., :half]], dim=-1).float()
 
 
-def check_tokens(tokens: Any, name: str) -> None:
+def check_tokens(tokens: torch.Tensor, name: str) -> None:
     """Raise `ValueError` unless `tokens` are token numbers [B, T], at least one."""
-    is_tensor = isinstance(tokens, torch.Tensor)
-    if (
-        not is_tensor
-        or tokens.dim() != 2
-        or 0 in tokens.shape
-        or tokens.dtype not in (torch.int64, torch.int32)
-    ):
-        got = f"{tokens.dtype} {list(tokens.shape)}" if is_tensor else type(tokens).__name__
-        wanted = "a tensor [batch, length] of token numbers (int64 or int32), at least one"
-        raise ValueError(f"`{name}` must be {wanted}, got {got}.")
+    received = type(tokens).__name__
+    if isinstance(tokens, torch.Tensor):
+        is_integer = tokens.dtype in (torch.int64, torch.int32)
+        if is_integer and tokens.dim() == 2 and tokens.numel() > 0:
+            return
+        received = f"{tokens.dtype} {list(tokens.shape)}"
+    raise ValueError(
+        f"`{name}` must be a tensor [batch, length] of token numbers (int64 or int32), at least "
+        f"one, got {received}."
+    )
 
 
 def check_as_many(sources: int, targets: int) -> None:
     """Raise `ValueError` unless there are as many source as target sentences."""
     if sources != targets:
-        both = f"{sources} sources and {targets} targets"
-        raise ValueError(f"Sources and targets must have the same number of sentences, got {both}.")
+        raise ValueError(
+            "Sources and targets must have the same number of sentences, got "
+            f"{sources} sources and {targets} targets."
+        )
 
 
 def embed(
-    embed_tokens: Any, input_ids: Any, inputs_embeds: Any, names: tuple[str, str]
+    embed_tokens: nn.Embedding,
+    input_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    prefix: str = "",
 ) -> torch.Tensor:
-    """Embeddings [B, T, d] of tokens [B, T], or ready-made ones; `names` are what the caller calls
-    these two.
-    """
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError(f"Exactly one of `{names[0]}` and `{names[1]}` must be given.")
-    if inputs_embeds is not None:
+    """Embeddings [B, T, d] of tokens [B, T], or those given.
+
+    In messages `prefix` stands before the names `input_ids` and `inputs_embeds`."""
+    name = f"{prefix}input_ids"
+    if inputs_embeds is not None and input_ids is None:
         return inputs_embeds
-    check_tokens(input_ids, names[0])
+    if input_ids is None or inputs_embeds is not None:
+        raise ValueError(f"Exactly one of `{name}` and `{prefix}inputs_embeds` must be given.")
+    check_tokens(input_ids, name)
     try:
         return embed_tokens(input_ids)
     except IndexError as error:
-        origin = (
-            " (they are `labels`, shifted, where only labels are given)"
-            if names[0].startswith("decoder")
-            else ""
-        )
+        origin = " (they are `labels`, shifted, where only labels are given)" if prefix else ""
         raise ValueError(
-            f"`{names[0]}` must be tokens of the vocabulary, 0 to {len(embed_tokens.weight) - 1}, "
+            f"`{name}` must be tokens of the vocabulary, 0 to {len(embed_tokens.weight) - 1}, "
             f"got numbers from {input_ids.min()} to {input_ids.max()}{origin}. Check that "
             "tokenizer and model belong together, or call `resize_token_embeddings` for added "
             "tokens."
         ) from error
 
 
-def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) -> torch.Tensor:
-    """A mask [B, T] (any T with `length` None) of ones and zeros of any type as booleans, True = a
-    real token.
-    """
-    if (
-        mask.dim() != 2
-        or mask.shape[0] != batch
-        or (length is not None and mask.shape[1] != length)
-    ):
-        expected = f"[{batch}, {'length' if length is None else length}]"
+def padding_mask(
+    mask: torch.Tensor | None, batch: int, length: int | None, name: str
+) -> torch.Tensor | None:
+    """A mask [B, T] of ones and zeros as booleans, True = a real token; None = all are real.
+
+    T may be any where `length` is None; `name` is the mask's in messages."""
+    if mask is None:
+        return None
+    if mask.dim() != 2 or mask.shape[0] != batch or length not in (None, mask.shape[1]):
+        expected = "length" if length is None else length
         raise ValueError(
-            f"`{name}` must have the shape [batch, length] = {expected}, got {list(mask.shape)}."
+            f"`{name}` must have the shape [batch, length] = [{batch}, {expected}], got "
+            f"{list(mask.shape)}."
         )
     # The values are read on a CPU alone, where that makes nothing wait.
     if mask.dtype != torch.bool and mask.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -201,7 +209,8 @@ def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) 
             raise ValueError(
                 f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}."
             )
-        if ((mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, :1].sum(dim=1) > 1).any():
+        starts = (mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, :1].sum(dim=1)
+        if (starts > 1).any():
             logger.warning_once(
                 f"`{name}` has padding between real tokens; positions and windows count neighbours."
             )

@@ -13,14 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_conv_s2s import ConvS2SConfig
 from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, make_feature_cache
 from .layers import drop
-from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
+from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -149,7 +147,7 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
         return ((context + convolved) * _ROOT_HALF + states) * _ROOT_HALF, weights
 
 
-class ConvS2SPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
+class ConvS2SPreTrainedModel(Seq2SeqPreTrained):
     """Weight initialisation and the names that the library looks for."""
 
     config: ConvS2SConfig
@@ -217,7 +215,7 @@ class _Embedding(ConvS2SPreTrainedModel):
         return drop(embeddings, self.config.dropout, self.training), mask
 
 
-class ConvS2SEncoder(FeatureEncoder, _Embedding):  # type: ignore[override]
+class ConvS2SEncoder(_Embedding, FeatureEncoder):
     """Embeddings and a stack of `ConvS2SEncoderLayer`."""
 
     def __init__(self, config: ConvS2SConfig) -> None:
@@ -248,7 +246,7 @@ class ConvS2SEncoder(FeatureEncoder, _Embedding):  # type: ignore[override]
         return torch.cat([keys, (keys + embeddings) * _ROOT_HALF], dim=-1), seen
 
 
-class ConvS2SDecoder(FeatureDecoder, _Embedding):  # type: ignore[override]
+class ConvS2SDecoder(_Embedding, FeatureDecoder):
     """Embeddings and a stack of `ConvS2SDecoderLayer`."""
 
     def __init__(self, config: ConvS2SConfig) -> None:
@@ -287,7 +285,7 @@ class ConvS2SDecoder(FeatureDecoder, _Embedding):  # type: ignore[override]
         return self.output_projection(seen[-1]), attentions, seen
 
 
-class ConvS2SModel(Seq2SeqEmbeddings, ConvS2SPreTrainedModel):  # type: ignore[override]
+class ConvS2SModel(ConvS2SPreTrainedModel, Seq2SeqModel):
     """Encoder and decoder without the output projection."""
 
     def __init__(self, config: ConvS2SConfig) -> None:
@@ -299,9 +297,7 @@ class ConvS2SModel(Seq2SeqEmbeddings, ConvS2SPreTrainedModel):  # type: ignore[o
         self.post_init()
 
 
-class ConvS2SForConditionalGeneration(  # type: ignore[misc, override]
-    Seq2SeqHead, ConvS2SPreTrainedModel, GenerationMixin
-):
+class ConvS2SForConditionalGeneration(ConvS2SPreTrainedModel, Seq2SeqForGeneration):
     """ConvS2S with the output projection, for translation."""
 
     def __init__(self, config: ConvS2SConfig) -> None:

@@ -6,7 +6,7 @@ batch, H heads, I queries, J keys, T positions, d model width, D = d / H head wi
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,56 +14,46 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_call import SharedMasks
 from .configuration_csan import CsanConfig
 from .csan_attention import (
-    BLOCKED,
     AttentionMasks,
     CsanAttention,
     check_local_implementation,
     first_real_token,
-    full_attention_implementation,
     make_decoder_cache,
-    mask_config,
 )
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
-from .locality import LocalityModule, parameters_name
+from .locality import LocalityMethod, LocalityModule, parameters_name
 from .seq2seq_model import (
-    Seq2SeqEmbeddings,
-    Seq2SeqHead,
+    Seq2SeqForGeneration,
+    Seq2SeqModel,
     Seq2SeqPreTrained,
     known_keywords,
     takes_past_key_values,
 )
 
-if TYPE_CHECKING:
-    # Never run: transformers copies the files that a relative import names, and this one belongs to
-    # a checkpoint whose `auto_map` offers the classification heads.
-    from .modeling_csan_classification import CsanForSequenceClassification  # noqa: F401
-
 
 class _ResidualLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: self-attention and the feed-forward sub-layer, under
-    Marian's names.
-    """
+    """Base of encoder and decoder layers; its modules have Marian's names."""
 
     part: ClassVar[str]
 
     def __init__(self, config: CsanConfig, layer_idx: int) -> None:
         super().__init__()
-        self.dropout, self.normalize_before = config.dropout, config.normalize_before
+        self.dropout = config.dropout
+        self.normalize_before = config.normalize_before
         self.self_attn = CsanAttention(config, self.part, layer_idx)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
-        width = getattr(config, f"{self.part}_ffn_dim")
+        width = config.encoder_ffn_dim
         if self.part == "decoder":
+            width = config.decoder_ffn_dim
             self.encoder_attn = CsanAttention(config, "cross", layer_idx)
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
         self.activation_fn = ACT2FN[config.activation_function]
@@ -82,14 +72,11 @@ class _ResidualLayer(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         function: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Residual connection, dropout and layer normalisation around a sub-layer, post- or
-        pre-norm.
-        """
+        """A sub-layer with residual connection, dropout and layer normalisation (post or pre)."""
         output = function(norm(hidden_states) if self.normalize_before else hidden_states)
         output = hidden_states + drop(output, self.dropout, self.training)
-        if (
-            output.dtype == torch.float16
-        ):  # kept finite: a layer normalisation would make NaN of an infinite one
+        if output.dtype == torch.float16:
+            # Kept finite: a layer normalisation would make NaN of infinity
             limit = torch.finfo(torch.float16).max - 1000
             output = output.clamp(min=-limit, max=limit)
         return output if self.normalize_before else norm(output)
@@ -118,9 +105,7 @@ class CsanEncoderLayer(_ResidualLayer):
 
 
 class CsanDecoderLayer(_ResidualLayer):
-    """Causal self-attention, cross-attention and feed-forward, each attention local where the
-    config says so.
-    """
+    """Causal self-attention, cross-attention and feed-forward; local where the config says so."""
 
     part = "decoder"
 
@@ -163,7 +148,7 @@ class CsanOutputProjection(nn.Linear):
         return F.linear(hidden_states, self.weight, None if bias is None else bias.squeeze(0))
 
 
-class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
+class CsanPreTrainedModel(Seq2SeqPreTrained):
     """Weight initialisation, tying and the names that the library looks for."""
 
     config: CsanConfig
@@ -177,9 +162,6 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
         "AutoConfig": "configuration_csan.CsanConfig",
         "AutoModel": "modeling_csan.CsanModel",
         "AutoModelForSeq2SeqLM": "modeling_csan.CsanForConditionalGeneration",
-        "AutoModelForSequenceClassification": "modeling_csan_classification.CsanForSequenceClassification",
-        "AutoModelForTextEncoding": "modeling_csan_classification.CsanEncoderModel",
-        "AutoModelForTokenClassification": "modeling_csan_classification.CsanForTokenClassification",
     }
 
     @torch.no_grad()
@@ -217,32 +199,19 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
             )
             init.uniform_(module.weight, -bound, bound)
 
-    def get_correct_attn_implementation(
-        self, requested_attention: str | None, *args: Any, **kwargs: Any
-    ) -> str:
-        """See transformers, which does not know the implementation `"blocked"` of CSAN's own."""
-        known = full_attention_implementation(requested_attention)
-        correct: str = super().get_correct_attn_implementation(known, *args, **kwargs)
-        return BLOCKED if requested_attention == BLOCKED else correct
-
     def _check_and_adjust_attn_implementation(
         self, attn_implementation: str | None, *args: Any, **kwargs: Any
     ) -> str:
         """Refuse what local layers cannot run before anything is computed, or installed for it."""
-        # The library refuses names that it does not know; one with a slash it would load as a
-        # kernel from the Hub.
-        known = attn_implementation in ALL_ATTENTION_FUNCTIONS.valid_keys() or "/" in (
-            attn_implementation or ""
-        )
-        if attn_implementation is not None and known:
+        if attn_implementation is not None:
             for locality in self.config.localities():
                 check_local_implementation(attn_implementation, locality)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
 
 class CsanScaledWordEmbedding(nn.Embedding):
-    """Word embeddings, times sqrt(d) with `config.scale_embedding`; `inputs_embeds` are its
-    outputs, as in Marian.
+    """Word embeddings, times √d with `config.scale_embedding`; as in Marian, `inputs_embeds` are
+    its outputs.
     """
 
     def __init__(self, config: CsanConfig, num_embeddings: int) -> None:
@@ -255,14 +224,12 @@ class CsanScaledWordEmbedding(nn.Embedding):
 
 
 class _CsanStack(CsanPreTrainedModel):
-    """What encoder and decoder share: embeddings, layers and what leads from one to the next."""
+    """Shared by encoder and decoder: embeddings, masks, the stack of layers."""
 
     layer_class: ClassVar[type[_ResidualLayer]]
 
-    def __init__(self, config: CsanConfig) -> None:
+    def __init__(self, config: CsanConfig, vocab_size: int, num_layers: int) -> None:
         super().__init__(config)
-        part = self.layer_class.part
-        vocab_size = config.vocab_size if part == "encoder" else config.decoder_vocab_size
         self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, vocab_size)
         self.embed_positions = SinusoidalPositionalEmbedding(
             config.max_position_embeddings,
@@ -270,40 +237,54 @@ class _CsanStack(CsanPreTrainedModel):
             config.sinusoids or "marian",
             config.pad_token_id,
         )
-        self.layernorm_embedding = (
-            nn.LayerNorm(config.d_model) if config.sinusoids == "bart" else nn.Identity()
+        self.layernorm_embedding: nn.Module = nn.Identity()
+        if config.sinusoids == "bart":
+            self.layernorm_embedding = nn.LayerNorm(config.d_model)
+        self.layers = nn.ModuleList(
+            [self.layer_class(config, index) for index in range(num_layers)]
         )
-        depth = getattr(config, f"{part}_layers")
-        self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(depth)])
-        self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
+        self.layer_norm: nn.Module = nn.Identity()
+        if config.normalize_before:
+            self.layer_norm = nn.LayerNorm(config.d_model)
         self.gradient_checkpointing = False
         self.post_init()
 
     def _masks(
         self,
-        make_full: Callable,
+        make_full: Callable[..., torch.Tensor | None],
         name: str,
         mask: torch.Tensor | None,
         batch: int,
         length: int | None,
         **inputs: Any,
     ) -> AttentionMasks:
-        """The masks of all layers, for full attention by the library's `make_full` with its other
-        `inputs`.
+        """The masks of all layers of one forward pass.
 
-        `mask`, which the caller calls `name`, is a padding mask [B, T] (`length` T may be unknown),
-        or a ready-made one [B, H, I, J], boolean or added to the energies, where no layer is local.
+        Args:
+            make_full: The library's function for the mask of full attention.
+            name: Name of the mask in messages.
+            mask: A padding mask [B, T]; where no layer is local also a ready one [B, H, I, J],
+                boolean or added to the energies.
+            batch: B.
+            length: T; None = unknown.
+            **inputs: Further arguments of `make_full`.
         """
         attention = "encoder_attn" if "encoder_hidden_states" in inputs else "self_attn"
         is_local = [getattr(layer, attention).locality is not None for layer in self.layers]
-        padding = full = None
+        padding = None
         if isinstance(mask, torch.Tensor) and (
             any(is_local) or mask.dim() != 4 or mask.dtype == torch.int64
         ):
             padding = padding_mask(mask, batch, length, name)
+        full = None
         if not all(is_local):
-            full = make_full(config=mask_config(self.config), attention_mask=mask, **inputs)
-        return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
+            full = make_full(config=self.config, attention_mask=mask, **inputs)
+        return AttentionMasks(
+            full=full,
+            padding=padding,
+            first_real=first_real_token(padding),
+            shared=SharedMasks(),
+        )
 
     def _run(
         self,
@@ -318,10 +299,11 @@ class _CsanStack(CsanPreTrainedModel):
             embeddings = embeddings + self.embed_positions(
                 embeddings.shape[1], offset, masks.first_real
             )
-        hidden_states = drop(
-            self.layernorm_embedding(embeddings), self.config.dropout, self.training
-        )
-        layerdrop = getattr(self.config, f"{self.layer_class.part}_layerdrop")
+        embeddings = self.layernorm_embedding(embeddings)
+        hidden_states = drop(embeddings, self.config.dropout, self.training)
+        layerdrop = self.config.encoder_layerdrop
+        if self.layer_class.part == "decoder":
+            layerdrop = self.config.decoder_layerdrop
         may_drop = self.training and layerdrop > 0
         for layer in self.layers:
             if may_drop and torch.compiler.is_compiling():
@@ -342,6 +324,9 @@ class CsanEncoder(_CsanStack):
     layer_class = CsanEncoderLayer
     _can_record_outputs = {"hidden_states": CsanEncoderLayer, "attentions": CsanAttention}  # noqa: RUF012
 
+    def __init__(self, config: CsanConfig) -> None:
+        super().__init__(config, config.vocab_size, config.encoder_layers)
+
     @capture_outputs
     def forward(
         self,
@@ -351,19 +336,20 @@ class CsanEncoder(_CsanStack):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
-        """Encode sources [B, J] (or embeddings [B, J, d], already scaled) under a padding mask [B,
-        J].
+        """Encode sources [B, J], or embeddings [B, J, d], already scaled; padding mask [B, J].
 
-        `output_attentions` and `output_hidden_states` ask for those of all layers, which
-        `capture_outputs` adds."""
-        embeddings = embed(
-            self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds")
+        `capture_outputs` adds the hidden states and attentions that are asked for."""
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds)
+        masks = self._masks(
+            create_bidirectional_mask,
+            name="attention_mask",
+            mask=attention_mask,
+            batch=embeddings.shape[0],
+            length=embeddings.shape[1],
+            inputs_embeds=embeddings,
         )
-        mask = "attention_mask", attention_mask, embeddings.shape[0], embeddings.shape[1]
-        masks = self._masks(create_bidirectional_mask, *mask, inputs_embeds=embeddings)
-        return BaseModelOutput(
-            last_hidden_state=self._run(embeddings, 0, masks, output_attentions=output_attentions)
-        )
+        hidden_states = self._run(embeddings, 0, masks, output_attentions=output_attentions)
+        return BaseModelOutput(last_hidden_state=hidden_states)
 
 
 class CsanDecoder(_CsanStack):
@@ -375,6 +361,9 @@ class CsanDecoder(_CsanStack):
         "attentions": OutputRecorder(CsanAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(CsanAttention, index=1, layer_name="encoder_attn"),
     }
+
+    def __init__(self, config: CsanConfig) -> None:
+        super().__init__(config, config.decoder_vocab_size, config.decoder_layers)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -390,86 +379,105 @@ class CsanDecoder(_CsanStack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode targets [B, I] (or embeddings, scaled) after those in the cache; masks [B, past +
-        I] and [B, J].
-        """
+        """Decode targets [B, I] (or embeddings, scaled) after those in the cache.
+
+        Masks: of targets [B, past + I], of sources [B, J]."""
         kwargs = known_keywords(kwargs, type(self).forward)
-        embeddings = embed(
-            self.embed_tokens,
-            input_ids,
-            inputs_embeds,
-            ("decoder_input_ids", "decoder_inputs_embeds"),
-        )
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, prefix="decoder_")
         if use_cache and cache is None:
             cache = make_decoder_cache(self.layers)
-        offset = cache.get_seq_length() if cache is not None else 0
-        if isinstance(offset, torch.Tensor):
-            offset = (
-                offset.clone()
-            )  # a static cache counts in place, and its first layer before the others run
         batch, length = embeddings.shape[:2]
-        seen = None if isinstance(offset, torch.Tensor) else offset + length
-        target_cache = getattr(cache, "self_attention_cache", cache)
-        inputs: dict[str, Any] = {"inputs_embeds": embeddings, "cache": target_cache}
+        offset = cache.get_seq_length() if cache is not None else 0
+        seen = None
+        if isinstance(offset, torch.Tensor):
+            # A static cache counts in place, and its first layer before the others run
+            offset = offset.clone()
+        else:
+            seen = offset + length
         masks = self._masks(
-            create_causal_mask, "decoder_attention_mask", attention_mask, batch, seen, **inputs
+            create_causal_mask,
+            name="decoder_attention_mask",
+            mask=attention_mask,
+            batch=batch,
+            length=seen,
+            inputs_embeds=embeddings,
+            cache=getattr(cache, "self_attention_cache", cache),
         )
         cross_masks = AttentionMasks()
         if encoder_hidden_states is not None:
             sources, source_length = encoder_hidden_states.shape[:2]
             check_as_many(sources, batch)
-            mask = "attention_mask", encoder_attention_mask, sources, source_length
-            inputs = {"inputs_embeds": embeddings, "encoder_hidden_states": encoder_hidden_states}
-            cross_masks = self._masks(create_bidirectional_mask, *mask, **inputs)._replace(
-                real_queries=masks.padding
+            cross_masks = self._masks(
+                create_bidirectional_mask,
+                name="attention_mask",
+                mask=encoder_attention_mask,
+                batch=sources,
+                length=source_length,
+                inputs_embeds=embeddings,
+                encoder_hidden_states=encoder_hidden_states,
             )
-        kwargs.update(encoder_attention_mask=cross_masks, cache=cache, query_offset=offset)
-        # Encoder states by position, so that gradient checkpointing sees them
-        hidden_states = self._run(embeddings, offset, masks, encoder_hidden_states, **kwargs)
+            cross_masks = cross_masks._replace(real_queries=masks.padding)
+        hidden_states = self._run(
+            embeddings,
+            offset,
+            masks,
+            encoder_hidden_states,  # by position, so that gradient checkpointing sees them
+            encoder_attention_mask=cross_masks,
+            cache=cache,
+            query_offset=offset,
+            **kwargs,
+        )
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states, cache=cache
         )
 
 
-class CsanEmbeddings(Seq2SeqEmbeddings):
-    """Mixin of the models without output projection: their layers may share the parameters of a
-    locality method.
-    """
-
-    @property
-    def _tied_weights_keys(self) -> dict[str, str]:
-        keys, owners = super()._tied_weights_keys, dict[Any, int]()
-        parts = (("encoder", "self_attn"), ("decoder", "self_attn"), ("decoder", "encoder_attn"))
-        for stack, attention in (part for part in parts if hasattr(self, part[0])):
-            for index, layer in enumerate(getattr(self, stack).layers):
-                locality = getattr(layer, attention).locality
-                for method in locality.methods if locality is not None else ():
-                    if not getattr(method, "shared", False):
-                        continue
-                    module = f"{attention}.{parameters_name(method)}"
-                    owner = owners.setdefault((stack, attention, method), index)
-                    for name, _ in (
-                        layer.get_submodule(module).named_parameters() if owner != index else ()
-                    ):
-                        keys[f"{stack}.layers.{index}.{module}.{name}"] = (
-                            f"{stack}.layers.{owner}.{module}.{name}"
-                        )
-        return keys
-
-
-class CsanModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
-    """Encoder and decoder without the output projection."""
+class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
+    """Base of the models without output projection; layers may share a method's parameters."""
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
             self.shared: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
         self.encoder = CsanEncoder(config)
+
+    def tied_weights(self) -> dict[str, str]:
+        """See `Seq2SeqPreTrained`; also the parameters of `shared` locality methods."""
+        tied = super().tied_weights() | _tied_methods(self.encoder, "encoder", "self_attn")
+        if hasattr(self, "decoder"):
+            tied |= _tied_methods(self.decoder, "decoder", "self_attn")
+            tied |= _tied_methods(self.decoder, "decoder", "encoder_attn")
+        return tied
+
+
+def _tied_methods(stack: _CsanStack, stack_name: str, attention: str) -> dict[str, str]:
+    """Parameters of `shared` methods, and those of the first layer with an equal method."""
+    sources: dict[LocalityMethod, str] = {}
+    tied = {}
+    for index, layer in enumerate(stack.layers):
+        module = getattr(layer, attention)
+        for method in module.locality.methods if module.locality else ():
+            if not getattr(method, "shared", False):
+                continue
+            name = f"{stack_name}.layers.{index}.{attention}.{parameters_name(method)}"
+            source = sources.setdefault(method, name)
+            if source == name:
+                continue
+            for parameter, _ in getattr(module, parameters_name(method)).named_parameters():
+                tied[f"{name}.{parameter}"] = f"{source}.{parameter}"
+    return tied
+
+
+class CsanModel(CsanBaseModel):
+    """Encoder and decoder without the output projection."""
+
+    def __init__(self, config: CsanConfig) -> None:
+        super().__init__(config)
         self.decoder = CsanDecoder(config)
         self.post_init()
 
 
-class CsanForConditionalGeneration(Seq2SeqHead, CsanPreTrainedModel, GenerationMixin):  # type: ignore[misc, override]
+class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
     """CSAN with the output projection, for translation and other sequence-to-sequence tasks."""
 
     def __init__(self, config: CsanConfig) -> None:
@@ -480,23 +488,22 @@ class CsanForConditionalGeneration(Seq2SeqHead, CsanPreTrainedModel, GenerationM
         self.post_init()
 
     def _get_resized_lm_head(
-        self, old_lm_head: Any, new_num_tokens: int | None = None, **kwargs: Any
-    ) -> Any:  # type: ignore[override]
+        self, old_lm_head: nn.Linear, new_num_tokens: int | None = None, *args: Any, **kwargs: Any
+    ) -> nn.Linear:
         """See transformers; resizes the bias, too."""
         if new_num_tokens is not None:
             bias = self.final_logits_bias[:, :new_num_tokens]
             self.final_logits_bias = nn.Buffer(F.pad(bias, (0, new_num_tokens - bias.shape[1])))
-        return super()._get_resized_lm_head(old_lm_head, new_num_tokens, **kwargs)
+        return super()._get_resized_lm_head(old_lm_head, new_num_tokens, *args, **kwargs)
 
     def _project(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if isinstance(self.lm_head, CsanOutputProjection):
             return self.lm_head(hidden_states, self.final_logits_bias)
-        return (
-            self.lm_head(hidden_states) + self.final_logits_bias
-        )  # replaced by the user or by an adapter
+        # Replaced by the user or by an adapter
+        return self.lm_head(hidden_states) + self.final_logits_bias
 
     def make_cache(self, num_beams: int) -> Cache:
-        """See `Seq2SeqHead`: a decoder layer with a window keeps no more than that."""
+        """See `Seq2SeqForGeneration`; a decoder layer with a window keeps no more than that."""
         return make_decoder_cache(self.model.decoder.layers, num_beams)
 
 

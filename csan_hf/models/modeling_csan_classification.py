@@ -19,7 +19,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_csan import CsanConfig
-from .modeling_csan import CsanEmbeddings, CsanEncoder, CsanPreTrainedModel, CsanScaledWordEmbedding
+from .modeling_csan import CsanBaseModel, CsanPreTrainedModel
 from .seq2seq_model import count_labels, known_keywords
 
 
@@ -38,12 +38,22 @@ def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     return (total / real.sum(dim=1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
 
 
-class CsanEncoderModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
+_HEADS = "modeling_csan_classification"
+_AUTO_MAP = {
+    **CsanPreTrainedModel.auto_map,
+    "AutoModelForSequenceClassification": f"{_HEADS}.CsanForSequenceClassification",
+    "AutoModelForTextEncoding": f"{_HEADS}.CsanEncoderModel",
+    "AutoModelForTokenClassification": f"{_HEADS}.CsanForTokenClassification",
+}
+
+
+class CsanEncoderModel(CsanBaseModel):
     """The encoder half of `CsanModel`, its weights under the same names."""
 
+    auto_map = _AUTO_MAP
     translates = False
     # What a checkpoint with a decoder holds beyond the encoder
-    _keys_to_ignore_on_load_unexpected = [
+    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012
         r"^(model\.)?decoder\.",
         r"^lm_head\.",
         r"^final_logits_bias$",
@@ -51,9 +61,6 @@ class CsanEncoderModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[ove
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        if config.share_encoder_decoder_embeddings:
-            self.shared: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
-        self.encoder = CsanEncoder(config)
         self.post_init()
 
     @can_return_tuple
@@ -70,8 +77,9 @@ class CsanEncoderModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[ove
 
 
 class _CsanClassifier(CsanPreTrainedModel):
-    """What both heads share: encoder, dropout and a linear layer `score`."""
+    """Base of both heads: encoder, dropout and a linear layer `score`."""
 
+    auto_map = _AUTO_MAP
     translates = False
     output_class: ClassVar[type[ModelOutput]]
 

@@ -16,13 +16,11 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import can_return_tuple
 
 from .canvas import Canvas, rows_before_padding, rows_with_labels, words_to_explain
@@ -39,8 +37,8 @@ from .grid_norm import GridBatchNorm
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .residual_block import DepthwiseConvolution, ResidualBlock
 from .seq2seq_model import (
-    Seq2SeqEmbeddings,
-    Seq2SeqHead,
+    Seq2SeqForGeneration,
+    Seq2SeqModel,
     Seq2SeqPreTrained,
     known_keywords,
     takes_past_key_values,
@@ -290,7 +288,7 @@ class PervasiveAttentionModelOutput(Seq2SeqModelOutput):
     grid: torch.Tensor | None = None
 
 
-class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
+class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
     """Weight initialisation, tying and the names that the library looks for."""
 
     config: PervasiveAttentionConfig
@@ -365,14 +363,9 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         `prefix` stands before the names of the inputs in messages.
         """
         own: Any = self  # an encoder or a decoder
-        names = f"{prefix}input_ids", f"{prefix}inputs_embeds"
-        embeddings = embed(own.embed_tokens, input_ids, inputs_embeds, names)
+        embeddings = embed(own.embed_tokens, input_ids, inputs_embeds, prefix)
         batch, length = embeddings.shape[:2]
-        real = (
-            None
-            if mask is None
-            else padding_mask(mask, batch, past + length, f"{prefix}attention_mask")
-        )
+        real = padding_mask(mask, batch, past + length, f"{prefix}attention_mask")
         scale = self.config.scale_embedding
         if scale:
             embeddings = math.sqrt(embeddings.shape[-1]) * embeddings
@@ -574,11 +567,9 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
                 "([batch, length])."
             )
         check_as_many(source.shape[0], embeddings.shape[0])
-        source_mask = encoder_attention_mask
-        if source_mask is not None:
-            source_mask = padding_mask(
-                source_mask, source.shape[0], source.shape[1], "attention_mask"
-            )
+        source_mask = padding_mask(
+            encoder_attention_mask, source.shape[0], source.shape[1], "attention_mask"
+        )
         if target_mask is not None:
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
@@ -622,7 +613,7 @@ def _grid_cache(cache: Cache | None) -> GridCache | None:
     return cache
 
 
-class PervasiveAttentionModel(Seq2SeqEmbeddings, PervasiveAttentionPreTrainedModel):  # type: ignore[override]
+class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel, Seq2SeqModel):
     """The network without the output projection."""
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
@@ -638,8 +629,8 @@ class PervasiveAttentionModel(Seq2SeqEmbeddings, PervasiveAttentionPreTrainedMod
         return PervasiveAttentionModelOutput(**joined, grid=decoder_outputs.grid)
 
 
-class PervasiveAttentionForConditionalGeneration(  # type: ignore[misc, override]
-    Seq2SeqHead, PervasiveAttentionPreTrainedModel, GenerationMixin
+class PervasiveAttentionForConditionalGeneration(
+    PervasiveAttentionPreTrainedModel, Seq2SeqForGeneration
 ):
     """Pervasive Attention with the output projection, for translation."""
 

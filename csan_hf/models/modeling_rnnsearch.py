@@ -13,13 +13,11 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
-from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_rnnsearch import RnnSearchConfig
 from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, make_feature_cache
 from .layers import drop
-from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
+from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
 
 def call_lstm(lstm: nn.LSTM, inputs: torch.Tensor, state: tuple[torch.Tensor, ...] | None) -> Any:
@@ -111,7 +109,7 @@ class AlignmentModel(nn.Module):
         ), weights
 
 
-class RnnSearchPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
+class RnnSearchPreTrainedModel(Seq2SeqPreTrained):
     """Weight initialisation and the names that the library looks for."""
 
     config: RnnSearchConfig
@@ -138,7 +136,7 @@ class RnnSearchPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ign
                 init.uniform_(weight, -(module.hidden_size**-0.5), module.hidden_size**-0.5)
 
 
-class RnnSearchEncoder(FeatureEncoder, RnnSearchPreTrainedModel):  # type: ignore[override]
+class RnnSearchEncoder(RnnSearchPreTrainedModel, FeatureEncoder):
     """Embedding and one bi-directional LSTM."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
@@ -157,8 +155,8 @@ class RnnSearchEncoder(FeatureEncoder, RnnSearchPreTrainedModel):  # type: ignor
         return states, (embeddings, states)
 
 
-class RnnSearchDecoder(FeatureDecoder, RnnSearchPreTrainedModel):  # type: ignore[override]
-    """Embedding, one LSTM that starts from the encoder's last states, and attention on all of them."""
+class RnnSearchDecoder(RnnSearchPreTrainedModel, FeatureDecoder):
+    """Embedding, an LSTM that starts from the encoder's last states, attention on all states."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
         super().__init__(config)
@@ -224,7 +222,7 @@ class RnnSearchDecoder(FeatureDecoder, RnnSearchPreTrainedModel):  # type: ignor
         return tuple(part.unsqueeze(0).contiguous() for part in state.split(sizes, dim=-1))
 
 
-class RnnSearchModel(Seq2SeqEmbeddings, RnnSearchPreTrainedModel):  # type: ignore[override]
+class RnnSearchModel(RnnSearchPreTrainedModel, Seq2SeqModel):
     """Encoder and decoder without the output projection."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
@@ -236,9 +234,7 @@ class RnnSearchModel(Seq2SeqEmbeddings, RnnSearchPreTrainedModel):  # type: igno
         self.post_init()
 
 
-class RnnSearchForConditionalGeneration(  # type: ignore[misc, override]
-    Seq2SeqHead, RnnSearchPreTrainedModel, GenerationMixin
-):
+class RnnSearchForConditionalGeneration(RnnSearchPreTrainedModel, Seq2SeqForGeneration):
     """RNNsearch with the output projection, for translation."""
 
     def __init__(self, config: RnnSearchConfig) -> None:

@@ -116,8 +116,9 @@ def test_blocked_is_an_implementation_of_csan_alone() -> None:
     sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
     tokens = {"vocab_size": 9, "pad_token_id": 0, "decoder_start_token_id": 0}
     marian = MarianModel(MarianConfig(**sizes, **tokens, decoder_attention_heads=2))
-    with pytest.raises(ValueError, match="blocked"):
-        marian.set_attn_implementation("blocked")
+    marian.set_attn_implementation("blocked")
+    with pytest.raises(ValueError, match="is CSAN.s own; use .sdpa."):
+        marian(input_ids=torch.tensor([[1]]), decoder_input_ids=torch.tensor([[0]]))
 
 
 def test_beams_are_reordered_without_waiting_for_the_device() -> None:

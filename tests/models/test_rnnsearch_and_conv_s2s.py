@@ -177,6 +177,20 @@ def test_a_cache_of_a_fixed_size_is_refused(options):
     assert torch.equal(model.generate(torch.tensor(SOURCES[:1]), cache=cache, **settings), expected)
 
 
+@pytest.mark.parametrize(("kernel", "kept"), [(1, 1), (3, 2)])
+@torch.no_grad()
+def test_a_convolution_keeps_no_more_than_it_reads_again(kernel, kept):
+    """At least one, as the library's windows do."""
+    model = make({**CONVOLUTIONAL["k 3, 2 + 2"], "kernel_size": kernel})
+    source, target = torch.tensor([SOURCES[0]]), torch.tensor([TARGETS[0]])
+    cache = model.make_cache(num_beams=1)
+    for step in target.split(1, dim=1):
+        model(source, decoder_input_ids=step, cache=cache)
+    assert cache.get_seq_length() == target.shape[1]
+    sizes = {layer.keys.shape[2:].numel() for layer in cache.self_attention_cache.layers}
+    assert sizes == {kept * model.config.hidden_size}
+
+
 def test_checkpointed_layers_keep_nothing_in_a_cache():
     """Computed again in the backward pass, a layer would find its own inputs there."""
     source, gradients = torch.tensor(SOURCES[:1]), []
