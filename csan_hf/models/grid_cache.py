@@ -75,9 +75,10 @@ class GridCache(DynamicCache):
 
     def last(self) -> torch.Tensor | None:
         """The sums [B, L · J · channels] after the last row; None before any row and for k = 1."""
-        if not self._rows.is_initialized or self._rows.keys.numel() == 0:
+        keys = self._rows.keys
+        if not self._rows.is_initialized or keys is None or keys.numel() == 0:
             return None
-        return self._rows.keys[:, 0, -1]
+        return keys[:, 0, -1]
 
     def keep(self, sums: torch.Tensor, skipped: int) -> None:
         """Keep the sums [B, I, L, J, channels] after new rows, with `skipped` rows above them."""

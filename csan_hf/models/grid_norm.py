@@ -222,10 +222,10 @@ class GridBatchNorm(_BatchNorm):
         if part.start == 0 and is_new:
             self.num_batches_tracked.add_(1)
         momentum = 0.0
-        if is_new:
+        if is_new and self.momentum is not None:
             momentum = self.momentum
-            if momentum is None:
-                momentum = 1.0 / float(self.num_batches_tracked)
+        elif is_new:
+            momentum = 1.0 / float(self.num_batches_tracked)
         if not _is_differentiated():
             cells = cells.detach()  # the hand-written backward pass has the whole gradient
             if real is None and self.process_group is None:
