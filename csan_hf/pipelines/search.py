@@ -64,9 +64,9 @@ def search(
     keeps a `streamer` and the `tokenizer` of `stop_strings` from a loop that it is given: leave
     this one out for them.
 
-    Stopping criteria by row differ in this: a sentence that is done is padding from there on, in
-    what the criteria see of it, too, and in greedy search without an end of sentence it is tokens
-    0, where the library goes on with it until all are done.
+    Under stopping criteria by row two things differ from the library. In beam search the criteria
+    see padding where a sentence is done, and not its beams, which the library still extends. Greedy
+    search of a model without an end of sentence gives token 0 there, and not further tokens.
 
     Returns:
         Tokens [B · returned sequences, T], or what the library's loop returns.
