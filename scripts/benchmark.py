@@ -11,8 +11,8 @@ it (CPU), or the peak of the allocator (CUDA).
 
     python scripts/benchmark.py                    # the table of the README
     python scripts/benchmark.py --size base --dtype bfloat16 --device cuda
-    OMP_NUM_THREADS=1 python scripts/benchmark.py --backends    # the backends of local attention (backend_grid.py)
-    python scripts/benchmark.py --engines          # torch, ONNX Runtime and CTranslate2 (engines.py)
+    OMP_NUM_THREADS=1 python scripts/benchmark.py --backends    # backend_grid.py
+    python scripts/benchmark.py --engines          # torch, ONNX Runtime, CTranslate2: engines.py
 """
 
 import argparse

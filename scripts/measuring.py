@@ -14,7 +14,7 @@ Step = Callable[[], object]
 
 
 def machine(device: str) -> str:
-    """The device, its threads and torch's version, for the line that says what was measured where."""
+    """The device, its threads and torch's version, for the line above a table."""
     where = f"CPU, {torch.get_num_threads()} threads"
     if device == "cuda":
         where = torch.cuda.get_device_name()
