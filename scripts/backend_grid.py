@@ -9,8 +9,9 @@ clock's), the least of the rounds; compare them with one thread."""
 
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,9 +22,13 @@ from csan_hf.models.backends import BACKENDS, cannot_run, fastest_backend, run
 from csan_hf.models.distances import RelativePositionTerm
 from csan_hf.models.gaussian import GaussianTerm
 
-LENGTHS, WINDOWS, AREAS = (25, 64, 128, 512, 2048, 8192), (11, 129, None), (1, 3)
+LENGTHS = (25, 64, 128, 512, 2048, 8192)
+WINDOWS = (11, 129, None)
+AREAS = (1, 3)
 TERMS = ("none", "gaussian", "rel_pos", "both")
-HEADS, HEAD_WIDTH, TOKENS = 4, 64, 1024
+HEADS = 4
+HEAD_WIDTH = 64
+TOKENS = 1024
 _SLOW = 3.0
 _LONGEST_WITHOUT_WINDOW = 2048
 
@@ -71,34 +76,29 @@ def print_grid(
     print(f"{describe(device, dtype)}\n")
     print("| length | window | area | terms | pass | chosen | ms | chosen / best | others, ms |")
     print("| ---: | ---: | ---: | --- | --- | --- | ---: | ---: | --- |")
-    found: list[dict[str, Any]] = []
-    slow: dict[tuple, set[str]] = {}
+    table: list[dict[str, Any]] = []
+    slow: dict[Row, set[str]] = defaultdict(set)
     for row in rows(only):
-        kind = (row.window, row.area, row.terms, row.backward)
-        chosen, times = measure(
-            row, device, getattr(torch, dtype), rounds, slow.setdefault(kind, set())
-        )
+        slow_backends = slow[replace(row, length=0)]
+        chosen, times = measure(row, device, getattr(torch, dtype), rounds, slow_backends)
         best = min(times.values())
-        slow[kind] |= {
-            name for name, taken in times.items() if taken > _SLOW * best and name != chosen
-        }
-        others = ", ".join(
-            f"{name} {1e3 * taken:.2f}" for name, taken in times.items() if name != chosen
-        )
+        beside = {name: seconds for name, seconds in times.items() if name != chosen}
+        slow_backends |= {name for name, seconds in beside.items() if seconds > _SLOW * best}
+        others = ", ".join(f"{name} {1e3 * seconds:.2f}" for name, seconds in beside.items())
         ratio = times[chosen] / best
         print(
             f"| {row.named()} | {chosen} | {1e3 * times[chosen]:.2f} | {ratio:.2f} | "
             f"{others or '-'} |",
             flush=True,
         )
-        found.append({"row": row.named(), "chosen": chosen, "ratio": ratio, "seconds": times})
-    worst = max(found, key=lambda entry: entry["ratio"])
-    above = sum(entry["ratio"] > 1.1 for entry in found)
+        table.append({"row": row.named(), "chosen": chosen, "ratio": ratio, "seconds": times})
+    worst = max(table, key=lambda entry: entry["ratio"])
+    above = sum(entry["ratio"] > 1.1 for entry in table)
     print(
-        f"\n{len(found)} rows; {above} above 1.10; the worst is {worst['ratio']:.2f}: "
+        f"\n{len(table)} rows; {above} above 1.10; the worst is {worst['ratio']:.2f}: "
         f"{worst['row']}"
     )
-    return found
+    return table
 
 
 def measure(
@@ -139,22 +139,32 @@ def make_row(row: Row, device: str, dtype: torch.dtype) -> tuple[AttentionCall, 
 
     # As the projections give them: [B, T, H, D], heads and positions changed over
     parts = [leaf(batch, row.length, HEADS, HEAD_WIDTH, scale=2, shift=-1) for _ in range(3)]
-    leaves, terms = list(parts), []
+    leaves = list(parts)
+    terms: list[Any] = []
     if row.terms in ("gaussian", "both"):
         center = leaf(batch, HEADS, row.length, scale=row.length, exact=True)
         width = leaf(batch, HEADS, row.length, scale=row.length, shift=1, exact=True)
         terms.append(GaussianTerm(center, width))
         leaves += [center, width]
     if row.terms in ("rel_pos", "both"):
-        energies, values = leaf(batch, HEADS, row.length, 33, exact=True), leaf(33, HEAD_WIDTH)
+        energies = leaf(batch, HEADS, row.length, 33, exact=True)
+        values = leaf(33, HEAD_WIDTH)
         terms.append(RelativePositionTerm(energies, values))
         leaves += [energies, values]
     lengths = torch.randint(4 * row.length // 5, row.length + 1, (batch, 1), generator=generator)
     lengths[0] = row.length
     padding = (torch.arange(row.length) < lengths).to(device) if batch > 1 else None
     query, key, value = (part.transpose(1, 2) for part in parts)
-    area = KeyArea(row.window, row.area)
-    return AttentionCall(query, key, value, area, HEAD_WIDTH**-0.5, padding, terms=terms), leaves
+    call = AttentionCall(
+        query,
+        key,
+        value,
+        area=KeyArea(row.window, row.area),
+        scale=HEAD_WIDTH**-0.5,
+        key_padding_mask=padding,
+        terms=terms,
+    )
+    return call, leaves
 
 
 def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
@@ -165,13 +175,13 @@ def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
         outputs = [run(call, name).float() for name in names]
     tolerance = 1e-4 if call.query.dtype == torch.float32 else 3e-2
     for name, output in zip(names, outputs, strict=True):
-        if not (difference := (output - outputs[0]).abs().max().item()) <= tolerance:
+        difference = (output - outputs[0]).abs().max().item()
+        if not difference <= tolerance:
             raise ValueError(f"{row.named()}: {name} and {names[0]} differ by {difference:.1e}.")
 
 
 def _step(call: AttentionCall, leaves: list[torch.Tensor], name: str, backward: bool) -> None:
-    output = run(
-        call, name
-    )  # the masks are shared with the call before, as with the layer before in a model
+    # The masks are shared with the call before, as with the layer before in a model
+    output = run(call, name)
     if backward:
         torch.autograd.grad(output, leaves, torch.ones_like(output))

@@ -11,8 +11,8 @@ it (CPU), or the peak of the allocator (CUDA).
 
     python scripts/benchmark.py                    # the table of the README
     python scripts/benchmark.py --size base --dtype bfloat16 --device cuda
-    OMP_NUM_THREADS=1 python scripts/benchmark.py --backends    # the backends of local attention (backend_grid.py)
-    python scripts/benchmark.py --engines          # torch, ONNX Runtime and CTranslate2 (engines.py)
+    OMP_NUM_THREADS=1 python scripts/benchmark.py --backends    # backend_grid.py
+    python scripts/benchmark.py --engines          # torch, ONNX Runtime, CTranslate2: engines.py
 """
 
 import argparse
@@ -24,7 +24,14 @@ from pathlib import Path
 import backend_grid
 import engines
 import torch
-from measuring import last_number_printed_by, machine, peak_memory_of, seconds_of
+from measuring import (
+    last_number_printed_by,
+    machine,
+    peak_memory_of,
+    seconds_in_turn,
+    seconds_of,
+    speed_ratio,
+)
 from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
@@ -84,6 +91,7 @@ def main(arguments: list[str]) -> None:
     )
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
+    setting = describe(args)
     if args.memory_of:
         name, workload = args.memory_of
         print(peak_memory_of(make_step(build(name, args), workload, args), args.device))
@@ -92,13 +100,12 @@ def main(arguments: list[str]) -> None:
         setting = backend_grid.describe(args.device, args.dtype)
         rows = backend_grid.print_grid(args.device, args.dtype, args.rounds, args.only)
     elif args.engines:
-        setting = describe(args)
         rows = engines.print_engines(
             lambda name: build(name, args), args.rounds, args.threads, args.only
         )
     else:
         check_models(args)
-        setting, rows = describe(args), print_workloads(args)
+        rows = print_workloads(args)
     if args.output:
         write_json(args.output, {"setting": setting, "rows": rows})
 
@@ -128,9 +135,11 @@ def print_workloads(args: argparse.Namespace) -> list[dict]:
 def describe(args: argparse.Namespace) -> str:
     """One line on what was measured where."""
     size = SIZES[args.size]
-    shape = f"d {size['d_model']}, {size['layers']}+{size['layers']} layers, {size['heads']} heads"
-    shape = f"{shape}, feed-forward {size['ffn']}, vocabulary {size['vocab']}"
-    return f"{shape}; {args.dtype}; {machine(args.device)}"
+    return (
+        f"d {size['d_model']}, {size['layers']}+{size['layers']} layers, {size['heads']} heads, "
+        f"feed-forward {size['ffn']}, vocabulary {size['vocab']}; {args.dtype}; "
+        f"{machine(args.device)}"
+    )
 
 
 def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
@@ -138,31 +147,26 @@ def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
     size = SIZES[args.size]
     sides = {"layers": "layers", "attention_heads": "heads", "ffn_dim": "ffn"}
     shared = {
-        f"{side}_{field}": size[key]
-        for side in ("encoder", "decoder")
-        for field, key in sides.items()
-    }
-    shared |= {
         "vocab_size": size["vocab"],
         "d_model": size["d_model"],
         "max_position_embeddings": 2048,
-    }
-    shared |= {
         "activation_function": "relu",
         "scale_embedding": True,
         "dropout": 0.1,
         "forced_eos_token_id": None,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
     }
-    shared |= {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    for field, key in sides.items():
+        shared[f"encoder_{field}"] = size[key]
+        shared[f"decoder_{field}"] = size[key]
     torch.manual_seed(0)
     marian = MarianMTModel(MarianConfig(**shared))
     if name == "MarianMTModel":
         return marian.to(args.device)
     model = CsanForConditionalGeneration(CsanConfig(**shared, **LOCALITIES[name]))
-    weights = {
-        key: value for key, value in marian.state_dict().items() if "embed_positions" not in key
-    }
-    model.load_state_dict(weights)
+    model.load_state_dict(marian.state_dict(), strict=False)  # positions are made, not loaded
     return model.to(args.device)
 
 
@@ -217,79 +221,62 @@ def make_step(
             # Exactly 25 tokens each: no model gains by stopping early.
             model.generate(**source, num_beams=5, min_new_tokens=25, max_new_tokens=25)
 
-    return {
+    steps = {
         "train": train,
         "encoder": encode,
         "encoder-train": train_encoder,
         "generate": generate,
-    }[kind]
+    }
+    return steps[kind]
 
 
 def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
     """Rows of the table for one workload, Marian's first."""
     names = ["MarianMTModel", *LOCALITIES]
     steps = {name: make_step(build(name, args), workload, args) for name in names}
-    for step in steps.values():
-        step()  # warm-up
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(args.rounds):
-        for name, step in steps.items():
-            times[name].append(seconds_of(step, args.device))
-    rows = []
-    for name in names:
-        ratios = [
-            marian / own for marian, own in zip(times["MarianMTModel"], times[name], strict=True)
-        ]
-        memory = None if args.no_memory else memory_of(name, workload, args)
-        seconds, speed = statistics.median(times[name]), statistics.median(ratios)
-        row = {
+    times = seconds_in_turn(steps, args.rounds, lambda step: seconds_of(step, args.device))
+    return [
+        {
             "workload": workload,
             "model": name,
-            "seconds": seconds,
-            "speed": speed,
-            "memory_mib": memory,
+            "seconds": statistics.median(seconds),
+            "speed": speed_ratio(times["MarianMTModel"], seconds),
+            "memory_mib": None if args.no_memory else memory_of(name, workload, args),
         }
-        rows.append(row)
-    return rows
+        for name, seconds in times.items()
+    ]
 
 
 def memory_of(name: str, workload: str, args: argparse.Namespace) -> float:
     """Peak memory of one step in a fresh process, in MiB."""
-    command = [
-        "--size",
-        args.size,
-        "--dtype",
-        args.dtype,
-        "--device",
-        args.device,
-        "--memory-of",
-        name,
-        workload,
-    ]
-    return last_number_printed_by(__file__, command)
+    options = [f"--size={args.size}", f"--dtype={args.dtype}", f"--device={args.device}"]
+    return last_number_printed_by(__file__, [*options, "--memory-of", name, workload])
 
 
 @torch.no_grad()
 def check_models(args: argparse.Namespace) -> None:
     """Exit with an error unless the models compute what they should."""
+
+    def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
+        return (logits - expected).abs().max().item()
+
     batch = make_batch(6, 25, args)
     expected = build("MarianMTModel", args).eval()(**batch).logits
     plain = build("CSAN, locality off", args).eval()(**batch).logits
-    differences = {"CSAN, locality off, against Marian": (plain - expected).abs().max().item()}
+    differences = {"CSAN, locality off, against Marian": difference(plain, expected)}
     for length in (25, 200):
         batch = make_batch(2, length, args)
         for name in list(LOCALITIES)[1:]:
             model = build(name, args).eval()
             fast = model(**batch).logits
             model.set_attn_implementation("eager")
-            differences[f"{name}, {length} tokens, against eager"] = (
-                (fast - model(**batch).logits).abs().max().item()
-            )
-    for name, difference in differences.items():
-        print(f"check: {name}: largest difference of a logit {difference:.1e}")
-        if not difference < 1e-4:
+            eager = model(**batch).logits
+            differences[f"{name}, {length} tokens, against eager"] = difference(fast, eager)
+    for name, largest in differences.items():
+        print(f"check: {name}: largest difference of a logit {largest:.1e}")
+        if not largest < 1e-4:
             sys.exit(
-                f"error: {name}: logits differ by {difference}; a benchmark of wrong results is "
+                f"error: {name}: logits differ by {largest}; a benchmark of wrong results is "
                 "worth nothing."
             )
 

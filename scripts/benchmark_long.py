@@ -17,9 +17,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from measuring import last_number_printed_by, machine, peak_memory_of
+from measuring import (
+    Step,
+    last_number_printed_by,
+    machine,
+    peak_memory_of,
+    seconds_in_turn,
+    speed_ratio,
+)
 from torch import nn
 from transformers import (
     LEDConfig,
@@ -50,46 +58,59 @@ def encoder(name: str, window: int, length: int) -> nn.Module:
     """The encoder of that name, without dropout."""
     torch.manual_seed(0)
     if name == "LED":
-        sizes = {
-            "vocab_size": VOCABULARY,
-            "d_model": D_MODEL,
-            "encoder_layers": LAYERS,
-            "encoder_ffn_dim": FFN,
-        }
-        places = {
-            "max_encoder_position_embeddings": length,
-            "attention_window": window - 1,
-            "dropout": 0.0,
-        }
-        return LEDEncoder(
-            LEDConfig(**sizes, **places, encoder_attention_heads=HEADS, attention_dropout=0.0)
+        led = LEDConfig(
+            vocab_size=VOCABULARY,
+            d_model=D_MODEL,
+            encoder_layers=LAYERS,
+            encoder_attention_heads=HEADS,
+            encoder_ffn_dim=FFN,
+            max_encoder_position_embeddings=length,
+            attention_window=window - 1,
+            dropout=0.0,
+            attention_dropout=0.0,
         )
+        return LEDEncoder(led)
     if name == "LongT5 (local)":
-        sizes = {
-            "vocab_size": VOCABULARY,
-            "d_model": D_MODEL,
-            "d_kv": D_MODEL // HEADS,
-            "d_ff": FFN,
-        }
-        layers = {"num_layers": LAYERS, "num_heads": HEADS, "dropout_rate": 0.0}
-        return LongT5EncoderModel(LongT5Config(**sizes, **layers, local_radius=(window - 1) // 2))
-    is_full = name == "full attention"
-    locality = {
-        "local_window": None if is_full else window,
-        "head_area": 3 if name.startswith("2D") else 1,
-    }
-    return CsanForConditionalGeneration(
-        config(dropout=0.0, max_position_embeddings=length, **locality)
-    ).get_encoder()
+        long_t5 = LongT5Config(
+            vocab_size=VOCABULARY,
+            d_model=D_MODEL,
+            d_kv=D_MODEL // HEADS,
+            d_ff=FFN,
+            num_layers=LAYERS,
+            num_heads=HEADS,
+            dropout_rate=0.0,
+            local_radius=(window - 1) // 2,
+        )
+        return LongT5EncoderModel(long_t5)
+    csan = config(
+        dropout=0.0,
+        max_position_embeddings=length,
+        local_window=None if name == "full attention" else window,
+        head_area=3 if name.startswith("2D") else 1,
+    )
+    return CsanForConditionalGeneration(csan).get_encoder()
 
 
-def config(**fields: object) -> CsanConfig:
+def config(**fields: Any) -> CsanConfig:
     """A CSAN of the size."""
-    sides = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": FFN}
-    sizes = {
-        f"{side}_{field}": size for side in ("encoder", "decoder") for field, size in sides.items()
-    }
-    return CsanConfig(**{"vocab_size": VOCABULARY, "d_model": D_MODEL, **sizes, **fields})  # type: ignore[arg-type]
+    return CsanConfig(
+        vocab_size=VOCABULARY,
+        d_model=D_MODEL,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        encoder_ffn_dim=FFN,
+        decoder_ffn_dim=FFN,
+        **fields,
+    )
+
+
+def processor_seconds(step: Step) -> float:
+    """The processor's seconds of a step."""
+    start = time.process_time()
+    step()
+    return time.process_time() - start
 
 
 def make_step(model: nn.Module, length: int, backward: bool) -> Callable[[], None]:
@@ -115,22 +136,11 @@ def print_speeds(rounds: int, only: str) -> None:
             continue
         names = [name for name in MODELS if name != "full attention" or length <= 4096]
         steps = {name: make_step(encoder(name, window, length), length, backward) for name in names}
-        seconds: dict[str, list[float]] = {name: [] for name in names}
-        for turn in range(rounds + 1):
-            for name, step in steps.items():
-                start = time.process_time()
-                step()
-                seconds[name] += (
-                    [time.process_time() - start] if turn else []
-                )  # the first is a warm-up
-        ratios = {
-            name: statistics.median(
-                led / own for led, own in zip(seconds["LED"], seconds[name], strict=True)
-            )
-            for name in names
-        }
-        cells = " | ".join(f"{ratios[name]:.2f}" if name in ratios else "-" for name in MODELS[1:])
-        print(f"| {case} | {cells} |", flush=True)
+        times = seconds_in_turn(steps, rounds, processor_seconds)
+        cells = dict.fromkeys(MODELS[1:], "-")
+        for name in names[1:]:
+            cells[name] = f"{speed_ratio(times['LED'], times[name]):.2f}"
+        print(f"| {case} | {' | '.join(cells.values())} |", flush=True)
 
 
 def print_memory() -> None:
@@ -141,16 +151,16 @@ def print_memory() -> None:
     )
     print(f"| --- |{' ---: |' * len(MEMORY_LENGTHS)}")
     for name in MODELS:
-        if name != "full attention":
-            lengths = MEMORY_LENGTHS[: 2 if name == "LED" else None]
-            peaks = [
-                last_number_printed_by(__file__, ["--memory-of", name, str(length)])
-                for length in lengths
-            ]
-            cells = [f"{peak:,.0f}" for peak in peaks] + ["more than 24 GB"] * (
-                len(MEMORY_LENGTHS) - len(peaks)
-            )
-            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        if name == "full attention":
+            continue
+        cells = []
+        for length in MEMORY_LENGTHS:
+            if name == "LED" and length > 16384:
+                cells.append("more than 24 GB")
+                continue
+            peak = last_number_printed_by(__file__, ["--memory-of", name, str(length)])
+            cells.append(f"{peak:,.0f}")
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 @torch.no_grad()
@@ -158,25 +168,22 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
     """Prints the time of a token early and late in a long text, and what the cache holds at the
     end.
     """
-    locality = {
-        "decoder_locality": [{"window": window}] * LAYERS,
-        "local_window": None,
-        "head_area": 1,
-    }
-    full = {"local_window": None, "head_area": 1}
+    full: dict[str, Any] = {"local_window": None, "head_area": 1}
+    windows = config(**full, decoder_locality=[{"window": window}] * LAYERS)
+    mistral = MistralConfig(
+        hidden_size=D_MODEL,
+        intermediate_size=FFN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        vocab_size=VOCABULARY,
+        sliding_window=window // 2 + 1,
+    )
     source = torch.randint(4, VOCABULARY, (1, 128), generator=torch.Generator().manual_seed(1))
-    mistral: dict = {"hidden_size": D_MODEL, "intermediate_size": FFN, "num_hidden_layers": LAYERS}
-    mistral |= {
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
-        "vocab_size": VOCABULARY,
-    }
-    models = {
-        f"CSAN, decoder windows of {window}": CsanForConditionalGeneration(config(**locality)),
+    models: dict[str, Any] = {
+        f"CSAN, decoder windows of {window}": CsanForConditionalGeneration(windows),
         "CSAN, full decoder": CsanForConditionalGeneration(config(**full)),
-        f"Mistral, sliding window {window // 2 + 1}": MistralForCausalLM(
-            MistralConfig(**mistral, sliding_window=window // 2 + 1)
-        ),
+        f"Mistral, sliding window {window // 2 + 1}": MistralForCausalLM(mistral),
     }
     print(
         "\n| decoder | ms a token, 200 to 456 | ms a token, the last 256 | keys and values at the "
@@ -185,25 +192,25 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
     print("| --- | ---: | ---: | ---: |")
     for name, model in models.items():
         model.eval()
-        given: dict = {"input_ids": source}
+        inputs: dict[str, Any] = {}
+        key = "input_ids"
         if name.startswith("CSAN"):
-            given = {"encoder_outputs": model.get_encoder()(source)}
-        cache, token, seconds = None, torch.full((1, 1), 5), []
+            inputs = {"encoder_outputs": model.get_encoder()(source)}
+            key = "decoder_input_ids"
+        cache: Any = None
+        token = torch.full((1, 1), 5)
+        seconds = []
         for _ in range(tokens):
             start = time.process_time()
-            key = "decoder_input_ids" if name.startswith("CSAN") else "input_ids"
-            output = model(**{**given, key: token}, cache=cache, use_cache=True)
-            cache, token = output.cache, output.logits[:, -1:].argmax(dim=-1)
+            output = model(**inputs, **{key: token}, cache=cache, use_cache=True)
+            cache = output.cache
+            token = output.logits[:, -1:].argmax(dim=-1)
             seconds.append(time.process_time() - start)
         layers = getattr(cache, "self_attention_cache", cache).layers
-        held = (
-            sum(states.nbytes for layer in layers for states in (layer.keys, layer.values)) / 1024
-        )
-        early, late = (
-            statistics.mean(seconds[200:456]) * 1000,
-            statistics.mean(seconds[-256:]) * 1000,
-        )
-        print(f"| {name} | {early:.2f} | {late:.2f} | {held:,.0f} |", flush=True)
+        kib = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) / 1024
+        early = statistics.mean(seconds[200:456]) * 1000
+        late = statistics.mean(seconds[-256:]) * 1000
+        print(f"| {name} | {early:.2f} | {late:.2f} | {kib:,.0f} |", flush=True)
 
 
 @script()

@@ -18,13 +18,20 @@ import argparse
 import copy
 import statistics
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from measuring import last_number_printed_by, peak_memory_of, seconds_of
+from measuring import (
+    Step,
+    last_number_printed_by,
+    machine,
+    peak_memory_of,
+    seconds_in_turn,
+    seconds_of,
+    speed_ratio,
+)
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
@@ -32,18 +39,29 @@ from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGe
 from csan_hf.models.modeling_pervasive_attention import PervasiveAttentionDecoderOutput
 from csan_hf_cli import script
 
-# Name -> (straightforward, autocast to bf16, channels last, gradient checkpointing)
+
+class Variant(NamedTuple):
+    """A way to train."""
+
+    straightforward: bool = False
+    bf16: bool = False  # autocast
+    channels_last: bool = False  # of the straightforward network
+    checkpointing: bool = False
+
+
 VARIANTS = {
-    "straightforward, float32": (True, False, False, False),
-    "straightforward, bf16, channels last": (True, True, True, False),
-    "csan_hf, float32": (False, False, True, False),
-    "csan_hf, float32, checkpointing": (False, False, True, True),
-    "csan_hf, bf16": (False, True, True, False),
-    "csan_hf, bf16, checkpointing": (False, True, True, True),
+    "straightforward, float32": Variant(straightforward=True),
+    "straightforward, bf16, channels last": Variant(
+        straightforward=True, bf16=True, channels_last=True
+    ),
+    "csan_hf, float32": Variant(),
+    "csan_hf, float32, checkpointing": Variant(checkpointing=True),
+    "csan_hf, bf16": Variant(bf16=True),
+    "csan_hf, bf16, checkpointing": Variant(bf16=True, checkpointing=True),
 }
 VOCABULARY = 8000
 SIZES = ("num_layers", "growth_rate", "kernel_size")
-Steps = dict[str, Callable[[], Any]]
+Steps = dict[str, Step]
 
 
 class StraightforwardNetwork(nn.Module):
@@ -53,21 +71,26 @@ class StraightforwardNetwork(nn.Module):
 
     def __init__(self, decoder: nn.Module, channels_last: bool) -> None:
         super().__init__()
-        block, config = decoder.dense_block, decoder.config
+        block = decoder.dense_block
+        config = decoder.config
         self.config = config
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.halve = nn.Conv2d(decoder.input_projection.weight.shape[1], config.input_channels, 1)
         self.halve.weight.data = decoder.input_projection.weight.data[:, :, None, None].clone()
         self.halve.bias.data = decoder.input_projection.bias.data.clone()
-        self.norms1, self.convs1, self.norms2, self.convs2 = (nn.ModuleList() for _ in range(4))
-        kernel, bottleneck = config.kernel_size, config.bottleneck_factor * config.growth_rate
+        self.layers = nn.ModuleList()
+        kernel = config.kernel_size
         for layer in block.layers:
-            self.norms1.append(_plain_norm(layer.norm1, block.feature_norm))
-            self.convs1.append(_plain_conv(layer.conv1.weight[:, :, None, None]))
-            self.norms2.append(_plain_norm(layer.norm2, layer.norm2))
-            full = layer.conv2.weight.new_zeros(config.growth_rate, bottleneck, kernel, kernel)
-            full[:, :, : kernel // 2 + 1] = layer.conv2.weight.data
-            self.convs2.append(_plain_conv(full))
+            seen = layer.conv2.weight.data  # the rows of the kernel that do not look ahead
+            plain = nn.ModuleDict(
+                {
+                    "norm1": _plain_norm(layer.norm1, block.feature_norm),
+                    "conv1": _plain_conv(layer.conv1.weight[:, :, None, None]),
+                    "norm2": _plain_norm(layer.norm2, layer.norm2),
+                    "conv2": _plain_conv(F.pad(seen, (0, 0, 0, kernel - seen.shape[2]))),
+                }
+            )
+            self.layers.append(plain)
         self.register_buffer("mask", torch.ones(kernel, kernel))
         self.mask[kernel // 2 + 1 :] = 0
         self.transition_norm = _plain_norm(block.transition.norm, block.feature_norm)
@@ -80,12 +103,11 @@ class StraightforwardNetwork(nn.Module):
         columns = source.unsqueeze(1).expand(-1, target.shape[1], -1, -1)
         grid = torch.cat([rows, columns], dim=-1).permute(0, 3, 1, 2)
         features = self.halve(grid.contiguous(memory_format=self.memory_format))
-        for norm1, conv1, norm2, conv2 in zip(
-            self.norms1, self.convs1, self.norms2, self.convs2, strict=True
-        ):
-            inner = conv1(F.relu(norm1(features)))
-            kernel, padding = conv2.weight * self.mask, self.config.kernel_size // 2
-            new = F.conv2d(F.relu(norm2(inner)), kernel, padding=padding)
+        for layer in self.layers:
+            inner = layer["conv1"](F.relu(layer["norm1"](features)))
+            kernel = layer["conv2"].weight * self.mask
+            padding = self.config.kernel_size // 2
+            new = F.conv2d(F.relu(layer["norm2"](inner)), kernel, padding=padding)
             new = F.dropout(new, self.config.dropout, self.training)
             features = torch.cat([features, new], dim=1)
         features = self.transition(F.relu(self.transition_norm(features)))
@@ -101,7 +123,8 @@ def _plain_conv(weight: torch.Tensor) -> nn.Conv2d:
 def _plain_norm(affine: nn.Module, statistics_of: nn.Module) -> nn.BatchNorm2d:
     channels = affine.weight.shape[0]
     norm = nn.BatchNorm2d(channels, eps=statistics_of.eps, momentum=statistics_of.momentum)
-    norm.weight.data, norm.bias.data = affine.weight.data.clone(), affine.bias.data.clone()
+    norm.weight.data = affine.weight.data.clone()
+    norm.bias.data = affine.bias.data.clone()
     norm.running_mean.copy_(statistics_of.running_mean[:channels])
     norm.running_var.copy_(statistics_of.running_var[:channels])
     return norm
@@ -147,15 +170,8 @@ def main(arguments: list[str]) -> None:
         print(peak_memory_of(training_step(args.memory_of, args), args.device))
         return
     check(args)
-    where = (
-        torch.cuda.get_device_name()
-        if args.device == "cuda"
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
-    print(
-        f"\nL {args.num_layers}, g {args.growth_rate}, k {args.kernel_size}; {where}; torch "
-        f"{torch.__version__}\n"
-    )
+    sizes = f"L {args.num_layers}, g {args.growth_rate}, k {args.kernel_size}"
+    print(f"\n{sizes}; {machine(args.device)}\n")
     for part, (workload, make_steps) in PARTS.items():
         if args.only in (None, part):
             time_together(workload, make_steps(args), args, memory=part == "training")
@@ -189,19 +205,19 @@ def make_batch(pairs: int, args: argparse.Namespace) -> dict[str, torch.Tensor]:
     return {"input_ids": ids[0], "labels": ids[1]}
 
 
-def training_step(name: str, args: argparse.Namespace) -> Callable[[], None]:
+def training_step(name: str, args: argparse.Namespace) -> Step:
     """A function that makes one training step (without the optimiser's) of a variant."""
-    straightforward, bf16, channels_last, checkpointing = VARIANTS[name]
+    variant = VARIANTS[name]
     model = build(args)
-    if straightforward:
-        model = make_straightforward(model, channels_last)
-    if checkpointing:
+    if variant.straightforward:
+        model = make_straightforward(model, variant.channels_last)
+    if variant.checkpointing:
         model.gradient_checkpointing_enable()
     model.train()
     batch = make_batch(16, args)
 
     def step() -> None:
-        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=bf16):
+        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=variant.bf16):
             loss = model(**batch).loss
         loss.backward()
         model.zero_grad(set_to_none=True)
@@ -232,31 +248,32 @@ def evaluation_steps(args: argparse.Namespace) -> Steps:
 
 def beam_steps(args: argparse.Namespace) -> Steps:
     """Beam search of both implementations."""
-    models = {"csan_hf": build(args).eval()}
-    models = {"straightforward": make_straightforward(models["csan_hf"], False).eval(), **models}
+    ours = build(args).eval()
+    plain = make_straightforward(ours, False).eval()
     source = make_batch(4, args)["input_ids"]
 
-    def search(name: str, bf16: bool) -> None:
-        options = {
-            "num_beams": 5,
-            "min_new_tokens": 24,
-            "max_new_tokens": 24,
-            "use_cache": name == "csan_hf",
-        }
+    def search(model: nn.Module, bf16: bool) -> None:
         with torch.autocast(args.device, dtype=torch.bfloat16, enabled=bf16):
-            models[name].generate(source, **options)
+            model.generate(
+                source,
+                num_beams=5,
+                min_new_tokens=24,
+                max_new_tokens=24,
+                use_cache=model is ours,
+            )
 
-    types = {"float32": False, "bf16": True}
     return {
-        f"{name}, {kind}": partial(search, name, bf16)
-        for name in models
-        for kind, bf16 in types.items()
+        "straightforward, float32": partial(search, plain, bf16=False),
+        "straightforward, bf16": partial(search, plain, bf16=True),
+        "csan_hf, float32": partial(search, ours, bf16=False),
+        "csan_hf, bf16": partial(search, ours, bf16=True),
     }
 
 
 def greedy_steps(args: argparse.Namespace) -> Steps:
     """Greedy decoding to several lengths: the cost of a token must not grow."""
-    generate, source = build(args).eval().generate, make_batch(4, args)["input_ids"]
+    generate = build(args).eval().generate
+    source = make_batch(4, args)["input_ids"]
     return {
         f"{count} new tokens": partial(generate, source, min_new_tokens=count, max_new_tokens=count)
         for count in (16, 64, 256)
@@ -274,57 +291,54 @@ PARTS = {
 def time_together(
     workload: str, steps: Steps, args: argparse.Namespace, memory: bool = False
 ) -> None:
-    """Time steps in turn, and print a table whose first line is the one that the others are
-    compared with.
-    """
-    for step in steps.values():
-        step()  # warm-up
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(args.rounds):
-        for name, step in steps.items():
-            times[name].append(seconds_of(step, args.device))
+    """Time steps in turn, and print a table with speeds relative to its first line."""
+    times = seconds_in_turn(steps, args.rounds, lambda step: seconds_of(step, args.device))
     first = times[next(iter(steps))]
     print(
         f"| {workload} | median s | speed × the first line | peak memory MiB |\n| --- | ---: | "
         "---: | ---: |"
     )
     for name, seconds in times.items():
-        speed = statistics.median(base / own for base, own in zip(first, seconds, strict=True))
         peak = f"{memory_of(name, args):,.0f}" if memory else "-"
-        print(f"| {name} | {statistics.median(seconds):.3f} | {speed:.2f} | {peak} |", flush=True)
+        print(
+            f"| {name} | {statistics.median(seconds):.3f} | {speed_ratio(first, seconds):.2f} | "
+            f"{peak} |",
+            flush=True,
+        )
     print()
 
 
 def memory_of(name: str, args: argparse.Namespace) -> float:
-    """Peak memory of one training step in a fresh process, in MiB: the median of three processes."""
+    """Peak memory of one training step in MiB, the median of three fresh processes."""
     sizes = [f"--{size.replace('_', '-')}={getattr(args, size)}" for size in SIZES]
     arguments = [*sizes, f"--device={args.device}", f"--memory-of={name}"]
     return statistics.median(last_number_printed_by(__file__, arguments) for _ in range(3))
 
 
 def check(args: argparse.Namespace) -> None:
-    """Exit with an error unless both implementations agree in logits, gradients and translations."""
-    ours = build(
-        args, dropout=0.0
-    ).double()  # in float32, rounding moves ReLUs and maxima of a deep network
-    models = ours, make_straightforward(ours, False)
+    """Exit with an error unless logits, gradients and translations agree."""
+    # In double precision: in float32, rounding moves ReLUs and maxima of a deep network
+    ours = build(args, dropout=0.0).double()
+    plain = make_straightforward(ours, False)
     batch = make_batch(2, args)
-    found = {}
+    differences = {}
     for mode in ("evaluation", "training"):
-        outputs = [model.train(mode == "training")(**batch) for model in models]
-        own, plain = (output.logits for output in outputs)
-        found[f"logits in {mode}"] = ((own - plain).abs().max() / plain.abs().max()).item()
-    for output in outputs:
-        output.loss.backward()
-    own, plain = (model.model.encoder.embed_tokens.weight.grad for model in models)
-    found["gradients"] = ((own - plain).norm() / plain.norm()).item()
+        output = ours.train(mode == "training")(**batch)
+        expected = plain.train(mode == "training")(**batch)
+        difference = (output.logits - expected.logits).abs().max()
+        differences[f"logits in {mode}"] = (difference / expected.logits.abs().max()).item()
+    output.loss.backward()
+    expected.loss.backward()
+    gradient, expected_gradient = (
+        model.model.encoder.embed_tokens.weight.grad for model in (ours, plain)
+    )
+    difference = (gradient - expected_gradient).norm()
+    differences["gradients"] = (difference / expected_gradient.norm()).item()
     options = {"num_beams": 5, "max_new_tokens": 12, "min_new_tokens": 12}
-    texts = [
-        model.eval().generate(batch["input_ids"], **options, use_cache=model is ours)
-        for model in models
-    ]
-    found["translations"] = float(not torch.equal(*texts))
-    for name, difference in found.items():
+    tokens = ours.eval().generate(batch["input_ids"], **options)
+    expected_tokens = plain.eval().generate(batch["input_ids"], **options, use_cache=False)
+    differences["translations"] = float(not torch.equal(tokens, expected_tokens))
+    for name, difference in differences.items():
         print(f"check: {name}: relative difference {difference:.1e}")
         if not difference < 1e-6:
             sys.exit(

@@ -1,6 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Engines that translate with one plain Transformer beside each other, and with a 2D-CSAN where
-they can.
+"""Engines that translate with a plain Transformer, and with a 2D-CSAN where they can, in one run.
 
 Every sentence has 25 tokens and every translation 24, with random weights. Each round runs every
 engine once, in turn; the table has the median over the rounds of the time of transformers' Marian
@@ -13,24 +12,29 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import machine, seconds_of
+from measuring import Step, machine, seconds_in_turn, seconds_of, speed_ratio
 from onnxruntime import SessionOptions
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from csan_hf.data import TokenizerPair
+from csan_hf.evaluation.translate import search_name
 from csan_hf.hub.onnx import export_onnx
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel
 from csan_hf.pipelines.search import search
 
-SOURCE, TARGET = 25, 24
-BATCHES, BEAMS = (1, 16, 64), (1, 5)
+SOURCE = 25  # tokens
+TARGET = 24
+BATCHES = (1, 16, 64)
+BEAMS = (1, 5)
 LEAST_SECONDS = 0.3  # a round repeats what takes less
+Run = Callable[[torch.Tensor, int], Any]
 
 
 class Engines:
@@ -44,21 +48,19 @@ class Engines:
 
     def __init__(self, build: Callable[[str], Any], threads: int, directory: Path) -> None:
         torch.set_num_threads(threads)
-        self.directory, self.threads = directory, threads
+        self.directory = directory
+        self.threads = threads
         self.marian = build("MarianMTModel").eval()
         self.models = {
             "CSAN": build("CSAN, locality off").eval(),
             "2D-CSAN": build("2D-CSAN (3×11)").eval(),
         }
-        for weight in (
-            each for model in (self.marian, *self.models.values()) for each in model.parameters()
-        ):
-            weight.data.mul_(4.0 if weight.dim() > 1 else 1.0)  # so that translations differ
         for model in (self.marian, *self.models.values()):
+            for weight in model.parameters():
+                weight.data.mul_(4.0 if weight.dim() > 1 else 1.0)  # so that translations differ
             model.final_logits_bias[:, model.config.eos_token_id] = -1e9  # and none ends early
-        self.vocabulary = [f"{number}" for number in range(self.marian.config.vocab_size)]
 
-    def runs(self) -> Iterator[tuple[str, Callable[[torch.Tensor, int], Any]]]:
+    def runs(self) -> Iterator[tuple[str, Run]]:
         """Names, and what translates sources [B, 25] with a number of beams."""
         yield "Marian, transformers", self._generate(self.marian, None)
         for name, model in self.models.items():
@@ -74,27 +76,24 @@ class Engines:
     def onnx(self, name: str, precision: str) -> Path:
         """The graphs of a model."""
         directory = self.directory / f"{name} {precision}"
-        return (
-            directory
-            if directory.exists()
-            else export_onnx(self.models[name], directory, precision=precision)
-        )
+        if not directory.exists():
+            export_onnx(self.models[name], directory, precision=precision)
+        return directory
 
     @staticmethod
-    def _generate(model: Any, loop: Any) -> Callable[[torch.Tensor, int], Any]:
-        given: Any = {"max_new_tokens": TARGET, "do_sample": False, "custom_generate": loop}
-        return lambda ids, beams: model.generate(ids, num_beams=beams, **given).tolist()
+    def _generate(model: Any, loop: Any) -> Run:
+        options = {"max_new_tokens": TARGET, "do_sample": False, "custom_generate": loop}
+        return lambda ids, beams: model.generate(ids, num_beams=beams, **options).tolist()
 
-    def _ctranslate2(self, precision: str) -> Callable[[torch.Tensor, int], Any]:
+    def _ctranslate2(self, precision: str) -> Run:
         import ctranslate2
 
         from csan_hf.hub.ctranslate2 import export_ctranslate2
 
         directory = self.directory / f"ctranslate2 {precision}"
         if not directory.exists():
-            words = Tokenizer(
-                WordLevel({word: number for number, word in enumerate(self.vocabulary)})
-            )
+            size = self.marian.config.vocab_size
+            words = Tokenizer(WordLevel({str(number): number for number in range(size)}))
             pair = TokenizerPair(*[PreTrainedTokenizerFast(tokenizer_object=words)] * 2)
             export_ctranslate2(
                 self.models["CSAN"], directory, tokenizers=pair, quantization=precision
@@ -102,14 +101,17 @@ class Engines:
         translator = ctranslate2.Translator(
             str(directory), intra_threads=self.threads, inter_threads=1
         )
-        given: Any = {"max_decoding_length": TARGET, "min_decoding_length": 0}
 
         def run(ids: torch.Tensor, beams: int) -> list[list[int]]:
-            tokens = [[self.vocabulary[number] for number in row] for row in ids.tolist()]
-            found = translator.translate_batch(
-                tokens, beam_size=beams, max_batch_size=len(tokens), **given
+            tokens = [list(map(str, row)) for row in ids.tolist()]
+            translations = translator.translate_batch(
+                tokens,
+                beam_size=beams,
+                max_batch_size=len(tokens),
+                max_decoding_length=TARGET,
+                min_decoding_length=0,
             )
-            return [[0, *map(int, each.hypotheses[0])] for each in found]
+            return [[0, *map(int, translation.hypotheses[0])] for translation in translations]
 
         return run
 
@@ -130,16 +132,13 @@ def print_engines(
             check(runs, sources(4))
             print(f"\n{machine('cpu')}; times Marian's speed (sentences a second)\n")
             columns = [(beams, batch) for beams in BEAMS for batch in BATCHES]
-            heads = [
-                f"{'greedy' if beams == 1 else f'beam {beams}'}, {batch}"
-                for beams, batch in columns
-            ]
+            heads = [f"{search_name(beams)}, {batch}" for beams, batch in columns]
             print("| engine | " + " | ".join(heads) + " |\n| --- |" + " ---: |" * len(heads))
-            found = [speeds(runs, sources(batch), beams, rounds) for beams, batch in columns]
+            measured = [speeds(runs, sources(batch), beams, rounds) for beams, batch in columns]
             for name in runs:
-                cells = [f"{column[name][0]:.2f} ({column[name][1]:,.0f})" for column in found]
+                figures = {head: column[name] for head, column in zip(heads, measured, strict=True)}
+                cells = [f"{speed:.2f} ({rate:,.0f})" for speed, rate in figures.values()]
                 print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-                figures = {head: column[name] for head, column in zip(heads, found, strict=True)}
                 rows.append(
                     {"engine": name, "threads": count, "speed and sentences a second": figures}
                 )
@@ -153,7 +152,7 @@ def sources(batch: int) -> torch.Tensor:
     return torch.randint(2, 8000, (batch, SOURCE), generator=torch.Generator().manual_seed(1))
 
 
-def check(runs: dict[str, Callable[[torch.Tensor, int], Any]], ids: torch.Tensor) -> None:
+def check(runs: dict[str, Run], ids: torch.Tensor) -> None:
     """Raises ValueError unless the engines in float32 give the tokens of transformers' loop."""
     for name, run in runs.items():
         exact = runs.get(f"{name.split(',')[0]}, transformers")
@@ -164,32 +163,20 @@ def check(runs: dict[str, Callable[[torch.Tensor, int], Any]], ids: torch.Tensor
 
 
 def speeds(
-    runs: dict, ids: torch.Tensor, beams: int, rounds: int
+    runs: dict[str, Run], ids: torch.Tensor, beams: int, rounds: int
 ) -> dict[str, tuple[float, float]]:
     """Of each engine the median speed, Marian's = 1, and sentences a second."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    repeats = max(
-        1,
-        int(
-            LEAST_SECONDS
-            / max(seconds_of(lambda: runs["Marian, transformers"](ids, beams), "cpu"), 1e-3)
-        ),
-    )
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            seconds = (
-                seconds_of(lambda run=run: [run(ids, beams) for _ in range(repeats)], "cpu")
-                / repeats
-            )
-            if number:  # the first warms up
-                times[name].append(seconds)
-    baseline = times["Marian, transformers"]
+    steps = {name: partial(run, ids, beams) for name, run in runs.items()}
+    baseline = "Marian, transformers"
+    repeats = int(LEAST_SECONDS / max(seconds_of(steps[baseline], "cpu"), 1e-3)) + 1
+
+    def seconds(step: Step) -> float:
+        return seconds_of(lambda: [step() for _ in range(repeats)], "cpu") / repeats
+
+    times = seconds_in_turn(steps, rounds, seconds)
     return {
-        name: (
-            statistics.median(one / two for one, two in zip(baseline, own, strict=True)),
-            len(ids) / statistics.median(own),
-        )
-        for name, own in times.items()
+        name: (speed_ratio(times[baseline], taken), len(ids) / statistics.median(taken))
+        for name, taken in times.items()
     }
 
 
@@ -197,35 +184,32 @@ def print_profile(engines: Engines) -> None:
     """Prints which operations take the time of 16 sentences, under torch's two loops and ONNX
     Runtime.
     """
-    ids, model = sources(16), engines.models["CSAN"]
+    ids = sources(16)
+    model = engines.models["CSAN"]
     print(
         "\nShare of operations, one thread, 16 sentences; the rest is Python and what is not "
         "listed\n"
     )
     for beams in BEAMS:
         for name, loop in (("transformers", None), ("csan_hf", search)):
-            run = engines._generate(model, loop)
-            run(ids, beams)
+            step = partial(engines._generate(model, loop), ids, beams)
+            step()
             with torch.profiler.profile(
                 activities=[torch.profiler.ProfilerActivity.CPU]
             ) as profile:
-                seconds = seconds_of(lambda run=run, beams=beams: run(ids, beams), "cpu")
-            spent = Counter(
-                {
-                    each.key.removeprefix("aten::"): each.self_cpu_time_total
-                    for each in profile.key_averages()
-                }
-            )
+                seconds = seconds_of(step, "cpu")
+            spent: Counter[str] = Counter()
+            for event in profile.key_averages():
+                spent[event.key.removeprefix("aten::")] = event.self_cpu_time_total
             _print_shares(f"torch, loop of {name}, beams {beams}", spent, seconds * 1e6)
         options = SessionOptions()
-        options.enable_profiling, options.intra_op_num_threads = True, 1
+        options.enable_profiling = True
+        options.intra_op_num_threads = 1
         options.profile_file_prefix = str(engines.directory / "profile")
         graph = OnnxTranslationModel.from_directory(
             engines.onnx("CSAN", "float32"), sess_options=options
         )
-        seconds = seconds_of(
-            lambda graph=graph, beams=beams: engines._generate(graph, search)(ids, beams), "cpu"
-        )
+        seconds = seconds_of(partial(engines._generate(graph, search), ids, beams), "cpu")
         spent = Counter()
         for session in (graph.encoder.session, graph._decoder):
             for event in json.loads(Path(session.end_profiling()).read_text()):

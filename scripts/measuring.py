@@ -1,26 +1,48 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the benchmark scripts share: the time and the peak memory of a step."""
+"""Time and peak memory of a step, for the benchmark scripts."""
 
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
+Step = Callable[[], object]
+
 
 def machine(device: str) -> str:
-    """The device, its threads and torch's version, for the line that says what was measured where."""
-    where = (
-        torch.cuda.get_device_name()
-        if device == "cuda"
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
+    """The device, its threads and torch's version, for the line above a table."""
+    where = f"CPU, {torch.get_num_threads()} threads"
+    if device == "cuda":
+        where = torch.cuda.get_device_name()
     return f"{where}; torch {torch.__version__}"
 
 
-def seconds_of(step: Callable[[], None], device: str) -> float:
+def seconds_in_turn(
+    steps: Mapping[str, Step], rounds: int, seconds: Callable[[Step], float]
+) -> dict[str, list[float]]:
+    """The seconds of every step in each round; all are made once before, untimed.
+
+    A round makes each step once, so that a noisy machine disturbs all alike.
+    """
+    for step in steps.values():
+        step()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            times[name].append(seconds(step))
+    return times
+
+
+def speed_ratio(baseline: Sequence[float], seconds: Sequence[float]) -> float:
+    """The median over the rounds of the baseline's time divided by another's (above 1 = faster)."""
+    return statistics.median(base / time for base, time in zip(baseline, seconds, strict=True))
+
+
+def seconds_of(step: Step, device: str) -> float:
     """Seconds of one step."""
     if device == "cuda":
         torch.cuda.synchronize()
@@ -31,7 +53,7 @@ def seconds_of(step: Callable[[], None], device: str) -> float:
     return time.perf_counter() - start
 
 
-def peak_memory_of(step: Callable[[], None], device: str) -> float:
+def peak_memory_of(step: Step, device: str) -> float:
     """MiB that one step needs at its peak, beside what was held before it.
 
     On a CPU it is the growth of the largest resident memory so far, hence for the first step of a

@@ -11,56 +11,67 @@ from pathlib import Path
 import numpy as np
 from onnxruntime import InferenceSession, SessionOptions
 
-directory, lines, options = (
-    Path(sys.argv[1]),
-    [line.strip() for line in sys.stdin],
-    SessionOptions(),
-)
+BATCH = 32
+
+directory = Path(sys.argv[1])
+words = [line.strip() for line in sys.stdin]
+options = SessionOptions()
 options.intra_op_num_threads = 1  # small graphs gain nothing from more
 encoder = InferenceSession(directory / "encoder_model.onnx", options)
 decoder = InferenceSession(directory / "decoder_model_merged.onnx", options)
-files = {
-    path.relative_to(directory).as_posix(): json.loads(path.read_bytes())
-    for path in directory.rglob("*.json")
-}
-source, config = files["tokenizer.json"], files["generation_config.json"]
-target, end, limit = (
-    files.get("target_tokenizer/tokenizer.json", source),
-    config["eos_token_id"],
-    config["max_length"],
-)
-ids, form, separator = (
-    source["model"]["vocab"],
-    source["normalizer"]["type"],
-    "" if target["decoder"] else " ",
-)
-phones = {
-    number: phone for phone, number in target["model"]["vocab"].items() if number > 2
-}  # no special ones
-words = [
-    [*(ids.get(each, ids["<unk>"]) for each in unicodedata.normalize(form, line)), ids["</s>"]]
-    for line in lines
-]
-found = np.full((len(lines), limit), end)
-order = np.argsort([*map(len, words)])
-for rows in (
-    order[start : start + 32] for start in range(0, len(lines), 32)
-):  # batches of similar lengths
-    batch = [words[row] + [ids["<pad>"]] * (len(words[rows[-1]]) - len(words[row])) for row in rows]
-    mask = np.not_equal(batch, ids["<pad>"]).astype(np.int64)
-    (states,) = encoder.run(None, {"input_ids": np.array(batch), "attention_mask": mask})
+
+config = json.loads((directory / "generation_config.json").read_bytes())
+source = target = json.loads((directory / "tokenizer.json").read_bytes())
+if (directory / "target_tokenizer").exists():
+    target = json.loads((directory / "target_tokenizer/tokenizer.json").read_bytes())
+letters = source["model"]["vocab"]
+phones = {number: phone for phone, number in target["model"]["vocab"].items()}
+separator = "" if target["decoder"] else " "
+end = config["eos_token_id"]
+limit = config["max_length"]
+
+
+def letter_ids(word: str) -> list[int]:
+    """The letters of a word and the end."""
+    normalized = unicodedata.normalize(source["normalizer"]["type"], word)
+    return [*(letters.get(letter, letters["<unk>"]) for letter in normalized), letters["</s>"]]
+
+
+def translate(batch: list[list[int]]) -> np.ndarray:
+    """Greedily, [words, limit] with the end after the last phone."""
+    longest = max(map(len, batch))
+    ids = np.array([row + [letters["<pad>"]] * (longest - len(row)) for row in batch])
+    mask = (ids != letters["<pad>"]).astype(np.int64)
+    (states,) = encoder.run(None, {"input_ids": ids, "attention_mask": mask})
     feeds = {"encoder_attention_mask": mask, "encoder_hidden_states": states}
-    for node in decoder.get_inputs()[3:]:  # the cache, of no position yet
-        sizes = (0 if isinstance(size, str) else size for size in node.shape[1:])
-        feeds[node.name] = np.zeros((len(rows), *sizes), np.float32)
-    feeds["input_ids"] = np.full((len(rows), 1), config["decoder_start_token_id"])
+    cache_inputs = decoder.get_inputs()[3:]
+    for node in cache_inputs:  # no position yet
+        sizes = [0 if isinstance(size, str) else size for size in node.shape[1:]]
+        feeds[node.name] = np.zeros((len(batch), *sizes), np.float32)
+    feeds["input_ids"] = np.full((len(batch), 1), config["decoder_start_token_id"])
+    translations = np.full((len(batch), limit), end)
+    unfinished = np.arange(len(batch))
     for step in range(limit - 1):
         logits, *cache = decoder.run(None, feeds)
-        found[rows, step] = logits[:, 0].argmax(-1)
-        feeds |= zip([*feeds][2:], [*cache, found[rows, step, None]], strict=True)
-        left = found[rows, step] != end
-        rows, feeds = rows[left], {name: tensor[left] for name, tensor in feeds.items()}
-        if not len(rows):
+        tokens = logits[:, 0].argmax(-1)
+        translations[unfinished, step] = tokens
+        feeds["input_ids"] = tokens[:, None]
+        for node, tensor in zip(cache_inputs, cache, strict=True):
+            feeds[node.name] = tensor
+        goes_on = tokens != end
+        unfinished = unfinished[goes_on]
+        if len(unfinished) == 0:
             break
-for line, row in zip(lines, found.tolist(), strict=True):
-    print(separator.join(phones[each] for each in row if line and each in phones))
+        feeds = {name: tensor[goes_on] for name, tensor in feeds.items()}
+    return translations
+
+
+ids_of_words = [letter_ids(word) for word in words]
+order = np.argsort([len(ids) for ids in ids_of_words])  # batches of similar lengths
+translations = np.full((len(words), limit), end)
+for start in range(0, len(words), BATCH):
+    rows = order[start : start + BATCH]
+    translations[rows] = translate([ids_of_words[row] for row in rows])
+for word, translation in zip(words, translations.tolist(), strict=True):
+    # The first numbers are special ones
+    print(separator.join(phones[number] for number in translation if word and number > 2))

@@ -106,6 +106,7 @@ def workplace(tmp_path_factory):
     for name in ("nllb", "runs/nllb-de-en"):  # the second: trainings are dry
         for part in multilingual.nllb(folder, encoder_layers=3):
             part.save_pretrained(folder / name)
+    (folder / "model_cards").symlink_to(ROOT / "model_cards")
     return folder
 
 

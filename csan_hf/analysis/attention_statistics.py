@@ -1,6 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the encoder's attention does over many sentences: how far it looks, how spread it is, what
-it has learned.
+"""The encoder's attention over many sentences: how far it looks, how spread it is, what it has
+learned.
 
 Everything is read from the model's own forward pass, so all terms of a layer's energies are
 included."""
@@ -8,8 +8,9 @@ included."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,18 +89,17 @@ def attention_statistics(
     entropy: Any = 0.0
     queries = 0
     model = evaluation_view(model)
-    model.set_attn_implementation(
-        "eager"
-    )  # the faster implementations never have the attention weights
+    # The faster implementations never have the attention weights
+    model.set_attn_implementation("eager")
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
         layers = model(**batch, **_start(model, batch), output_attentions=True).encoder_attentions
         if not layers or layers[0] is None:
             raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
         real = batch["attention_mask"].bool()
         seen = real[:, None, :, None] & real[:, None, None, :]
-        found = [_layer_statistics(weights, seen, distance) for weights in layers]
-        mass = mass + np.stack([sums for sums, _ in found])
-        entropy = entropy + np.stack([sums for _, sums in found])
+        statistics = [_layer_statistics(weights, seen, distance) for weights in layers]
+        mass = mass + np.stack([layer_mass for layer_mass, _ in statistics])
+        entropy = entropy + np.stack([layer_entropy for _, layer_entropy in statistics])
         queries += int(real.sum())
     return AttentionStatistics(mass / queries, entropy / queries, queries)
 
@@ -113,7 +113,8 @@ def _layer_statistics(
     away = (positions[None, :] - positions[:, None]).abs().clamp(max=distance + 1)
     cells = weights.sum(dim=0).flatten(1)  # [H, I J]
     sums = cells.new_zeros(len(cells), distance + 2).index_add_(1, away.flatten(), cells)
-    return sums.cpu().numpy(), -torch.xlogy(weights, weights).sum(dim=(0, 2, 3)).cpu().numpy()
+    entropies = -torch.xlogy(weights, weights).sum(dim=(0, 2, 3))
+    return sums.cpu().numpy(), entropies.cpu().numpy()
 
 
 @torch.inference_mode()
@@ -136,36 +137,37 @@ def learned_windows(
         The windows, or None where no layer has any.
     """
     model = evaluation_view(model)
-    found: dict[int, list[tuple[np.ndarray, ...]]] = {}
+    heads = _heads(model)
+    focuses: dict[int, list[tuple[np.ndarray, ...]]] = {}
     current: dict[str, torch.Tensor] = {}
 
-    def keep(layer: int) -> Callable[[Sequence[Any]], None]:
-        def observe(terms: Sequence[Any]) -> None:
-            for term in terms:
-                if hasattr(term, "center") and hasattr(term, "width"):
-                    found.setdefault(layer, []).append(
-                        _focus_of_real_queries(
-                            term.center, term.width, current["mask"], _heads(model)
-                        )
-                    )
+    def keep_focus(layer: int, terms: Sequence[Any]) -> None:
+        for term in terms:
+            if hasattr(term, "center") and hasattr(term, "width"):
+                focus = _focus_of_real_queries(term.center, term.width, current["mask"], heads)
+                focuses.setdefault(layer, []).append(focus)
 
-        return observe
-
-    for name, module in model.named_modules():
-        if getattr(module, "locality", None) is not None and (match := _LAYER.fullmatch(name)):
-            attention: Any = module
-            attention.observe_terms = keep(int(match[1]))  # of the view
+    for layer, attention in _encoder_attentions(model).items():
+        if getattr(attention, "locality", None) is not None:
+            attention.observe_terms = partial(keep_focus, layer)  # of the view
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
         current["mask"] = batch["attention_mask"].bool()
         model.get_encoder()(**batch)
-        if not found:
+        if not focuses:
             return None
-    columns = [
-        [np.concatenate(parts, axis=1) for parts in zip(*found[layer], strict=True)]
-        for layer in found
-    ]
-    widths, shares, offsets = (list(column) for column in zip(*columns, strict=True))
-    return LearnedWindows(list(found), widths, shares, offsets)
+    windows = LearnedWindows(layers=list(focuses), widths=[], shares=[], offsets=[])
+    for batches in focuses.values():
+        widths, shares, offsets = zip(*batches, strict=True)
+        windows.widths.append(np.concatenate(widths, axis=1))
+        windows.shares.append(np.concatenate(shares, axis=1))
+        windows.offsets.append(np.concatenate(offsets, axis=1))
+    return windows
+
+
+def _encoder_attentions(model: PreTrainedModel) -> dict[int, Any]:
+    """The encoder's self-attentions by layer."""
+    matches = ((_LAYER.fullmatch(name), module) for name, module in model.named_modules())
+    return {int(match[1]): module for match, module in matches if match}
 
 
 def _focus_of_real_queries(
@@ -202,23 +204,23 @@ def area_usage(
 
     Returns:
         For each encoder layer that attends by heads float64 [H, H]: row h is the share of head h's
-            attention on each
-        head s, the mean over all real queries; a row sums to 1. A head needs as many dimensions as
-        there are heads.
+            attention on each head s, the mean over all real queries; a row sums to 1. A head needs
+            as many dimensions as there are heads.
     """
-    model, heads = evaluation_view(model), _heads(model)
-    modules: dict[int, Any] = {
-        int(match[1]): module
-        for name, module in model.named_modules()
-        if (match := _LAYER.fullmatch(name)) and hasattr(module, "v_proj")
+    model = evaluation_view(model)
+    heads = _heads(model)
+    modules = {
+        layer: module
+        for layer, module in _encoder_attentions(model).items()
+        if hasattr(module, "v_proj")
     }
     calls: dict[int, tuple[Any, Any]] = {}
 
-    def keep_call(layer: int) -> Callable[..., None]:
-        return lambda module, arguments, options: calls.update({layer: (arguments, options)})
+    def keep_call(layer: int, module: nn.Module, arguments: Any, options: Any) -> None:
+        calls[layer] = (arguments, options)
 
-    kept = [
-        module.register_forward_pre_hook(keep_call(layer), with_kwargs=True)
+    hooks = [
+        module.register_forward_pre_hook(partial(keep_call, layer), with_kwargs=True)
         for layer, module in modules.items()
     ]
     usage = {layer: np.zeros((heads, heads)) for layer in modules}
@@ -227,13 +229,12 @@ def area_usage(
         mask = batch["attention_mask"].bool()
         queries += int(mask.sum())
         model.get_encoder()(**batch)
-        for layer, (arguments, options) in [*calls.items()]:
-            seen = [
-                _heads_seen(modules[layer], heads, mark, arguments, options) for mark in (1.0, 0.0)
-            ]
-            usage[layer] += (seen[0] - seen[1])[mask].sum(dim=0).double().cpu().numpy()
-    for handle in kept:
-        handle.remove()
+        for layer, call in list(calls.items()):
+            marked = _heads_seen(modules[layer], heads, 1.0, *call)
+            unmarked = _heads_seen(modules[layer], heads, 0.0, *call)
+            usage[layer] += (marked - unmarked)[mask].sum(dim=0).double().cpu().numpy()
+    for hook in hooks:
+        hook.remove()
     return {layer: sums / queries for layer, sums in usage.items()}
 
 
@@ -270,12 +271,8 @@ def _heads(model: PreTrainedModel) -> int:
 
 def _start(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns the shortest decoder input, as only the encoder is measured."""
-    start = model.config.decoder_start_token_id
-    return {
-        "decoder_input_ids": torch.full_like(
-            batch["input_ids"][:, :1], 0 if start is None else start
-        )
-    }
+    start = model.config.decoder_start_token_id or 0
+    return {"decoder_input_ids": torch.full_like(batch["input_ids"][:, :1], start)}
 
 
 def _batches(
@@ -299,7 +296,8 @@ def _batches(
                 and (fitting + 1) * len(texts[fitting]) ** 2 <= BATCH_CELLS
             ):
                 fitting += 1
-            part, texts = texts[:fitting], texts[fitting:]
+            part = texts[:fitting]
+            texts = texts[fitting:]
             encoded = tokenizers.source(
                 part, padding=True, padding_side="right", return_tensors="pt"
             )

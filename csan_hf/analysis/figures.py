@@ -31,26 +31,22 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 SYSTEMS = (
-    *(
-        "Transformer",
-        "1D-CSAN",
-        "2D-CSAN",
-        "BI_DIRECT",
-        "LOCAL_SOFT",
-        "REL_POS",
-        "NEIGHBOR",
-        "LOCAL_HARD",
-        "BLOCK",
-    ),
-    *(
-        "CNN",
-        "RNNsearch",
-        "ConvS2S",
-        "Pervasive Attention",
-        "Pervasive Attention (residual)",
-        "windows",
-        "long",
-    ),
+    "Transformer",
+    "1D-CSAN",
+    "2D-CSAN",
+    "BI_DIRECT",
+    "LOCAL_SOFT",
+    "REL_POS",
+    "NEIGHBOR",
+    "LOCAL_HARD",
+    "BLOCK",
+    "CNN",
+    "RNNsearch",
+    "ConvS2S",
+    "Pervasive Attention",
+    "Pervasive Attention (residual)",
+    "windows",
+    "long",
 )
 """Systems that have the same colour and marker in every picture; others get those that come after.
 """
@@ -79,9 +75,9 @@ def style_of(number: int) -> dict[str, Any]:
 
 
 def styles_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns colour and marker of each system, the same in every picture for those in `SYSTEMS`."""
-    others = [name for name in names if name not in SYSTEMS]
-    return {name: style_of([*SYSTEMS, *others].index(name)) for name in names}
+    """Returns colour and marker by system, the same in every picture for those in `SYSTEMS`."""
+    systems = list(dict.fromkeys([*SYSTEMS, *names]))
+    return {name: style_of(systems.index(name)) for name in names}
 
 
 def new_figure(
@@ -89,7 +85,7 @@ def new_figure(
     height: float = _HEIGHT,
     layout: Literal["constrained"] | None = "constrained",
 ) -> Figure:
-    """Makes a figure that needs no display, its size in inches; plot in it within `figure_style`."""
+    """Makes a figure that needs no display, in inches; plot in it within `figure_style`."""
     figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)  # no global state
     return figure
@@ -122,9 +118,8 @@ def save_figure(figure: Figure, path: Path | str, *, dpi: int = 150, margin: flo
         write_text(path, _svg(figure, path.stem))
         return
     with warnings.catch_warnings(), open_for_writing(path, binary=True) as file:
-        warnings.filterwarnings(
-            "ignore", message="Glyph .* missing from"
-        )  # `plot_heat_map` names them, once for all
+        # `plot_heat_map` names them, once for all
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(file, format="png", dpi=dpi, bbox_inches="tight", pad_inches=margin)
 
 
@@ -170,10 +165,10 @@ def _add_grid(axes: Any, axis: Literal["x", "y"] = "y") -> None:
 
 def share_heights(figures: Sequence[Figure]) -> None:
     """Gives figures of one kind the same range of heights, so that they can be compared."""
-    for same in zip(*(figure.axes for figure in figures), strict=True):
-        bounds = [axes.get_ylim() for axes in same]
-        for axes in same:
-            axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))
+    for alike in zip(*(figure.axes for figure in figures), strict=True):
+        lows, highs = zip(*(axes.get_ylim() for axes in alike), strict=True)
+        for axes in alike:
+            axes.set_ylim(min(lows), max(highs))
 
 
 def _add_legend(axes: Any, columns: int = 3) -> None:
@@ -193,29 +188,31 @@ def plot_scores_by_length(
 
     The groups are what `csan_hf.evaluation.score_by_length` returns for each system; bars show
     intervals, if any."""
+    interval = f"{metric.name}_interval"
     with _chart() as (figure, axes):
-        styles = styles_of(groups)
-        for number, (name, entries) in enumerate(groups.items()):
+        for number, (name, style) in enumerate(styles_of(groups).items()):
+            entries = groups[name]
             # Systems stand side by side, so that their bars can be told apart; groups are no
             # series, and no line joins
-            places = [
-                place + (number - (len(groups) - 1) / 2) * 0.7 / len(groups)
-                for place in range(len(entries))
-            ]
+            offset = (number - (len(groups) - 1) / 2) * 0.7 / len(groups)
+            places = np.arange(len(entries)) + offset
             scores = [entry[metric.name] for entry in entries]
-            style = {**styles[name], "linestyle": "none"}
+            style = {**style, "linestyle": "none"}
             axes.plot(places, scores, label=plain_label(name), markersize=5, **style)
-            if entries and (key := f"{metric.name}_interval") in entries[0]:
-                lows, highs = zip(*(entry[key] for entry in entries), strict=True)
+            if entries and interval in entries[0]:
+                lows, highs = zip(*(entry[interval] for entry in entries), strict=True)
                 axes.vlines(places, lows, highs, color=style["color"], linewidth=2, alpha=0.5)
-        bounds = [
-            dict.fromkeys((entry["shortest"], entry["longest"]))
-            for entry in next(iter(groups.values()))
-        ]
-        axes.set_xticks(range(len(bounds)), ["–".join(map(str, of_group)) for of_group in bounds])
+        labels = [_range_label(entry) for entry in next(iter(groups.values()))]
+        axes.set_xticks(range(len(labels)), labels)
         axes.set(xlabel="words in the source", ylabel=plain_label(metric.label))
         _add_legend_of_systems(axes, len(groups))
     return figure
+
+
+def _range_label(group: Mapping[str, Any]) -> str:
+    shortest = group["shortest"]
+    longest = group["longest"]
+    return f"{shortest}" if shortest == longest else f"{shortest}–{longest}"
 
 
 def plot_scores_by_joined(
@@ -230,7 +227,6 @@ def plot_scores_by_joined(
         trained: Most sentences joined in training, shaded.
     """
     with _chart(7.2, 4.2) as (figure, axes):
-        styles = styles_of(scores)
         axes.axvspan(0.8, trained + 0.2, color="0.5", alpha=0.15, linewidth=0)
         axes.text(
             trained,
@@ -240,27 +236,18 @@ def plot_scores_by_joined(
             ha="right",
             fontsize="small",
         )
-        for name, of_system in scores.items():
-            lengths, style = sorted(of_system), styles[name]
-            seeds = [of_system[length] for length in lengths]
-            axes.plot(
-                lengths,
-                [np.mean(row) for row in seeds],
-                label=plain_label(name),
-                markersize=5,
-                **style,
-            )
-            axes.fill_between(
-                lengths,
-                [min(row) for row in seeds],
-                [max(row) for row in seeds],
-                color=style["color"],
-                alpha=0.2,
-            )
+        lengths: set[int] = set()
+        for name, style in styles_of(scores).items():
+            joined, seeds = zip(*sorted(scores[name].items()), strict=True)
+            means = [np.mean(row) for row in seeds]
+            lows = [min(row) for row in seeds]
+            highs = [max(row) for row in seeds]
+            axes.plot(joined, means, label=plain_label(name), markersize=5, **style)
+            axes.fill_between(joined, lows, highs, color=style["color"], alpha=0.2)
+            lengths |= set(joined)
         axes.set_xscale("log")
         axes.minorticks_off()
-        lengths = sorted({length for of_system in scores.values() for length in of_system})
-        axes.set_xticks(lengths, list(map(str, lengths)))
+        axes.set_xticks(sorted(lengths), map(str, sorted(lengths)))
         axes.set(xlabel="sentences joined", ylabel=label)
         _add_legend_of_systems(axes, len(scores))
     return figure
@@ -318,8 +305,9 @@ def plot_differences(
     columns = [
         column
         for column in next(iter(rows.values()), {})
-        if any(row[column] for row in rows.values())
-    ] or [""]
+        if any(tests[column] for tests in rows.values())
+    ]
+    columns = columns or [""]
     across = min(len(columns), 4)
     down = ceil(len(columns) / across)
     with figure_style():
@@ -343,12 +331,11 @@ def plot_differences(
             axes.tick_params(labelbottom=True)
         panels[0].set_yticks(range(len(rows)), [plain_label(name) for name in rows])
         panels[0].set_ylim(max(len(rows), 1) - 0.5, -0.5)
-        better = (
-            "(better \N{RIGHTWARDS ARROW})"
-            if metric.greater_is_better
-            else "(\N{LEFTWARDS ARROW} better)"
-        )
-        label = f"{metric.label}, {search}, minus that of {plain_label(baseline)}, with 95% intervals {better}"
+        better = "(\N{LEFTWARDS ARROW} better)"
+        if metric.greater_is_better:
+            better = "(better \N{RIGHTWARDS ARROW})"
+        difference = f"{metric.label}, {search}, minus that of {plain_label(baseline)}"
+        label = f"{difference}, with 95% intervals {better}"
         figure.supxlabel(label, fontsize="medium")
     return figure
 
@@ -395,9 +382,8 @@ def plot_attention_entropy(statistics: AttentionStatistics) -> Figure:
             markeredgewidth=2,
             label="mean of the layer",
         )
-        spread = (
-            np.arange(statistics.entropy.shape[1]) - (statistics.entropy.shape[1] - 1) / 2
-        ) * 0.05
+        heads = statistics.entropy.shape[1]
+        spread = (np.arange(heads) - (heads - 1) / 2) * 0.05
         places = (layers[:, None] + spread).ravel()
         axes.scatter(places, statistics.entropy.ravel(), color=COLOURS[1], s=14, label="head")
         axes.set_xticks(layers)
@@ -417,15 +403,14 @@ def plot_learned_windows(windows: LearnedWindows) -> Figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
         for axes, values in ((upper, windows.widths), (lower, windows.offsets)):
             heads = len(values[0])
+            width = 0.8 / heads
             for head in range(heads):
                 colour = {"color": COLOURS[head % len(COLOURS)]}
+                offset = (head - (heads - 1) / 2) * width
                 axes.boxplot(
                     [layer[head] for layer in values],
-                    positions=[
-                        place + (head - (heads - 1) / 2) * 0.8 / heads
-                        for place in range(len(values))
-                    ],
-                    widths=0.8 * 0.8 / heads,
+                    positions=[place + offset for place in range(len(values))],
+                    widths=0.8 * width,
                     whis=(5, 95),
                     showfliers=False,
                     manage_ticks=False,

@@ -84,9 +84,8 @@ def _colours(matrix: np.ndarray) -> dict[str, Any]:
 
 def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequence[str]) -> None:
     size = min(max(_POINTS_PER_CELL * cell, _FONT_SIZE[0]), _FONT_SIZE[1])
-    step = ceil(
-        size / (_POINTS_PER_CELL * cell) - 1e-6
-    )  # labels that stand apart, where cells are too small for all
+    # Labels stand apart where cells are too small for all
+    step = ceil(size / (_POINTS_PER_CELL * cell) - 1e-6)
     # Signs of mathematics in a text ("$") are signs and not commands
     style: dict[str, Any] = {"fontsize": size, "family": families, "parse_math": False}
     slanted: dict[str, Any] = {
@@ -111,13 +110,11 @@ def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequen
 
 def _add_colour_bar(figure: Figure, image: Any, label: str) -> None:
     width, height = figure.get_size_inches()
-    length = min(
-        max(height, 2.5), 4.0
-    )  # inches; as high as the picture, but no higher than is of use
+    # Inches: as high as the picture, but no higher than is of use
+    length = min(max(height, 2.5), 4.0)
     place = figure.add_axes((1 + 0.3 / width, 1 - length / height, 0.15 / width, length / height))
-    figure.colorbar(
-        image, cax=place, label=textwrap.fill(label, int(length * 14))
-    )  # 14 letters of 10 points an inch
+    # 14 letters of 10 points an inch
+    figure.colorbar(image, cax=place, label=textwrap.fill(label, int(length * 14)))
 
 
 def _families_for(text: str) -> tuple[list[str], str]:
@@ -126,25 +123,21 @@ def _families_for(text: str) -> tuple[list[str], str]:
 
     The default font comes first; others are looked up only for what it lacks.
     """
-    families = list(font_manager.FontProperties().get_family())
-    missing = _lacking(font_manager.findfont(font_manager.FontProperties()), set(text))
-    if missing:
-        for entry in sorted(
-            font_manager.fontManager.ttflist, key=lambda entry: (entry.name, entry.fname)
-        ):
-            # The font of last resort draws boxes for everything
-            if (
-                entry.style != "normal"
-                or str(entry.weight) not in ("400", "normal")
-                or "Last Resort" in entry.name
-            ):
-                continue
-            left = _lacking(entry.fname, missing)
-            if len(left) < len(missing):
-                families.append(entry.name)
-                missing = left
-            if not missing:
-                break
+    default = font_manager.FontProperties()
+    families = list(default.get_family())
+    missing = _lacking(font_manager.findfont(default), set(text))
+    fonts = sorted(font_manager.fontManager.ttflist, key=lambda font: (font.name, font.fname))
+    for font in fonts:
+        if not missing:
+            break
+        is_regular = font.style == "normal" and str(font.weight) in ("400", "normal")
+        # The font of last resort draws boxes for everything
+        if not is_regular or "Last Resort" in font.name:
+            continue
+        still_missing = _lacking(font.fname, missing)
+        if len(still_missing) < len(missing):
+            families.append(font.name)
+            missing = still_missing
     return families, "".join(sorted(missing))
 
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The picture of a model's locality: which keys a query sees, or how far a cell of the grid sees."""
+"""The picture of a model's locality: which keys a query sees, how far a cell of the grid sees."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ from csan_hf.models.sublayers import Block
 from .figures import COLOURS, new_figure, save_figure
 
 _UNSEEN = "#e9e9e9"
-_SEEN, _QUERY = COLOURS[0], COLOURS[3]
+_SEEN = COLOURS[0]
+_QUERY = COLOURS[3]
 _MASKED = "#f7dca6"
 _PARTS = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",
     "cross": "Cross-attention of the decoder",
 }
-_SHORTEST, _MARGIN = 15, 6  # tokens drawn: at least so many, and so many more than the window
+_SHORTEST = 15  # tokens drawn, at least
+_MARGIN = 6  # tokens drawn beyond a window
 _GRID_LINES = 45  # cells on a side beyond which lines between them would only darken the picture
 
 
@@ -98,9 +100,8 @@ def draw_locality(
         ValueError: The config is impossible, of a family that cannot be drawn, or nothing of it is
             local.
     """
-    save_figure(
-        plot_locality(config, length=length, parts=parts, title=title), path, dpi=120, margin=0.15
-    )
+    figure = plot_locality(config, length=length, parts=parts, title=title)
+    save_figure(figure, path, dpi=120, margin=0.15)
 
 
 def plot_locality(
@@ -111,8 +112,9 @@ def plot_locality(
     title: str | None = None,
 ) -> Figure:
     """Draws where a model is local; see `draw_locality`."""
-    own = _as_config(config)
-    figure: Figure = pkgutil.resolve_name(str(FAMILIES[own.model_type].draw))(own, length, parts)
+    drawn = _as_config(config)
+    draw = pkgutil.resolve_name(str(FAMILIES[drawn.model_type].draw))
+    figure: Figure = draw(drawn, length, parts)
     if title is not None:
         figure.suptitle(title, parse_math=False)
     return figure
@@ -130,26 +132,30 @@ def attention_reaches(
     Returns:
         Local layers before the others, encoder before decoder; of a classifier only the encoder.
     """
-    own: CsanConfig = _as_config(config)
-    has_decoder = not any("Classification" in name for name in own.architectures or [])
-    groups = _groups(own, tuple(PARTS) if has_decoder else ("encoder",))
+    csan: CsanConfig = _as_config(config)
+    is_classifier = any("Classification" in name for name in csan.architectures or [])
+    groups = _groups(csan, ("encoder",) if is_classifier else tuple(PARTS))
     if length is None:
-        windows = [locality.area.window for _, locality, _ in groups if locality is not None]
-        length = max(_SHORTEST, *(window + _MARGIN for window in windows if window is not None), 0)
-    return [_reach(own, part, locality, layers, length) for part, locality, layers in groups]
+        length = _SHORTEST
+        for _, locality, _ in groups:
+            if locality is not None and locality.area.window is not None:
+                length = max(length, locality.area.window + _MARGIN)
+    return [_reach(csan, part, locality, layers, length) for part, locality, layers in groups]
 
 
 def is_drawn(config: PreTrainedConfig | dict[str, Any]) -> bool:
     """Whether a model has a picture of its locality: something of it is local."""
-    family = FAMILIES.get(
-        str(config["model_type"] if isinstance(config, dict) else config.model_type)
-    )
-    if family is None or family.draw is None:
+    model_type = config["model_type"] if isinstance(config, dict) else config.model_type
+    if model_type not in _drawn_families():
         return False
-    own = _as_config(config)
-    return not isinstance(own, CsanConfig) or any(
-        locality for _, locality, _ in _groups(own, tuple(PARTS))
-    )
+    config = _as_config(config)
+    if not isinstance(config, CsanConfig):
+        return True
+    return any(locality for _, locality, _ in _groups(config, tuple(PARTS)))
+
+
+def _drawn_families() -> list[str]:
+    return [name for name, family in FAMILIES.items() if family.draw is not None]
 
 
 def _groups(
@@ -192,13 +198,12 @@ def _as_config(config: PreTrainedConfig | dict[str, Any]) -> Any:
         # A config that came with a checkpoint, as remote code, has another class of the same name
         config = config.to_dict()
     name = config.get("model_type", CsanConfig.model_type)
-    family = FAMILIES.get(name)
-    if family is None or family.draw is None:
-        drawn = " and ".join(name for name, each in FAMILIES.items() if each.draw is not None)
+    if name not in _drawn_families():
         raise ValueError(
-            f"The locality of model_type {name!r} cannot be drawn, only that of {drawn}."
+            f"The locality of model_type {name!r} cannot be drawn, only that of "
+            f"{' and '.join(_drawn_families())}."
         )
-    return family.config_class.from_dict(config)
+    return FAMILIES[name].config_class.from_dict(config)
 
 
 def _reach(
@@ -211,15 +216,21 @@ def _reach(
     site = config.attention_site(part, layers[0])
     num_heads = site.num_heads
     area = KeyArea(causal=site.is_causal) if locality is None else locality.area
-    head, position = num_heads // 2, length - 1 - length // 4 if site.is_causal else length // 2
+    head = num_heads // 2
+    position = length - 1 - length // 4 if site.is_causal else length // 2
     weights = _example_weights(site, locality, area, length)
-    heads, areas = torch.zeros(num_heads, length), torch.zeros(num_heads, num_heads)
-    heads[_area_of(head, num_heads, area)] = weights[head, position]
-    for own in range(num_heads):
-        areas[own, _area_of(own, num_heads, area)] = 1.0
-    depth = config.encoder_layers if part == "encoder" else config.decoder_layers
+    areas = torch.zeros(num_heads, num_heads)
+    for query_head in range(num_heads):
+        areas[query_head, _area_of(query_head, num_heads, area)] = 1.0
     return AttentionReach(
-        part, layers, depth, locality, (head, position), heads, weights[head], areas
+        part=part,
+        layers=layers,
+        depth=config.encoder_layers if part == "encoder" else config.decoder_layers,
+        locality=locality,
+        query=(head, position),
+        heads=areas[head][:, None] * weights[head, position],
+        positions=weights[head],
+        areas=areas,
     )
 
 
@@ -232,10 +243,10 @@ def _example_weights(
     weights = area.within_window(cells.distance).float().expand(1, site.num_heads, length, length)
     for method in () if locality is None else locality.methods:
         if isinstance(method, Block):
-            own = cells.key_position // method.length == cells.query_position // method.length
-            weights = (
-                weights * (own.float() - 1.0).exp()
-            )  # paler: the other blocks, seen through a summary
+            query_block = cells.query_position // method.length
+            is_own_block = cells.key_position // method.length == query_block
+            # Paler: the other blocks, seen through a summary
+            weights = weights * (is_own_block.float() - 1.0).exp()
         term = _example_term(method, site, length)
         if term is not None and term.visible is not None:
             weights = weights * term.visible(cells)
@@ -279,14 +290,21 @@ def _example_width(method: Any, length: int) -> float:
 _CAPTIONS = {
     "window": "window of {0.size} tokens",
     "head_area": "area of {0.size} heads",
-    "bi_direct": "first half of the heads: no later tokens; second half, shown here: no earlier ones",
+    "bi_direct": (
+        "first half of the heads: no later tokens; second half, shown here: no earlier ones"
+    ),
     "relative_positions": "relative positions up to {0.max_distance} tokens",
     "relative_bias": "biases of {0.buckets} buckets of distances",
     "neighbor": "Gaussian (around the query, width D predicted; here D = {half:g})",
     "local_hard": "Gaussian (centre P predicted, width D = {0.width:g}{cut}; here P = {half:g})",
     "gaussian": "Gaussian (centre P predicted, width {width}; here P = {place}{example})",
-    "moving_gaussian": "Gaussian (centre P moves on by a predicted step, width D learned for each head)",
-    "block": "block self-attention (blocks of {0.length} tokens; paler: seen through a summary of the block)",
+    "moving_gaussian": (
+        "Gaussian (centre P moves on by a predicted step, width D learned for each head)"
+    ),
+    "block": (
+        "block self-attention (blocks of {0.length} tokens; paler: seen through a summary of the "
+        "block)"
+    ),
     "cnn": "attention after {0.layers} convolutions of {0.kernel_size} tokens",
 }
 
@@ -307,13 +325,15 @@ def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> s
         "cut": ", cut off at P ± D" if settings.get("cut_off") else "",
     }
     if method.key == "gaussian":
-        kind, example = settings["width"], _example_width(method, length)
-        learned = "D learned for each head" if kind == "head" else f"D predicted per {kind}"
-        values["width"] = f"D = {example:g}" if kind == "fixed" else learned
-        values["example"] = "" if kind == "fixed" else f", D = {example:g}"
-    return _CAPTIONS[method.key].format(method, **values) + (
-        ", wrapped" if settings.get("boundary") == "circular" else ""
-    )
+        kind = settings["width"]
+        example = _example_width(method, length)
+        if kind == "fixed":
+            values |= {"width": f"D = {example:g}", "example": ""}
+        else:
+            predicted = "learned for each head" if kind == "head" else f"predicted per {kind}"
+            values |= {"width": f"D {predicted}", "example": f", D = {example:g}"}
+    text = _CAPTIONS[method.key].format(method, **values)
+    return f"{text}, wrapped" if settings.get("boundary") == "circular" else text
 
 
 def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
@@ -325,12 +345,12 @@ def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
 
 def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
     """Draws which keys the queries of a CSAN see; see `draw_locality`."""
-    every = [
+    shown = [
         reach
         for reach in attention_reaches(config, length=length)
         if parts is None or reach.part in parts
     ]
-    reaches = [reach for reach in every if reach.locality is not None]
+    reaches = [reach for reach in shown if reach.locality is not None]
     if not reaches:
         raise ValueError("Nothing of this model is local: there is nothing to draw.")
     figure = new_figure(9.5, 0.7 + 2.5 * len(reaches))
@@ -345,17 +365,9 @@ def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] 
         _outline(left, position + 1, head + 1)
         _outline(middle, position + 1, position + 1)
         _outline(right, head + 1, head + 1)
-        key = "source position j" if reach.part == "cross" else "position j"
-        left.set(
-            xlabel=f"key: {key}",
-            ylabel="head",
-            title=f"of query i = {position + 1} in head {head + 1}",
-        )
-        middle.set(
-            xlabel=f"key: {key}",
-            ylabel="query: position i",
-            title="of every query, in its own head",
-        )
+        key = "key: source position j" if reach.part == "cross" else "key: position j"
+        left.set(xlabel=key, ylabel="head", title=f"of query i = {position + 1} in head {head + 1}")
+        middle.set(xlabel=key, ylabel="query: position i", title="of every query, in its own head")
         right.set(xlabel="keys of head", ylabel="query: head", title="of every head")
         for axes in (left, middle, right):
             axes.title.set_fontsize(9)
@@ -371,15 +383,23 @@ def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] 
             label="the query's own head and position",
         ),
     ]
-    others = "\n".join(_describe(reach) for reach in every if reach.locality is None)
-    style: dict[str, Any] = {"frameon": False, "fontsize": 9, "title": others, "title_fontsize": 9}
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, **style)
+    not_local = [_describe(reach) for reach in shown if reach.locality is None]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        title="\n".join(not_local),
+        title_fontsize=9,
+    )
     return figure
 
 
 def _describe(reach: AttentionReach) -> str:
     numbers = ", ".join(str(layer + 1) for layer in reach.layers)
-    text = f"{_PARTS[reach.part]}, layer{'s' if len(reach.layers) > 1 else ''} {numbers} of {reach.depth}: "
+    plural = "s" if len(reach.layers) > 1 else ""
+    text = f"{_PARTS[reach.part]}, layer{plural} {numbers} of {reach.depth}: "
     methods = () if reach.locality is None else reach.locality.methods
     length = reach.positions.shape[1]
     structure = [caption(method, reach.part, length) for method in methods if method.term is None]
@@ -397,12 +417,8 @@ def _show_weights(axes: Axes, weights: torch.Tensor, aspect: Literal["equal", "a
     # From pale to full blue; what is not seen has a colour outside that range
     shades = _shades(np.linspace(0.08, 1, 256))
     image = np.ma.masked_equal(weights.numpy(), 0.0)
-    extent = (
-        0.5,
-        columns + 0.5,
-        rows + 0.5,
-        0.5,
-    )  # people count from 1, as the layers are counted here
+    # People count from 1, as the layers are counted here
+    extent = (0.5, columns + 0.5, rows + 0.5, 0.5)
     axes.imshow(
         image,
         cmap=shades,
@@ -428,11 +444,9 @@ def _shades(shares: np.ndarray) -> Colormap:
 
 
 def _outline(axes: Axes, column: float, row: float) -> None:
-    axes.add_patch(
-        Rectangle(
-            (column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=_QUERY, linewidth=1.8, zorder=3
-        )
-    )
+    corner = (column - 0.5, row - 0.5)
+    query = Rectangle(corner, 1, 1, fill=False, edgecolor=_QUERY, linewidth=1.8, zorder=3)
+    axes.add_patch(query)
 
 
 def draw_grid(
@@ -493,7 +507,8 @@ def _draw_kernel(axes: Axes, kernel_size: int) -> None:
 
 
 def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) -> None:
-    reach, layers = grid_reach(config), config.num_layers
+    reach = grid_reach(config)
+    layers = config.num_layers
     radius = reach.shape[0] - 1
     border = max(2, radius // 8)
     field = np.pad(reach.numpy().astype(float), border, constant_values=np.nan)

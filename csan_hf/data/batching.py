@@ -132,7 +132,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
 
     @property
     def sampler(self) -> BoundedBatchSampler:
-        """The sampler itself: accelerate passes `set_epoch` on to the `sampler` of a batch sampler."""
+        """The sampler itself: accelerate calls `set_epoch` of a batch sampler's `sampler`."""
         return self
 
     @abstractmethod
@@ -236,24 +236,23 @@ class TokenBatchSampler(BoundedBatchSampler):
         low, high = 0, self.max_tokens
         while low + 1 < high:
             middle = (low + high) // 2
-            low, high = (
-                (middle, high) if len(self._cut(order, middle)) - 1 > batches else (low, middle)
-            )
+            if len(self._cut(order, middle)) - 1 > batches:
+                low = middle
+            else:
+                high = middle
         return self._cut(order, high)
 
     def _keeps_bound(self, order: np.ndarray, cuts: np.ndarray) -> bool:
-        within = bool((self._sizes(order, cuts) <= self.max_tokens).all())
-        return within and (
-            self.max_sentences is None or bool((np.diff(cuts) <= self.max_sentences).all())
-        )
+        most = np.inf if self.max_sentences is None else self.max_sentences
+        within = self._sizes(order, cuts) <= self.max_tokens
+        return bool((within & (np.diff(cuts) <= most)).all())
 
     def _form_groups(self, order: np.ndarray) -> np.ndarray:
-        """Numbers of the batches that belong together [groups, R]: batches with about equal costs."""
+        """Numbers of batches with about equal costs, [groups, R]."""
         costs = self._sizes(order, self._cuts)
         full = np.argsort(costs[: -self.num_replicas], kind="stable")
-        last = np.arange(
-            len(costs) - self.num_replicas, len(costs)
-        )  # cut to be equal by _share_out
+        # Those that _share_out has made equal
+        last = np.arange(len(costs) - self.num_replicas, len(costs))
         return np.concatenate([full, last]).reshape(-1, self.num_replicas)
 
     def __len__(self) -> int:

@@ -136,22 +136,20 @@ class DataArguments:
             self.test = json.loads(self.test)
         for name in self.test_patterns:
             check_file_name(name, "test: the test set")  # its hypotheses' file has this name
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
         names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
-        given = [name for name in names if getattr(self, name)]
+        external = [name for name in names if getattr(self, name)]
         longer = self.join_test or []
         languages = f"source_lang and target_lang are both {self.source_lang!r}"
-        values = {name: getattr(self, name) for name in _LEAST}
+        joined_names = {f"{name}_x{count}" for name in self.test_patterns for count in longer}
         contradictions = {
-            **{
-                f"{name} is {value}; it must be at least {_LEAST[name]}": value is not None
-                and value < _LEAST[name]
-                for name, value in values.items()
-            },
-            "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as train": (
-                self.dataset is None and not {"train", "validation", "test"} & {*given}
-            ),
-            f"dataset is 'numbers', which is made, not read: leave out {', '.join(given)}": (
-                self.dataset == BUILT_IN and given
+            "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as "
+            "train": (self.dataset is None and not {"train", "validation", "test"} & {*external}),
+            f"dataset is 'numbers', which is made, not read: leave out {', '.join(external)}": (
+                self.dataset == BUILT_IN and external
             ),
             "streaming reads a dataset on the Hub, of which train_size pairs are taken: set both": (
                 self.streaming and (self.dataset in (None, BUILT_IN) or self.train_size is None)
@@ -169,12 +167,11 @@ class DataArguments:
                 {*_SHARED} & {*self.test_patterns}
             ),
             "test has an entry of a name that join_test makes; give the test set another": (
-                {f"{name}_x{count}" for name in self.test_patterns for count in longer}
-                & {*self.test_patterns}
+                joined_names & {*self.test_patterns}
             ),
         }
-        for message, found in contradictions.items():
-            if found:
+        for message, holds in contradictions.items():
+            if holds:
                 raise ValueError(message)
 
     @property
@@ -442,9 +439,10 @@ def _loaders(args: DataArguments) -> dict[str, Loader]:
 
 
 def _load_part(args: DataArguments, load: Loader, part: str) -> tuple[Dataset, str]:
-    """Loads what training has left of a split, or the validation set that is drawn of it at random."""
+    """Loads a part of a split: the validation set drawn at random, or the training pairs left."""
     rows, where = load()
-    if len(rows) <= (size := args.validation_size or 0):
+    size = args.validation_size or 0
+    if len(rows) <= size:
         raise ValueError(
             f"{where}: validation_size is {size}, and there are {len(rows)} pairs: set a lower one"
         )
@@ -463,8 +461,8 @@ def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
         return [_find_file(args, split, pattern, None)]
     if "{lang}" not in pattern:
         raise ValueError(
-            f"{split} is {pattern!r}: plain text needs one file per language, write {{lang}} where the language "
-            "stands (one file for both languages is a .csv, .tsv, .jsonl or .parquet)"
+            f"{split} is {pattern!r}: plain text needs one file per language, write {{lang}} where "
+            "the language stands (one file for both languages is a .csv, .tsv, .jsonl or .parquet)"
         )
     return [_find_file(args, split, pattern, lang) for lang in (args.source_lang, args.target_lang)]
 
@@ -476,17 +474,18 @@ def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) 
         "{target_lang}", args.target_lang
     )
     path = Path(args.data_dir or "").expanduser() / Path(name).expanduser()
-    other = path.with_name(
-        path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name + ".gz"
+    if path.name.endswith(".gz"):
+        alternative = path.with_name(path.name.removesuffix(".gz"))
+    else:
+        alternative = path.with_name(f"{path.name}.gz")
+    for candidate in (path, alternative):
+        if candidate.is_file():
+            return candidate
+    language = f" of language {lang!r}" if lang else ""
+    raise ValueError(
+        f"no file for {split}{language}: {split} is {pattern!r}, tried {path} and {alternative}; "
+        "check data_dir, the pattern and the languages"
     )
-    found = next((candidate for candidate in (path, other) if candidate.is_file()), None)
-    if found is None:
-        language = f" of language {lang!r}" if lang else ""
-        raise ValueError(
-            f"no file for {split}{language}: {split} is {pattern!r}, tried {path} and {other}; "
-            "check data_dir, the pattern and the languages"
-        )
-    return found
 
 
 def _as_dataset(source: Sequence[str], target: Sequence[str]) -> Dataset:
@@ -501,13 +500,11 @@ def _hub_loaders(args: DataArguments, name: str) -> dict[str, Loader]:
         "revision": args.dataset_revision,
         "streaming": args.streaming,
     }
-    given = {key: value for key, value in options.items() if value}
+    options = {key: value for key, value in options.items() if value}
     try:
-        loaded = datasets.load_dataset(name, args.dataset_config, **given)
-    except (
-        datasets.exceptions.DatasetGenerationError,
-        StopIteration,
-    ) as error:  # the latter of an empty file
+        loaded = datasets.load_dataset(name, args.dataset_config, **options)
+    # An empty file raises StopIteration
+    except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
         raise ValueError(
             f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}"
         ) from error
@@ -545,21 +542,21 @@ def _finish(
 ) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
-    columns = rows.select_columns(["source", "target"])[
-        :
-    ]  # at once: a column alone is decoded row by row
+    # At once: a column alone is decoded row by row
+    columns = rows.select_columns(["source", "target"])[:]
     pairs = zip(columns["source"], columns["target"], strict=True)
     filled = [index for index, (left, right) in enumerate(pairs) if left.strip() and right.strip()]
-    size, training = args.size_of(name), name == "train"
-    if not len(filled if training else rows):
-        raise ValueError(
-            f"{where}: the split {split!r} is empty"
-            + ": every pair has an empty side" * bool(len(rows))
-        )
+    size = args.size_of(name)
+    training = name == "train"
+    if not len(rows):
+        raise ValueError(f"{where}: the split {split!r} is empty")
+    if training and not filled:
+        raise ValueError(f"{where}: the split {split!r} is empty: every pair has an empty side")
     if not training:
         if size is not None and size < len(rows):
             report.drop(split, "beyond the size asked for", len(rows) - size)
-            rows, filled = rows.select(range(size)), [index for index in filled if index < size]
+            rows = rows.select(range(size))
+            filled = [index for index in filled if index < size]
         report.note(split, "with an empty side", len(rows) - len(filled))
         return rows
     report.drop(split, "with an empty side", len(rows) - len(filled))

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Longer texts of a corpus of sentences: neighbouring pairs joined (Varis and Bojar, EMNLP 2021)."""
+"""Longer texts: neighbouring pairs of a corpus joined (Varis and Bojar, EMNLP 2021)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def joined(rows: Dataset, counts: Iterable[int]) -> Dataset:
         counts: How many pairs each text takes; those that are left at the end are too few for the
             next, and go.
     """
-    columns, places = rows.select_columns(["source", "target"])[:], list(_runs(len(rows), counts))
-    texts = {
-        name: [_join(column[start:end]) for start, end in places]
-        for name, column in columns.items()
-    }
-    return Dataset.from_dict(texts, features=rows.select_columns(["source", "target"]).features)
+    rows = rows.select_columns(["source", "target"])
+    places = list(_runs(len(rows), counts))
+    texts = {}
+    for name, column in rows[:].items():
+        texts[name] = [_join(column[start:end]) for start, end in places]
+    return Dataset.from_dict(texts, features=rows.features)
 
 
 def random_counts(most: int, seed: int) -> Iterator[int]:

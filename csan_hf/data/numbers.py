@@ -13,6 +13,7 @@ French and Spanish have sentences, too."""
 
 from __future__ import annotations
 
+import csv
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -40,15 +41,14 @@ def _templates(language: str) -> dict[str, list[str]]:
     """Kind -> sentences of a language, the bare phrase first; none where the table has no column
     for it.
 
-    They only put a number where it does not agree with a noun in gender or case: "page {}", not "{}
+    A number stands only where it does not agree with a noun in gender or case: "page {}", not "{}
     pages"."""
-    header, *rows = (line.split("\t") for line in read_lines(Path(__file__).with_suffix(".tsv")))
-    found: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        sentences = dict(zip(header, row, strict=True))
-        if language in sentences:
-            found[sentences["kind"]].append(sentences[language])
-    return found
+    table = Path(__file__).with_suffix(".tsv")
+    templates: dict[str, list[str]] = defaultdict(list)
+    for row in csv.DictReader(read_lines(table), delimiter="\t", quoting=csv.QUOTE_NONE):
+        if language in row:
+            templates[row["kind"]].append(row[language])
+    return templates
 
 
 def _below(rng: random.Random, bound: int) -> int:
@@ -59,9 +59,8 @@ def _below(rng: random.Random, bound: int) -> int:
 
 
 def _draw_cardinal(rng: random.Random) -> int:
-    digits = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6, 7)[
-        _below(rng, 12)
-    ]  # short numbers are few: they soon repeat
+    # Short numbers are few: they soon repeat
+    digits = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6, 7)[_below(rng, 12)]
     low = 0 if digits == 1 else 10 ** (digits - 1)
     return low + _below(rng, 10**digits - low)
 
@@ -125,8 +124,10 @@ def _spanish_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _
 
 
 _CLOCKS: dict[str, Callable[[Verbaliser, int, int, int], _Clock]] = {
-    **{"en": _english_clock, "de": _german_clock},
-    **{"fr": _french_clock, "es": _spanish_clock},
+    "en": _english_clock,
+    "de": _german_clock,
+    "fr": _french_clock,
+    "es": _spanish_clock,
 }
 
 
@@ -151,21 +152,27 @@ class _Kind:
 
 _KINDS = (
     _Kind(
-        "cardinal",
-        0.45,
-        MAX_NUMBER + 1,
-        _draw_cardinal,
-        lambda verbaliser, number: verbaliser.cardinal(number),
+        name="cardinal",
+        weight=0.45,
+        values=MAX_NUMBER + 1,
+        draw=_draw_cardinal,
+        words=Verbaliser.cardinal,
     ),
-    _Kind("ordinal", 0.1, 999, lambda rng: 1 + _below(rng, 999), Verbaliser.ordinal),
     _Kind(
-        "date",
-        0.2,
-        _DAYS,
-        lambda rng: _FIRST_DAY + timedelta(days=_below(rng, _DAYS)),
-        Verbaliser.long_date,
+        name="ordinal",
+        weight=0.1,
+        values=999,
+        draw=lambda rng: 1 + _below(rng, 999),
+        words=Verbaliser.ordinal,
     ),
-    _Kind("time", 0.1, 720, _draw_time, _clock),
+    _Kind(
+        name="date",
+        weight=0.2,
+        values=_DAYS,
+        draw=lambda rng: _FIRST_DAY + timedelta(days=_below(rng, _DAYS)),
+        words=Verbaliser.long_date,
+    ),
+    _Kind(name="time", weight=0.1, values=720, draw=_draw_time, words=_clock),
 )
 
 
@@ -174,7 +181,13 @@ def _money_kind(currencies: list[str]) -> _Kind:
         whole, cents, choice = value
         return verbaliser.money(whole, cents, currencies[choice % len(currencies)])
 
-    return _Kind("money", 0.15, 998 * 99 * len(currencies), _draw_money, words)
+    return _Kind(
+        name="money",
+        weight=0.15,
+        values=998 * 99 * len(currencies),
+        draw=_draw_money,
+        words=words,
+    )
 
 
 def _base(verbaliser: Verbaliser) -> str:
@@ -226,44 +239,41 @@ def load_numbers(
     """
     sizes = {"test": test_size, "validation": validation_size, "train": train_size}
     generator = _PairGenerator(source_lang, target_lang)
-    if (total := sum(sizes.values())) > generator.capacity:
+    total = sum(sizes.values())
+    if total > generator.capacity:
         raise ValueError(
             f"train_size + validation_size + test_size is {total:,}, but the numbers corpus "
             f"{source_lang}-{target_lang} has at most {generator.capacity:,} distinct pairs; ask "
             "for fewer"
         )
-    splits = {
-        split: list(generator.pairs(size, f"{seed}/{split}"))
-        for split, size in sizes.items()
-        if size
-    }
-    return DatasetDict(
-        {
-            split: Dataset.from_dict(
-                {"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]}
-            )
-            for split, pairs in reversed(splits.items())
-        }
-    )
+    splits = {}
+    for split, size in sizes.items():
+        if size:
+            sources, targets = zip(*generator.pairs(size, f"{seed}/{split}"), strict=True)
+            splits[split] = Dataset.from_dict({"source": sources, "target": targets})
+    return DatasetDict(reversed(splits.items()))
 
 
 class _PairGenerator:
     """Draws pairs of sentences that were not drawn before."""
 
     def __init__(self, source_lang: str, target_lang: str) -> None:
-        self._languages = source, target = get_verbaliser(source_lang), get_verbaliser(target_lang)
+        source = get_verbaliser(source_lang)
+        target = get_verbaliser(target_lang)
+        self._languages = (source, target)
         self._sentences = all(_templates(_base(language)) for language in self._languages)
-        self._seen: tuple[set[str], set[str]] = (set(), set())
-        self._kinds = [kind for kind in _KINDS if self._sentences or kind.name != "time"]
-        if any(
-            language.ordinal(number) is None
-            for language in self._languages
-            for number in (1, 2, 3, 23)
-        ):
-            self._kinds = [kind for kind in self._kinds if kind.name != "ordinal"]
+        self._seen_sources: set[str] = set()
+        self._seen_targets: set[str] = set()
+        unsaid = set()
+        if not self._sentences:
+            unsaid.add("time")
+        if any(None in map(language.ordinal, (1, 2, 3, 23)) for language in self._languages):
+            unsaid.add("ordinal")
+        self._kinds = [kind for kind in _KINDS if kind.name not in unsaid]
         # A fixed order, so that both directions draw the same currencies.
-        if shared := sorted(set(source.currencies()) & set(target.currencies())):
-            self._kinds.append(_money_kind(shared))
+        currencies = sorted(set(source.currencies()) & set(target.currencies()))
+        if currencies:
+            self._kinds.append(_money_kind(currencies))
 
     @property
     def capacity(self) -> int:
@@ -278,16 +288,17 @@ class _PairGenerator:
         rng = random.Random(seed)  # seeded with a string: sha512 of it, not Python's salted hash
         kinds = list(self._kinds)
         rejections: Counter[str] = Counter()
-        made = 0
-        while made < count:
+        drawn = 0
+        while drawn < count:
             if not kinds:
                 raise ValueError(
-                    f"only {made:,} of {count:,} new pairs of numbers can be made; ask for fewer"
+                    f"only {drawn:,} of {count:,} new pairs of numbers can be made; ask for fewer"
                 )
             kind = _choose(rng, kinds)
-            if pair := self._draw(rng, kind):
+            pair = self._draw(rng, kind)
+            if pair is not None:
                 rejections[kind.name] = 0
-                made += 1
+                drawn += 1
                 yield pair
                 continue
             rejections[kind.name] += 1
@@ -295,14 +306,17 @@ class _PairGenerator:
                 kinds.remove(kind)
 
     def _draw(self, rng: random.Random, kind: _Kind) -> tuple[str, str] | None:
-        value, template = kind.draw(rng), _below(rng, self._forms(kind))
+        value = kind.draw(rng)
+        template = _below(rng, self._forms(kind))
         source, target = (
             self._sentence(verbaliser, kind, value, template) for verbaliser in self._languages
         )
-        if source is None or target is None or source in self._seen[0] or target in self._seen[1]:
+        if source is None or source in self._seen_sources:
             return None
-        self._seen[0].add(source)
-        self._seen[1].add(target)
+        if target is None or target in self._seen_targets:
+            return None
+        self._seen_sources.add(source)
+        self._seen_targets.add(target)
         return source, target
 
     def _sentence(self, verbaliser: Verbaliser, kind: _Kind, value: Any, number: int) -> str | None:
@@ -311,11 +325,14 @@ class _PairGenerator:
         template = _templates(_base(verbaliser))[kind.name][number]
         if kind.name == "date":
             text = template.format(**_date_fields(verbaliser, value))
-        elif (words := kind.words(verbaliser, value)) is None:
-            return None
         else:
+            words = kind.words(verbaliser, value)
+            if words is None:
+                return None
             text = template.format(words)
-        return text[:1].upper() + text[1:] if number and text.endswith((".", "?")) else text
+        if number and text.endswith((".", "?")):
+            return text[:1].upper() + text[1:]
+        return text
 
 
 def _choose(rng: random.Random, kinds: list[_Kind]) -> _Kind:

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -151,7 +152,10 @@ class GraphemeToPhonemeWordErrorRate(MeanMetric):
 
     name = "g2p_wer"
     label = "G2P WER"
-    citation = "Ashby et al. (2021), Results of the Second SIGMORPHON Shared Task on Grapheme-to-Phoneme Conversion"
+    citation = (
+        "Ashby et al. (2021), Results of the Second SIGMORPHON Shared Task on Grapheme-to-Phoneme "
+        "Conversion"
+    )
     greater_is_better = False
     needs = "tokens"
 
@@ -232,28 +236,25 @@ class RepeatedTerms(CorpusMetric):
     def statistics(
         self, predictions: Lines, references: Lines, sources: Lines | None = None
     ) -> np.ndarray:
-        """Returns for each reference how many of its repeated terms are there, and how many it has."""
-        ours, theirs = (
-            [Counter(re.findall(r"\w+", t.lower())) for t in side]
-            for side in (predictions, references)
-        )
-        documents = Counter(word for words in theirs for word in words)
-        most = max(1, len(theirs) // 10)
-        terms = [
-            {word: n for word, n in words.items() if n > 1 and documents[word] <= most}
-            for words in theirs
-        ]
-        found = [
-            sum(min(n, own[word]) for word, n in each.items())
-            for own, each in zip(ours, terms, strict=True)
-        ]
-        return np.array(
-            [(n, sum(each.values())) for n, each in zip(found, terms, strict=True)], np.float64
-        )
+        """Returns how many of each reference's repeated terms are there, and how many it has."""
+        expected = [_count_words(text) for text in references]
+        documents = Counter(chain.from_iterable(expected))
+        most = max(1, len(expected) // 10)
+        rows = []
+        for prediction, words in zip(predictions, expected, strict=True):
+            translated = _count_words(prediction)
+            terms = {word: n for word, n in words.items() if n > 1 and documents[word] <= most}
+            kept = sum(min(n, translated[word]) for word, n in terms.items())
+            rows.append((kept, sum(terms.values())))
+        return np.array(rows, np.float64)
 
     def score(self, sums: np.ndarray) -> float:
         """Returns the percentage; 100 where nothing is repeated."""
         return float(100 * sums[0] / sums[1]) if sums[1] else 100.0
+
+
+def _count_words(text: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", text.lower()))
 
 
 class AlignmentErrorRate(CorpusMetric):
@@ -338,7 +339,8 @@ class Comet(CorpusMetric):
         self.check_requirements()
         texts = {"src": sources or (), "mt": predictions, "ref": references}
         with tempfile.TemporaryDirectory() as name:
-            folder, output = Path(name), Path(name, "scores.json")
+            folder = Path(name)
+            output = folder / "scores.json"
             for file, lines in texts.items():
                 write_lines(folder / file, lines)
             command = [
@@ -355,10 +357,9 @@ class Comet(CorpusMetric):
             command += ["--model", self.model, "--gpus", str(self.gpus), "--quiet", "--only_system"]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             if done.returncode or not output.is_file():
-                printed = (done.stderr or done.stdout).strip().splitlines() or [
-                    "it printed nothing"
-                ]
-                raise OSError(f"comet-score failed with status {done.returncode}: {printed[-1]}")
+                printed = (done.stderr or done.stdout).strip() or "it printed nothing"
+                reason = printed.splitlines()[-1]
+                raise OSError(f"comet-score failed with status {done.returncode}: {reason}")
             [entries] = json.loads(output.read_text(encoding="utf-8")).values()
         return np.array([(float(entry["COMET"]), 1.0) for entry in entries], dtype=np.float64)
 

@@ -7,6 +7,7 @@ from .configuration_conv_s2s import ConvS2SConfig
 from .configuration_csan import CsanConfig
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .configuration_rnnsearch import RnnSearchConfig
+from .dense_backward import install_backward
 from .functional import local_attention
 from .locality import register_locality
 from .modeling_conv_s2s import ConvS2SForConditionalGeneration, ConvS2SModel, ConvS2SPreTrainedModel
@@ -26,6 +27,8 @@ from .modeling_rnnsearch import (
     RnnSearchModel,
     RnnSearchPreTrainedModel,
 )
+
+install_backward()
 
 __all__ = [
     "ConvS2SConfig",

@@ -1,8 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What backends compute: an `AttentionCall` over a `KeyArea`, with the `Term`s of locality methods.
+"""The computation of all backends: an `AttentionCall` over a `KeyArea`, with the `Term`s of locality
+methods.
 
-Shapes: B batch, H heads, I queries, J keys, D head width, N heads in the area, R blocks of queries. Masks are boolean,
-True = visible.
+Shapes: B batch, H heads, I queries, J keys, D head width, N heads in the area, R blocks of queries.
+Masks are boolean, True = visible.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from .configuration_seq2seq import MOST_TOKENS, bounded
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -46,28 +47,25 @@ class KeyArea:
         return (self.head_area - 1) // 2
 
     def within_window(self, distance: Tensor) -> Tensor:
-        """Whether a key at `distance` (key position minus query position, any shape) is in the
-        query's reach.
+        """Whether a key at `distance` (key position minus query position, any shape) is within the
+        window and not in a causal layer's future.
         """
         m = self.half_window
         visible = torch.ones_like(distance, dtype=torch.bool) if m is None else distance.abs() <= m
         return visible & (distance <= 0) if self.causal else visible
 
     def visible_heads(self, num_heads: int, device: torch.device | None = None) -> Tensor | None:
-        """Which of the N neighbour slots of each head hold a head, [H, N]; `None` where all of them
-        do.
-        """
+        """Which of the N neighbours of each head exist, [H, N]; `None` where all do."""
         n = self.half_area
         if n == 0 or self.head_boundary == "circular":
             return None
-        neighbours = torch.arange(num_heads, device=device)[:, None] + torch.arange(
-            -n, n + 1, device=device
-        )
+        offsets = torch.arange(-n, n + 1, device=device)
+        neighbours = torch.arange(num_heads, device=device)[:, None] + offsets
         return (neighbours >= 0) & (neighbours < num_heads)
 
     def pad_heads(self, states: Tensor) -> Tensor:
-        """Put the heads beyond both boundaries in place: [B, H, J, D] -> [B, H + 2n, J, D], zeros
-        or wrapped heads.
+        """Add the n heads beyond either boundary, zeros or wrapped: [B, H, J, D] ->
+        [B, H + 2n, J, D].
         """
         n = self.half_area
         if n == 0:
@@ -77,14 +75,13 @@ class KeyArea:
         return F.pad(states, (0, 0, 0, 0, n, n))
 
     def with_neighbours(self, states: Tensor) -> Tensor:
-        """Each head's keys and its neighbours', position by position: [B, H, J, D] -> [B, H, J * N,
-        D].
-        """
+        """The keys of each head's area, position by position: [B, H, J, D] -> [B, H, J * N, D]."""
         if self.head_area == 1:
             return states
-        padded, heads = self.pad_heads(states), states.shape[1]
-        slots = [padded[:, slot : slot + heads] for slot in range(self.head_area)]
-        return torch.stack(slots, dim=3).flatten(2, 3)
+        padded = self.pad_heads(states)
+        heads = states.shape[1]
+        neighbours = [padded[:, first : first + heads] for first in range(self.head_area)]
+        return torch.stack(neighbours, dim=3).flatten(2, 3)
 
     def repeat(self, per_position: Tensor) -> Tensor:
         """[..., J] -> [..., J * N]: the same for every head of the area."""
@@ -99,20 +96,17 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def count_from(start: int | Tensor, places: Tensor) -> Tensor:
-    """`start` plus places [1, ...]: [1, ...], or [B, ...] where every sentence has a start of its
-    own.
-    """
+    """`start` plus places [1, ...]: [1, ...], or [B, ...] where `start` is [B]."""
     if isinstance(start, Tensor) and start.dim() == 1:
         start = start.view(-1, *[1] * (places.dim() - 1))
     return places + start
 
 
 class Cells:
-    """The cells (query, key) that a backend computes. All results broadcast together; a key's head
-    is not known.
+    """The cells (query, key) that a backend computes. All results broadcast together.
 
     All int64: positions among the real tokens, `distance` = key position - query position, the
-    query's `head`."""
+    query's `head`. The key's head is not known."""
 
     query_position: Tensor
     key_position: Tensor
@@ -132,14 +126,12 @@ class Cells:
         raise NotImplementedError
 
     def over_keys(self, values: Tensor) -> Tensor:
-        """What a term says of its cells, [.., 1 or J] or with fewer axes, for every key: [.., ..,
-        .., J].
-        """
+        """Broadcast a term's result, [.., 1 or J] or with fewer axes, over all keys: [.., .., J]."""
         keys = self.key_position.shape[-1]
         return values.expand(torch.broadcast_shapes(values.shape, (1, 1, 1, keys)))
 
     def look_up(self, table: Tensor, index: Tensor) -> Tensor:
-        """Entry `index` (one per cell) of each query's row of `table` [B or 1, H or 1, I or 1, K]."""
+        """Each cell's entry `index` of its query's row of `table` [B or 1, H or 1, I or 1, K]."""
         rows = self.rows(table)
         shape = torch.broadcast_shapes(rows.shape[:-1], index.shape[:-1])
         return rows.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
@@ -153,12 +145,11 @@ class Cells:
 
 
 class Term:
-    """What a method adds to one call. Subclasses define what they contribute and keep their tensors
-    as attributes.
+    """A locality method's contribution to one call; its tensors are attributes.
 
     The query's weights are softmax(λ q·k + Σ energies) over the visible keys; its output is Σ
     weight · value, plus the value terms. In a layer with an area of heads a term treats keys of one
-    position alike, whatever their head.
+    position alike, whatever their head. A subclass overrides any of:
 
         visible(cells): Whether the query sees the key; boolean, broadcastable to the cells (it may
             be the same for all keys). Layers whose terms are equal share the mask, if the term is a
@@ -182,10 +173,10 @@ class Term:
 
 
 class SharedMasks:
-    """What the layers of one forward have in common; see `AttentionCall.once`."""
+    """Masks shared by all layers of one forward pass; see `AttentionCall.once`."""
 
     def __init__(self) -> None:
-        self.made: dict[Hashable, Any] = {}
+        self.masks: dict[Hashable, Any] = {}
 
 
 def _sums_so_far(values: Tensor) -> Tensor:
@@ -194,7 +185,7 @@ def _sums_so_far(values: Tensor) -> Tensor:
 
 @dataclass
 class AttentionCall:
-    """One call. Positions are ranks among the real tokens of a sentence, which are neighbours.
+    """One attention of one layer. A position is a token's rank among the real tokens.
 
     Attributes:
         query: [B, H, I, D].
@@ -206,11 +197,11 @@ class AttentionCall:
             before it).
         key_start: The same of the first key (above 0 where a cache has dropped earlier keys).
         dropout_p: Probability of dropping an attention weight.
-        shared: What other layers of the forward have made; all calls with it agree in padding and
+        shared: Masks of other layers of the forward pass; all calls with it agree in padding and
             positions.
-        terms: What the locality methods add.
-        running_sum: Sums of what queries contribute, [B, H, I], over each and all before it; in a
-            decoding step also those that are no longer at hand.
+        terms: Terms of the layer's locality methods.
+        running_sum: Function from contributions of the queries, [B, H, I], to their sums over each
+            query and all before it, those of earlier decoding steps included.
     """
 
     query: Tensor
@@ -227,14 +218,21 @@ class AttentionCall:
     running_sum: Callable[[Tensor], Tensor] = _sums_so_far
 
     def __post_init__(self) -> None:
-        queries, keys = self.query.shape[2], self.key.shape[2]
-        if queries > keys if self.area.causal else self.area.window is not None and queries != keys:
-            rule = "with `causal` the queries are the last positions, with a `window` alone there are as many of both"
-            raise ValueError(f"{queries} queries and {keys} keys do not fit: {rule}.")
+        queries = self.query.shape[2]
+        keys = self.key.shape[2]
+        if self.area.causal:
+            fits = queries <= keys
+        else:
+            fits = queries == keys or self.area.window is None
+        if not fits:
+            raise ValueError(
+                f"{queries} queries and {keys} keys do not fit: with `causal` the queries are the "
+                "last positions, with a `window` alone there are as many of both."
+            )
         self.set_terms(self.terms)
 
     def set_terms(self, terms: Sequence[Term]) -> None:
-        """Add what the locality methods compute from the call."""
+        """Set the terms, which locality methods compute from the rest of the call."""
         self.terms = terms
         self.energy_terms = [term for term in terms if term.energy is not None]
         self.visibility_terms = [term for term in terms if term.visible is not None]
@@ -243,16 +241,14 @@ class AttentionCall:
     @property
     def query_positions(self) -> Tensor:
         """[B or 1, I]."""
-        return count_from(
-            self.query_start, torch.arange(self.query.shape[2], device=self.query.device)[None]
-        )
+        places = torch.arange(self.query.shape[2], device=self.query.device)
+        return count_from(self.query_start, places[None])
 
     @property
     def key_positions(self) -> Tensor:
         """[B or 1, J]."""
-        return count_from(
-            self.key_start, torch.arange(self.key.shape[2], device=self.key.device)[None]
-        )
+        places = torch.arange(self.key.shape[2], device=self.key.device)
+        return count_from(self.key_start, places[None])
 
     @property
     def visible_length(self) -> Tensor:
@@ -265,34 +261,34 @@ class AttentionCall:
             return torch.full((1, 1, 1), float(self.key.shape[2]), device=self.query.device)
         return self.key_padding_mask.sum(dim=-1).float()[:, None, None]
 
-    def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
-        """Return `make()`, computed once for all layers of a forward in which queries see the same
-        keys.
+    def once(self, name: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Return `make()`, computed once for all layers of a forward pass that see the same keys.
 
-        The result may depend on `name`, sizes, area and visibility terms alone, and take no part in
-        gradients."""
+        The result may depend on `name`, sizes, area and visibility terms alone, and takes no part
+        in gradients."""
         if torch.compiler.is_compiling():
             return make()  # a compiled program finds equal computations by itself
-        sizes = self.query.shape[:3], self.key.shape[2], self.query.device
+        sizes = (self.query.shape[:3], self.key.shape[2], self.query.device)
         key = (name, self.area, sizes, *self.visibility_terms)
+        masks = self.shared.masks
         try:
-            known = key in self.shared.made
+            is_known = key in masks
         except TypeError:  # not hashable: a term that may hold tensors of its layer
             return make()
-        if not known:
-            self.shared.made[key] = make()
-        made: _Made = self.shared.made[key]
-        return made
+        if not is_known:
+            masks[key] = make()
+        result: _Result = masks[key]
+        return result
 
     @property
     def has_backward(self) -> bool:
-        """Whether a backward pass is to be expected: with dropout, also where checkpointing
-        computes without first.
+        """Whether to expect a backward pass; with dropout also without gradients, as reentrant
+        checkpointing computes so first.
         """
-        if self.dropout_p > 0.0 or not torch.is_grad_enabled():
-            return self.dropout_p > 0.0
-        parts: tuple[Any, ...] = (self.query, self.key, self.value, *self.terms)
-        return any(part.requires_grad for part in parts)
+        if self.dropout_p > 0.0:
+            return True
+        parts: tuple[Tensor | Term, ...] = (self.query, self.key, self.value, *self.terms)
+        return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
 
     def added_energies(self, cells: Cells) -> Tensor | None:
         """The sum of the terms' energies for all heads of the area, [..., 1 or I, J * N]; None

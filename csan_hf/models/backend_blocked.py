@@ -28,23 +28,22 @@ _VALUES_OF_A_RUN = 2**19
 
 def blocked_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, computed in blocks of queries."""
-    blocks, queries = _blocks_of(call), call.query.shape[2]
+    blocks = _blocks_of(call)
     if fuses_blocks(call):
-        return _attend_fused(call, blocks)[:, :, :queries]
-    masks = call.once("blocks", lambda: _block_masks(call, blocks))
-    everything = [(slice(None), slice(None))]
-    keys, values = (
-        _keys_of_runs(states, call.area, blocks, everything)[0] for states in (call.key, call.value)
-    )
-    output = attend_by_products(
-        call, blocks.of_queries(call.query), keys, values, masks
-    )  # [B, H, R, size, D]
-    return output.flatten(2, 3)[:, :, :queries]
+        output = _attend_fused(call, blocks)
+    else:
+        masks = call.once("blocks", lambda: _block_masks(call, blocks))
+        everything = [(slice(None), slice(None))]
+        [keys] = _keys_of_runs(call.key, call.area, blocks, everything)
+        [values] = _keys_of_runs(call.value, call.area, blocks, everything)
+        queries = blocks.of_queries(call.query)  # [B, H, R, size, D]
+        output = attend_by_products(call, queries, keys, values, masks).flatten(2, 3)
+    return output[:, :, : call.query.shape[2]]
 
 
 def fuses_blocks(call: AttentionCall) -> bool:
-    """Whether the fused kernel for CPUs has all that the call needs; the masks' runs are read,
-    hence not traced.
+    """Whether torch's fused kernel for CPUs can compute the call; not while tracing, as the runs
+    depend on the padding.
     """
     return (
         is_plain(call.query)
@@ -67,11 +66,11 @@ def _block_size(half_window: int, fused: bool) -> int:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """How R = `count` blocks of `size` queries meet their keys: block r sees `span` keys from r *
-    size - before on.
+    """R = `count` blocks of `size` queries and their keys: block r sees `span` keys from place
+    r * size - before on.
 
-    Places count from the first key that a query sees, of which `unreached` come before (in a
-    decoding step); there are places `before` the first key and `after` the last."""
+    Places count from the first key that a query sees; in a decoding step `unreached` keys lie
+    before it. `before` and `after` are the places before the first key and after the last."""
 
     count: int
     size: int
@@ -81,8 +80,8 @@ class _Blocks:
     after: int
 
     def of_keys(self, states: Tensor, axis: int) -> Tensor:
-        """`states` [.., J, ..] on the places that the blocks see, (R - 1) * size + span of them; 0
-        without a key.
+        """`states` [.., J, ..] at the (R - 1) * size + span places that the blocks see; 0 where there
+        is no key.
         """
         if self.unreached:
             states = states.narrow(axis, self.unreached, states.shape[axis] - self.unreached)
@@ -105,39 +104,40 @@ def _blocks_of(call: AttentionCall) -> _Blocks:
     size = _block_size(m, fuses_blocks(call))
     if not torch.compiler.is_compiling() or queries == 1:
         size = min(size, queries)  # compiled, one size serves sentences of all lengths
-    count, span = -(-queries // size), size + (m if call.area.causal else 2 * m)
+    count = -(-queries // size)
+    span = size + (m if call.area.causal else 2 * m)
     before = m - (keys - queries)
-    return _Blocks(count, size, span, unreached, before, (count - 1) * size + span - before - keys)
+    after = (count - 1) * size + span - before - keys
+    return _Blocks(count, size, span, unreached, before, after)
 
 
 class _BlockCells(Cells):
-    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is
-    masked anyway.
+    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; those beyond the ends are
+    masked.
 
-    `key_place` [R, span] is among all keys of the call, and at the ends below 0 or beyond the last.
+    `key_place` [R, span] counts all keys of the call; beyond the ends it is below 0 or J and more.
     """
 
     def __init__(self, blocks: _Blocks, call: AttentionCall) -> None:
         device = call.query.device
         _, num_heads, self.query_length, _ = call.query.shape
-        self.blocks, self.key_length = blocks, call.key.shape[2]
+        self.key_length = call.key.shape[2]
+        self.blocks = blocks
         starts = (torch.arange(blocks.count, device=device) * blocks.size)[:, None]  # [R, 1]
-        in_block, in_span = (
-            torch.arange(blocks.size, device=device),
-            torch.arange(blocks.span, device=device),
-        )
+        in_block = torch.arange(blocks.size, device=device)
+        in_span = torch.arange(blocks.span, device=device)
         first = blocks.unreached - blocks.before  # place of the first block's first key
-        self.query_place, self.key_place = starts + in_block, starts + first + in_span
+        self.query_place = starts + in_block
+        self.key_place = starts + first + in_span
         self.query_position = count_from(call.query_start, self.query_place[None, None, :, :, None])
         self.key_position = count_from(call.key_start, self.key_place[None, None, :, None, :])
-        self.distance = (
-            in_span[None, :] - (in_block + (self.key_length - self.query_length - first))[:, None]
-        )
+        query_in_span = in_block + (self.key_length - self.query_length - first)
+        self.distance = in_span[None, :] - query_in_span[:, None]
         self.head = torch.arange(num_heads, device=device)[:, None, None, None]
 
     def rows(self, values: Tensor) -> Tensor:
-        """[B, H, I or 1, K] -> [B, H, R or 1, size or 1, K]; the added queries repeat the value 1,
-        always safe.
+        """[B, H, I or 1, K] -> [B, H, R or 1, size or 1, K]; 1, which is always finite, for queries
+        past the last.
         """
         if values.shape[2] == 1 and self.query_length != 1:
             return values.unsqueeze(2)
@@ -146,14 +146,15 @@ class _BlockCells(Cells):
     def of_pair(self, values: Tensor) -> Tensor:
         """[.., R, size, span]."""
         values = values.expand(*values.shape[:-2], self.query_length, self.key_length)
-        rows = self.query_place.clamp(max=self.query_length - 1)[:, :, None]
-        return values[..., rows, self.key_place.clamp(0, self.key_length - 1)[:, None, :]]
+        rows = self.query_place.clamp(max=self.query_length - 1)
+        columns = self.key_place.clamp(0, self.key_length - 1)
+        return values[..., rows[:, :, None], columns[:, None, :]]
 
 
 def _block_masks(call: AttentionCall, blocks: _Blocks) -> Masks:
     masks = make_masks(call, _BlockCells(blocks, call), _real_keys(call, blocks))
     if call.key_padding_mask is None and not call.visibility_terms:
-        masks.fully_masked = None  # only queries past the last one, which are cut off, see no key
+        masks.fully_masked = None  # only queries past the last, which are cut off, see no key
     return masks
 
 
@@ -166,25 +167,26 @@ def _real_keys(call: AttentionCall, blocks: _Blocks) -> Tensor:
 
 
 _Runs = list[tuple[slice, slice]]
-"""Neighbouring sentences and blocks that are computed together."""
+"""Sentences and blocks, neighbours each, that are computed together."""
 
 
 def _keys_of_runs(
     states: Tensor, area: KeyArea, blocks: _Blocks, runs: _Runs
 ) -> tuple[Tensor, ...]:
     """The keys of each run's b sentences and r blocks: [B, H, J, D] -> [b, H, r, span * N, D]."""
-    keys, heads = area.with_neighbours(blocks.of_keys(states, axis=2)), area.head_area
-    found: tuple[Tensor, ...] = _OverlappingKeys.apply(
+    keys = area.with_neighbours(blocks.of_keys(states, axis=2))
+    heads = area.head_area
+    keys_of_runs: tuple[Tensor, ...] = _OverlappingKeys.apply(
         keys, blocks.span * heads, blocks.size * heads, runs
     )
-    return found
+    return keys_of_runs
 
 
 class _OverlappingKeys(torch.autograd.Function):
-    """Views of overlapping windows of keys; backward adds them up again.
+    """Views of overlapping windows of keys; backward adds their gradients up.
 
-    torch's own backward of `unfold` scatters element by element, which costs more than the
-    attention itself."""
+    torch's own backward of `unfold` scatters single elements, slower than the attention itself.
+    It has no batching rule (`is_grads_batched`); `torch.func.vmap` works."""
 
     generate_vmap_rule = True
 
@@ -204,54 +206,44 @@ class _OverlappingKeys(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         batch, heads, length, width = ctx.shape
-        size, reach = ctx.size, -(-ctx.span // ctx.size)
+        size = ctx.size
+        reach = -(-ctx.span // size)
         count = (length - ctx.span) // size + 1
         total = grads[0].new_zeros(batch, heads, count + reach - 1, size, width)
         for (sentences, places), grad in zip(ctx.runs, grads, strict=True):
             start = places.start or 0
             for block in range(reach):
                 part = grad[:, :, :, block * size : (block + 1) * size]
-                total[
-                    sentences, :, start + block : start + block + part.shape[2], : part.shape[3]
-                ] += part
+                first = start + block
+                total[sentences, :, first : first + part.shape[2], : part.shape[3]] += part
         return total.flatten(2, 3)[:, :, :length], None, None, None
 
 
 # --- by torch's fused attention
-# -----------------------------------------------------------------------------------
 
 
 def _attend_fused(call: AttentionCall, blocks: _Blocks) -> Tensor:
-    """The output [B, H, R * size, D]; the kernel reads the blocks' keys where they lie, so that
-    nothing is copied.
-    """
+    """The output [B, H, R * size, D]; the kernel reads views of the keys, not copies."""
     dtype = call.query.dtype
-    exact = (
-        torch.promote_types(dtype, torch.float32)
-        if trains_faster_in_float32(call.query, 0.0)
-        else dtype
-    )
+    exact = torch.float32 if trains_faster_in_float32(call.query, 0.0) else dtype
     runs, masks = call.once(("fused blocks", exact), lambda: _runs_and_masks(call, blocks, exact))
-    queries = (
-        blocks.of_queries(call.query.to(exact)).transpose(1, 2).flatten(0, 1)
-    )  # [B * R, H, size, D]
-    queries = queries.split([places.stop - places.start for _, places in runs])
-    keys, values = (
-        _keys_of_runs(states.to(exact), call.area, blocks, runs)
-        for states in (call.key, call.value)
-    )
+    queries = blocks.of_queries(call.query.to(exact)).transpose(1, 2).flatten(0, 1)
+    queries = queries.split([places.stop - places.start for _, places in runs])  # [r, H, size, D]
+    keys = _keys_of_runs(call.key.to(exact), call.area, blocks, runs)
+    values = _keys_of_runs(call.value.to(exact), call.area, blocks, runs)
     outputs = []
     for query, key, value, (mask, empty) in zip(queries, keys, values, masks, strict=True):
-        key, value = (
-            key.squeeze(0).transpose(0, 1),
-            value.squeeze(0).transpose(0, 1),
-        )  # [R, H, span * N, D]
         with torch.autocast("cpu", enabled=False):
             output = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, scale=call.scale
+                query,
+                key.squeeze(0).transpose(0, 1),  # [r, H, span * N, D]
+                value.squeeze(0).transpose(0, 1),
+                attn_mask=mask,
+                scale=call.scale,
             )
-        output = output if empty is None else output.masked_fill(empty, 0.0)
-        outputs.append(output.transpose(1, 2))  # as the kernel writes it, [R, size, H, D]
+        if empty is not None:
+            output = output.masked_fill(empty, 0.0)
+        outputs.append(output.transpose(1, 2))  # as the kernel writes it, [r, size, H, D]
     output = torch.cat(outputs).unflatten(0, (-1, blocks.count)).flatten(1, 2)
     return output.transpose(1, 2).to(dtype)
 
@@ -259,44 +251,47 @@ def _attend_fused(call: AttentionCall, blocks: _Blocks) -> Tensor:
 def _runs_and_masks(
     call: AttentionCall, blocks: _Blocks, dtype: torch.dtype
 ) -> tuple[_Runs, list[tuple[Tensor, Tensor | None]]]:
-    """Runs of each sentence's blocks, in order, and their masks; the longest stretch of real keys
-    alone shares one.
+    """Runs of each sentence's blocks, in order, and their masks; the longest stretch of blocks
+    without padding shares one mask.
 
-    A mask is what is added to the energies, [R or 1, H or 1, size, span * N], and which queries see
-    no key, [R, 1, size, 1] (None: none)."""
+    A mask is a tensor added to the energies, [r or 1, H or 1, size, span * N], and the queries that
+    see no key, [r, 1, size, 1] (None = no query)."""
     cells = _BlockCells(blocks, call)
 
     def masks_of(real: Tensor | None) -> tuple[Tensor, Tensor | None]:
         masks = make_masks(call, cells, real)
-        added, empty = masks.additive(dtype), masks.fully_masked
+        added = masks.additive(dtype)
         assert added is not None  # there is a window
-        added = added[0].transpose(0, 1) if added.dim() == 5 else added
+        if added.dim() == 5:
+            added = added[0].transpose(0, 1)
+        empty = masks.fully_masked
         return added, None if empty is None else empty[0].transpose(0, 1)
 
     batch, heads, _, width = call.key.shape
     shared = masks_of(None)
     most = max(1, _VALUES_OF_A_RUN // (heads * shared[0].shape[-1] * width))
     real = _real_keys(call, blocks).expand(batch, -1, -1, -1, -1)
-    runs, masks = [], []
-    for sentence, whole in enumerate(real.all(dim=-1).flatten(1).tolist()):
+    runs = []
+    masks = []
+    for index, whole in enumerate(real.all(dim=-1).flatten(1).tolist()):
+        sentence = slice(index, index + 1)
         first, last = _longest_stretch(whole)
         for start, stop in ((0, first), (first, last), (last, blocks.count)):
             for place in range(start, stop, most):
                 places = slice(place, min(place + most, stop))
-                runs.append((slice(sentence, sentence + 1), places))
-                masks.append(
-                    shared
-                    if (start, stop) == (first, last)
-                    else masks_of(real[sentence : sentence + 1, :, places])
-                )
+                runs.append((sentence, places))
+                is_whole = (start, stop) == (first, last)
+                masks.append(shared if is_whole else masks_of(real[sentence, :, places]))
     return runs, masks
 
 
 def _longest_stretch(whole: list[bool]) -> tuple[int, int]:
     """The first place of the longest stretch of True, and the place after its last."""
-    start = best = end = 0
+    start = 0
+    longest = (0, 0)
     for place, is_whole in enumerate(whole):
-        start = start if is_whole else place + 1
-        if place + 1 - start > end - best:
-            best, end = start, place + 1
-    return best, end
+        if not is_whole:
+            start = place + 1
+        elif place + 1 - start > longest[1] - longest[0]:
+            longest = (start, place + 1)
+    return longest

@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .attention_call import AttentionCall, Cells
+from .attention_call import AttentionCall, Cells, at_least_float32
 from .layers import drop
 
 CHUNK_CELLS = 2**21
@@ -28,99 +27,96 @@ LEAST_CHUNK = 16
 
 def eager_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, by matrix products."""
-    keys, values = (
-        call.area.with_neighbours(call.key),
-        call.area.with_neighbours(call.value),
-    )  # [B, H, J * N, D]
+    keys, values = _keys_and_values_of_area(call)
     return attend_by_products(call, call.query, keys, values, _dense_masks(call))
 
 
 def attention_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """The output [B, H, I, D], and the weights it is computed from, [B, H, I, J], summed over the
-    area's heads.
+    """The output [B, H, I, D], and the weights that give it, [B, H, I, J], summed over the area's
+    heads.
     """
     masks = _dense_masks(call)
-    keys, values = (
-        call.area.with_neighbours(call.key),
-        call.area.with_neighbours(call.value),
-    )  # [B, H, J * N, D]
-    weights = _softmax_weights(call, call.query, keys, masks)  # [B, H, I, J * N]
-    joint = _zero_rows(weights, masks.fully_masked).unflatten(-1, (-1, call.area.head_area))
+    keys, values = _keys_and_values_of_area(call)
+    joint = _softmax_weights(call, call.query, keys, masks)  # [B, H, I, J * N]
+    joint = _zero_rows(joint, masks.fully_masked).unflatten(-1, (-1, call.area.head_area))
     sums = joint.sum(dim=-1)  # [B, H, I, J]
-    of_positions = weights = sums.to(values.dtype)
+    position_weights = sums.to(values.dtype)
+    weights = position_weights
     if call.area.head_area > 1:
-        # The joint weights again, as a position's weight, which is returned, times each head's
-        # share of it
+        # The joint weights again: the returned weight of a position times each head's share of it
         shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-1)
-        weights = (of_positions.unsqueeze(-1) * shares).flatten(-2).to(values.dtype)
+        weights = (position_weights.unsqueeze(-1) * shares).flatten(-2).to(values.dtype)
     weights = drop(weights, call.dropout_p)
-    return call.with_value_terms(torch.matmul(weights, values), masks.cells, weights), of_positions
+    output = call.with_value_terms(torch.matmul(weights, values), masks.cells, weights)
+    return output, position_weights
 
 
 def sdpa_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, by torch's fused attention."""
-    area, query = call.area, call.query
-    unmasked = area.head_area == 1 and call.key_padding_mask is None and not call.terms
-    if (
-        unmasked
-        and area.window is None
-        and (not area.causal or query.shape[2] == call.key.shape[2])
-    ):
+    area = call.area
+    has_no_mask = (
+        area.window is None
+        and area.head_area == 1
+        and call.key_padding_mask is None
+        and not call.terms
+    )
+    if has_no_mask and (not area.causal or call.query.shape[2] == call.key.shape[2]):
         return F.scaled_dot_product_attention(
-            query,
+            call.query,
             call.key,
             call.value,
             dropout_p=call.dropout_p,
             is_causal=area.causal,
             scale=call.scale,
         )
-    keys, values = (
-        area.with_neighbours(call.key),
-        area.with_neighbours(call.value),
-    )  # [B, H, J * N, D]
-    return _attend_fused(call, query, keys, values, _dense_masks(call))
+    keys, values = _keys_and_values_of_area(call)
+    return _attend_fused(call, call.query, keys, values, _dense_masks(call))
 
 
 def chunked_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, computed in chunks of queries."""
     attend = _attend_fused if fused_is_faster(call) else attend_by_products
-    keys, values = (
-        call.area.with_neighbours(call.key),
-        call.area.with_neighbours(call.value),
-    )  # [B, H, J * N, D]
-    size = max(
-        LEAST_CHUNK,
-        CHUNK_CELLS // max(1, call.query.shape[0] * call.query.shape[1] * keys.shape[2]),
-    )
+    keys, values = _keys_and_values_of_area(call)
+    batch, heads = call.query.shape[:2]
+    size = max(LEAST_CHUNK, CHUNK_CELLS // max(1, batch * heads * keys.shape[2]))
     if call.query.shape[2] <= size:
         return attend(call, call.query, keys, values, _dense_masks(call))
 
     def attend_chunk(query: Tensor, keys: Tensor, values: Tensor, chunk: slice) -> Tensor:
         return attend(call, query, keys, values, _dense_masks(call, chunk))
 
-    # torch.func has a backward pass of its own, which cannot compute anything again.
-    again = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-    options: Any = {"use_reentrant": False, "preserve_rng_state": call.dropout_p > 0}
-    outputs = []
-    for index, query in enumerate(call.query.split(size, dim=2)):
-        chunk = (query, keys, values, slice(index * size, index * size + query.shape[2]))
-        outputs.append(
-            checkpoint(attend_chunk, *chunk, **options) if again else attend_chunk(*chunk)
+    compute = attend_chunk
+    # torch.func has a backward pass of its own, which cannot compute anything again
+    if torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active():
+        compute = functools.partial(
+            checkpoint,
+            attend_chunk,
+            use_reentrant=False,
+            preserve_rng_state=call.dropout_p > 0,
         )
+    outputs = []
+    start = 0
+    for query in call.query.split(size, dim=2):
+        chunk = slice(start, start + query.shape[2])
+        outputs.append(compute(query, keys, values, chunk))
+        start = chunk.stop
     return torch.cat(outputs, dim=2)
 
 
-# --- the two ways to compute queries with their keys, all or a chunk; the first serves blocks, too
-# ------------------
+def _keys_and_values_of_area(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """The keys and values of each head's area, [B, H, J * N, D]."""
+    return call.area.with_neighbours(call.key), call.area.with_neighbours(call.value)
+
+
+# --- queries with their keys, all or a chunk: by products (blocks, too) or by the fused kernel
 
 
 def attend_by_products(
     call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, masks: Masks
 ) -> Tensor:
     """The output [..., I, D] of queries [..., I, D] for keys and values [..., J * N, D]."""
-    weights = drop(
-        _softmax_weights(call, query, keys, masks).to(values.dtype), call.dropout_p
-    )  # [..., I, J * N]
+    weights = _softmax_weights(call, query, keys, masks).to(values.dtype)  # [..., I, J * N]
+    weights = drop(weights, call.dropout_p)
     output = call.with_value_terms(torch.matmul(weights, values), masks.cells, weights)
     return _zero_rows(output, masks.fully_masked)
 
@@ -132,9 +128,8 @@ def _softmax_weights(call: AttentionCall, query: Tensor, keys: Tensor, masks: Ma
     if added is not None:
         energies = energies + added
     if masks.hidden is not None:
-        energies = energies.masked_fill_(
-            masks.hidden, float("-inf")
-        )  # safe in place: no other reference
+        # In place: nothing else refers to the energies
+        energies = energies.masked_fill_(masks.hidden, float("-inf"))
     return torch.softmax(energies, dim=-1)
 
 
@@ -146,7 +141,7 @@ def dot_products_in_float32(query: Tensor, key: Tensor) -> Tensor:
     if energies.dtype == torch.float16:
         limits = torch.finfo(torch.float16)
         energies = energies.clamp(limits.min, limits.max)
-    return energies.to(torch.promote_types(energies.dtype, torch.float32))
+    return at_least_float32(energies)
 
 
 def _attend_fused(
@@ -156,27 +151,27 @@ def _attend_fused(
     dtype = query.dtype
     energies = call.added_energies(masks.cells)
     if energies is not None or trains_faster_in_float32(query, call.dropout_p):
-        # Energies and softmax are float32 or better whatever the model's precision.
-        exact = torch.promote_types(dtype, torch.float32)
-        query, keys, values = query.to(exact), keys.to(exact), values.to(exact)
+        # Energies and softmax are float32 or better whatever the model's precision
+        query = at_least_float32(query)
+        keys = at_least_float32(keys)
+        values = at_least_float32(values)
     if energies is None:
-        seen = masks.additive(query.dtype)
+        mask = masks.additive(query.dtype)
     else:
-        energies = energies.to(query.dtype)
-        seen = (
-            energies if masks.hidden is None else energies.masked_fill(masks.hidden, float("-inf"))
-        )
+        mask = energies.to(query.dtype)
+        if masks.hidden is not None:
+            mask = mask.masked_fill(masks.hidden, float("-inf"))
     # Tensors without content have no autocast
     with nullcontext() if query.is_meta else torch.autocast(query.device.type, enabled=False):
         output = F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=seen, dropout_p=call.dropout_p, scale=call.scale
+            query, keys, values, attn_mask=mask, dropout_p=call.dropout_p, scale=call.scale
         )
     return _zero_rows(output.to(dtype), masks.fully_masked)
 
 
 def fused_is_faster(call: AttentionCall) -> bool:
-    """Whether torch's fused attention, which gives no weights and no gradient for energies, is the
-    better way.
+    """Whether torch's fused attention is faster than products; it gives no weights and no gradient
+    for energies.
     """
     if call.value_terms or (call.energy_terms and call.dropout_p > 0.0):
         # With dropout the choice must not depend on gradients: reentrant checkpointing computes
@@ -188,9 +183,7 @@ def fused_is_faster(call: AttentionCall) -> bool:
 
 
 def trains_faster_in_float32(query: Tensor, dropout_p: float) -> bool:
-    """Whether torch's fused attention is to compute in float32: CPUs are slow in bfloat16's
-    backward.
-    """
+    """Whether fused attention should train in float32: its backward is slow in bfloat16 on CPUs."""
     return (
         query.device.type == "cpu"
         and query.dtype == torch.bfloat16
@@ -198,26 +191,28 @@ def trains_faster_in_float32(query: Tensor, dropout_p: float) -> bool:
     )
 
 
-# --- masks: shared with the blocks
-# --------------------------------------------------------------------------------
+# --- masks of all pairs and of blocks
 
 
 @dataclass
 class Masks:
-    """What layers share if their queries see the same keys."""
+    """Masks of a set of cells, shared by layers whose queries see the same keys.
+
+    Attributes:
+        cells: The cells.
+        hidden: [..., I, J * N], keys that a query does not see; none for a query that sees no key.
+            None = every query sees all.
+        fully_masked: [..., I, 1], queries that see no key, whose output is zero; None = no query.
+    """
 
     cells: Cells
-    hidden: (
-        Tensor | None
-    )  # keys that a query does not see (None: it sees all); opened where it sees none
-    fully_masked: (
-        Tensor | None
-    )  # [..., I, 1], queries that see no key, whose output becomes zero; None: none
+    hidden: Tensor | None
+    fully_masked: Tensor | None
     _additive: Tensor | None = None
 
     def additive(self, dtype: torch.dtype) -> Tensor | None:
-        """0 for what is seen, -inf for what is not, made once; torch would make it of a boolean
-        mask every time.
+        """0 for visible keys, -inf for hidden ones; kept, as torch converts a boolean mask in every
+        call.
         """
         if self.hidden is not None and (self._additive is None or self._additive.dtype != dtype):
             zeros = torch.zeros_like(self.hidden, dtype=dtype)
@@ -227,18 +222,21 @@ class Masks:
 
 def make_masks(call: AttentionCall, cells: Cells, real: Tensor | None) -> Masks:
     """The masks of `cells`; `real` says which keys are real tokens, broadcastable to the cells."""
-    area, fully_masked = call.area, None
-    may_hide_all = [term.visible(cells) for term in call.visibility_terms] + (
-        [] if real is None else [real]
-    )
-    allowed = [area.within_window(cells.distance)] if area.window is not None or area.causal else []
-    allowed += may_hide_all
-    visible = cells.over_keys(functools.reduce(Tensor.__and__, allowed)) if allowed else None
+    area = call.area
+    conditions = [term.visible(cells) for term in call.visibility_terms]
+    if real is not None:
+        conditions.append(real)
+    may_hide_all = bool(conditions)
+    if area.window is not None or area.causal:
+        conditions.insert(0, area.within_window(cells.distance))
+    visible = fully_masked = None
+    if conditions:
+        visible = cells.over_keys(functools.reduce(Tensor.__and__, conditions))
     if visible is not None and may_hide_all:
         fully_masked = ~visible.any(dim=-1, keepdim=True)
         visible = visible | fully_masked
     heads = area.visible_heads(call.query.shape[1], call.query.device)
-    if heads is not None:  # close the slots of the area in which there is no head
+    if heads is not None:  # hide the slots of the area in which there is no head
         heads = heads.view(1, -1, *[1] * (cells.key_position.dim() - 2), area.head_area)
         heads = heads.expand(*heads.shape[:-2], cells.key_position.shape[-1], -1)
         visible = (heads if visible is None else visible.unsqueeze(-1) & heads).flatten(-2)
@@ -252,28 +250,24 @@ def _zero_rows(output: Tensor, fully_masked: Tensor | None) -> Tensor:
     return output if fully_masked is None else output.masked_fill(fully_masked, 0.0)
 
 
-# --- masks written out for all pairs
-# -----------------------------------------------------------------------------
+# --- all pairs
 
 
 class DenseCells(Cells):
-    """All cells of a call, or those of a chunk of its queries: [B or 1, H or 1, I, J], I the
-    queries of the chunk.
+    """All cells of a call, or of a chunk of its queries: [B or 1, H or 1, I, J], I queries in the
+    chunk.
     """
 
     def __init__(self, call: AttentionCall, chunk: slice | None = None) -> None:
-        (_, heads, queries, _), keys, device = (
-            call.query.shape,
-            call.key.shape[2],
-            call.query.device,
-        )
+        _, heads, queries, _ = call.query.shape
+        keys = call.key.shape[2]
+        device = call.query.device
         self.chunk = chunk
         self.query_position = self.rows(call.query_positions[:, None, :, None])  # [B or 1, 1, I, 1]
         self.key_position = call.key_positions[:, None, None, :]
         places = torch.arange(keys, device=device)
-        self.distance = places[None, :] - self.rows(
-            torch.arange(keys - queries, keys, device=device)[:, None]
-        )
+        query_places = torch.arange(keys - queries, keys, device=device)
+        self.distance = places[None, :] - self.rows(query_places[:, None])
         self.head = torch.arange(heads, device=device)[:, None, None]
 
     def rows(self, values: Tensor) -> Tensor:
@@ -291,9 +285,9 @@ def _dense_masks(call: AttentionCall, chunk: slice | None = None) -> Masks:
     """Masks of the call, or of a chunk of its queries."""
 
     def make() -> Masks:
-        padding = call.key_padding_mask
-        return make_masks(
-            call, DenseCells(call, chunk), None if padding is None else padding[:, None, None, :]
-        )
+        real = call.key_padding_mask
+        if real is not None:
+            real = real[:, None, None, :]
+        return make_masks(call, DenseCells(call, chunk), real)
 
     return call.once("dense", make) if chunk is None else make()

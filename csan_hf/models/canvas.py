@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Which cells of a batch's grids are real, and the one image that every convolution reads.
+"""The cells of a batch's grids, and the image on which they are convolved.
 
 What works on single cells gets the real ones alone, packed as rows of a matrix [R, channels]. For a
 convolution they are put on one canvas: the sentences lie side by side on shelves, with k // 2
@@ -19,11 +19,14 @@ while torch traces a program for all lengths; there padding is masked instead.
 Shapes: B sentences, I target rows, J source columns, N real rows, R real cells.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 
@@ -84,9 +87,9 @@ class Canvas:
     ) -> "Canvas":
         """The canvas of the cells where both tokens are real.
 
-        The lengths are read once, together, and nothing else waits for a GPU. They determine the
-        size of the canvas and the number of cells, which the host must know, as they are shapes of
-        tensors. Without them every padded cell would have to be computed.
+        The lengths are read once, together: this waits for a GPU. They determine the size of the
+        canvas and the number of cells, which the host must know, as they are shapes of tensors.
+        Without them every padded cell would have to be computed.
 
         Args:
             shape: (B, I, J).
@@ -97,29 +100,58 @@ class Canvas:
         """
         batch, rows, columns = shape
         whole = cls(shape, (batch, above + rows, columns), above)
-        if target_mask is None and source_mask is None:
-            return whole
-        given = target_mask if target_mask is not None else source_mask
         if target_mask is None:
-            target_mask = given.new_ones(batch, rows)  # type: ignore[union-attr]
+            if source_mask is None:
+                return whole
+            target_mask = source_mask.new_ones(batch, rows)
         if source_mask is None:
-            source_mask = given.new_ones(batch, columns)  # type: ignore[union-attr]
+            source_mask = target_mask.new_ones(batch, columns)
         if torch.compiler.is_compiling():
             real = (target_mask.unsqueeze(2) & source_mask.unsqueeze(1)).view(-1, 1)
             return cls(shape, whole.size, above, real=real)
         target_mask = target_mask & source_mask.any(dim=1, keepdim=True)
         source_mask = source_mask & target_mask.any(dim=1, keepdim=True)
-        lengths = torch.stack([*_extent(target_mask), *_extent(source_mask)])
-        _, heights, row_counts, _, widths, column_counts = lengths.tolist()
+        extents = torch.stack([*_extent(target_mask), *_extent(source_mask)])
+        _, heights, row_counts, _, widths, column_counts = extents.tolist()
         if min(row_counts) == rows and min(column_counts) == columns:
             return whole
-        tops, lefts, height, width = _arrange(heights, widths, above, beside)
-        corners = torch.tensor([tops, lefts], device=lengths.device) - lengths[[0, 3]]
-        cells = sum(count * wide for count, wide in zip(row_counts, column_counts, strict=True))
+        shelves = _arrange(heights, widths, above, beside)
+        corners = torch.tensor([shelves.tops, shelves.lefts], device=extents.device)
         places = _find_places(
-            target_mask, source_mask, lengths[5], corners, width, sum(row_counts), cells
+            target_mask,
+            source_mask,
+            column_counts=extents[5],
+            corners=corners - extents[[0, 3]],
+            width=shelves.width,
+            row_count=sum(row_counts),
+            cell_count=sum(map(operator.mul, row_counts, column_counts)),
         )
-        return cls(shape, (1, height, width), above, places)
+        return cls(shape, (1, shelves.height, shelves.width), above, places)
+
+    def of_last_rows(self) -> "Canvas":
+        """The canvas of the cells that `last_rows` gives, without rows of zeros."""
+        batch, _, columns = self.shape
+        shape = (batch, self.above, columns)
+        return Canvas(shape, size=shape, above=0)
+
+    def last_rows(self, cells: torch.Tensor) -> torch.Tensor:
+        """The last `above` rows of every grid, [B · above · J, channels]; zero at padding."""
+        batch, rows, columns = self.shape
+        if self.places is None:
+            return self.unpack(cells)[:, rows - self.above :].flatten(0, 2)
+        numbers, places = self._in_last_rows
+        return _spread(cells.index_select(0, numbers), places, batch * self.above * columns)
+
+    @cached_property
+    def _in_last_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cells of the last rows: their numbers among the R, their places among B · above · J."""
+        assert self.places is not None  # for the type checker
+        _, rows, columns = self.shape
+        sentence = self.places.in_grid // (rows * columns)
+        upper_cells = (rows - self.above) * columns
+        place = self.places.in_grid - (sentence + 1) * upper_cells
+        numbers = place.ge(sentence * self.above * columns).nonzero().squeeze(1)
+        return numbers, place[numbers]
 
     def pack(self, grid: torch.Tensor) -> torch.Tensor:
         """The cells [R, channels] of a grid [B, I, J, channels]."""
@@ -131,11 +163,12 @@ class Canvas:
         batch, rows, columns = self.shape
         if self.places is not None:
             cells = _spread(cells, self.places.in_grid, batch * rows * columns)
-        cells = cells if self.real is None else torch.where(self.real, cells, 0.0)
+        if self.real is not None:
+            cells = torch.where(self.real, cells, 0.0)
         return cells.view(batch, rows, columns, cells.shape[-1])
 
     def sum_of(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """At each cell [R, channels], its row of [B, I, channels] plus its column of [B, J,
+        """Cells [R, channels]: the sum of their row of [B, I, channels] and column of [B, J,
         channels].
         """
         if self.places is None:
@@ -146,60 +179,46 @@ class Canvas:
 
     def paint(self, cells: torch.Tensor) -> torch.Tensor:
         """An image [S, channels, H, W], channels last, with the cells [R, channels] on it."""
-        if self.places is None:
-            grid = self.unpack(cells)
-            canvas = (
-                torch.nn.functional.pad(grid, (0, 0, 0, 0, self.above, 0)) if self.above else grid
-            )
+        if self.places is not None:
+            _, height, width = self.size
+            image = _spread(cells, self.places.on_canvas, height * width)
+            image = image.view(1, height, width, cells.shape[-1])
         else:
-            canvas = _spread(cells, self.places.on_canvas, self.size[1] * self.size[2])
-            canvas = canvas.view(*self.size, cells.shape[-1])
-        return canvas.permute(0, 3, 1, 2)
+            image = self.unpack(cells)
+            if self.above:
+                image = F.pad(image, (0, 0, 0, 0, self.above, 0))
+        return image.permute(0, 3, 1, 2)
 
-    def paint_output(self, cells: torch.Tensor) -> torch.Tensor:
-        """Put cells [R, channels] where `read` finds them: an image [S, channels, H - above, W],
-        zero elsewhere.
-        """
-        if self.places is None:
-            return self.unpack(cells).permute(0, 3, 1, 2)
-        _, height, width = self.size
-        places = self.places.on_canvas - self.above * width
-        image = _spread(cells, places, (height - self.above) * width)
-        return image.view(1, height - self.above, width, cells.shape[-1]).permute(0, 3, 1, 2)
+    def read(self, image: torch.Tensor) -> torch.Tensor:
+        """The cells [R, channels] of an image [S, channels, H, W].
 
-    def read(self, image: torch.Tensor, skip: int = 0) -> torch.Tensor:
-        """The cells [R, channels] of an image [S, channels, H - above + skip, W].
-
-        Args:
-            image: A convolution's output, which lacks the rows of zeros at the top.
-            skip: The number of these rows that the image still has.
-        """
+        The image may lack rows at the top, as a convolution's output does."""
+        lacking = self.size[1] - image.shape[2]
         grid = image.permute(0, 2, 3, 1)
         if self.places is None:
-            return grid[:, skip:].reshape(-1, grid.shape[-1])
-        places = self.places.on_canvas - (self.above - skip) * self.size[2]
+            return grid[:, self.above - lacking :].reshape(-1, grid.shape[-1])
+        places = self.places.on_canvas - lacking * self.size[2]
         return grid.reshape(-1, grid.shape[-1]).index_select(0, places)
 
     def aggregate(
         self, cells: torch.Tensor, source_mask: torch.Tensor | None, aggregation: Aggregate
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """An aggregation of real cells [R, f] over the source, of which the mask [B, J] says what
-        is real.
+        """An aggregation of the real cells [R, f] over the source, with its mask [B, J].
 
         Returns:
             [B, I, f'] and ρ [B, I, J] or None; zero where a row has no real cell.
         """
-        _, rows, columns = self.shape
         if self.places is None:
             return aggregation(self.unpack(cells), source_mask)
-        count = self.places.rows.shape[0]
-        grid = _spread(cells, self.places.in_rows, count * columns).view(
-            count, 1, columns, cells.shape[-1]
+        _, rows, columns = self.shape
+        count = len(self.places.rows)
+        grid = _spread(cells, self.places.in_rows, count * columns)
+        if source_mask is not None:
+            source_mask = source_mask.index_select(0, self.places.rows // rows)
+        vectors, weights = aggregation(
+            grid.view(count, 1, columns, cells.shape[-1]),
+            source_mask,
         )
-        mask = (
-            None if source_mask is None else source_mask.index_select(0, self.places.rows // rows)
-        )
-        vectors, weights = aggregation(grid, mask)
         attention = None if weights is None else self._put_rows_back(weights.squeeze(1))
         return self._put_rows_back(vectors.squeeze(1)), attention
 
@@ -216,99 +235,116 @@ def _spread(cells: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tens
 
 
 def _extent(real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For a mask [B, T]: the first real place, the places from it to the last real one, the real
-    ones, [B] each.
+    """Extent of the real places of a mask [B, T], [B] each.
+
+    Returns:
+        The first real place, the number of places from it to the last real one, that of real ones.
     """
-    places = real.shape[1]
     count = real.sum(dim=1)
     first = real.int().argmax(dim=1)
-    last = places - 1 - real.flip(1).int().argmax(dim=1)
+    last = real.shape[1] - 1 - real.flip(1).int().argmax(dim=1)
     return first, torch.where(count > 0, last - first + 1, 0), count
 
 
-def _arrange(
-    heights: list[int], widths: list[int], above: int, beside: int
-) -> tuple[list[int], list[int], int, int]:
-    """Put rectangles on shelves, the highest first, each on the first shelf with room for it.
+@dataclass
+class _Shelf:
+    """A row of sentences: its top row of the canvas, its first free column."""
 
-    Returns:
-        Top row and left column of each, and height and width of the smallest canvas found.
-    """
-    order = sorted(range(len(heights)), key=lambda number: (-heights[number], -widths[number]))
-    order = [number for number in order if heights[number] and widths[number]]
+    top: int
+    end: int = 0
+
+
+class _Shelves(NamedTuple):
+    """Top row and left column of each rectangle, height and width of the canvas."""
+
+    tops: list[int]
+    lefts: list[int]
+    height: int
+    width: int
+
+
+def _arrange(heights: list[int], widths: list[int], above: int, beside: int) -> _Shelves:
+    """Put rectangles on the shelves of the smallest canvas, with zeros above and between them."""
     widest = max(max(widths), 1)
-    best: tuple[int, Any] | None = None
-    for multiple in _WIDTHS:
-        width = multiple * (widest + beside) - beside
-        found = _fill_shelves(order, heights, widths, width, above, beside)
-        if best is None or found[2] * width < best[0]:
-            best = (found[2] * width, (*found, width))
-        if found[2] <= above + max(heights):  # one shelf holds all of them
-            break
-    assert best is not None  # for the type checker
-    tops, lefts, height, width = best[1]
-    return tops, lefts, height, width
+    candidates = [
+        _fill_shelves(heights, widths, multiple * (widest + beside) - beside, above, beside)
+        for multiple in _WIDTHS
+    ]
+    return min(candidates, key=lambda shelves: shelves.height * shelves.width)
 
 
 def _fill_shelves(
-    order: list[int], heights: list[int], widths: list[int], width: int, above: int, beside: int
-) -> tuple[list[int], list[int], int]:
-    """Top row and left column of each rectangle on shelves of one width, and the height of all
-    shelves.
-    """
-    tops, lefts = [0] * len(heights), [0] * len(heights)
-    shelves: list[list[int]] = []  # top row and first free column of each
+    heights: list[int], widths: list[int], width: int, above: int, beside: int
+) -> _Shelves:
+    """Put rectangles on shelves, the highest first, each on the first shelf with room for it."""
+    tops = [0] * len(heights)
+    lefts = [0] * len(heights)
+    shelves: list[_Shelf] = []
     height = 0
+    order = sorted(range(len(heights)), key=lambda number: (-heights[number], -widths[number]))
     for number in order:
-        shelf = next((shelf for shelf in shelves if shelf[1] + widths[number] <= width), None)
+        if heights[number] == 0 or widths[number] == 0:
+            continue
+        shelf = next((shelf for shelf in shelves if shelf.end + widths[number] <= width), None)
         if shelf is None:
-            shelf = [height + above, 0]
+            shelf = _Shelf(top=height + above)
             shelves.append(shelf)
-            height += above + heights[number]
-        tops[number], lefts[number] = shelf
-        shelf[1] += widths[number] + beside
-    return tops, lefts, max(height, above + 1)
+            height = shelf.top + heights[number]
+        tops[number] = shelf.top
+        lefts[number] = shelf.end
+        shelf.end += widths[number] + beside
+    return _Shelves(tops, lefts, max(height, above + 1), width)
 
 
 def _find_places(
     target_mask: torch.Tensor,
     source_mask: torch.Tensor,
+    *,
     column_counts: torch.Tensor,
     corners: torch.Tensor,
     width: int,
     row_count: int,
     cell_count: int,
 ) -> _Places:
-    """The places of the real cells of masks [B, I] and [B, J] with `column_counts` [B] real
-    columns.
+    """The places of the real cells.
 
-    `corners` [2, B] are the row and column of the canvas where row 0 and column 0 of a sentence's
-    grid would lie."""
-    rows_each, columns_each = target_mask.shape[1], source_mask.shape[1]
+    Args:
+        target_mask: [B, I].
+        source_mask: [B, J].
+        column_counts: [B], the real columns.
+        corners: [2, B], row and column of the canvas where row 0 and column 0 of a sentence's grid
+            would lie.
+        width: Columns of the canvas.
+        row_count: Real rows N.
+        cell_count: Real cells R.
+    """
+    device = target_mask.device
+    height_of_grid = target_mask.shape[1]
+    width_of_grid = source_mask.shape[1]
     rows = torch.nonzero_static(target_mask.flatten(), size=row_count).squeeze(1)
     columns = torch.nonzero_static(
-        source_mask.flatten(), size=int(source_mask.shape[0] * columns_each), fill_value=0
-    )
-    columns = columns.squeeze(1)
-    sentence = rows // rows_each
-    cells_of_row = column_counts[sentence]
-    row_of_cell = torch.arange(row_count, device=rows.device).repeat_interleave(
+        source_mask.flatten(), size=source_mask.numel(), fill_value=0
+    ).squeeze(1)
+    sentence_of_row = rows // height_of_grid
+    cells_of_row = column_counts[sentence_of_row]
+    row_of_cell = torch.arange(row_count, device=device).repeat_interleave(
         cells_of_row, output_size=cell_count
     )
-    first_cell = cells_of_row.cumsum(0) - cells_of_row
-    number_in_row = torch.arange(cell_count, device=rows.device) - first_cell[row_of_cell]
-    sentence_of_cell = sentence[row_of_cell]
+    sentence = sentence_of_row[row_of_cell]
+    first_cell_of_row = cells_of_row.cumsum(0) - cells_of_row
+    number_in_row = torch.arange(cell_count, device=device) - first_cell_of_row[row_of_cell]
     first_column = column_counts.cumsum(0) - column_counts
-    column_of_cell = columns[first_column[sentence_of_cell] + number_in_row]
-    row, column = rows[row_of_cell], column_of_cell % columns_each
-    top = corners[0][sentence_of_cell] + row % rows_each
-    left = corners[1][sentence_of_cell] + column
+    column_of_cell = columns[first_column[sentence] + number_in_row]
+    row = rows[row_of_cell]
+    column = column_of_cell % width_of_grid
+    top = corners[0][sentence] + row % height_of_grid
+    left = corners[1][sentence] + column
     return _Places(
         rows=rows,
         row_of_cell=row_of_cell,
         column_of_cell=column_of_cell,
-        in_grid=row * columns_each + column,
-        in_rows=row_of_cell * columns_each + column,
+        in_grid=row * width_of_grid + column,
+        in_rows=row_of_cell * width_of_grid + column,
         on_canvas=top * width + left,
     )
 
@@ -331,7 +367,7 @@ def rows_before_padding(
     ends = config.eos_token_id
     if ends is not None:
         is_end = torch.isin(following, torch.tensor(ends, device=following.device).reshape(-1))
-        is_last = unpadded & ~torch.nn.functional.pad(unpadded[:, 1:], (0, 1))
+        is_last = unpadded & ~F.pad(unpadded[:, 1:], (0, 1))
         unpadded = unpadded & ~(is_end & is_last)
     real[:, 1:] = unpadded
     return real

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The attention of the models as a function, for whoever has queries, keys and values of their own."""
+"""The attention of the models as a function of queries, keys and values."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -45,8 +45,8 @@ def local_attention(
         causal: Whether keys after the query are invisible.
         scale: Factor of the dot products, default 1/sqrt(D).
         dropout_p: Probability of dropping an attention weight.
-        backend: One of `BACKENDS`, as in the table of `backends.py`, or `None` for the fastest that
-            can run.
+        backend: One of `BACKENDS` (see the table in `csan_hf/models/README.md`), or `None` for the
+            fastest.
 
     Returns:
         [B, H, I, D]. A query that sees no key yields zeros.
@@ -55,42 +55,42 @@ def local_attention(
         ValueError: An argument is out of range or has another shape, or the backend cannot do what
             is asked.
     """
-    (batch, heads, queries, width), keys = query.shape, key.shape[-2]
-    for name, given, sizes, dtype in (
-        ("key", key, (batch, heads, keys, width), query.dtype),
-        ("value", value, (batch, heads, keys, value.shape[-1]), query.dtype),
-        (
-            "key_padding_mask",
-            key_padding_mask,
-            (batch, keys),
-            torch.bool,
-        ),  # integers would invert into nonsense
-    ):
-        if given is not None and (given.shape != sizes or given.dtype != dtype):
-            raise ValueError(
-                f"`{name}` must be {dtype} {list(sizes)}, got {given.dtype} {list(given.shape)}."
-            )
-    area, scale = (
-        KeyArea(window, head_area, head_boundary, causal),
-        width**-0.5 if scale is None else scale,
-    )
+    batch, heads, queries, width = query.shape
+    keys = key.shape[-2]
+    _check_tensor("key", key, (batch, heads, keys, width), query.dtype)
+    _check_tensor("value", value, (batch, heads, keys, value.shape[-1]), query.dtype)
+    if key_padding_mask is not None:
+        _check_tensor("key_padding_mask", key_padding_mask, (batch, keys), torch.bool)
+    area = KeyArea(window, head_area, head_boundary, causal)
     check_fields(area)
     check_head_area(head_area, heads, head_boundary)
     if isinstance(bias, Tensor):
         bias.expand(batch, heads, queries, keys)  # torch refuses other shapes
         bias = DenseBias(torch.atleast_1d(bias))
-    first, terms = keys - queries if causal else 0, () if bias is None else (bias,)
     call = AttentionCall(
-        query, key, value, area, scale, key_padding_mask, first, dropout_p=dropout_p, terms=terms
+        query,
+        key,
+        value,
+        area,
+        scale=width**-0.5 if scale is None else scale,
+        key_padding_mask=key_padding_mask,
+        query_start=keys - queries if causal else 0,
+        dropout_p=dropout_p,
+        terms=() if bias is None else (bias,),
     )
     return run(call, backend)
 
 
+def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tensor.shape != shape or tensor.dtype != dtype:
+        raise ValueError(
+            f"`{name}` must be {dtype} {list(shape)}, got {tensor.dtype} {list(tensor.shape)}."
+        )
+
+
 @dataclass
 class DenseBias(Term):
-    """An energy given for every pair, broadcastable to [B, H, I, J]; -inf = the query does not see
-    the key.
-    """
+    """An energy for every pair, broadcastable to [B, H, I, J]; -inf hides the key."""
 
     bias: Tensor
 

@@ -1,12 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a masked convolution over the grid keeps of earlier rows while it generates.
+"""Cache of the masked convolutions over the grid during generation.
 
 The masked convolution of a target row reads k // 2 rows above it. A new row is multiplied at once
-with all rows of the kernel, which gives its part of its own output and of the k // 2 rows below.
-For each of these rows the parts of all rows so far are summed up. These pending sums are all that
-is kept, so a step costs one row whatever the length of the sentence.
+with all rows of the kernel, which gives its contribution to its own output and to the k // 2 rows
+below. For each of these rows the contributions of all rows so far are summed up. Only these
+pending sums are kept, so a step costs one row whatever the length of the sentence. A prefix of
+many rows is convolved as without a cache; then only its last k // 2 rows are multiplied so.
 
-They are kept in a sliding-window layer of the library. One layer holds the sums of all
+The sums are kept in a sliding-window layer of the library. One layer holds those of all
 convolutions, so that beam search reorders one tensor: its keys are [B, 1, rows, L · J · k // 2 ·
 channels], the sums after each of the last rows (after the last one alone, unless the library
 records the past to crop it), and its values have no width.
@@ -15,37 +16,38 @@ Shapes: B sentences, I new target rows, J source columns, R cells of the new row
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
 
 from .canvas import Canvas
 
 
 class _LastRows(DynamicSlidingWindowLayer):
-    """A sliding window that keeps the last row alone, without a copy of the one before it."""
+    """A sliding window of the last row, without a copy of the row before it."""
 
     def __init__(self) -> None:
-        super().__init__(sliding_window=2)  # the library's unit is the new row and those before it
+        super().__init__(sliding_window=2)  # the library counts the new row, too
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See the library; returns the new rows alone."""
+        """See the library; returns only the new rows."""
         if self.record_past:
             super().update(key_states, value_states, *args, **kwargs)
             return key_states, value_states
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.cumulative_length += key_states.shape[-2]
-        self.keys, self.values = key_states[:, :, -1:], value_states[:, :, -1:]
+        self.keys = key_states[:, :, -1:]
+        self.values = value_states[:, :, -1:]
         return key_states, value_states
 
 
-# What a generation makes of the weights. No attribute of the cache, as the library's exporters take
-# these for state
+# Weights prepared for a generation. The library's exporters take attributes of a cache for state
 _PREPARED: "WeakKeyDictionary[GridCache, dict[Any, Any]]" = WeakKeyDictionary()
 
 
@@ -61,20 +63,28 @@ class GridCache(DynamicCache):
         self.layers = [_LastRows()]
         _PREPARED.pop(self, None)
 
-    def last(self) -> torch.Tensor | None:
-        """The sums after the last row, [B, L · J · channels]; None before the first row and for k =
-        1.
-        """
-        layer: Any = self.layers[0]
-        if not layer.is_initialized or layer.keys.numel() == 0:
-            return None
-        last: torch.Tensor = layer.keys[:, 0, -1]
-        return last
+    @property
+    def _rows(self) -> _LastRows:
+        return cast(_LastRows, self.layers[0])
 
-    def keep(self, sums: torch.Tensor) -> None:
-        """Keep the sums [B, I, L, J, channels] after new rows."""
+    def takes_prefix(self, rows: int, reach: int) -> bool:
+        """Whether new rows are a prefix from which the rows below read the last `reach` alone.
+
+        Where the library records the past, the sums after every row are needed."""
+        return rows > reach and not self._rows.is_initialized and not self._rows.record_past
+
+    def last(self) -> torch.Tensor | None:
+        """The sums [B, L · J · channels] after the last row; None before any row and for k = 1."""
+        keys = self._rows.keys
+        if not self._rows.is_initialized or keys is None or keys.numel() == 0:
+            return None
+        return keys[:, 0, -1]
+
+    def keep(self, sums: torch.Tensor, skipped: int) -> None:
+        """Keep the sums [B, I, L, J, channels] after new rows, with `skipped` rows above them."""
         keys = sums.flatten(2).unsqueeze(1)
         self.update(keys, keys[..., :0], 0)
+        self._rows.cumulative_length += skipped
 
 
 class RowSums:
@@ -82,7 +92,7 @@ class RowSums:
 
     Args:
         cache: Holds the sums after the earlier rows; `finish` puts those after the new rows there.
-        canvas: The places of the new rows' cells.
+        canvas: The places of the new rows' cells. Of a prefix it has rows of zeros above.
         num_layers: Masked convolutions L, which are run in their order.
         channels: Channels of a layer's pending sums, k // 2 times those of its outputs.
 
@@ -91,7 +101,10 @@ class RowSums:
     """
 
     def __init__(self, cache: GridCache, canvas: Canvas, num_layers: int, channels: int) -> None:
-        self._cache, self._canvas = cache, canvas
+        self.is_prefix = canvas.above > 0
+        self.canvas = canvas.of_last_rows() if self.is_prefix else canvas
+        self._all_rows = canvas
+        self._cache = cache
         self._after: list[torch.Tensor] = []  # of each layer, [B, I, J, k // 2 * channels]
         sentences, _, columns = canvas.shape
         self._before = cache.last()
@@ -106,56 +119,64 @@ class RowSums:
             self._before = self._before.view(sentences, num_layers, columns, channels)
 
     def prepared(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` makes of the weights, once in a generation; `key` says of which and for which
-        type.
-        """
+        """Memoise `make()` for this generation; `key` names the weights and the type."""
         kept = _PREPARED.setdefault(self._cache, {})
         if key not in kept:
             kept[key] = make()
         return kept[key]
 
+    def select(self, cells: torch.Tensor) -> torch.Tensor:
+        """The cells on `canvas`, out of all new ones [R, channels]."""
+        return self._all_rows.last_rows(cells) if self.is_prefix else cells
+
     def add(self, products: torch.Tensor, channels: int) -> torch.Tensor:
         """Add the contributions of the rows above to the outputs of the next layer.
 
         Args:
-            products: [R, (k // 2 + 1) * channels], the new rows' contributions to themselves, to
-                the next row and so on.
+            products: [R, (k // 2 + 1) * channels], the contributions of the rows on `canvas` to
+                themselves, to the next row and so on.
             channels: Channels of the layer's outputs.
 
         Returns:
-            The outputs [R, channels].
+            The outputs [R, channels]; those of a prefix lack the contributions of its upper rows.
         """
-        sums = self._canvas.unpack(products)
-        before = None if self._before is None else self._before[:, len(self._after)].to(sums.dtype)
+        sums = self.canvas.unpack(products)
+        before = None
+        if self._before is not None:
+            before = self._before[:, len(self._after)].to(sums.dtype)
         if sums.shape[1] > 1:
             sums = _add_rows_above(sums, before, channels)
         elif before is not None:
-            sums = sums + torch.nn.functional.pad(before.unsqueeze(1), (0, channels))
+            sums = sums + F.pad(before.unsqueeze(1), (0, channels))
         self._after.append(sums[..., channels:])
-        return self._canvas.pack(sums[..., :channels])
+        return self.canvas.pack(sums[..., :channels])
 
     def finish(self) -> None:
         """Keep the sums for the rows below these."""
-        self._cache.keep(torch.stack(self._after, dim=2))
+        skipped = self._all_rows.shape[1] - self.canvas.shape[1]
+        self._cache.keep(torch.stack(self._after, dim=2), skipped)
 
 
 def _add_rows_above(
     products: torch.Tensor, before: torch.Tensor | None, channels: int
 ) -> torch.Tensor:
-    """The contributions of all rows so far to each of several rows and to those below it: as
-    `products`, summed up.
+    """Sum up the contributions of all rows so far to each of several rows and to those below it.
 
     Args:
         products: [B, I, J, (k // 2 + 1) * channels], the outputs first, then the pending sums.
         before: The sums [B, J, k // 2 * channels] after the row above them; None = there is none.
         channels: Channels of the outputs.
+
+    Returns:
+        The sums, laid out as `products`.
     """
     parts = list(products.split(channels, dim=-1))
     if before is None:
-        before = products.new_zeros(*products[:, 0].shape[:2], channels * (len(parts) - 1))
+        before = torch.zeros_like(products[:, 0, :, channels:])
+    above = before.unsqueeze(1).split(channels, dim=-1)
     for distance in reversed(range(len(parts) - 1)):
-        first = before[..., distance * channels : (distance + 1) * channels].unsqueeze(1)
-        parts[distance] = parts[distance] + torch.cat([first, parts[distance + 1][:, :-1]], dim=1)
+        from_above = torch.cat([above[distance], parts[distance + 1][:, :-1]], dim=1)
+        parts[distance] = parts[distance] + from_above
     return torch.cat(parts, dim=-1)
 
 

@@ -14,15 +14,19 @@ torch's own. Beyond that
   another batch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
 import torch.nn.functional as F
 from torch import nn
-from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
+
+# Functions with a hand-written backward pass by name, which csan_hf installs (`dense_backward`).
+# A checkpoint's own code has none of them; autograd differentiates its modules
+BACKWARD: dict[str, Callable[..., torch.Tensor]] = {}
 
 
 def is_traced() -> bool:
@@ -32,98 +36,64 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or bool(torch._C._are_functorch_transforms_active())
 
 
-def _as_image(cells: torch.Tensor) -> torch.Tensor:
+def _is_differentiated() -> bool:
+    """Whether torch itself derives gradients, also those that reach cells through statistics."""
+    return is_traced() or (torch.is_grad_enabled() and not BACKWARD)
+
+
+def as_image(cells: torch.Tensor) -> torch.Tensor:
     """[R, channels] as a channels-last image [1, channels, R, 1]: torch has a fast kernel for
     these.
     """
     return cells.t()[None, :, :, None]
 
 
-def _as_rows(image: torch.Tensor) -> torch.Tensor:
+def as_rows(image: torch.Tensor) -> torch.Tensor:
+    """The inverse of `as_image`."""
     return image[0, :, :, 0].t()
 
 
 class Statistics(NamedTuple):
-    """What cells are normalised with: mean and variance [channels], and whether these depend on the
-    cells.
-    """
+    """Mean and variance [channels] of a normalisation."""
 
     mean: torch.Tensor
     variance: torch.Tensor  # epsilon included
-    of_batch: bool
-    group: Any  # the processes that share them
+    of_batch: bool  # whether they depend on the cells
+    group: ProcessGroup | None  # the processes that share them
 
 
-def normalize(
-    cells: torch.Tensor, statistics: Statistics | None, weight: torch.Tensor, bias: torch.Tensor
-) -> torch.Tensor:
-    """weight · (cells - mean) / deviation + bias, [R, channels], rounded once; None = mean 0 and
-    deviation 1.
-    """
-    if statistics is not None:
-        weight = torch.rsqrt(statistics.variance) * weight
-        bias = bias - statistics.mean * weight
+def scale_and_shift(cells: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """weight · cells + bias, [R, channels], rounded once to the cells' type."""
     if cells.dtype == weight.dtype:
         return torch.addcmul(bias, cells, weight)
-    zeros, ones = torch.zeros_like(weight), torch.ones_like(weight)
+    zeros = torch.zeros_like(weight)
+    ones = torch.ones_like(weight)
     # An epsilon that adds nothing to 1: some versions of torch refuse 0
-    return _as_rows(
-        F.batch_norm(_as_image(cells.contiguous()), zeros, ones, weight, bias, eps=1e-30)
-    )
+    image = F.batch_norm(as_image(cells.contiguous()), zeros, ones, weight, bias, eps=1e-30)
+    return as_rows(image)
 
 
-def normalize_backward(
-    grad: torch.Tensor, cells: torch.Tensor, statistics: Statistics | None, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of cells [R, channels], weight and bias from that of `normalize`'s output."""
-    if statistics is None:
-        exact = weight.to(torch.promote_types(weight.dtype, torch.float32))
-        statistics = Statistics(torch.zeros_like(exact), torch.ones_like(exact), False, None)
-    mean, variance, of_batch, group = statistics
-    weight, rstd = weight.to(mean.dtype), torch.rsqrt(variance)
-    if not of_batch or group is None:
-        images = _as_image(grad.contiguous()), _as_image(cells.contiguous())
-        found = torch.ops.aten.native_batch_norm_backward(
-            *images, weight, mean, variance, mean, rstd, of_batch, 0.0, [True, True, True]
-        )
-        return _as_rows(found[0]), found[1], found[2]
-    exact, normalized = grad.to(mean.dtype), (cells - mean) * rstd
-    grad_weight, grad_bias = (exact * normalized).sum(0), exact.sum(0)
-    sums = torch.stack([grad_weight, grad_bias, torch.full_like(mean, len(grad))])
-    sums = _sum_over_processes(sums, group)
-    means = sums[:2] / sums[2]
-    return (
-        ((exact - means[1] - normalized * means[0]) * (rstd * weight)).to(grad.dtype),
-        grad_weight,
-        grad_bias,
-    )
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum of tensors of all processes of a group, of which each has its own gradient."""
 
-
-def _sum_over_processes(values: torch.Tensor, process_group: Any) -> torch.Tensor:
-    if process_group is not None:
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        ctx.group = group
         values = values.clone()
-        torch.distributed.all_reduce(values, group=process_group)
-    return values
-
-
-class _Standardize(torch.autograd.Function):
-    """(cells - mean) / deviation. Its output is kept for the backward pass, as those that read it
-    keep it, too.
-    """
+        torch.distributed.all_reduce(values, group=group)
+        return values
 
     @staticmethod
-    def forward(ctx: Any, cells: torch.Tensor, statistics: Statistics) -> torch.Tensor:
-        mean, rstd = statistics.mean, torch.rsqrt(statistics.variance)
-        output = normalize(cells, None, rstd, -mean * rstd)
-        ctx.save_for_backward(output, rstd)
-        ctx.statistics = Statistics(torch.zeros_like(mean), torch.ones_like(mean), *statistics[2:])
-        return output
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return sum_over_processes(grad, ctx.group), None
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        output, rstd = ctx.saved_tensors  # of mean 0 and variance 1
-        return normalize_backward(grad, output, ctx.statistics, rstd)[0], None
+
+def sum_over_processes(values: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor:
+    """Sum a tensor over the processes of a group; None = this process alone."""
+    if group is None:
+        return values
+    total: torch.Tensor = _SumOverProcesses.apply(values, group)
+    return total
 
 
 class _ProcessGroup:
@@ -131,7 +101,7 @@ class _ProcessGroup:
     have none.
     """
 
-    def __init__(self, group: Any = None) -> None:
+    def __init__(self, group: ProcessGroup | None = None) -> None:
         self.group = group
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_ProcessGroup":
@@ -155,24 +125,23 @@ class GridBatchNorm(_BatchNorm):
         self._process_group = _ProcessGroup()
         for name in _STATISTICS:  # of a model that is made in bf16
             statistics = getattr(self, name)
-            self._buffers[name] = statistics.to(
-                torch.promote_types(statistics.dtype, torch.float32)
-            )
+            dtype = torch.promote_types(statistics.dtype, torch.float32)
+            self._buffers[name] = statistics.to(dtype)
 
     @property
-    def process_group(self) -> Any:
+    def process_group(self) -> ProcessGroup | None:
         """Processes that share their batches; None = each its own."""
         return self._process_group.group
 
     @process_group.setter
-    def process_group(self, group: Any) -> None:
+    def process_group(self, group: ProcessGroup | None) -> None:
         self._process_group = _ProcessGroup(group)
 
-    def affine_weights(self) -> Iterable[nn.Parameter]:
+    def affine_weights(self) -> Sequence[nn.Parameter]:
         """The weights of what is normalised here; where none is trainable, the running statistics
         stay.
         """
-        return (self.weight,)
+        return [self.weight]
 
     @property
     def is_frozen(self) -> bool:
@@ -192,7 +161,7 @@ class GridBatchNorm(_BatchNorm):
             real: [R, 1], True = a real cell; None = all are.
 
         Returns:
-            [R, channels]; what it holds at cells that are not real means nothing.
+            [R, channels]; undefined at cells that are not real.
 
         Raises:
             ValueError: Training with fewer than two cells, which have no variance.
@@ -215,26 +184,28 @@ class GridBatchNorm(_BatchNorm):
         batch.
         """
         statistics = self.statistics(cells, start, real)
-        mean, rstd = statistics.mean, torch.rsqrt(statistics.variance)
-        if is_traced():
+        mean = statistics.mean
+        rstd = torch.rsqrt(statistics.variance)
+        if _is_differentiated():
             return ((cells.to(mean.dtype) - mean) * rstd).to(cells.dtype)
-        if not torch.is_grad_enabled():
-            return normalize(cells, None, rstd, -mean * rstd)
-        output: torch.Tensor = _Standardize.apply(cells, statistics)
-        return output
+        if torch.is_grad_enabled():
+            return BACKWARD["standardize"](cells, statistics)
+        return scale_and_shift(cells, rstd, -mean * rstd)
 
     def statistics(
         self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None
     ) -> Statistics:
-        """What the channels from `start` on are normalised with; a batch enters the running
-        statistics.
+        """Statistics to normalise the channels from `start` on with; a batch's enter the running
+        ones.
         """
         part = slice(start, start + cells.shape[1])
-        mean, variance = self.running_mean[part], self.running_var[part]
         if self.is_of_batch:
             mean, variance = self._statistics_of_batch(cells, part, real)
-        elif torch.is_grad_enabled() and not is_traced():
-            mean = mean.clone()  # as it is now, for a backward that comes later
+        else:
+            mean = self.running_mean[part]
+            variance = self.running_var[part]
+            if torch.is_grad_enabled() and not is_traced():
+                mean = mean.clone()  # as it is now, for a backward that comes later
         return Statistics(mean, variance + self.eps, self.is_of_batch, self.process_group)
 
     def _statistics_of_batch(
@@ -244,31 +215,33 @@ class GridBatchNorm(_BatchNorm):
 
         The variance takes a second pass, for accuracy; one cell counts as an unbiased variance of
         0."""
-        running_mean, running_var = self.running_mean[part], self.running_var[part]
-        is_new = (
-            is_traced() or torch._C._current_graph_task_id() == -1
-        )  # not computed again within a backward
+        running_mean = self.running_mean[part]
+        running_var = self.running_var[part]
+        # Not where it is computed again within a backward pass
+        is_new = is_traced() or torch._C._current_graph_task_id() == -1
         if part.start == 0 and is_new:
             self.num_batches_tracked.add_(1)
-        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        momentum = momentum if is_new else 0.0
-        if not is_traced():
-            cells = cells.detach()  # `normalize_backward` has the whole gradient
-        if real is None and self.process_group is None and not is_traced():
-            self._check_count(len(cells))
-            return torch.batch_norm_update_stats(
-                _as_image(cells), running_mean, running_var, momentum
-            )
+        momentum = 0.0
+        if is_new and self.momentum is not None:
+            momentum = self.momentum
+        elif is_new:
+            momentum = 1.0 / float(self.num_batches_tracked)
+        if not _is_differentiated():
+            cells = cells.detach()  # the hand-written backward pass has the whole gradient
+            if real is None and self.process_group is None:
+                self._check_count(len(cells))
+                return torch.batch_norm_update_stats(
+                    as_image(cells), running_mean, running_var, momentum
+                )
 
         def total(values: torch.Tensor) -> torch.Tensor:
-            values = values if real is None else torch.where(real, values, 0.0)
-            return _sum_over_processes(values.sum(0), self.process_group)
+            if real is not None:
+                values = torch.where(real, values, 0.0)
+            return sum_over_processes(values.sum(0), self.process_group)
 
         exact = cells.to(running_mean.dtype)
         count = total(torch.ones_like(exact[:, :1]))
-        if (
-            not is_traced() and cells.device.type == "cpu"
-        ):  # reading the number would wait for a GPU
+        if not is_traced() and cells.device.type == "cpu":  # to read it would wait for a GPU
             self._check_count(int(count))
         mean = total(exact) / count
         variance = total((exact - mean).square()) / count
@@ -285,7 +258,7 @@ class GridBatchNorm(_BatchNorm):
             )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        """What `.to`, `.half` and the like do, save that statistics stay float32 at least."""
+        """`.to`, `.half` and the like, but statistics stay float32 at least."""
         before = {name: self._buffers[name] for name in _STATISTICS}
         super()._apply(fn, recurse)
         for name, statistics in before.items():

@@ -32,7 +32,7 @@ from .dense_block import (
     MaskedConvolution,
     PointwiseConvolution,
 )
-from .grid_cache import GridCache, make_grid_cache
+from .grid_cache import GridCache, RowSums, make_grid_cache
 from .grid_norm import GridBatchNorm
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .residual_block import DepthwiseConvolution, ResidualBlock
@@ -574,11 +574,18 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
         beside = self.config.kernel_size // 2
-        canvas = Canvas.of_masks(
-            shape, target_mask, source_mask, above=beside if rows is None else 0, beside=beside
-        )
+        # New rows below earlier ones are multiplied one by one, and need no rows of zeros above
+        is_whole = rows is None or rows.takes_prefix(shape[1], beside)
+        above = beside if is_whole else 0
+        canvas = Canvas.of_masks(shape, target_mask, source_mask, above, beside)
         block = getattr(self, f"{self.config.block}_block")
-        cells = block(canvas.sum_of(*self.input_projection(embeddings, source)), canvas, rows)
+        rows_above = None
+        if rows is not None:
+            rows_above = RowSums(rows, canvas, self.config.num_layers, block.pending_channels)
+        inputs = canvas.sum_of(*self.input_projection(embeddings, source))
+        cells = block(inputs, canvas, rows_above)
+        if rows_above is not None:
+            rows_above.finish()
         if block.needs_norm:
             cells = self.final_norm(cells, canvas.real).relu()
         aggregated, attention = canvas.aggregate(cells, source_mask, self.aggregation)

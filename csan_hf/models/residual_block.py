@@ -1,6 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The residual block: the network that the authors of Pervasive Attention published after their
-paper.
+"""The residual block, which the authors of Pervasive Attention published after their paper.
 
 It follows their module `resnet` (elbayadm/attn2d, 2020). It has no normalisation, so a cell's
 features are the same whatever else is in the batch. Shapes: R cells, C channels, k kernel size."""
@@ -15,7 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import MaskedConvolution
-from .grid_cache import GridCache, RowSums
+from .grid_cache import RowSums
 from .layers import drop
 
 _ROOT_HALF = math.sqrt(0.5)
@@ -31,15 +30,21 @@ class DepthwiseConvolution(MaskedConvolution):
     def forward(
         self, cells: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
     ) -> torch.Tensor:
-        """Convolve cells [R, C] to [R, C]; with `rows_above`, the cells are new rows below earlier
-        ones.
-        """
-        channels, (rows, size) = cells.shape[1], self.weight.shape[2:]
-        kernel: torch.Tensor = self.weight
-        if (
-            rows_above is not None
-        ):  # each row of the kernel as a channel of its own, the one of the cell's row first
-            kernel = self.weight.flip(2).reshape(channels * rows, 1, 1, size)
+        """Convolve cells [R, C] to [R, C]."""
+        return super().forward(cells, canvas, rows_above) + self.bias
+
+    def convolve(self, cells: torch.Tensor, canvas: Canvas) -> torch.Tensor:
+        """Convolve the cells of all rows."""
+        return self._convolve(cells, canvas, self.weight)
+
+    def multiply(self, cells: torch.Tensor, rows_above: RowSums) -> torch.Tensor:
+        """Products [R, ceil(k / 2) · C] with each row of the kernel, the cell's own row first."""
+        channels, _, rows, size = self.weight.shape
+        kernel = self.weight.flip(2).reshape(channels * rows, 1, 1, size)
+        products = self._convolve(cells, rows_above.canvas, kernel)
+        return products.view(-1, channels, rows).transpose(1, 2).reshape(-1, rows * channels)
+
+    def _convolve(self, cells: torch.Tensor, canvas: Canvas, kernel: torch.Tensor) -> torch.Tensor:
         image = canvas.paint(cells)
         dtype = image.dtype
         if dtype != kernel.dtype and image.device.type == "cpu" and torch.is_grad_enabled():
@@ -47,21 +52,16 @@ class DepthwiseConvolution(MaskedConvolution):
             image = image.to(kernel.dtype)
         with torch.autocast(image.device.type, enabled=False):
             convolved = F.conv2d(
-                image, kernel.to(image.dtype), padding=(0, size // 2), groups=channels
+                image,
+                kernel.to(image.dtype),
+                padding=(0, kernel.shape[3] // 2),
+                groups=cells.shape[1],
             )
-        convolved = canvas.read(convolved.to(dtype))
-        if rows_above is not None:
-            products = (
-                convolved.view(-1, channels, rows).transpose(1, 2).reshape(-1, rows * channels)
-            )
-            convolved = rows_above.add(products, channels)
-        return convolved + self.bias
+        return canvas.read(convolved.to(dtype))
 
 
 class ResidualLayer(GradientCheckpointingLayer):
-    """A 1×1 and a masked depthwise convolution, then a feed-forward network, each with a residual
-    connection.
-    """
+    """A 1×1 and a masked depthwise convolution, then a feed-forward network, each residual."""
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__()
@@ -69,10 +69,8 @@ class ResidualLayer(GradientCheckpointingLayer):
         self.dropout = config.dropout
         self.conv1 = nn.Linear(channels, channels)
         self.conv2 = DepthwiseConvolution(channels, config.kernel_size)
-        self.fc1, self.fc2 = (
-            nn.Linear(channels, config.ffn_dim),
-            nn.Linear(config.ffn_dim, channels),
-        )
+        self.fc1 = nn.Linear(channels, config.ffn_dim)
+        self.fc2 = nn.Linear(config.ffn_dim, channels)
 
     def forward(
         self, cells: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
@@ -86,7 +84,7 @@ class ResidualLayer(GradientCheckpointingLayer):
 
 
 class ResidualBlock(nn.Module):
-    """L residual layers; what leaves the block is the mean of its input and of all layers' outputs."""
+    """L residual layers; the block's output is the mean of its input and of all layers' outputs."""
 
     needs_norm = False
 
@@ -96,18 +94,12 @@ class ResidualBlock(nn.Module):
         self.layers = nn.ModuleList([ResidualLayer(config) for _ in range(config.num_layers)])
 
     def forward(
-        self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None = None
+        self, inputs: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
     ) -> torch.Tensor:
         """See `DenseBlock`: [R, C] -> [R, C]."""
-        rows_above = (
-            None
-            if cache is None
-            else RowSums(cache, canvas, len(self.layers), self.pending_channels)
-        )
-        total = cells = inputs
+        cells = inputs
+        total = inputs
         for layer in self.layers:
             cells = layer(cells, canvas, rows_above)
             total = total + cells
-        if rows_above is not None:
-            rows_above.finish()
         return total / (len(self.layers) + 1)

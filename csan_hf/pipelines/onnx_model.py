@@ -45,9 +45,7 @@ class _OnnxEncoder(nn.Module):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
-        output_attentions: bool | None = None,  # these two are not in the graph
-        output_hidden_states: bool | None = None,
-        return_dict: bool = True,
+        **not_returned: Any,  # attentions and hidden states, which are not in the graph
     ) -> BaseModelOutput:
         """[B, J] -> `last_hidden_state` [B, J, d]; without a mask every token counts."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -58,7 +56,7 @@ class _OnnxEncoder(nn.Module):
 
 
 class _OnnxCache(Cache):
-    """The tensors that the decoder's graph gave after `length` positions, without any after none."""
+    """The tensors that the decoder's graph gave after `length` positions; none before the first."""
 
     is_compileable = False
 
@@ -68,15 +66,15 @@ class _OnnxCache(Cache):
         self.tensors: dict[str, np.ndarray] = {}
 
     def start(self, session: Any, rows: int, sentences: int) -> None:
-        """Takes its place ahead of the first token."""
-        for each in session.get_inputs():
-            if each.name.startswith(PAST):
-                sizes = [0 if isinstance(axis, str) else axis for axis in each.shape[1:]]
-                count = sentences if ".encoder." in each.name else rows
-                self.tensors[each.name] = np.zeros([count, *sizes], np.float32)
+        """Fill in the tensors that the graph takes ahead of the first token."""
+        for tensor in session.get_inputs():
+            if tensor.name.startswith(PAST):
+                sizes = [0 if isinstance(axis, str) else axis for axis in tensor.shape[1:]]
+                count = sentences if ".encoder." in tensor.name else rows
+                self.tensors[tensor.name] = np.zeros([count, *sizes], np.float32)
 
     def get_seq_length(self, *args: Any) -> int:
-        """The positions."""
+        """Target positions that are kept."""
         return self.length
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -97,7 +95,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
 
     ```python
     model = OnnxTranslationModel.from_directory("onnx")
-    translation_pipeline(model, tokenizer=AutoTokenizer.from_pretrained("onnx"), device="cpu")("Guten Morgen.")
+    tokenizer = AutoTokenizer.from_pretrained("onnx")
+    translation_pipeline(model, tokenizer=tokenizer, device="cpu")("Guten Morgen.")
     ```
     """
 
@@ -109,7 +108,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: Any, encoder: Any, decoder: Any) -> None:
         super().__init__(config)
-        self.encoder, self._decoder = _OnnxEncoder(encoder), decoder
+        self.encoder = _OnnxEncoder(encoder)
+        self._decoder = decoder
         self._outputs = [output.name for output in decoder.get_outputs()]
 
     @classmethod
@@ -132,25 +132,20 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             options["sess_options"] = SessionOptions()
             options["sess_options"].intra_op_num_threads = torch.get_num_threads()
         options.setdefault("disabled_optimizers", ["SkipLayerNormFusion"])  # slower than its parts
-        config = AutoConfig.from_pretrained(
-            directory, trust_remote_code=False
-        )  # the graphs need no code
-        if missing := [name for name in (ENCODER, DECODER) if not Path(directory, name).is_file()]:
+        # The graphs need no code
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        files = [Path(directory, name) for name in (ENCODER, DECODER)]
+        if missing := [file.name for file in files if not file.is_file()]:
             raise FileNotFoundError(
                 f"{directory} lacks {' and '.join(missing)}: export the model again."
             )
         try:
-            model = cls(
-                config,
-                *(
-                    InferenceSession(Path(directory, name), **options)
-                    for name in (ENCODER, DECODER)
-                ),
-            )
+            encoder, decoder = (InferenceSession(file, **options) for file in files)
         except Exception as error:  # of a class for each fault
             raise OSError(
                 f"{directory} cannot be read ({error}): export the model again."
             ) from error
+        model = cls(config, encoder, decoder)
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.name_or_path = str(directory)
         return model.eval()
@@ -186,12 +181,11 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         known_keywords(kwargs, type(self).forward)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
-        states, tokens = encoder_outputs[0].numpy(), decoder_input_ids.numpy()
-        mask = (
-            np.ones(states.shape[:2], np.int64)
-            if attention_mask is None
-            else attention_mask.long().numpy()
-        )
+        states = encoder_outputs[0].numpy()
+        tokens = decoder_input_ids.numpy()
+        mask = np.ones(states.shape[:2], np.int64)
+        if attention_mask is not None:
+            mask = attention_mask.long().numpy()
         cache = _OnnxCache() if cache is None else cache
         if cache.length == 0:
             cache.start(self._decoder, len(tokens), len(states))
@@ -207,10 +201,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         logits, *present = self._decoder.run(
             names, {"input_ids": tokens, **source, **cache.tensors}
         )
-        cache.tensors |= {
-            name.replace(PRESENT, PAST): value
-            for name, value in zip(names[1:], present, strict=True)
-        }
+        for name, tensor in zip(names[1:], present, strict=True):
+            cache.tensors[name.replace(PRESENT, PAST)] = tensor
         cache.length += 1
         return torch.from_numpy(logits)
 

@@ -24,7 +24,7 @@ from transformers.generation import logits_process as rules
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
 
-# They treat each row alike; others, which may count rows, are left to the library's loops
+# Processors that treat each row alike; those that may count rows are left to the library's loops
 _ROW_BY_ROW = (
     rules.ForcedBOSTokenLogitsProcessor,
     rules.ForcedEOSTokenLogitsProcessor,
@@ -38,6 +38,7 @@ _ROW_BY_ROW = (
     rules.SuppressTokensLogitsProcessor,
 )
 _NEEDED_INPUTS = {"encoder_outputs", "cache", "use_cache"}
+_NEEDS_THE_LIBRARY = {"streamer", "tokenizer", "assistant_model", "prompt_lookup_num_tokens"}
 _LOOPS = {  # of the library, for what is not covered
     GenerationMode.GREEDY_SEARCH: "_sample",
     GenerationMode.SAMPLE: "_sample",
@@ -55,13 +56,17 @@ def search(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> Any:
-    """Decodes, for `generate`, which calls this with what it has prepared; what is not covered goes
-    to its own loops.
+    """Decodes for `generate`, which calls this with its prepared inputs; leaves to the library's
+    loops what is not covered.
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
     Sampling, scores, attentions, and processors of logits that may count rows are not. `generate`
     keeps a `streamer` and the `tokenizer` of `stop_strings` from a loop that it is given: leave
     this one out for them.
+
+    Under stopping criteria by row two things differ from the library. In beam search the criteria
+    see padding where a sentence is done, and not its beams, which the library still extends. Greedy
+    search of a model without an end of sentence gives token 0 there, and not further tokens.
 
     Returns:
         Tokens [B · returned sequences, T], or what the library's loop returns.
@@ -70,42 +75,48 @@ def search(
         ValueError: The generation config asks for another strategy, such as contrastive or assisted
             search.
     """
-    config, mode = generation_config, generation_config.get_generation_mode()
+    mode = generation_config.get_generation_mode()
     if mode not in _LOOPS:
         raise ValueError(
             f"The loop of csan_hf has no {mode.value}: pass custom_generate=None for the library's."
         )
-    covered = (
-        not config.do_sample
-        and not config.return_dict_in_generate
-        and not inputs.pop("synced_gpus", False)
-        and all(isinstance(rule, _ROW_BY_ROW) for rule in logits_processor)
-        and {name for name, value in inputs.items() if value is not None} - {"attention_mask"}
-        == _NEEDED_INPUTS
-        and inputs["use_cache"]
-        and _can_drop_rows(inputs["cache"])
-    )
-    if not covered:
+    if not _is_covered(generation_config, logits_processor, inputs):
         loop = getattr(model, _LOOPS[mode])
         return loop(
-            input_ids, logits_processor, stopping_criteria, generation_config=config, **inputs
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config=generation_config,
+            **inputs,
         )
-    decoder = _Decoder(model, inputs, logits_processor, config.num_beams)
-    find = _greedy if mode == GenerationMode.GREEDY_SEARCH else _beams
-    return find(decoder, input_ids, stopping_criteria, config)
+    decoder = _Decoder(
+        model=model, inputs=inputs, rules=logits_processor, beams=generation_config.num_beams
+    )
+    decode = _greedy if mode == GenerationMode.GREEDY_SEARCH else _beams
+    return decode(decoder, input_ids, stopping_criteria, generation_config)
+
+
+def _is_covered(
+    config: GenerationConfig, rules: LogitsProcessorList, inputs: dict[str, Any]
+) -> bool:
+    """Whether this search gives what is asked for; takes `synced_gpus` out of the inputs."""
+    synchronised = inputs.pop("synced_gpus", False)
+    if synchronised or config.do_sample or config.return_dict_in_generate:
+        return False
+    set_inputs = {name for name, value in inputs.items() if value is not None}
+    return (
+        set_inputs - {"attention_mask"} == _NEEDED_INPUTS
+        and inputs["use_cache"]
+        and _can_drop_rows(inputs["cache"])
+        and all(isinstance(rule, _ROW_BY_ROW) for rule in rules)
+    )
 
 
 def search_by_default(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of `generate` with `search`, unless they have another loop or what needs the
-    library's.
-    """
-    of_others = options.keys() & {
-        "streamer",
-        "tokenizer",
-        "assistant_model",
-        "prompt_lookup_num_tokens",
-    }
-    return options if of_others else {"custom_generate": search, **options}
+    """Options of `generate` with `search`, unless they name another loop or need the library's."""
+    if options.keys() & _NEEDS_THE_LIBRARY:
+        return options
+    return {"custom_generate": search, **options}
 
 
 def _can_drop_rows(cache: Any) -> bool:
@@ -123,7 +134,7 @@ class _Decoder:
         inputs: `encoder_outputs`, `cache` and perhaps `attention_mask`.
         rules: Processors of logits.
         beams: K.
-        is_first: Whether no token was decoded yet.
+        is_first: Whether the next step is the first.
     """
 
     model: Any
@@ -144,19 +155,19 @@ class _Decoder:
 
     def step(self, tokens: Tensor, *, normalised: bool) -> Tensor:
         """Scores [R, V] of the tokens that may follow [R, T], logits or log-probabilities."""
-        length = None if self.is_first else 1
-        given = self.model.prepare_inputs_for_generation(
-            tokens, next_sequence_length=length, **self.inputs
+        step_inputs = self.model.prepare_inputs_for_generation(
+            tokens, next_sequence_length=None if self.is_first else 1, **self.inputs
         )
-        outputs = self.model(**given, return_dict=True)
+        outputs = self.model(**step_inputs, return_dict=True)
         self.is_first = False
         self.inputs["cache"] = outputs.cache
-        logits = outputs.logits[:, -1].float()
-        scores: Tensor = self.rules(tokens, F.log_softmax(logits, dim=-1) if normalised else logits)
-        return scores
+        scores = outputs.logits[:, -1].float()
+        if normalised:
+            scores = scores.log_softmax(dim=-1)
+        return self.rules(tokens, scores)
 
     def keep(self, rows: Tensor, sentences: Tensor | None) -> None:
-        """Goes on with some `rows`, in this order; of these `sentences` alone, or of all with None."""
+        """Goes on with some `rows`, in this order, of these `sentences`; None = of all."""
         cache: Any = self.inputs["cache"]
         if self._shares_source:
             cache.keep_rows(rows, sentences)
@@ -176,15 +187,13 @@ class _Decoder:
 
 def _greedy(decoder: _Decoder, tokens: Tensor, stop: StoppingCriteriaList, config: Any) -> Tensor:
     """See `search`; a sentence's tokens after its end are padding."""
-    fill = config._pad_token_tensor if any(hasattr(each, "eos_token_id") for each in stop) else None
+    padding = tokens.new_zeros(())
+    if any(hasattr(criterion, "eos_token_id") for criterion in stop):
+        padding = config._pad_token_tensor.to(tokens.device)
     left = torch.arange(len(tokens), device=tokens.device)
     while True:
         chosen = decoder.step(tokens[left], normalised=False).argmax(dim=-1)
-        following = (
-            tokens.new_zeros(len(tokens))
-            if fill is None
-            else fill.to(tokens.device).repeat(len(tokens))
-        )
+        following = padding.repeat(len(tokens))
         following[left] = chosen
         tokens = torch.cat([tokens, following[:, None]], dim=-1)
         goes_on = ~stop(tokens, None)[left]
@@ -198,7 +207,7 @@ def _greedy(decoder: _Decoder, tokens: Tensor, stop: StoppingCriteriaList, confi
 
 @dataclass
 class _Hypotheses:
-    """Of every sentence the best K that have ended.
+    """The best K hypotheses of every sentence that have ended.
 
     Attributes:
         tokens: [S, K, T].
@@ -210,14 +219,15 @@ class _Hypotheses:
     scores: Tensor
     lengths: Tensor
 
-    def add(self, tokens: Tensor, scores: Tensor, length: int, fill: Any) -> None:
+    def add(self, tokens: Tensor, scores: Tensor, length: int, fill: int) -> None:
         """Takes in candidates [S, C, T + 1] and their scores."""
-        longer = torch.cat([F.pad(self.tokens, (0, 1), value=fill), tokens], dim=1)
-        lengths = torch.cat(
-            [self.lengths, torch.full_like(scores, length, dtype=torch.long)], dim=1
-        )
-        self.scores, best = torch.cat([self.scores, scores], dim=1).topk(self.scores.shape[1])
-        self.tokens, self.lengths = _take(longer, best), lengths.gather(1, best)
+        kept = F.pad(self.tokens, (0, 1), value=fill)
+        candidate_lengths = torch.full_like(scores, length, dtype=torch.long)
+        lengths = torch.cat([self.lengths, candidate_lengths], dim=1)
+        beams = self.scores.shape[1]
+        self.scores, best = torch.cat([self.scores, scores], dim=1).topk(beams)
+        self.tokens = _take(torch.cat([kept, tokens], dim=1), best)
+        self.lengths = lengths.gather(1, best)
 
     def select(self, rows: Tensor) -> _Hypotheses:
         """Those of some sentences."""
@@ -231,61 +241,66 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
 
 def _beams(decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: Any) -> Tensor:
     """See `search`: the best hypotheses of all sentences, padded."""
-    beams, prompt, pad, end = (
-        config.num_beams,
-        flat.shape[1],
-        config._pad_token_tensor,
-        config._eos_token_tensor,
-    )
-    fill = int(pad or end[0]) if end is not None else -1
+    beams = config.num_beams
+    prompt = flat.shape[1]
+    end = config._eos_token_tensor
+    ends = 0 if end is None else len(end)
+    fill = -1 if end is None else int(config._pad_token_tensor or end[0])
     tokens = flat.view(-1, beams, prompt)
-    batch, kept = len(tokens), beams * max(2, 1 + (0 if end is None else len(end)))
-    scores = torch.full((batch, beams), _LOW, device=flat.device).index_fill(
-        1, flat.new_zeros(1), 0.0
-    )
+    batch = len(tokens)
+    kept = beams * max(2, 1 + ends)
+    # At first all beams of a sentence are alike: only one may go on
+    scores = torch.full((batch, beams), _LOW, device=flat.device)
+    scores[:, 0] = 0.0
     ended = _Hypotheses(
-        tokens, torch.full_like(scores, _LOW), torch.zeros_like(scores, dtype=torch.long)
+        tokens=tokens,
+        scores=torch.full_like(scores, _LOW),
+        lengths=torch.zeros_like(scores, dtype=torch.long),
     )
     left = torch.arange(batch, device=flat.device)
+    is_best = torch.arange(kept, device=flat.device) < beams
     done: list[tuple[Tensor, _Hypotheses]] = []
     while len(left):
-        total = (
-            decoder.step(tokens.flatten(0, 1), normalised=True).view(len(left), beams, -1)
-            + scores[..., None]
-        )
+        # The best continuations of all beams
+        steps = decoder.step(tokens.flatten(0, 1), normalised=True)
+        total = steps.view(len(left), beams, -1) + scores[..., None]
+        vocabulary = total.shape[-1]
         best, places = total.flatten(1).topk(kept)
-        origins, chosen = places // total.shape[-1], places % total.shape[-1]
+        origins = places // vocabulary
+        chosen = places % vocabulary
         candidates = torch.cat([_take(tokens, origins), chosen[..., None]], dim=-1)
         length = candidates.shape[-1]
-        whole = candidates.new_full(
-            (batch, kept, length), fill
-        )  # criteria may know sentences by their place
+        # Criteria may know sentences by their place
+        whole = candidates.new_full((batch, kept, length), fill)
         whole[left] = candidates
         stops = stop(whole.flatten(0, 1), None).view(batch, kept)[left]
+        # Those that go on, and those that have ended
         scores, onward = (best + stops.float() * _LOW).topk(beams)
         tokens = _take(candidates, onward)
-        among_best = stops & (torch.arange(kept, device=flat.device) < beams)
-        final = best / (length - prompt) ** config.length_penalty + (~among_best).float() * _LOW
+        normalised = best / (length - prompt) ** config.length_penalty
+        final = normalised + (~(stops & is_best)).float() * _LOW
         ended.add(candidates, final, length - prompt, fill)
-        done_now = _is_done(
-            scores, ended.scores, config, length - prompt, config.max_length - prompt
-        ) | stops.all(1)
-        rows = (
-            origins.gather(1, onward) + torch.arange(len(left), device=flat.device)[:, None] * beams
-        ).flatten()
-        if not done_now.any():
-            decoder.keep(rows, None)
-            continue
-        goes_on = (~done_now).nonzero()[:, 0]
-        done.append((left[done_now], ended.select(done_now)))
-        left, tokens, scores, ended = (
-            left[goes_on],
-            tokens[goes_on],
-            scores[goes_on],
-            ended.select(goes_on),
+        is_done = _is_done(
+            scores,
+            ended.scores,
+            config,
+            length=length - prompt,
+            limit=config.max_length - prompt,
         )
+        is_done |= stops.all(1)
+        first_rows = torch.arange(len(left), device=flat.device)[:, None] * beams
+        rows = origins.gather(1, onward) + first_rows
+        if not is_done.any():
+            decoder.keep(rows.flatten(), None)
+            continue
+        done.append((left[is_done], ended.select(is_done)))
+        goes_on = (~is_done).nonzero()[:, 0]
+        left = left[goes_on]
+        tokens = tokens[goes_on]
+        scores = scores[goes_on]
+        ended = ended.select(goes_on)
         if len(left):
-            decoder.keep(rows.view(-1, beams)[goes_on].flatten(), goes_on)
+            decoder.keep(rows[goes_on].flatten(), goes_on)
     return _joined(done, config.num_return_sequences, prompt, fill)
 
 
@@ -303,10 +318,12 @@ def _joined(
     done: list[tuple[Tensor, _Hypotheses]], returned: int, prompt: int, fill: int
 ) -> Tensor:
     """The best hypotheses [B · returned, T] in the order of their sentences."""
-    longest = prompt + max(int(part.lengths[:, :returned].max()) for _, part in done)
-    padded = [
-        F.pad(part.tokens, (0, max(longest - part.tokens.shape[-1], 0)), value=fill)
-        for _, part in done
-    ]
+    lengths = [int(hypotheses.lengths[:, :returned].max()) for _, hypotheses in done]
+    longest = prompt + max(lengths)
+    best = []
+    for _, hypotheses in done:
+        missing = max(longest - hypotheses.tokens.shape[-1], 0)
+        padded = F.pad(hypotheses.tokens, (0, missing), value=fill)
+        best.append(padded[:, :returned, :longest])
     order = torch.cat([places for places, _ in done]).argsort()
-    return torch.cat([part[:, :returned, :longest] for part in padded])[order].flatten(0, 1)
+    return torch.cat(best)[order].flatten(0, 1)

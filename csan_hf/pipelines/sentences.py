@@ -46,13 +46,9 @@ class SplitText:
         for number, translation in enumerate(translations, 1):
             text += translation
             gap = self.gaps[number]
-            if (
-                number < len(translations)
-                and gap in ("", " ")
-                and translation
-                and translations[number]
-            ):
-                gap = "" if _is_wide(translation[-1]) or _is_wide(translations[number][0]) else " "
+            following = translations[number] if number < len(translations) else ""
+            if gap in ("", " ") and translation and following:
+                gap = "" if _is_wide(translation[-1]) or _is_wide(following[0]) else " "
             text += gap
         return text
 
@@ -137,12 +133,13 @@ def base_language(language: str) -> str:
 def _halve(text: str, fits: Callable[[str], bool]) -> list[str]:
     if fits(text.strip()) or len(text.strip()) < 2:
         return [text]
-    start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    start = len(text) - len(text.lstrip())
+    end = len(text.rstrip())
+    middle = (start + end) / 2
     for cut in _CUTS:
-        places = [
-            match.end() for match in cut.finditer(text, start, end) if start < match.end() < end
-        ]
+        places = [match.end() for match in cut.finditer(text, start, end)]
+        places = [place for place in places if start < place < end]
         if places:
-            middle = min(places, key=lambda place: abs(place - (start + end) / 2))
-            return [*_halve(text[:middle], fits), *_halve(text[middle:], fits)]
+            place = min(places, key=lambda place: abs(place - middle))
+            return [*_halve(text[:place], fits), *_halve(text[place:], fits)]
     return [text]

@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Speed of training of several systems, measured in turn in one process, and what a suite will
-cost.
-"""
+"""Speed of training of systems, measured in turn in one process, and the cost of a suite."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,11 +52,11 @@ class Speed:
     def run_seconds(self, recipe: Recipe) -> float:
         """Seconds of a whole run."""
         args = recipe.training_arguments()
-        every = args.eval_steps or math.inf
-        every = every * args.max_steps if every < 1 else every
-        return (
-            args.max_steps * self.seconds + args.max_steps // every * self.evaluation + self.scoring
-        )
+        interval = args.eval_steps or math.inf
+        if interval < 1:  # a share of the updates
+            interval *= args.max_steps
+        evaluations = args.max_steps // interval
+        return args.max_steps * self.seconds + evaluations * self.evaluation + self.scoring
 
 
 def measure_speed(
@@ -79,36 +77,52 @@ def measure_speed(
     Raises:
         RecipeError: A recipe cannot be used.
     """
-    verbosity, has_bars = logging.get_verbosity(), not datasets.are_progress_bars_disabled()
+    verbosity = logging.get_verbosity()
+    shows_bars = not datasets.are_progress_bars_disabled()
     logging.set_verbosity_error()
     datasets.disable_progress_bars()
     try:
         with tempfile.TemporaryDirectory() as folder:
             trainers, splits = _build_trainers(recipes, folder)
-            taken = time_in_turn(
-                {name: _updates(trainer) for name, trainer in trainers.items()}, rounds, seconds
-            )
-            found = {}
-            for name, trainer in trainers.items():
-                rates = (
-                    [tokens / seconds for seconds, tokens in own]
-                    for own in (taken[name], taken[next(iter(taken))])
-                )
-                found[name] = Speed(
-                    parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
-                    seconds=statistics.median(seconds for seconds, _ in taken[name]),
-                    tokens=statistics.median(tokens for _, tokens in taken[name]),
-                    relative=statistics.median(
-                        rate / other for rate, other in zip(*rates, strict=True)
-                    ),
-                    **_evaluation_seconds(trainer, splits),
-                    flops=target_token_flops(trainer.model, *_mean_lengths(splits)),
-                )
-            return found
+            updates = {name: _updates(trainer) for name, trainer in trainers.items()}
+            taken = time_in_turn(updates, rounds, seconds)
+            first = next(iter(taken.values()))
+            return {
+                name: _speed(trainer, splits, taken=taken[name], first=first)
+                for name, trainer in trainers.items()
+            }
     finally:
         logging.set_verbosity(verbosity)
-        if has_bars:
+        if shows_bars:
             datasets.enable_progress_bars()
+
+
+def _speed(
+    trainer: TranslationTrainer,
+    splits: dict[str, Any],
+    *,
+    taken: list[tuple[float, float]],
+    first: list[tuple[float, float]],
+) -> Speed:
+    """A system's speed from the seconds and tokens of its updates and of the first system's."""
+    ratios = [
+        (tokens / seconds) / (first_tokens / first_seconds)
+        for (seconds, tokens), (first_seconds, first_tokens) in zip(taken, first, strict=True)
+    ]
+    measured = next(iter(splits.values()))
+    lengths = [
+        round(sum(map(len, measured[column])) / len(measured)) for column in ("input_ids", "labels")
+    ]
+    evaluation, scoring = _evaluation_seconds(trainer, splits)
+    return Speed(
+        parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+        seconds=statistics.median(seconds for seconds, _ in taken),
+        tokens=statistics.median(tokens for _, tokens in taken),
+        relative=statistics.median(ratios),
+        evaluation=evaluation,
+        scoring=scoring,
+        flops=target_token_flops(trainer.model, *lengths),
+    )
 
 
 def _build_trainers(
@@ -119,6 +133,7 @@ def _build_trainers(
     splits, _ = load_translation_dataset(plan.data)
     tokenizers = plan.build_tokenizers(splits)
     tokenized, _ = tokenize_dataset(splits, tokenizers, plan.data)
+    train = tokenized.pop("train")
     trainers = {}
     for name, recipe in recipes.items():
         # Without anything that writes or reports
@@ -128,9 +143,14 @@ def _build_trainers(
             model = plan.build_model(tokenizers)
         except (ValueError, OSError) as error:
             raise RecipeError(f"{name}: {error}") from error
-        data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
-        trainers[name] = TranslationTrainer(model, plan.arguments, tokenizers=tokenizers, **data)
-    return trainers, {name: split for name, split in tokenized.items() if name != "train"}
+        trainers[name] = TranslationTrainer(
+            model,
+            plan.arguments,
+            tokenizers=tokenizers,
+            train_dataset=train,
+            eval_dataset=tokenized.get("validation"),
+        )
+    return trainers, tokenized
 
 
 def time_in_turn(
@@ -148,38 +168,35 @@ def time_in_turn(
         shift = number // 2 % len(names)
         order = names[shift:] + names[:shift]
         for name in order if number % 2 else reversed(order):
-            next(
-                steps[name]
-            )  # untimed: it pays for what the system before left in memory and caches
+            # Untimed: it pays for what the system before left in memory and caches
+            next(steps[name])
             start = time.perf_counter()
             tokens = next(steps[name])
             taken[name].append((time.perf_counter() - start, tokens))
-    return {name: counted[WARM_UP:] for name, counted in taken.items()}
+    return {name: updates[WARM_UP:] for name, updates in taken.items()}
 
 
 def _updates(trainer: TranslationTrainer) -> Iterator[float]:
     """Makes updates without end, in the precision of training; yields the tokens of each."""
+    args = trainer.args
     model: Any = trainer.accelerator.prepare_model(trainer.model)
-    trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
+    trainer.create_optimizer_and_scheduler(args.max_steps)
     optimizer: Any = trainer.optimizer
-    wait: Callable[[], None] = (
-        torch.cuda.synchronize if trainer.args.device.type == "cuda" else lambda: None
-    )
-    batches = itertools.chain.from_iterable(
-        trainer.get_train_dataloader() for _ in itertools.count()
-    )
+    epochs = (trainer.get_train_dataloader() for _ in itertools.count())
+    batches = itertools.chain.from_iterable(epochs)
     while True:
         model.train()
-        of_update = list(itertools.islice(batches, trainer.args.gradient_accumulation_steps))
+        of_update = list(itertools.islice(batches, args.gradient_accumulation_steps))
         targets: Any = sum(batch["labels"].ne(-100).sum() for batch in of_update)
-        count = float(sum(batch["attention_mask"].sum() for batch in of_update) + targets)
+        tokens = float(sum(batch["attention_mask"].sum() for batch in of_update) + targets)
         for batch in of_update:
             trainer.training_step(model, batch, num_items_in_batch=targets)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm or math.inf)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm or math.inf)
         optimizer.step()
         model.zero_grad()
-        wait()
-        yield count
+        if args.device.type == "cuda":
+            torch.cuda.synchronize()
+        yield tokens
 
 
 def target_token_flops(model: Any, source_length: int, target_length: int) -> float:
@@ -187,47 +204,40 @@ def target_token_flops(model: Any, source_length: int, target_length: int) -> fl
 
     Counted by `torch.utils.flop_counter` in a forward pass over one pair of these lengths, encoder
     included."""
-    source, target = (
-        torch.full((1, length), 2, device=model.device) for length in (source_length, target_length)
-    )
+    source = torch.full((1, source_length), 2, device=model.device)
+    target = torch.full((1, target_length), 2, device=model.device)
     model.eval()
     with counted_flops() as counter:
         model(input_ids=source, decoder_input_ids=target, use_cache=False)
     return counter.get_total_flops() / target_length
 
 
-def _mean_lengths(splits: dict[str, Any]) -> tuple[int, int]:
-    """Tokens of a source and of a target sentence, rounded means of the first split."""
-    split = next(iter(splits.values()))
-    source, target = (
-        sum(map(len, split[column])) / len(split) for column in ("input_ids", "labels")
-    )
-    return round(source), round(target)
-
-
-def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> dict[str, float]:
+def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> tuple[float, float]:
     """Seconds of an evaluation, and of the final scores, from one batch that is translated to the
     usual length.
     """
     if "validation" not in splits:
-        return {"evaluation": 0.0, "scoring": 0.0}
+        return 0.0, 0.0
     batch = next(iter(trainer.get_eval_dataloader(splits["validation"])))
     length = int(batch["labels"].ne(-100).sum(dim=1).float().mean())
-    inputs = {key: batch[key].to(trainer.args.device) for key in ("input_ids", "attention_mask")}
     model: Any = trainer.model
-    beams = model.generation_config.num_beams or 1
     model.eval()
 
-    def seconds_of_a_sentence(num_beams: int) -> float:
+    def seconds_of_a_sentence(num_beams: int | None) -> float:
         start = time.perf_counter()
         with trainer.accelerator.autocast():
             model.generate(
-                **inputs, num_beams=num_beams, max_length=None, max_new_tokens=max(length, 1)
+                input_ids=batch["input_ids"].to(model.device),
+                attention_mask=batch["attention_mask"].to(model.device),
+                num_beams=num_beams or 1,
+                max_length=None,
+                max_new_tokens=max(length, 1),
             )
         return (time.perf_counter() - start) / len(batch["labels"])
 
-    translates = trainer.args.predict_with_generate
-    greedy = seconds_of_a_sentence(trainer.args.generation_num_beams or 1) if translates else 0.0
-    final = seconds_of_a_sentence(beams)
-    everything = sum(len(split) for split in splits.values())
-    return {"evaluation": greedy * len(splits["validation"]), "scoring": final * everything}
+    evaluation = 0.0
+    if trainer.args.predict_with_generate:
+        evaluation = seconds_of_a_sentence(trainer.args.generation_num_beams)
+    scoring = seconds_of_a_sentence(model.generation_config.num_beams)
+    sentences = sum(len(split) for split in splits.values())
+    return evaluation * len(splits["validation"]), scoring * sentences

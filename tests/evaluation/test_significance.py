@@ -174,7 +174,7 @@ def test_several_seeds():
 def test_equal_systems_seem_to_differ_as_often_as_promised(
     seeds, of_run, of_segment_in_run, of_segment
 ):
-    """The scores are drawn at random; segments and seeds are a sample of those that there might be."""
+    """Scores are drawn at random; segments and seeds are a sample of possible ones."""
     metric, trials, segments = load_metric("exact_match"), 1000, 60
     generator = np.random.default_rng(11)
 
