@@ -22,7 +22,6 @@ Shapes: B sentences, I target rows, J source columns, N real rows, R real cells.
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -128,30 +127,14 @@ class Canvas:
         )
         return cls(shape, (1, shelves.height, shelves.width), above, places)
 
-    def of_last_rows(self) -> "Canvas":
-        """The canvas of the cells that `last_rows` gives, without rows of zeros."""
-        batch, _, columns = self.shape
-        shape = (batch, self.above, columns)
-        return Canvas(shape, size=shape, above=0)
-
-    def last_rows(self, cells: torch.Tensor) -> torch.Tensor:
-        """The last `above` rows of every grid, [B · above · J, channels]; zero at padding."""
+    def last_rows(self, count: int, device: torch.device) -> torch.Tensor:
+        """Numbers [R'] among the R cells of those in the last rows of every grid."""
         batch, rows, columns = self.shape
         if self.places is None:
-            return self.unpack(cells)[:, rows - self.above :].flatten(0, 2)
-        numbers, places = self._in_last_rows
-        return _spread(cells.index_select(0, numbers), places, batch * self.above * columns)
-
-    @cached_property
-    def _in_last_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cells of the last rows: their numbers among the R, their places among B · above · J."""
-        assert self.places is not None  # for the type checker
-        _, rows, columns = self.shape
-        sentence = self.places.in_grid // (rows * columns)
-        upper_cells = (rows - self.above) * columns
-        place = self.places.in_grid - (sentence + 1) * upper_cells
-        numbers = place.ge(sentence * self.above * columns).nonzero().squeeze(1)
-        return numbers, place[numbers]
+            in_grid = torch.arange(batch * rows * columns, device=device)
+        else:
+            in_grid = self.places.in_grid
+        return (in_grid // columns % rows >= rows - count).nonzero().squeeze(1)
 
     def pack(self, grid: torch.Tensor) -> torch.Tensor:
         """The cells [R, channels] of a grid [B, I, J, channels]."""

@@ -68,15 +68,15 @@ class GridCache(DynamicCache):
         return cast(_LastRows, self.layers[0])
 
     def takes_prefix(self, rows: int, reach: int) -> bool:
-        """Whether new rows are a prefix from which the rows below read the last `reach` alone.
+        """Whether new rows are a prefix of which the rows below read only the last `reach`.
 
         Where the library records the past, the sums after every row are needed."""
-        return rows > reach and not self._rows.is_initialized and not self._rows.record_past
+        return rows > reach > 0 and not self._rows.is_initialized and not self._rows.record_past
 
     def last(self) -> torch.Tensor | None:
         """The sums [B, L · J · channels] after the last row; None before any row and for k = 1."""
         keys = self._rows.keys
-        if not self._rows.is_initialized or keys is None or keys.numel() == 0:
+        if keys is None or keys.numel() == 0:
             return None
         return keys[:, 0, -1]
 
@@ -92,18 +92,27 @@ class RowSums:
 
     Args:
         cache: Holds the sums after the earlier rows; `finish` puts those after the new rows there.
-        canvas: The places of the new rows' cells. Of a prefix it has rows of zeros above.
+        canvas: The places of the new rows' cells.
         num_layers: Masked convolutions L, which are run in their order.
         channels: Channels of a layer's pending sums, k // 2 times those of its outputs.
+        last_rows: Where the new rows are a prefix, the places of the cells in its last rows.
 
     Raises:
         ValueError: The cache was filled with other sentences or by another model.
     """
 
-    def __init__(self, cache: GridCache, canvas: Canvas, num_layers: int, channels: int) -> None:
-        self.is_prefix = canvas.above > 0
-        self.canvas = canvas.of_last_rows() if self.is_prefix else canvas
+    def __init__(
+        self,
+        cache: GridCache,
+        canvas: Canvas,
+        num_layers: int,
+        channels: int,
+        last_rows: Canvas | None = None,
+    ) -> None:
+        self.canvas = last_rows or canvas
+        self.is_prefix = last_rows is not None
         self._all_rows = canvas
+        self._selected: torch.Tensor | None = None  # cells of the last rows of a prefix
         self._cache = cache
         self._after: list[torch.Tensor] = []  # of each layer, [B, I, J, k // 2 * channels]
         sentences, _, columns = canvas.shape
@@ -127,7 +136,11 @@ class RowSums:
 
     def select(self, cells: torch.Tensor) -> torch.Tensor:
         """The cells on `canvas`, out of all new ones [R, channels]."""
-        return self._all_rows.last_rows(cells) if self.is_prefix else cells
+        if not self.is_prefix:
+            return cells
+        if self._selected is None:
+            self._selected = self._all_rows.last_rows(self.canvas.shape[1], cells.device)
+        return cells.index_select(0, self._selected)
 
     def add(self, products: torch.Tensor, channels: int) -> torch.Tensor:
         """Add the contributions of the rows above to the outputs of the next layer.

@@ -221,10 +221,10 @@ class GridBatchNorm(_BatchNorm):
         is_new = is_traced() or torch._C._current_graph_task_id() == -1
         if part.start == 0 and is_new:
             self.num_batches_tracked.add_(1)
-        momentum = 0.0
-        if is_new and self.momentum is not None:
-            momentum = self.momentum
-        elif is_new:
+        momentum = self.momentum
+        if not is_new:
+            momentum = 0.0
+        elif momentum is None:
             momentum = 1.0 / float(self.num_batches_tracked)
         if not _is_differentiated():
             cells = cells.detach()  # the hand-written backward pass has the whole gradient

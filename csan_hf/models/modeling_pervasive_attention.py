@@ -574,14 +574,25 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
         beside = self.config.kernel_size // 2
-        # New rows below earlier ones are multiplied one by one, and need no rows of zeros above
-        is_whole = rows is None or rows.takes_prefix(shape[1], beside)
-        above = beside if is_whole else 0
+        is_prefix = rows is not None and rows.takes_prefix(shape[1], beside)
+        # Below earlier rows, a row's contributions are computed, and nothing is read above it
+        above = beside if rows is None or is_prefix else 0
         canvas = Canvas.of_masks(shape, target_mask, source_mask, above, beside)
         block = getattr(self, f"{self.config.block}_block")
         rows_above = None
         if rows is not None:
-            rows_above = RowSums(rows, canvas, self.config.num_layers, block.pending_channels)
+            last_rows = None
+            if is_prefix:
+                last_rows = Canvas.of_masks(
+                    (shape[0], beside, shape[2]),
+                    None if target_mask is None else target_mask[:, -beside:],
+                    source_mask,
+                    above=0,
+                    beside=beside,
+                )
+            rows_above = RowSums(
+                rows, canvas, self.config.num_layers, block.pending_channels, last_rows
+            )
         inputs = canvas.sum_of(*self.input_projection(embeddings, source))
         cells = block(inputs, canvas, rows_above)
         if rows_above is not None:

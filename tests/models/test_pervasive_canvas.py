@@ -137,7 +137,9 @@ class CountElements(TorchDispatchMode):
 @pytest.mark.parametrize("options", [{}, RESIDUAL], ids=["dense", "residual"])
 @pytest.mark.parametrize("kernel_size", [3, 5])
 def test_a_cache_for_mixed_lengths_costs_little(options, kernel_size):
-    """Without gradients a forward pass keeps rows by default: computed for real cells only."""
+    """Without gradients a forward pass keeps rows by default. It computes real cells and the last
+    rows; ten times as much was written when every padded cell had its pending sums.
+    """
     model = tiny_model(kernel_size=kernel_size, num_layers=4, growth_rate=16, **options)
     lengths = (6, 7, 8, 9, 10, 11, 12, 13, 14, 60)
     batch = {**padded_sources(lengths), **padded_targets(lengths)}
@@ -147,4 +149,4 @@ def test_a_cache_for_mixed_lengths_costs_little(options, kernel_size):
             cache = model(**batch).cache
         written[gradients] = elements.count
         assert (cache is None) == gradients
-    assert written[False] <= 1.3 * written[True], written
+    assert written[False] <= 1.5 * written[True], written
