@@ -1,6 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The computation of all backends: an `AttentionCall` over a `KeyArea`, with the `Term`s of locality
-methods.
+"""The computation of all backends: an `AttentionCall` over a `KeyArea`, with the `Term`s of the
+locality methods.
 
 Shapes: B batch, H heads, I queries, J keys, D head width, N heads in the area, R blocks of queries.
 Masks are boolean, True = visible.
@@ -126,7 +126,7 @@ class Cells:
         raise NotImplementedError
 
     def over_keys(self, values: Tensor) -> Tensor:
-        """Broadcast a term's result, [.., 1 or J] or with fewer axes, over all keys: [.., .., J]."""
+        """Broadcast a term's result, [.., 1 or J] or with fewer axes, over all keys."""
         keys = self.key_position.shape[-1]
         return values.expand(torch.broadcast_shapes(values.shape, (1, 1, 1, keys)))
 

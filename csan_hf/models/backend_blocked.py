@@ -80,8 +80,8 @@ class _Blocks:
     after: int
 
     def of_keys(self, states: Tensor, axis: int) -> Tensor:
-        """`states` [.., J, ..] at the (R - 1) * size + span places that the blocks see; 0 where there
-        is no key.
+        """`states` [.., J, ..] at the (R - 1) * size + span places that the blocks see; 0 without a
+        key.
         """
         if self.unreached:
             states = states.narrow(axis, self.unreached, states.shape[axis] - self.unreached)

@@ -1,6 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Local attention through torch's FlexAttention: one fused kernel that skips the blocks that no
-query sees.
+"""Local attention through torch's FlexAttention: a fused kernel that skips blocks without a visible
+key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from .attention_call import AttentionCall, Cells
 
 BLOCK = 128
-"""Queries, and keys, of a block of the kernel's."""
+"""Queries and keys of a block of the kernel."""
 
 
 def flex_local_attention(call: AttentionCall) -> Tensor:
@@ -34,22 +34,20 @@ def flex_local_attention(call: AttentionCall) -> Tensor:
 
 @functools.cache
 def _kernel(device_type: str) -> Callable[..., Tensor]:
-    # Uncompiled, FlexAttention writes out all energies: right on a CPU without a compiler, wasteful
-    # on a GPU.
-    kernel: Any = (
-        flex_attention if device_type == "cpu" else torch.compile(flex_attention, dynamic=True)
-    )
+    # Uncompiled, FlexAttention writes out all energies; a CPU may have no compiler
+    kernel: Callable[..., Any] = flex_attention
+    if device_type != "cpu":
+        kernel = torch.compile(flex_attention, dynamic=True)
     return kernel
 
 
 def _keys_of_area(states: Tensor, call: AttentionCall) -> Tensor:
-    """[B, H, J, D] -> [B, H, N * slot, D]: place p is key p % slot of the neighbour p // slot; the
-    rest is zeros.
+    """[B, H, J, D] -> [B, H, N * slot, D]: place p is key p % slot of the neighbour p // slot, or
+    zeros without such a key.
     """
     padded = call.area.pad_heads(F.pad(states, (0, 0, 0, _slot(call) - states.shape[2])))
-    return (
-        padded.unfold(1, call.area.head_area, 1).permute(0, 1, 4, 2, 3).flatten(2, 3).contiguous()
-    )
+    neighbours = padded.unfold(1, call.area.head_area, 1)  # [B, H, slot, D, N]
+    return neighbours.permute(0, 1, 4, 2, 3).flatten(2, 3).contiguous()
 
 
 def _slot(call: AttentionCall) -> int:
@@ -59,21 +57,23 @@ def _slot(call: AttentionCall) -> int:
 
 
 # --- single cells, as FlexAttention asks for them
-# -----------------------------------------------------------------
 
 
 class _OneCell(Cells):
-    """The cell of query i of head h and key j."""
+    """The cell of sentence b, query i of head h and key j."""
 
     def __init__(
-        self, starts: tuple[int | Tensor, int | Tensor], offset: int, *index: Tensor
+        self,
+        query_start: int | Tensor,
+        key_start: int | Tensor,
+        offset: int,
+        index: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> None:
-        self.index = b, self.head, i, j = index
+        self.index = index
+        b, self.head, i, j = index
         self.distance = j - (i + offset)
-        self.query_position, self.key_position = (
-            place + (start[b] if isinstance(start, Tensor) and start.dim() == 1 else start)
-            for start, place in zip(starts, (i, j), strict=True)
-        )
+        self.query_position = i + _start_of(b, query_start)
+        self.key_position = j + _start_of(b, key_start)
 
     def of_query(self, values: Tensor) -> Tensor:
         """[]."""
@@ -91,60 +91,73 @@ class _OneCell(Cells):
     def _within(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         """The cell's index into a tensor that broadcasts to [B, H, I, J] (or a prefix of it)."""
         return tuple(
-            at if size != 1 else at * 0 for at, size in zip(self.index, shape, strict=False)
+            place if size != 1 else place * 0
+            for place, size in zip(self.index, shape, strict=False)
         )
+
+
+def _start_of(b: Tensor, start: int | Tensor) -> int | Tensor:
+    return start[b] if isinstance(start, Tensor) and start.dim() == 1 else start
 
 
 def _cell_at(call: AttentionCall) -> Callable[..., _OneCell]:
     """The cell of (b, h, i, place); keeps none of the call's tensors but the first positions."""
-    starts, slot = (call.query_start, call.key_start), _slot(call)
-    queries, keys = call.query.shape[2], call.key.shape[2]
+    query_start = call.query_start
+    key_start = call.key_start
+    keys = call.key.shape[2]
+    offset = keys - call.query.shape[2]
+    slot = _slot(call)
 
     def cell(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> _OneCell:
-        j = (place % slot).clamp(max=keys - 1)  # what lies beyond the keys is masked anyway
-        return _OneCell(starts, keys - queries, b, h, i, j)
+        j = (place % slot).clamp(max=keys - 1)  # places beyond the keys are masked
+        return _OneCell(query_start, key_start, offset, (b, h, i, j))
 
     return cell
 
 
 def _visibility(call: AttentionCall) -> Callable[..., Tensor]:
-    area, terms, padding = call.area, call.visibility_terms, call.key_padding_mask
-    keys, slot, cell_at = call.key.shape[2], _slot(call), _cell_at(call)
+    area = call.area
+    terms = call.visibility_terms
+    padding = call.key_padding_mask
+    keys = call.key.shape[2]
+    slot = _slot(call)
+    cell_at = _cell_at(call)
     heads = area.visible_heads(call.query.shape[1], call.query.device)
 
     def visible(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> Tensor:
         cell = cell_at(b, h, i, place)
-        seen = area.within_window(cell.distance) & (place % slot < keys)
+        sees = area.within_window(cell.distance) & (place % slot < keys)
         for term in terms:
-            seen = seen & term.visible(cell)
+            sees = sees & term.visible(cell)
         if heads is not None:
-            seen = seen & heads[h, place // slot]
+            sees = sees & heads[h, place // slot]
         if padding is not None:
-            seen = seen & padding[b, cell.index[3]]
-        return seen
+            sees = sees & padding[b, cell.index[3]]
+        return sees
 
     return visible
 
 
 def _score(call: AttentionCall) -> Callable[..., Tensor] | None:
+    if not call.energy_terms:
+        return None
     cell_at = _cell_at(call)
 
-    def added(energy, b, h, i, place):  # type: ignore[no-untyped-def]
+    def score(energy: Tensor, b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> Tensor:
         cell = cell_at(b, h, i, place)
         for term in call.energy_terms:
             energy = energy + term.energy(cell)
         return energy
 
-    return added if call.energy_terms else None
+    return score
 
 
 # --- blocks of cells
-# ----------------------------------------------------------------------------------------------
 
 
 def flex_block_mask(call: AttentionCall) -> BlockMask:
-    """Which blocks of keys each block of queries sees, without writing out all cells as
-    `create_block_mask` does.
+    """Which blocks of keys each block of queries sees; torch's `create_block_mask` writes out all
+    cells.
     """
     some, whole = _visible_blocks(call)
     return BlockMask.from_kv_blocks(
@@ -157,28 +170,27 @@ def flex_block_mask(call: AttentionCall) -> BlockMask:
 
 
 def _visible_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """Whether blocks may hold a visible cell, and whether all of theirs are: [B or 1, H or 1,
-    blocks, N * blocks].
+    """Whether a block may hold a visible cell, and whether all its cells are visible: two tensors
+    [B or 1, H or 1, query blocks, N * key blocks].
     """
-    area, device = call.area, call.query.device
-    queries, keys = call.query.shape[2], call.key.shape[2]
+    area = call.area
+    device = call.query.device
+    queries = call.query.shape[2]
+    keys = call.key.shape[2]
     query_blocks = torch.arange(0, queries, BLOCK, device=device)[:, None]
     first_key = torch.arange(0, keys, BLOCK, device=device)
     last_key = (first_key + (BLOCK - 1)).clamp(max=keys - 1)
     first_query = query_blocks + (keys - queries)  # in places of keys
     last_query = (query_blocks + (BLOCK - 1)).clamp(max=queries - 1) + (keys - queries)
-    nearest, farthest = (
-        first_key - last_query,
-        last_key - first_query,
-    )  # distances in a block lie between
+    # Distances in a block lie between these
+    nearest = first_key - last_query
+    farthest = last_key - first_query
     reach = max(queries, keys) if area.half_window is None else area.half_window
     most = 0 if area.causal else reach
     some = (farthest >= -reach) & (nearest <= most)
     whole = (nearest >= -reach) & (farthest <= most) & (first_key + BLOCK <= keys)
-    some, whole = (
-        some[None, None, :, None],
-        whole[None, None, :, None],
-    )  # [1, 1, query blocks, 1, key blocks]
+    some = some[None, None, :, None]  # [1, 1, query blocks, 1, key blocks]
+    whole = whole[None, None, :, None]
     if call.key_padding_mask is not None:
         real = F.pad(call.key_padding_mask, (0, -keys % BLOCK)).unflatten(1, (-1, BLOCK))
         some = some & real.any(dim=-1)[:, None, None, None]
@@ -193,9 +205,6 @@ def _visible_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of blocks chosen in each row, and the blocks with these first, as `BlockMask`
-    takes them.
-    """
-    numbers = blocks.int()
-    order = torch.argsort(numbers, dim=-1, descending=True, stable=True)
-    return numbers.sum(dim=-1, dtype=torch.int32), order.to(torch.int32).contiguous()
+    """For `BlockMask`: the number of visible blocks in each row, and all blocks, these first."""
+    order = torch.argsort(blocks.int(), dim=-1, descending=True, stable=True)
+    return blocks.sum(dim=-1, dtype=torch.int32), order.to(torch.int32).contiguous()

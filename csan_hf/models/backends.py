@@ -46,8 +46,8 @@ def cannot_run(call: AttentionCall, backend: str) -> str | None:
         return f"is unknown; `backend` is None or one of {list(BACKENDS)}."
     if backend in ("sdpa", "flex_attention") and call.value_terms:
         return (
-            "does not give the attention weights that a value term needs; use 'eager', or 'blocked' "
-            "with a window."
+            "does not give the attention weights that a value term needs; use 'eager', or "
+            "'blocked' with a window."
         )
     if backend == "blocked" and call.area.window is None:
         return "needs a window; use 'sdpa' or 'eager' without one."

@@ -29,13 +29,13 @@ from .backend_dense import attention_with_weights, dot_products_in_float32, trai
 from .backends import run
 from .configuration_csan import CsanConfig
 from .layers import drop
-from .locality import LayerLocality, parameters_name
+from .locality import LayerLocality, LocalityMethod, parameters_name
 
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own: local layers in blocks, the others as "sdpa"."""
 
-# Backend of the local layers under each attention implementation; under "sdpa", the library's
-# default, the fastest.
+# Backend of the local layers under each attention implementation; None = the fastest, under the
+# library's default
 _LOCAL_BACKENDS = {
     "eager": "eager",
     "sdpa": None,
@@ -49,16 +49,13 @@ def check_local_implementation(implementation: str, locality: LayerLocality) -> 
     if implementation in _LOCAL_BACKENDS:
         return
     is_flash = is_flash_attention_requested(requested_attention_implementation=implementation)
-    if (
-        not is_flash
-        or locality.area.head_area > 1
-        or any(method.term is not None for method in locality.methods)
-    ):
-        knows = " (the only locality it knows is a window of positions)" if is_flash else ""
+    has_terms = any(method.term is not None for method in locality.methods)
+    if not is_flash or has_terms or locality.area.head_area > 1:
+        reason = " (the only locality it knows is a window of positions)" if is_flash else ""
+        methods = ", ".join(method.key for method in locality.methods)
         raise ValueError(
-            f"attn_implementation={implementation!r} cannot run CSAN's local layers{knows}: "
-            f"{', '.join(method.key for method in locality.methods)}; use one of "
-            f"{list(_LOCAL_BACKENDS)}."
+            f"attn_implementation={implementation!r} cannot run CSAN's local layers{reason}: "
+            f"{methods}; use one of {list(_LOCAL_BACKENDS)}."
         )
 
 
@@ -74,15 +71,21 @@ AttentionMaskInterface.register(BLOCKED, sdpa_mask)
 
 
 class AttentionMasks(NamedTuple):
-    """The masks of one kind of attention, made once per forward for all layers."""
+    """The masks of one kind of attention, made once per forward pass for all layers.
 
-    full: Any = None  # what the library's attention functions take
-    padding: Tensor | None = (
-        None  # [B, J] boolean, True = a real token; for local attention. None = all real
-    )
-    first_real: Tensor | None = None  # [B], place of each sentence's first real token; None = 0
-    shared: SharedMasks | None = None  # what the local layers derive from these
-    real_queries: Tensor | None = None  # [B, past + I] boolean, of cross-attention; None = all real
+    Attributes:
+        full: Mask for the library's attention functions.
+        padding: [B, J] boolean, True = a real token, for local attention; None = all real.
+        first_real: [B], place of each sentence's first real token; None = 0.
+        shared: Masks that the local layers derive from these.
+        real_queries: [B, past + I] boolean, of cross-attention; None = all real.
+    """
+
+    full: Any = None
+    padding: Tensor | None = None
+    first_real: Tensor | None = None
+    shared: SharedMasks | None = None
+    real_queries: Tensor | None = None
 
 
 def first_real_token(padding: Tensor | None) -> Tensor | None:
@@ -111,14 +114,12 @@ def eager_attention_forward(
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:  # a user's own
             lowest = torch.finfo(query.dtype).min
-            attention_mask = torch.zeros_like(attention_mask, dtype=query.dtype).masked_fill(
-                ~attention_mask, lowest
-            )
+            zeros = torch.zeros_like(attention_mask, dtype=query.dtype)
+            attention_mask = zeros.masked_fill(~attention_mask, lowest)
         lowest = torch.finfo(attention_mask.dtype).min
         row_visible = (attention_mask > lowest).any(dim=-1, keepdim=True)
-        energies = energies + attention_mask.clamp(
-            min=lowest
-        )  # not -inf, whose softmax in an empty row is NaN
+        # Not -inf, whose softmax in an empty row is NaN
+        energies = energies + attention_mask.clamp(min=lowest)
     weights = F.softmax(energies, dim=-1)
     if row_visible is not None:
         weights = weights.masked_fill(~row_visible, 0.0)
@@ -128,8 +129,8 @@ def eager_attention_forward(
 
 
 class CsanAttention(nn.Module):
-    """Multi-head attention, full or local as `config.layer_locality` says; a method's parameters
-    are a submodule.
+    """Multi-head attention, full or local by `config.layer_locality`; a method's parameters are a
+    submodule.
 
     `observe_terms`, where it is set, is called with the terms of every call.
     """
@@ -139,40 +140,41 @@ class CsanAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         site = config.attention_site(part, layer_idx)
-        self.num_heads, self.head_dim, self.is_causal = (
-            site.num_heads,
-            site.head_dim,
-            site.is_causal,
-        )
+        self.num_heads = site.num_heads
+        self.head_dim = site.head_dim
+        self.is_causal = site.is_causal
         self.is_cross_attention = part == "cross"
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
         self.observe_terms: Callable[[Sequence[Term]], None] | None = None
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
+        self.methods = self.locality.methods if self.locality else ()
         below = range(layer_idx) if self.is_cross_attention else ()
         self.sums_below = sum(_keeps_a_sum(config.layer_locality(part, layer)) for layer in below)
         if self.locality is None or self.locality.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
             )
-        for method in self.locality.methods if self.locality else ():
+        for method in self.methods:
             self.add_module(parameters_name(method), method.build(site))
 
+    def _module_of(self, method: LocalityMethod) -> nn.Module | None:
+        module: nn.Module | None = getattr(self, parameters_name(method))
+        return module
+
     def locality_modules(self) -> dict[str, nn.Module]:
-        """The parameters that locality methods add, by their names in this module."""
-        names = (
-            [parameters_name(method) for method in self.locality.methods] if self.locality else []
-        )
-        return {name: module for name in names if (module := getattr(self, name)) is not None}
+        """The modules of the locality methods with parameters, by their names in this module."""
+        modules = {parameters_name(method): self._module_of(method) for method in self.methods}
+        return {name: module for name, module in modules.items() if module is not None}
 
     def before(self, states: Tensor, masks: AttentionMasks | None) -> Tensor:
-        """Apply what locality methods put before the sub-layer, such as convolutions: [B, T, d] ->
+        """Apply the methods that come before the sub-layer, such as convolutions: [B, T, d] ->
         [B, T, d].
         """
-        for method in self.locality.methods if self.locality else ():
+        padding = None if masks is None else masks.padding
+        for method in self.methods:
             if method.before is not None:
-                padding = None if masks is None else masks.padding
-                states = method.before(getattr(self, parameters_name(method)), states, padding)
+                states = method.before(self._module_of(method), states, padding)
         return states
 
     def forward(
@@ -189,21 +191,23 @@ class CsanAttention(nn.Module):
 
         `query_offset` is the place of the first query (decoding with a cache). Returns the output
         [B, I, d] and, under `eager`, weights [B, H, I, J], of a local layer only with
-        `output_attentions`; summed over an area of heads, and zero where something else replaces
-        the attention."""
+        `output_attentions`; summed over an area of heads, and zero where a method replaces the
+        attention."""
         masks = attention_mask or AttentionMasks()
-        asked = kwargs.get("output_attentions")
-        if asked is None:
-            asked = self.config.output_attentions
-        if self.locality is not None and (replacement := self.locality.replacement) is not None:
-            module = getattr(self, parameters_name(replacement))
+        wants_weights = kwargs.get("output_attentions")
+        if wants_weights is None:
+            wants_weights = self.config.output_attentions
+        if self.locality is not None and self.locality.replacement is not None:
+            replacement = self.locality.replacement
+            module = self._module_of(replacement)
             output, weights = replacement.attend(module, hidden_states, masks.padding)
+            if not wants_weights:
+                return output, None
             if weights is None and self.config._attn_implementation == "eager":
-                # Zeros for None, which the library drops: that would shift the weights of later
-                # layers
+                # The library drops None, which would shift the weights of later layers
                 batch, length = output.shape[:2]
                 weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)
-            return output, weights if asked else None
+            return output, weights
         query = self._split_heads(self.q_proj(hidden_states))  # [B, H, I, D]
         key, value = self._keys_and_values(hidden_states, key_value_states, cache)  # [B, H, J, D]
         if self.locality is None:
@@ -211,7 +215,7 @@ class CsanAttention(nn.Module):
         else:
             running_sum = functools.partial(self._running_sum, cache, masks.real_queries)
             output, weights = self._attend_locally(
-                query, key, value, masks, query_offset, asked, running_sum
+                query, key, value, masks, query_offset, wants_weights, running_sum
             )
         return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
@@ -220,24 +224,19 @@ class CsanAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D] and, under `eager`, the weights [B, H, I, J]."""
         implementation: Any = self.config._attn_implementation  # None = eager
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            implementation, eager_attention_forward
-        )
-        mask, dtype = masks.full, query.dtype
-        options = {
-            "dropout": self.dropout if self.training else 0.0,
-            "scaling": self.scaling,
-            **kwargs,
-        }
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        mask = masks.full
+        dropout = self.dropout if self.training else 0.0
+        options = {"dropout": dropout, "scaling": self.scaling, **kwargs}
         if implementation not in ("sdpa", BLOCKED):
             return attend(self, query, key, value, mask, **options)
-        in_float32 = trains_faster_in_float32(query, options["dropout"])
+        dtype = query.dtype
+        in_float32 = trains_faster_in_float32(query, dropout)
         if in_float32:
             query, key, value = query.float(), key.float(), value.float()
         if mask is not None and mask.is_floating_point() and mask.dtype != query.dtype:
-            mask = (
-                mask.float()
-            )  # a user's own: torch takes boolean masks, those of the queries' type, and float32
+            # A user's own: torch takes boolean masks, those of the queries' type, and float32
+            mask = mask.float()
         with torch.autocast(query.device.type, enabled=False) if in_float32 else nullcontext():
             output, _ = attend(self, query, key, value, mask, **options)
         return output.to(dtype) if in_float32 else output, None
@@ -252,48 +251,14 @@ class CsanAttention(nn.Module):
         wants_weights: bool,
         running_sum: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor | None]:
-        """The output [B, I, H, D] and, where they are asked for and there are any, the weights [B,
-        H, I, J].
-        """
-        locality: Any = self.locality
-        held, queries, padding = key.shape[2], query.shape[2], masks.padding
-        # The keys that end at the last query, with their padding
-        if self.is_causal and isinstance(query_offset, Tensor):
-            # Only the device knows how much a static cache holds, and shapes cannot depend on that:
-            # as many keys are taken as the queries can ever reach; those before the first are
-            # masked
-            reached = (
-                held if locality.past_tokens is None else min(held, queries + locality.past_tokens)
-            )
-            places = torch.arange(queries - reached, queries, device=key.device) + query_offset
-            index, real = places.clamp(min=0), (places >= 0).expand(key.shape[0], -1)
-            padding = real if padding is None else real & padding.index_select(1, index)
-            key, value = key.index_select(2, index), value.index_select(2, index)
-        elif self.is_causal:
-            seen = query_offset + queries
-            key, value = (
-                key[:, :, :seen],
-                value[:, :, :seen],
-            )  # a static cache that is filled for the first time
-        if padding is not None and padding.shape[-1] > key.shape[2]:
-            padding = padding[
-                :, padding.shape[-1] - key.shape[2] :
-            ]  # a windowed cache keeps the last keys
-        # Where queries and keys stand among the real tokens; a windowed cache hands over the last
-        # keys only
-        query_start, key_start = (
-            query_offset,
-            query_offset + queries - key.shape[2] if self.is_causal else 0,
-        )
-        if masks.first_real is not None:
-            key_start = key_start - masks.first_real
-            query_start = query_start if self.is_cross_attention else query_start - masks.first_real
-        dropout, shared = self.dropout if self.training else 0.0, masks.shared or SharedMasks()
-        rest = self.scaling, padding, query_start, key_start, dropout, shared
-        call = AttentionCall(query, key, value, locality.area, *rest, running_sum=running_sum)
-        methods = [method for method in locality.methods if method.term is not None]
-        found = [method.term(getattr(self, parameters_name(method)), call) for method in methods]
-        call.set_terms([term for term in found if term is not None])
+        """The output [B, I, H, D]; the weights [B, H, I, J] under `eager` with `wants_weights`."""
+        call = self._local_call(query, key, value, masks, query_offset, running_sum)
+        terms = [
+            method.term(self._module_of(method), call)
+            for method in self.methods
+            if method.term is not None
+        ]
+        call.set_terms([term for term in terms if term is not None])
         if self.observe_terms is not None:
             self.observe_terms(call.terms)
         implementation = self.config._attn_implementation or "eager"
@@ -302,21 +267,74 @@ class CsanAttention(nn.Module):
         backend = _LOCAL_BACKENDS[implementation]
         if backend == "eager" and wants_weights:
             output, weights = attention_with_weights(call)
-            weights = (
-                _over_all_positions(weights, held, query_offset) if self.is_causal else weights
-            )
+            if self.is_causal:
+                weights = _over_all_positions(weights, key.shape[2], query_offset)
             return output.transpose(1, 2), weights
-        if call.area.window is None and backend == "blocked":
-            backend = None  # blocks follow a window; a layer without one has nothing to split
+        if backend == "blocked" and call.area.window is None:
+            backend = None  # blocks need a window
         return run(call, backend).transpose(1, 2), None
 
-    def _running_sum(self, cache: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
-        """See `AttentionCall`: of real queries alone; the cache keeps the last sum beside the keys
-        of all layers.
-        """
-        sums = (values if real is None else values * real[:, None, -values.shape[-1] :]).cumsum(
-            dim=-1
+    def _local_call(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        masks: AttentionMasks,
+        query_offset: Any,
+        running_sum: Callable[[Tensor], Tensor],
+    ) -> AttentionCall:
+        """The call, without its terms; in a causal layer with the keys up to the last query's."""
+        locality: Any = self.locality
+        held = key.shape[2]
+        queries = query.shape[2]
+        padding = masks.padding
+        if self.is_causal and isinstance(query_offset, Tensor):
+            # Only the device knows how much a static cache holds, and shapes cannot depend on that:
+            # take as many keys as the queries can ever reach; those before the first are masked
+            reached = held
+            if locality.past_tokens is not None:
+                reached = min(held, queries + locality.past_tokens)
+            places = torch.arange(queries - reached, queries, device=key.device) + query_offset
+            index = places.clamp(min=0)
+            real = (places >= 0).expand(key.shape[0], -1)
+            padding = real if padding is None else real & padding.index_select(1, index)
+            key = key.index_select(2, index)
+            value = value.index_select(2, index)
+        elif self.is_causal:
+            # A static cache that is filled for the first time holds empty places after these
+            filled = query_offset + queries
+            key = key[:, :, :filled]
+            value = value[:, :, :filled]
+        keys = key.shape[2]
+        if padding is not None and padding.shape[-1] > keys:
+            padding = padding[:, padding.shape[-1] - keys :]  # a windowed cache has the last keys
+        query_start = query_offset
+        key_start = query_offset + queries - keys if self.is_causal else 0
+        if masks.first_real is not None:
+            key_start = key_start - masks.first_real
+            if not self.is_cross_attention:
+                query_start = query_start - masks.first_real
+        return AttentionCall(
+            query,
+            key,
+            value,
+            locality.area,
+            scale=self.scaling,
+            key_padding_mask=padding,
+            query_start=query_start,
+            key_start=key_start,
+            dropout_p=self.dropout if self.training else 0.0,
+            shared=masks.shared or SharedMasks(),
+            running_sum=running_sum,
         )
+
+    def _running_sum(self, cache: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
+        """See `AttentionCall`; sums over real queries, of which the cache keeps the last after the
+        keys of all layers.
+        """
+        if real is not None:
+            values = values * real[:, None, -values.shape[-1] :]
+        sums = values.cumsum(dim=-1)
         if cache is None:
             return sums
         kept: Any = getattr(cache, "self_attention_cache", cache)
@@ -335,14 +353,15 @@ class CsanAttention(nn.Module):
     def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> Tensor:
         """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        half_window, padding = call.area.half_window, call.key_padding_mask
+        padding = call.key_padding_mask
         if (
             padding is not None
             and not torch.compiler.is_compiling()
             and call.once("all real", padding.all)
         ):
-            padding = None  # as the library's own mask function
+            padding = None  # as in the library's own mask function
         # The library hands (w - 1, w - 1) to the kernel, whose unit is the tokens on either side
+        half_window = call.area.half_window
         window = None if half_window is None else half_window + 1
         options: Any = {"dropout": call.dropout_p, "scaling": call.scale, "sliding_window": window}
         return attend(self, call.query, call.key, call.value, padding, **options)[0]
@@ -366,7 +385,8 @@ class CsanAttention(nn.Module):
             layer: Any = layers.layers[self.layer_idx]
             return layer.keys, layer.values
         source = hidden_states if key_value_states is None else key_value_states
-        key, value = self._split_heads(self.k_proj(source)), self._split_heads(self.v_proj(source))
+        key = self._split_heads(self.k_proj(source))
+        value = self._split_heads(self.v_proj(source))
         if layers is not None:
             key, value = layers.update(key, value, self.layer_idx)
             if is_updated is not None:
@@ -375,20 +395,19 @@ class CsanAttention(nn.Module):
 
 
 def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) -> Tensor:
-    """Spread weights [B, H, I, K], the last key at the last query's position, over all positions;
-    the others get zero.
+    """Spread weights [B, H, I, K], whose last key is at the last query's position, over all
+    positions; the others get zero.
 
-    The cache gave `held` keys: fewer than there are positions where it keeps a window, more where
-    it is static."""
+    The cache holds `held` keys: fewer than positions if it keeps a window, more if it is static."""
     queries, count = weights.shape[-2:]
     if isinstance(query_offset, Tensor):
         places = torch.arange(queries - count, queries, device=weights.device) + query_offset
-        everywhere = weights.new_zeros(*weights.shape[:-1], held)
-        return everywhere.index_add(
-            -1, places.clamp(min=0), weights
-        )  # the clamped places have weight 0
+        zeros = weights.new_zeros(*weights.shape[:-1], held)
+        return zeros.index_add(-1, places.clamp(min=0), weights)  # clamped places have weight 0
     end = query_offset + queries
-    return weights if count == max(held, end) else F.pad(weights, (end - count, max(held - end, 0)))
+    if count == max(held, end):
+        return weights
+    return F.pad(weights, (end - count, max(held - end, 0)))
 
 
 def _keeps_a_sum(locality: LayerLocality | None) -> bool:
@@ -396,15 +415,15 @@ def _keeps_a_sum(locality: LayerLocality | None) -> bool:
 
 
 class _BeamSharedCache(DynamicCache):
-    """Keys and values of the encoder's states, equal for all beams of a sentence."""
+    """Keys and values of the encoder's states, the same for all beams of a sentence."""
 
     def __init__(self, num_beams: int = 1) -> None:
         super().__init__()
         self.num_beams = num_beams
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Reorder, unless each beam comes from its own sentence; an accelerator would wait longer
-        for that check.
+        """Reorder, unless each beam comes from its own sentence; checked on a CPU alone, as an
+        accelerator would wait longer for it.
         """
         if beam_idx.device.type == "cpu":
             sentence = torch.arange(beam_idx.shape[0]) // self.num_beams
@@ -414,20 +433,18 @@ class _BeamSharedCache(DynamicCache):
 
 
 def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache of decoder layers, which keep what they need; `num_beams` consecutive rows
-    share a source.
+    """An empty cache for decoder layers, each of which keeps the keys that it needs; `num_beams`
+    consecutive rows share a source.
     """
     cache = DynamicCache()
     for layer in layers:
-        past = None if layer.self_attn.locality is None else layer.self_attn.locality.past_tokens
-        # The library's unit is the query and the keys before it; it keeps one fewer, and at least
-        # one.
-        cache.layers.append(
-            DynamicLayer() if past is None else DynamicSlidingWindowLayer(max(past + 1, 2))
-        )
-    cache.layers += [
-        DynamicSlidingWindowLayer(2)
-        for layer in layers
-        if _keeps_a_sum(layer.encoder_attn.locality)
-    ]
+        locality = layer.self_attn.locality
+        if locality is None or locality.past_tokens is None:
+            cache.layers.append(DynamicLayer())
+        else:
+            # The library counts the query, too, and needs at least one key before it
+            cache.layers.append(DynamicSlidingWindowLayer(max(locality.past_tokens + 1, 2)))
+    for layer in layers:
+        if _keeps_a_sum(layer.encoder_attn.locality):
+            cache.layers.append(DynamicSlidingWindowLayer(2))
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

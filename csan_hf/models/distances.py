@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Methods that go by distance: a window of positions, an area of heads, directions, relative
+"""Methods by distance: a window of positions, an area of heads, directions, relative
 positions.
 
 Window and area: Yang et al., NAACL 2019. `BI_DIRECT` and `REL_POS` of its Table 1: Shen et al.,
@@ -64,7 +64,7 @@ class HeadArea(LocalityMethod):
 
     @property
     def has_effect(self) -> bool:
-        """Whether there is more than the query's own head."""
+        """Whether a query sees more than its own head."""
         return self.size > 1
 
     def check(self, site: AttentionSite, name: str) -> None:
@@ -111,11 +111,15 @@ class BiDirectional(LocalityMethod):
 
 @dataclass
 class RelativePositionTerm(Term):
-    """What the distance j - i, clipped to k on either side, adds to energies and outputs."""
+    """Energies and values of the distance j - i, clipped to k on either side.
 
-    # λ q_i · a^K_r for each of the 2k + 1 distances r, [B, H, I, 2k + 1], float32 or better
+    Attributes:
+        energies: λ q_i · a^K_r for each distance r, [B, H, I, 2k + 1], float32 or better.
+        values: a^V, [2k + 1, D] or a table for each head, [H, 2k + 1, D].
+    """
+
     energies: Tensor
-    values: Tensor  # a^V, [2k + 1, D] or one table per head [H, 2k + 1, D]
+    values: Tensor
 
     def energy(self, cells: Cells) -> Tensor:
         """The second summand of equation 5."""
@@ -123,12 +127,11 @@ class RelativePositionTerm(Term):
 
     def value(self, cells: Cells, weights: Tensor) -> Tensor:
         """Σ_j α_ij a^V_clip(j - i), the second summand of equation 3."""
-        size, values = self.values.shape[-2], self.values
-        if (
-            values.dim() == 3
-        ):  # [H, 1.., 2k + 1, D], an axis for blocks of queries where there are some
+        values = self.values
+        if values.dim() == 3:  # [H, 1, 2k + 1, D] for blocks of queries
             values = values.view(values.shape[0], *[1] * (weights.dim() - 4), *values.shape[1:])
-        return cells.sum_by(weights, self._clipped(cells), size).to(values.dtype) @ values
+        sums = cells.sum_by(weights, self._clipped(cells), values.shape[-2])
+        return sums.to(values.dtype) @ values
 
     def _clipped(self, cells: Cells) -> Tensor:
         """Row of the tables, 0 to 2k, for each cell."""
@@ -143,7 +146,8 @@ class RelativePositionTables(LocalityModule):
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
-        self.keys, self.values = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
+        self.keys = nn.Parameter(torch.zeros(shape))
+        self.values = nn.Parameter(torch.zeros(shape))
 
     def init_weights(self, config: Any) -> None:
         """Initialise the tables as the embeddings of words, for the width of a head."""
@@ -154,7 +158,7 @@ class RelativePositionTables(LocalityModule):
         init.normal_(self.values, mean=0.0, std=std)
 
     def forward(self, call: AttentionCall) -> RelativePositionTerm:
-        """The term of one call: the keys' table multiplied with every query, and the values' table."""
+        """The term of a call: the queries' products with the keys' table, and the values' table."""
         energies = torch.matmul(call.query * call.scale, self.keys.transpose(-1, -2))
         return RelativePositionTerm(at_least_float32(energies), self.values)
 
@@ -186,13 +190,16 @@ class RelativePositions(LocalityMethod):
 
     def conflict(self, other: LocalityMethod) -> str | None:
         """See `LocalityMethod`."""
-        shared = "the heads of an area share one softmax and so the tables: leave `per_head` out"
-        return shared if self.per_head and other.heads[0] > 1 else None
+        if self.per_head and other.heads[0] > 1:
+            return "the heads of an area share one softmax and so the tables: leave `per_head` out"
+        return None
 
     def build(self, site: AttentionSite) -> RelativePositionTables:
         """See `LocalityMethod`."""
-        shape = (2 * self.max_distance + 1, site.head_dim)
-        return RelativePositionTables(*((site.num_heads, *shape) if self.per_head else shape))
+        distances = 2 * self.max_distance + 1
+        if self.per_head:
+            return RelativePositionTables(site.num_heads, distances, site.head_dim)
+        return RelativePositionTables(distances, site.head_dim)
 
     def term(self, module: RelativePositionTables, call: AttentionCall) -> RelativePositionTerm:
         """See `LocalityMethod`."""
@@ -201,9 +208,12 @@ class RelativePositions(LocalityMethod):
 
 @dataclass
 class RelativeBiasTerm(Term):
-    """What the bucket of the distance j - i adds to the energy; buckets as in transformers' T5."""
+    """The energy of the distance j - i by its bucket; buckets are those of transformers' T5.
 
-    table: Tensor  # [H, K], float32 or better
+    `table` is [H, K], float32 or better.
+    """
+
+    table: Tensor
     max_distance: int
     causal: bool
 
@@ -212,8 +222,8 @@ class RelativeBiasTerm(Term):
         return cells.look_up(self.table[None, :, None], self._bucket(cells.distance))
 
     def _bucket(self, distance: Tensor) -> Tensor:
-        """Half of a side's buckets are for one distance each, the others ever wider, the last for
-        all beyond.
+        """The bucket of each distance: half of a side's buckets hold one distance each, the next
+        ones ever more, the last all beyond.
         """
         buckets = self.table.shape[-1] if self.causal else self.table.shape[-1] // 2
         exact = buckets // 2

@@ -46,7 +46,7 @@ class GaussianTerm(Term):
 
 @dataclass
 class CutOffGaussianTerm(GaussianTerm):
-    """The Gaussian of a window that nothing is seen beyond: |j - P| <= D."""
+    """A Gaussian truncated at |j - P| <= D."""
 
     def visible(self, cells: Cells) -> Tensor:
         """Whether the key lies within the window; the centre gets its gradient from the energies
@@ -57,8 +57,8 @@ class CutOffGaussianTerm(GaussianTerm):
 
 
 def raise_to_floor(width: Tensor) -> Tensor:
-    """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never
-    without a gradient.
+    """max(D, 0.1 + 0.1 D) of a predicted window D >= 0: at least `MINIMUM_WINDOW`, with a gradient
+    everywhere.
     """
     return torch.maximum(width, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * width)
 
@@ -89,7 +89,8 @@ class GaussianLocalness(LocalityModule):
 
     def __init__(self, strategy: str, window_size: float, num_heads: int, d_model: int) -> None:
         super().__init__()
-        self.strategy, self.window_size = strategy, float(window_size)
+        self.strategy = strategy
+        self.window_size = float(window_size)
         self.query_proj = nn.Linear(d_model, d_model, bias=False)
         self.center_proj = nn.Linear(d_model, num_heads, bias=False)
         if strategy in ("layer", "query"):
@@ -111,11 +112,11 @@ class GaussianLocalness(LocalityModule):
         center = _share_of(length, self.center_proj(hidden))
         if self.strategy == "fixed":
             return GaussianTerm(center, center.new_full((1, 1, 1), self.window_size))
+        if self.strategy == "layer":
+            hidden = torch.tanh(self.key_proj(_mean_key(call)))  # [B, 1 or I, d]
         if self.strategy == "head":
             width = 50.0 * torch.sigmoid(at_least_float32(self.head_window))[None, :, None]
         else:
-            if self.strategy == "layer":
-                hidden = torch.tanh(self.key_proj(_mean_key(call)))  # [B, 1 or I, d]
             width = _share_of(length, self.window_proj(hidden))
         return GaussianTerm(center, raise_to_floor(width))
 
@@ -134,14 +135,19 @@ def _mean_key(call: AttentionCall) -> Tensor:
     """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal
     layer.
     """
-    keys, mask = _merge_heads(call.key), call.key_padding_mask  # [B, J, d]
-    real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
+    keys = _merge_heads(call.key)  # [B, J, d]
+    if call.key_padding_mask is None:
+        real = torch.ones(keys.shape[:2], device=keys.device)
+    else:
+        real = call.key_padding_mask.float()
     keys = at_least_float32(keys * real.to(keys.dtype).unsqueeze(-1))
     if call.area.causal:
         queries = call.query.shape[2]  # the last positions
-        sums, counts = keys.cumsum(dim=1)[:, -queries:], real.cumsum(dim=1)[:, -queries:]
+        sums = keys.cumsum(dim=1)[:, -queries:]
+        counts = real.cumsum(dim=1)[:, -queries:]
     else:
-        sums, counts = keys.sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
+        sums = keys.sum(dim=1, keepdim=True)
+        counts = real.sum(dim=1, keepdim=True)
     return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(call.key.dtype)
 
 
@@ -156,8 +162,9 @@ class GaussianMethod(LocalityMethod):
 
     def conflict(self, other: LocalityMethod) -> str | None:
         """See `LocalityMethod`."""
-        one = "a query has one Gaussian; `gaussian` predicts both its centre and its width"
-        return one if isinstance(other, GaussianMethod) else None
+        if isinstance(other, GaussianMethod):
+            return "a query has one Gaussian; `gaussian` predicts both its centre and its width"
+        return None
 
 
 @dataclass(frozen=True)
@@ -232,7 +239,9 @@ class LocalHard(GaussianMethod):
         """See `LocalityMethod`."""
         center = module(call)
         width = center.new_full((1, 1, 1), float(self.width))
-        return (CutOffGaussianTerm if self.cut_off else GaussianTerm)(center, width)
+        if self.cut_off:
+            return CutOffGaussianTerm(center, width)
+        return GaussianTerm(center, width)
 
 
 class StepPredictor(LocalityModule):
@@ -256,8 +265,8 @@ class StepPredictor(LocalityModule):
         init.constant_(self.log_width, math.log(self.initial_width))
 
     def forward(self, call: AttentionCall) -> GaussianTerm:
-        """The Gaussian of every query, around the sum of all steps so far, the first position being
-        0.
+        """The Gaussian of every query around the sum of its and all earlier steps; the first
+        position is 0.
         """
         hidden = torch.tanh(self.query_proj(_merge_heads(call.query)))  # [B, I, d / 2]
         steps = F.softplus(at_least_float32(self.step_proj(hidden).transpose(1, 2)))  # [B, H, I]

@@ -1,15 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What is local in a layer: `LayerLocality`, and the interface and registry of the locality
-methods.
+"""The locality of a layer, `LayerLocality`, and the interface and registry of the locality methods.
 
-`CsanConfig.layer_locality(part, index)` returns the `LayerLocality` of one attention, None where it
-is full; nothing else says what is local. It is made from a specification such as `{"window": 11,
-"head_area": 3}`: names of methods and their settings (one value = the first setting).
+`CsanConfig.layer_locality(part, index)`, the only rule of what is local where, returns the
+`LayerLocality` of an attention, None for full attention. It follows from a specification such as
+`{"window": 11, "head_area": 3}`: names of methods and their settings (a value = the first setting).
 
-A method is a frozen dataclass, a subclass of `LocalityMethod`; its fields are the settings, and it
-overrides what it gives. Methods of one layer compose: windows intersect, visibility is the
-conjunction, energies and values add up. Once per layer and forward, every method gives its `Term`,
-a formula over the cells (query, key) of a backend:
+A method is a frozen dataclass, a subclass of `LocalityMethod`; its fields are the settings. Methods
+of one layer compose: windows intersect, visibility is the conjunction, energies and values add up.
+Once per layer and forward pass, every method gives its `Term`, a formula over the cells (query,
+key) of a backend:
 
     class Neighbours(Term):
         def visible(self, cells):
@@ -20,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -29,17 +29,24 @@ from torch import nn
 from .attention_call import KeyArea
 from .configuration_seq2seq import check_fields
 
-PARTS = {part: f"the {part}'s self-attention" for part in ("encoder", "decoder")} | {
-    "cross": "cross-attention"
+PARTS = {
+    "encoder": "the encoder's self-attention",
+    "decoder": "the decoder's self-attention",
+    "cross": "cross-attention",
 }
-"""Where attention stands, and what messages call it; cross-attention is the decoder's to the
+"""The kinds of attention, and their names in messages; cross-attention is the decoder's to the
 encoder.
 """
 
 
 def check_head_area(head_area: int, num_heads: int, boundary: str, name: str = "head_area") -> None:
     """Raise `ValueError` where the area is too large for `num_heads` heads under a boundary."""
-    most, limit = (num_heads, "H") if boundary == "circular" else (2 * num_heads - 1, "2H - 1")
+    if boundary == "circular":
+        limit = "H"
+        most = num_heads
+    else:
+        limit = "2H - 1"
+        most = 2 * num_heads - 1
     if head_area > most:
         raise ValueError(
             f"`{name}` must be at most {limit} of H = {num_heads} heads, {most}, got {head_area}."
@@ -47,14 +54,13 @@ def check_head_area(head_area: int, num_heads: int, boundary: str, name: str = "
 
 
 # --- methods
-# -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """The attention that a method is asked about: part, layer `index` from 0, heads H, width d.
+    """The place and sizes of an attention: part, layer `index` from 0, heads H, width d.
 
-    `dropout` is that after the model's sub-layers, for layers of a method's own.
+    `dropout` is the model's dropout after sub-layers, for a method's own layers.
     """
 
     part: str
@@ -65,7 +71,7 @@ class AttentionSite:
 
     @property
     def is_causal(self) -> bool:
-        """Whether queries see earlier keys alone."""
+        """Whether queries see no later keys."""
         return self.part == "decoder"
 
     @property
@@ -75,7 +81,7 @@ class AttentionSite:
 
 
 class LocalityModule(nn.Module):
-    """A method's module with parameters of its own; layers inside are initialised as everywhere in
+    """A method's module with parameters; `nn.Linear` and other layers inside are initialised as in
     the model.
     """
 
@@ -87,30 +93,29 @@ class LocalityModule(nn.Module):
 
 @dataclass(frozen=True)
 class LocalityMethod:
-    """One locality method with its settings, the fields of the subclass (their bounds are declared
-    by `bounded`).
+    """A locality method with its settings, the fields of the subclass (with bounds: `bounded`).
 
-    With a true setting `shared`, layers of a part with equal settings have the same parameters. A
-    subclass defines those of these that it needs; `module` is what its `build` returned, `padding`
-    [B, T] boolean, True = a real token:
+    With a true setting `shared`, layers of a part with equal settings have the same parameters.
 
-        term(module, call): The `Term` of one `AttentionCall`, which has everything but its terms.
-        before(module, states, padding): What comes before the sub-layer, residual connections of
-            its own included: [B, T, d] -> [B, T, d].
-        attend(module, states, padding): What takes the place of the whole attention: output [B, T,
-            d], and weights [B, H, T, T] or None = zeros.
+    A subclass overrides any of these; `module` is the result of `build`, `padding` [B, T] boolean,
+    True = a real token:
+
+        term(module, call): The `Term` of an `AttentionCall`, which has everything but its terms.
+        before(module, states, padding): Computed before the sub-layer, with its own residual
+            connections: [B, T, d] -> [B, T, d].
+        attend(module, states, padding): Replaces the whole attention: output [B, T, d], and weights
+            [B, H, T, T] or None = zeros.
 
     Attributes:
         key: Name in specifications.
         module_name: Name of its parameters in the attention module (state dict); `None` = the key.
         parts: Where it has a meaning.
-        presets: Names of `CsanConfig.preset` and the fields that they set. `encoder_locality` there
-            is one specification, that of the lowest three encoder layers; a list of one is for
-            every layer of the part.
+        presets: Names of `CsanConfig.preset` and the fields that they set. `encoder_locality` is
+            the specification of the lowest three encoder layers; a list with one specification
+            is for every layer of the part.
         window: Window M of the layer in tokens, both edges included (odd); `None` = unrestricted.
         heads: Heads N attended to jointly (odd), and the boundary, `"mask"` or `"circular"`.
-        has_effect: Whether these settings change anything; a method that does not is left out of
-            the layer.
+        has_effect: Whether the settings change anything; a method without effect is left out.
         needs_all_keys: Whether a decoding step needs the keys of all earlier positions, whatever
             the window.
         keeps_a_sum: Whether it calls `AttentionCall.running_sum`, for which the decoder's cache has
@@ -136,22 +141,25 @@ class LocalityMethod:
         """
 
     def conflict(self, other: LocalityMethod) -> str | None:
-        """Why the method has no meaning beside another one of the layer, or None."""
-        return (
-            "nothing composes with what replaces the attention" if self.attend is not None else None
-        )
+        """Why the method has no meaning beside another method of the layer, or None."""
+        if self.attend is not None:
+            return "nothing composes with what replaces the attention"
+        return None
 
     def build(self, site: AttentionSite) -> nn.Module | None:
-        """The method's parameters in one layer."""
+        """Make the module with the method's parameters in a layer."""
         return None
 
 
 @dataclass(frozen=True)
 class LayerLocality:
-    """What is local in one attention of a part, by methods in the order of the registry.
+    """The locality of an attention of a part, by methods in the order of the registry.
 
-    `area` is that of all together, `past_tokens` the earlier keys that a decoding step needs (None
-    = all), `replacement` the method that takes the place of the attention."""
+    Attributes:
+        area: The keys that all methods together leave visible.
+        past_tokens: Earlier keys that a decoding step needs; None = all.
+        replacement: The method that replaces the attention.
+    """
 
     part: str
     methods: tuple[LocalityMethod, ...]
@@ -161,35 +169,43 @@ class LayerLocality:
 
     def __post_init__(self) -> None:
         windows = [method.window for method in self.methods if method.window is not None]
-        heads: tuple[int, Any] = max((method.heads for method in self.methods), default=(1, "mask"))
-        area = KeyArea(min(windows, default=None), *heads, self.part == "decoder")
-        all_keys = any(method.needs_all_keys for method in self.methods)
-        replacement = next((method for method in self.methods if method.attend is not None), None)
-        vars(self).update(
-            area=area, past_tokens=None if all_keys else area.half_window, replacement=replacement
+        head_area, boundary = max((method.heads for method in self.methods), default=(1, "mask"))
+        area = KeyArea(
+            window=min(windows, default=None),
+            head_area=head_area,
+            head_boundary=boundary,
+            causal=self.part == "decoder",
         )
+        needs_all_keys = any(method.needs_all_keys for method in self.methods)
+        replacements = (method for method in self.methods if method.attend is not None)
+        # The fields of a frozen dataclass
+        object.__setattr__(self, "area", area)
+        object.__setattr__(self, "past_tokens", None if needs_all_keys else area.half_window)
+        object.__setattr__(self, "replacement", next(replacements, None))
 
 
 def layer_locality(
     specification: Mapping[str, Any], site: AttentionSite, name: str
 ) -> LayerLocality | None:
-    """The locality that a specification asks for, None where it asks for nothing; messages call it
-    `name`.
+    """The locality by a specification, None where it changes nothing; messages call it `name`.
 
     Raises:
         ValueError: A method is not registered, a setting is impossible, or the methods have no
             meaning together.
     """
-    is_mapping = isinstance(specification, Mapping)
-    unknown = (
-        [key for key in specification if key not in _REGISTRY] if is_mapping else [specification]
-    )
+    unknown: list[Any] = [specification]
+    if isinstance(specification, Mapping):
+        unknown = [key for key in specification if key not in _REGISTRY]
     if unknown:
-        close = difflib.get_close_matches(str(unknown[0]), _REGISTRY, n=1)
-        own = f"a method of your own is registered first: `register_locality` of {__name__}, `csan-hf --import FILE`."
+        hint = (
+            f"a method of your own is registered first: `register_locality` of {__name__}, "
+            "`csan-hf --import FILE`."
+        )
+        for close in difflib.get_close_matches(str(unknown[0]), _REGISTRY, n=1):
+            hint = f"did you mean {close!r}?"
         raise ValueError(
             f"`{name}` must be None or map locality methods ({', '.join(_REGISTRY)}) to their "
-            f"settings, got {unknown[0]!r}: {f'did you mean {close[0]!r}?' if close else own}"
+            f"settings, got {unknown[0]!r}: {hint}"
         )
     methods = []
     for key, method_class in _REGISTRY.items():
@@ -202,36 +218,32 @@ def layer_locality(
                 )
             check_fields(method, f"{name}.{key}.")
             method.check(site, f"{name}.{key}")
-            methods += [method] if method.has_effect else []
-    for method in methods:
-        for other in methods:
-            if other is not method and (reason := method.conflict(other)):
-                raise ValueError(
-                    f"`{name}.{method.key}` has no meaning beside {other.key!r}: {reason}."
-                )
+            if method.has_effect:
+                methods.append(method)
+    for method, neighbour in itertools.permutations(methods, 2):
+        reason = method.conflict(neighbour)
+        if reason:
+            raise ValueError(
+                f"`{name}.{method.key}` has no meaning beside {neighbour.key!r}: {reason}."
+            )
     return LayerLocality(site.part, tuple(methods)) if methods else None
 
 
 def _from_setting(method_class: type[LocalityMethod], value: Any, name: str) -> LocalityMethod:
-    """The method with the settings that `value` holds: a mapping, the first alone, or True for the
-    defaults.
-    """
+    """The method with settings `value`: a mapping, the first setting, or True = the defaults."""
     try:
         if isinstance(value, Mapping):
             return method_class(**value)
         return method_class() if value is True else method_class(value)  # type: ignore[call-arg]
-    except TypeError as error:  # of the dataclass: a setting is unknown, missing, or one too many
-        settings = (
-            ", ".join(field.name for field in dataclasses.fields(method_class))
-            or "none: it is True"
-        )
+    except TypeError as error:  # of the dataclass: an unknown, missing or superfluous setting
+        settings = ", ".join(field.name for field in dataclasses.fields(method_class))
         raise ValueError(
-            f"`{name}` is {value!r}, but its settings are {settings} ({error})."
+            f"`{name}` is {value!r}, but its settings are {settings or 'none: it is True'} "
+            f"({error})."
         ) from None
 
 
 # --- registry
-# ----------------------------------------------------------------------------------------------------
 
 _REGISTRY: dict[str, type[LocalityMethod]] = {}
 _RESERVED = ("k_proj", "v_proj", "q_proj", "out_proj")
@@ -240,27 +252,30 @@ _Method = TypeVar("_Method", bound=type[LocalityMethod])
 
 
 def register_locality(method_class: _Method) -> _Method:
-    """Make a method known by its `key`, after those before it; a decorator. `ValueError` where a
-    name is taken.
+    """Decorator that makes a method known by its `key`, after those before it.
+
+    Raises:
+        ValueError: The key or the name of the parameters is taken.
     """
-    key, module_name = method_class.key, parameters_name(method_class)
-    others = [other for other in _REGISTRY.values() if other is not method_class]
-    taken = [
-        other.__qualname__
-        for other in others
-        if key == other.key or module_name == parameters_name(other)
-    ]
-    if taken or module_name in _RESERVED:
-        by = taken[0] if taken else "the attention"
+    key = method_class.key
+    module_name = parameters_name(method_class)
+    owner = "the attention" if module_name in _RESERVED else None
+    for registered in _REGISTRY.values():
+        if registered is not method_class and (
+            key == registered.key or module_name == parameters_name(registered)
+        ):
+            owner = registered.__qualname__
+    if owner:
         raise ValueError(
-            f"The locality method {key!r}, parameters {module_name!r}: the name is taken by {by}."
+            f"The locality method {key!r}, parameters {module_name!r}: the name is taken by "
+            f"{owner}."
         )
     _REGISTRY[key] = method_class
     return method_class
 
 
 def parameters_name(method: LocalityMethod | type[LocalityMethod]) -> str:
-    """What the method's parameters are called in the attention module."""
+    """The name of the method's parameters in the attention module."""
     return method.module_name or method.key
 
 

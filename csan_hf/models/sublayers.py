@@ -33,13 +33,13 @@ class MaskedSelfAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.target, self.source = nn.Linear(width, width, bias=False), nn.Linear(width, width)
+        self.target = nn.Linear(width, width, bias=False)
+        self.source = nn.Linear(width, width)
 
     def forward(self, states: Tensor, visible: Tensor) -> Tensor:
         """States [..., n, w], `visible` broadcastable to [..., n, n] -> [..., n, w]."""
-        scores = self.target(states).unsqueeze(-2) + self.source(states).unsqueeze(
-            -3
-        )  # [..., n, n, w]
+        targets = self.target(states).unsqueeze(-2)
+        scores = targets + self.source(states).unsqueeze(-3)  # [..., n, n, w]
         weights = _softmax(_SCORE_LIMIT * torch.tanh(scores / _SCORE_LIMIT), visible.unsqueeze(-1))
         return (weights * states.unsqueeze(-3)).sum(dim=-2)
 
@@ -49,13 +49,13 @@ class BlockSummary(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.hidden, self.score = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.hidden = nn.Linear(width, width)
+        self.score = nn.Linear(width, width, bias=False)
 
     def forward(self, states: Tensor, real: Tensor) -> Tensor:
         """States [..., n, w], `real` [..., n] -> [..., w]."""
-        return (_softmax(self.score(F.elu(self.hidden(states))), real.unsqueeze(-1)) * states).sum(
-            dim=-2
-        )
+        weights = _softmax(self.score(F.elu(self.hidden(states))), real.unsqueeze(-1))
+        return (weights * states).sum(dim=-2)
 
 
 class BlockDirection(nn.Module):
@@ -65,30 +65,28 @@ class BlockDirection(nn.Module):
         super().__init__()
         self.is_past = is_past
         self.input = nn.Linear(d_model, width)
-        self.intra, self.inter = MaskedSelfAttention(width), MaskedSelfAttention(width)
+        self.intra = MaskedSelfAttention(width)
+        self.inter = MaskedSelfAttention(width)
         self.summary = BlockSummary(width)
         self.gate = nn.ModuleDict(
             {"context": nn.Linear(width, width, bias=False), "local": nn.Linear(width, width)}
         )
         self.fusion = nn.ModuleDict(
-            {name: nn.Linear(3 * width, width) for name in ("candidate", "gate")}
+            {"candidate": nn.Linear(3 * width, width), "gate": nn.Linear(3 * width, width)}
         )
 
     def forward(self, blocks: Tensor, real: Tensor) -> Tensor:
         """Tokens [B, R, r, d], `real` [B, R, r] -> [B, R, r, w]."""
         tokens = F.elu(self.input(blocks))
-        attended = self.intra(
-            tokens, self._side(tokens.shape[2], tokens.device) & real.unsqueeze(-2)
-        )
+        visible = self._side(tokens.shape[2], tokens.device) & real.unsqueeze(-2)
+        attended = self.intra(tokens, visible)
         summaries = self.summary(attended, real)  # [B, R, w]
-        some = real.any(dim=-1).unsqueeze(-2)  # blocks with tokens
-        context = self.inter(
-            summaries, self._side(summaries.shape[1], tokens.device) & some
-        )  # [B, R, w]
+        has_tokens = real.any(dim=-1).unsqueeze(-2)  # [B, 1, R]
+        visible = self._side(summaries.shape[1], tokens.device) & has_tokens
+        context = self.inter(summaries, visible)  # [B, R, w]
         gate = torch.sigmoid(self.gate["context"](context) + self.gate["local"](summaries))
-        context = (
-            torch.lerp(summaries, context, gate).unsqueeze(2).expand_as(tokens)
-        )  # [B, R, r, w]
+        context = torch.lerp(summaries, context, gate)
+        context = context.unsqueeze(2).expand_as(tokens)  # [B, R, r, w]
         features = torch.cat([tokens, attended, context], dim=-1)
         gate = torch.sigmoid(self.fusion["gate"](features))
         return torch.lerp(tokens, F.elu(self.fusion["candidate"](features)), gate)
@@ -109,15 +107,13 @@ def _softmax(scores: Tensor, visible: Tensor) -> Tensor:
 
 
 class BlockSelfAttention(nn.Module):
-    """Both directions, and the projection of what they give to the model's width."""
+    """Both directions, projected to the model's width."""
 
     def __init__(self, d_model: int, width: int, length: int) -> None:
         super().__init__()
         self.length = length
-        self.past, self.future = (
-            BlockDirection(d_model, width, True),
-            BlockDirection(d_model, width, False),
-        )
+        self.past = BlockDirection(d_model, width, is_past=True)
+        self.future = BlockDirection(d_model, width, is_past=False)
         self.output = nn.Linear(2 * width, d_model)
 
     def forward(self, states: Tensor, padding: Tensor | None) -> Tensor:
@@ -127,15 +123,17 @@ class BlockSelfAttention(nn.Module):
             padding = torch.ones(1, 1, dtype=torch.bool, device=states.device).expand(batch, length)
         first = padding.int().argmax(dim=-1, keepdim=True)  # place of the first real token, [B, 1]
         places = torch.arange(length, device=states.device)
-        ranked, real = _take(states, places + first), _take(padding, places + first)
+        ranked = _take(states, places + first)
+        real = _take(padding, places + first)
         size = self.length
         if not torch.compiler.is_compiling():
             size = min(size, length)  # compiled, one size serves sentences of all lengths
         missing = -length % size
         blocks = F.pad(ranked, (0, 0, 0, missing)).unflatten(1, (-1, size))
         real = F.pad(real, (0, missing)).unflatten(1, (-1, size))
-        both = torch.cat([self.past(blocks, real), self.future(blocks, real)], dim=-1)
-        return _take(self.output(both.flatten(1, 2)[:, :length]), places - first)
+        features = torch.cat([self.past(blocks, real), self.future(blocks, real)], dim=-1)
+        output = self.output(features.flatten(1, 2)[:, :length])
+        return _take(output, places - first)
 
 
 def _take(states: Tensor, places: Tensor) -> Tensor:
@@ -204,11 +202,10 @@ class SeparableConvolution(nn.Module):
 
 @dataclass(frozen=True)
 class Convolution(LocalityMethod):
-    """Depthwise separable convolutions before the attention, each in a residual block of its own.
+    """Depthwise separable convolutions before the attention, each in a residual block.
 
-    What comes out takes the place of the layer's input, in the attention and in its residual
-    connection. A decoder would have to cache the last k - 1 states of each convolution: not
-    offered.
+    Their output replaces the layer's input, in the attention and in its residual connection. A
+    decoder would have to cache the last k - 1 states of each convolution: not offered.
 
     Attributes:
         kernel_size: k, in tokens; odd.
@@ -224,9 +221,9 @@ class Convolution(LocalityMethod):
 
     def build(self, site: AttentionSite) -> nn.ModuleList:
         """See `LocalityMethod`."""
-        layers = range(self.layers)
         return nn.ModuleList(
-            [SeparableConvolution(site.d_model, self.kernel_size, site.dropout) for _ in layers]
+            SeparableConvolution(site.d_model, self.kernel_size, site.dropout)
+            for _ in range(self.layers)
         )
 
     def before(self, module: nn.ModuleList, states: Tensor, padding: Tensor | None) -> Tensor:
