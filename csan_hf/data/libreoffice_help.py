@@ -94,7 +94,10 @@ def prepare_help(
         "test_segments": [pair for place in sorted(tests) for pair in pages[place]],
     }
     if empty := [split for split, lines in splits.items() if not lines]:
-        found = f"{len(pages)} pages in both {source} and {target}, {len(long)} of them of {page_words} words"
+        found = (
+            f"{len(pages)} pages in both {source} and {target}, {len(long)} of them of "
+            f"{page_words} words"
+        )
         raise ValueError(f"Nothing is left for {', '.join(empty)}: there are {found}.")
     for split, lines in splits.items():
         for language, texts in zip(languages, zip(*lines, strict=True), strict=True):

@@ -155,7 +155,9 @@ def _read(checkpoint: str | os.PathLike | StateDict) -> dict[str, torch.Tensor]:
 
 
 def _infer(weights: StateDict) -> dict[str, Any]:
-    """The config's fields that follow from shapes; `_compare` checks that the other weights agree."""
+    """The config's fields that follow from shapes; `_compare` checks that the other weights
+    agree.
+    """
     names = (
         _SOURCE,
         _TARGET,

@@ -26,9 +26,15 @@ _POSITIONS = 1024  # as their README evaluates
 # Options of theirs that change the function, with the values that are offered here; other
 # aggregators have weights of the same names
 _OFFERED: dict[str, tuple[Any, ...]] = {
-    "convnet": ("resnet",), "aggregator": ("max", "gated-max"), "unidirectional": (False,), "downsample": (False,),
-    "add_conv_relu": (False,), "conv_stride": (1,), "source_dilation": (1,), "target_dilation": (1,),
-}  # fmt: skip
+    "convnet": ("resnet",),
+    "aggregator": ("max", "gated-max"),
+    "unidirectional": (False,),
+    "downsample": (False,),
+    "add_conv_relu": (False,),
+    "conv_stride": (1,),
+    "source_dilation": (1,),
+    "target_dilation": (1,),
+}
 _DROPOUTS = {"dropout": 0.2, "embedding_dropout": 0.2}
 
 Weights = dict[str, torch.Tensor]

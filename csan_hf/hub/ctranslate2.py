@@ -154,7 +154,9 @@ def _specification(model: Any, tokenizers: Any) -> Any:
 
 
 def _tokens(tokenizer: Any, size: int) -> list[str]:
-    """The vocabulary in its order; entries that the tokenizer does not have get names of their own."""
+    """The vocabulary in its order; entries that the tokenizer does not have get names of their
+    own.
+    """
     names = {number: token for token, number in tokenizer.get_vocab().items()}
     return [names.get(number, f"<unused {number}>") for number in range(size)]
 

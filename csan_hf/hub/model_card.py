@@ -299,7 +299,8 @@ def _differences(card: ModelCard, results: dict[str, Any]) -> Iterator[str]:
     )
     for score in sorted(given.keys() | measured.keys()):
         if given.get(score) != measured.get(score):
-            yield f"{score} is {given.get(score)} in the metadata and {measured.get(score)} in the results"
+            there = measured.get(score)
+            yield f"{score} is {given.get(score)} in the metadata and {there} in the results"
     shown = made.text[made.text.index("## Training") : made.text.index("## Limits")]
     for line in re.sub("The recipe.*?(?=## Scores)", "", shown, flags=re.DOTALL).splitlines():
         if line not in card.text:

@@ -197,7 +197,9 @@ def added_parameters(config: CsanConfig, part: str, index: int) -> int:
 
 
 def short_name(config: dict[str, Any]) -> str:
-    """Names the kind of model as the papers do: `2D-CSAN (3×11)`, `1D-CSAN (11)`, `Transformer`..."""
+    """Names the kind of model as the papers do: `2D-CSAN (3×11)`, `1D-CSAN (11)`,
+    `Transformer`...
+    """
     localities = [locality for _, locality, _ in _groups(_as_config(config))]
     localities.sort(key=lambda locality: -locality.area.head_area)  # the largest area first
     methods = [method for locality in localities for method in locality.methods]
@@ -244,10 +246,12 @@ def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str,
     layers, kernel = config["num_layers"], config["kernel_size"]
     reach = layers * (kernel // 2)
     kind, network = "Pervasive Attention", "DenseNet"
-    parts = f"dense layers of growth rate {config['growth_rate']} with {'gated ' * bool(config.get('gated'))}"
+    gated = "gated " if config.get("gated") else ""
+    parts = f"dense layers of growth rate {config['growth_rate']} with {gated}"
     if config.get("block") == "residual":
         kind, network = "Pervasive Attention, residual", "residual network"
-        parts = f"layers, each a feed-forward network of {config['ffn_dim']} and a depthwise convolution with "
+        width = config["ffn_dim"]
+        parts = f"layers, each a feed-forward network of {width} and a depthwise convolution with "
     grid = (
         f"one masked 2D {network} over the grid of target and source tokens, without an encoder "
         f"beside the embeddings; {layers} {parts}{kernel}×{kernel} kernels, of which the "

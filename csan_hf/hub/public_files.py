@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Which files of a folder may be uploaded, and their content without local paths and credentials."""
+"""Which files of a folder may be uploaded, and their content without local paths and
+credentials.
+"""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class LayerLocality:
         area = KeyArea(
             window=min(windows, default=None),
             head_area=head_area,
-            head_boundary=boundary,
+            head_boundary=boundary,  # type: ignore[arg-type]  # a word that the config has checked
             causal=self.part == "decoder",
         )
         needs_all_keys = any(method.needs_all_keys for method in self.methods)

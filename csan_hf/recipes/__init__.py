@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The recipes and suites that come with the package: one commented YAML file each, found by name."""
+"""The recipes and suites that come with the package: one commented YAML file each, found by
+name.
+"""
 
 from __future__ import annotations
 

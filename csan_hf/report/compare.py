@@ -142,7 +142,9 @@ def compare_systems(
 
 
 def file_names(names: Sequence[str]) -> list[str]:
-    """Returns an ending of plots' names for each system, distinct also where case does not count."""
+    """Returns an ending of plots' names for each system, distinct also where case does not
+    count.
+    """
     found: list[str] = []
     for name in names:
         plain = re.sub(r"\W+", "_", name)[:60]
@@ -173,7 +175,9 @@ def _score_cells(
     test: Test | None = None,
     base: int = 0,
 ) -> list[ScoreCell]:
-    """Returns each system's score and the test, if there is to be one, of it against the baseline."""
+    """Returns each system's score and the test, if there is to be one, of it against the
+    baseline.
+    """
     resampled = [resample(metric, runs, samples=samples, progress=progress) for runs in counts]
     variance = seed_variance(resampled)
     cells = [

@@ -64,7 +64,9 @@ class Report:
 
 
 def write_report(report: Report, path: Path | str, *, plots: Path | str | None = None) -> None:
-    """Writes a report as an HTML file, and its plots as PNG and SVG into a folder if one is given."""
+    """Writes a report as an HTML file, and its plots as PNG and SVG into a folder if one is
+    given.
+    """
     write_text(path, render_report(report))
     if plots is not None:
         write_plots(report.plots, plots)

@@ -117,7 +117,7 @@ def test_blocked_is_an_implementation_of_csan_alone() -> None:
     tokens = {"vocab_size": 9, "pad_token_id": 0, "decoder_start_token_id": 0}
     marian = MarianModel(MarianConfig(**sizes, **tokens, decoder_attention_heads=2))
     marian.set_attn_implementation("blocked")
-    with pytest.raises(ValueError, match="is CSAN.s own; use .sdpa."):
+    with pytest.raises(ValueError, match=r"is CSAN.s own; use .sdpa."):
         marian(input_ids=torch.tensor([[1]]), decoder_input_ids=torch.tensor([[0]]))
 
 
