@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -203,9 +204,11 @@ class CsanPreTrainedModel(Seq2SeqPreTrained):
         self, attn_implementation: str | None, *args: Any, **kwargs: Any
     ) -> str:
         """Refuse what local layers cannot run before anything is computed, or installed for it."""
-        if attn_implementation is not None:
+        # The library refuses names that it does not know, and loads one with a slash as a kernel
+        known = ALL_ATTENTION_FUNCTIONS.valid_keys()
+        if attn_implementation in known or "/" in (attn_implementation or ""):
             for locality in self.config.localities():
-                check_local_implementation(attn_implementation, locality)
+                check_local_implementation(str(attn_implementation), locality)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
 
