@@ -16,7 +16,7 @@ from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 # What an earlier save may have left in a directory and the new one need not overwrite
 _STALE = (
     *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*"),
-    *("generation_config.json", TARGET_TOKENIZER_SUBFOLDER, "modeling_*.py"),
+    *("generation_config.json", TARGET_TOKENIZER_SUBFOLDER, "modeling_csan_classification.py"),
 )
 
 

@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
@@ -134,8 +135,7 @@ def check_folder(records: SuiteRecords) -> None:
         names += [f"{picture}.png", f"{picture}.svg"]
     names = [name for name in names if (folder / name).exists()]
     if REPORT in names:
-        heading = (folder / REPORT).read_bytes().partition(b"\n")[0]
-        is_known = heading == f"# {suite.name}".encode()
+        is_known = is_report_of(suite, folder / REPORT)
     else:
         is_known = any(map(records.is_known, suite.runs))
     if names and not is_known:
@@ -143,6 +143,12 @@ def check_folder(records: SuiteRecords) -> None:
             f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or "
             "delete it."
         )
+
+
+def is_report_of(suite: Suite, path: Path) -> bool:
+    """Whether a file is the report of a suite of this name and size."""
+    heading = path.read_bytes().partition(b"\n")[0] if path.is_file() else b""
+    return heading == f"# {suite.name}".encode()
 
 
 def _search(suite: Suite) -> str:

@@ -18,7 +18,7 @@ from .records import HYPOTHESES, RUNS, SuiteRecords
 from .schedule import train_runs
 from .speed import SPEEDS, Speed, measure_speed
 from .suite import Suite
-from .suite_report import check_folder, write_suite_report
+from .suite_report import REPORT, check_folder, is_report_of, write_suite_report
 from .tables import read_tables
 from .texts import Texts
 
@@ -58,7 +58,7 @@ def run_suite(
         ValueError: The files of a data set are not there, or not tables with its columns.
     """
     if only == "report" and published is not None:
-        _take_published(published, output)
+        _take_published(suite, published, output)
     records = SuiteRecords(suite, output)
     for run in suite.runs:
         run.recipe_in(output)  # all are checked before anything is done
@@ -103,10 +103,17 @@ def _report(
     )
 
 
-def _take_published(published: Path, output: Path) -> None:
-    """Copies the published tables into a suite's folder that holds no runs."""
-    if (output / "runs").is_dir() or (output / RUNS).is_file() or not (published / RUNS).is_file():
+def _take_published(suite: Suite, published: Path, output: Path) -> None:
+    """Copies the published tables into a suite's folder that holds no runs.
+
+    Nothing is copied into a folder of something else, nor from a suite of another name or size.
+    """
+    if (output / "runs").is_dir() or (output / RUNS).is_file():
         return
+    if not (published / RUNS).is_file() or not is_report_of(suite, published / REPORT):
+        return
+    check_folder(SuiteRecords(suite, output))
+    SuiteRecords(suite, published).check()
     print(f"{output} holds no runs: the report is on those in {published}.", file=sys.stderr)
     for name in (HYPOTHESES, RUNS):
         write_bytes(output / name, (published / name).read_bytes())

@@ -333,9 +333,13 @@ def test_saved_over_an_earlier_model(joint, separate, tmp_path):
     directory = tmp_path / "model"
     save_self_contained(*separate, directory)
     (directory / "training.log").write_text("kept")
+    (directory / "modeling_mine.py").write_text("kept")
+    (directory / CLASSIFICATION).write_text("of a classifier")
     (directory / "model-00001-of-00002.safetensors").write_text("of an older, larger model")
     save_self_contained(*joint, directory)
     assert (directory / "training.log").read_text() == "kept"
+    assert (directory / "modeling_mine.py").read_text() == "kept"
+    assert not (directory / CLASSIFICATION).exists()
     assert not (directory / "target_tokenizer").exists()
     assert not (directory / "model-00001-of-00002.safetensors").exists()
     assert len(AutoTokenizer.from_pretrained(directory)) == len(joint[1])

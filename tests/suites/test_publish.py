@@ -209,3 +209,25 @@ def test_links_that_lead_out_of_the_folder_are_not_written(suite, output, public
     with pytest.raises(ValueError, match=r"scores\.csv is a link that leads out of"):
         run_suite(suite, public, only="report")
     assert (tmp_path / "key").read_text() == "secret"
+
+
+def test_a_report_on_what_is_published_where_there_are_no_runs(suite, public, tmp_path):
+    empty = tmp_path / "empty"
+    run_suite(suite, empty, only="report", published=public)
+    assert SuiteRecords(suite, empty).finished == list(suite.runs)
+
+
+def test_a_folder_of_something_else_gets_no_published_tables(suite, public, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "report.md").write_text("# mine")
+    with pytest.raises(RecipeError, match=r"report\.md is not of a report of suite"):
+        run_suite(suite, mine, only="report", published=public)
+    assert files(mine) == {"report.md"}
+
+
+def test_what_another_size_published_is_not_taken(suite, public, tmp_path):
+    larger = dataclasses.replace(suite, name="suite, size paper")
+    with pytest.raises(RecipeError, match="there is nothing to report"):
+        run_suite(larger, tmp_path / "empty", only="report", published=public)
+    assert not (tmp_path / "empty").exists()
