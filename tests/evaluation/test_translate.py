@@ -361,8 +361,23 @@ def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, cap
     assert "have different vocabularies" in capsys.readouterr().err
 
 
+@pytest.fixture
+def default_signals():
+    """Python's own handlers: a shell's background job begins with SIGINT ignored, nohup SIGHUP."""
+    handlers = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("output", ["file", "standard output"])
 @pytest.mark.parametrize("ending", ["Ctrl-C", "SIGTERM", "SIGHUP", "not UTF-8"])
+@pytest.mark.usefixtures("default_signals")
 def test_what_is_translated_is_kept(
     folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending
 ):
@@ -380,9 +395,6 @@ def test_what_is_translated_is_kept(
                 signal.raise_signal(number)
             return original(self, segments, **options)
 
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # a shell's background job begins with it ignored
         monkeypatch.setattr(TextTranslationPipeline, "translate_segments", press)
         (tmp_path / "in").write_text("\n".join([*SENTENCES[:4], "nine"]))
     assert translate_main(arguments) == {"Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}.get(
