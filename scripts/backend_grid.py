@@ -102,10 +102,16 @@ def print_grid(
 
 
 def measure(
-    row: Row, device: str, dtype: torch.dtype, rounds: int, skipped: set[str]
+    row: Row,
+    device: str,
+    dtype: torch.dtype,
+    rounds: int,
+    skipped: set[str],
+    *,
+    tokens: int = TOKENS,
 ) -> tuple[str, dict[str, float]]:
     """The backend chosen, and the seconds of it and of all others but the `skipped`."""
-    call, leaves = make_row(row, device, dtype)
+    call, leaves = make_row(row, device, dtype, tokens)
 
     def seconds(name: str) -> float:
         start = time.process_time()
@@ -126,10 +132,12 @@ def measure(
     return chosen, times
 
 
-def make_row(row: Row, device: str, dtype: torch.dtype) -> tuple[AttentionCall, list[torch.Tensor]]:
-    """The call of a row, and the tensors that gradients are taken of."""
+def make_row(
+    row: Row, device: str, dtype: torch.dtype, tokens: int
+) -> tuple[AttentionCall, list[torch.Tensor]]:
+    """The call of a row with about so many tokens, and the tensors that gradients are taken of."""
     generator = torch.Generator().manual_seed(0)
-    batch = max(1, TOKENS // row.length)
+    batch = max(1, tokens // row.length)
 
     def leaf(
         *shape: int, scale: float = 1.0, shift: float = 0.0, exact: bool = False

@@ -1,0 +1,131 @@
+#!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Checks, measures and trains on a GPU, in stages that can be chosen and bounded in time.
+
+    scripts/gpu_wheels.sh build/wheels        # what it needs beside torch, for a machine without network
+    python scripts/gpu.py --device cuda --output gpu.json --data-dir PATH/TO/multi30k
+    python scripts/gpu.py --device cpu --tiny # a rehearsal: all of it in two minutes
+
+Every stage prints a table as it goes; `--output` keeps all rows in one JSON file, to which further
+runs append. A measurement that fails is a row with its error."""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+from gpu_stages import compiled, generation, kernels, numerics, speed, training
+from gpu_stages.setting import Row, Setting, Stage, milliseconds
+from transformers.utils import logging as transformers_logging
+
+from csan_hf.text_files import write_json
+from csan_hf_cli import script
+
+# Name -> stage, and its seconds at most unless --seconds says otherwise
+STAGES: dict[str, tuple[Stage, float]] = {
+    "kernels": (kernels.gradients, 30),
+    "numerics": (numerics.models, 90),
+    "tokens": (numerics.tokens, 30),
+    "flex": (kernels.flex, 60),
+    "compiled": (compiled.programs, 60),
+    "attention": (kernels.attention, 60),
+    "backends": (kernels.backends, 90),
+    "training-step": (speed.training_steps, 70),
+    "encoders": (speed.encoders, 60),
+    "pervasive": (speed.pervasive, 30),
+    "generation": (generation.searches, 60),
+    "multi30k": (training.multi30k, 180),
+}
+PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub", "datasets", "accelerate")
+
+
+@script()
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda", help="cuda or cpu (default: cuda)")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument(
+        "--seconds", type=float, help="bound of each stage (default: its own, 30 to 180)"
+    )
+    parser.add_argument("--tiny", action="store_true", help="small sizes, one round")
+    parser.add_argument("--data-dir", type=Path, help="Multi30k, for the stage that trains")
+    parser.add_argument("--output", type=Path, help="JSON file that the rows are appended to")
+    args = parser.parse_args(arguments)
+    transformers_logging.set_verbosity_error()
+    machine = describe(args.device)
+    print("\n".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
+    setting = Setting(args.device, args.tiny, deadline=0.0, data_dir=args.data_dir)
+    setting = dataclasses.replace(setting, rate=matrix_products(setting))
+    for name in args.stages:
+        stage, seconds = STAGES[name]
+        start = time.monotonic()
+        limited = dataclasses.replace(setting, deadline=start + (args.seconds or seconds))
+        print(f"\n## {name}\n", flush=True)
+        rows = print_rows(stage, limited)
+        taken = time.monotonic() - start
+        print(f"\n{name}: {len(rows)} rows in {taken:.0f} s", flush=True)
+        if args.output:
+            append(args.output, {"stage": name, "machine": machine, "seconds": taken, "rows": rows})
+
+
+def describe(device: str) -> dict[str, str]:
+    """The machine and the versions that it ran with."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    card = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "CPU"
+    return {"card": card, "date": time.strftime("%Y-%m-%d"), **versions}
+
+
+def matrix_products(setting: Setting) -> float:
+    """Measures and prints the card's rates of bf16 products and of copies; returns the first,
+    operations per second.
+    """
+    size = 256 if setting.tiny else 8192
+    matrix = torch.randn(size, size, device=setting.device, dtype=torch.bfloat16)
+    rate = 2 * size**3 / milliseconds(lambda: matrix @ matrix, setting) * 1e3
+    copied = 2 * matrix.nbytes * 8
+    big = matrix.repeat(8, 1)
+    target = torch.empty_like(big)
+    bytes_per_second = copied / milliseconds(lambda: target.copy_(big), setting) * 1e3
+    print(f"bf16 products: {rate / 1e12:.1f} TFLOP/s; copies: {bytes_per_second / 1e12:.2f} TB/s")
+    return rate
+
+
+def print_rows(stage: Stage, setting: Setting) -> list[Row]:
+    """Prints the rows of a stage as they come, with a heading where the columns change."""
+    rows: list[Row] = []
+    columns: list[str] = []
+    for row in stage(setting):
+        rows.append(row)
+        if list(row) != columns and "error" not in row:
+            columns = list(row)
+            print(f"\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
+        print(f"| {' | '.join(map(written, row.values()))} |", flush=True)
+    return rows
+
+
+def written(cell: str | float | None) -> str:
+    """A cell of a table: numbers with three digits."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, str):
+        return cell
+    if cell and abs(cell) < 1e-2:
+        return f"{cell:.1e}"
+    return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
+
+
+def append(path: Path, record: dict[str, object]) -> None:
+    """Adds a record to a JSON list."""
+    records = json.loads(path.read_text()) if path.exists() else []
+    write_json(path, [*records, record])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Greedy and beam search of 1, 64 and 512 sentences, beside transformers' Marian."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from csan_hf import (
+    ConvS2SConfig,
+    ConvS2SForConditionalGeneration,
+    RnnSearchConfig,
+    RnnSearchForConditionalGeneration,
+)
+from csan_hf.pipelines.search import search
+
+from .setting import Row, Setting, milliseconds, row_of
+from .speed import SENTENCE, csan, marian, sizes
+
+LOOPS: dict[str, dict[str, Any]] = {
+    "transformers": {},
+    "csan_hf": {"custom_generate": search},
+    "static cache, compiled": {"cache_implementation": "static"},
+}
+
+
+def searches(setting: Setting) -> Iterator[Row]:
+    """Rows: tokens a second in bf16, every translation as long as its source."""
+    counts = (2,) if setting.tiny else (1, 64, 512)
+    models = {name: None for name in ("Marian", "off", "csan_2d", "long", "RNNsearch", "ConvS2S")}
+    for name in models:
+        model = _build(name, setting).to(torch.float32 if setting.tiny else torch.bfloat16).eval()
+        for loop, options in LOOPS.items():
+            if loop == "csan_hf" and name == "Marian":
+                continue
+            if "static" in loop and name in ("RNNsearch", "ConvS2S", "csan_2d"):
+                continue
+            for count in counts:
+                for beams in (1, 5):
+                    if "static" in loop and (beams > 1 or count == 512):
+                        continue
+                    if setting.is_over:
+                        return
+                    names: dict[str, str | float] = {
+                        "model": name,
+                        "loop": loop,
+                        "sentences": count,
+                        "beams": beams,
+                    }
+                    yield row_of(names, lambda: _search(model, count, beams, options, setting))
+        torch.compiler.reset()
+
+
+def _build(name: str, setting: Setting) -> Any:
+    if name == "Marian":
+        return marian(setting)
+    if name not in ("RNNsearch", "ConvS2S"):
+        return csan(name, setting)
+    fields = sizes(setting)
+    width = fields["d_model"]
+    kept = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    shared = {field: fields[field] for field in kept}
+    if name == "RNNsearch":
+        recurrent = RnnSearchConfig(
+            **shared, source_embed_dim=width, target_embed_dim=width, hidden_size=2 * width
+        )
+        return RnnSearchForConditionalGeneration(recurrent).to(setting.device)
+    convolutional = ConvS2SConfig(
+        **shared, embed_dim=width, hidden_size=width, encoder_layers=6, decoder_layers=6
+    )
+    return ConvS2SForConditionalGeneration(convolutional).to(setting.device)
+
+
+def _search(
+    model: Any, count: int, beams: int, options: dict[str, Any], setting: Setting
+) -> dict[str, object]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(2, model.config.vocab_size, (count, SENTENCE), generator=generator)
+    ids = ids.to(setting.device)
+    length = 4 if setting.tiny else SENTENCE
+
+    def translate() -> None:
+        model.generate(
+            ids,
+            num_beams=beams,
+            do_sample=False,
+            min_new_tokens=length,
+            max_new_tokens=length,
+            **options,
+        )
+
+    taken = milliseconds(translate, setting, rounds=3)
+    return {"ms": taken, "tokens/s": count * length / taken * 1e3}

@@ -1,0 +1,252 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Every family, locality method and backend beside the same model in float64 on the CPU: logits,
+gradients, translations.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from csan_hf import (
+    ConvS2SConfig,
+    ConvS2SForConditionalGeneration,
+    CsanConfig,
+    CsanForConditionalGeneration,
+    PervasiveAttentionConfig,
+    PervasiveAttentionForConditionalGeneration,
+    RnnSearchConfig,
+    RnnSearchForConditionalGeneration,
+)
+
+from .setting import Row, Setting, relative_error, row_of
+
+LAYERS = 2
+VOCABULARY = 200
+TOKENS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+    "dropout": 0.0,
+}
+TRANSFORMER = {
+    **TOKENS,
+    "d_model": 128,
+    "encoder_layers": LAYERS,
+    "decoder_layers": LAYERS,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 256,
+    "decoder_ffn_dim": 256,
+    "max_position_embeddings": 512,
+}
+OFF: dict[str, Any] = {"local_window": None, "head_area": 1}
+PRESETS = (
+    "csan_1d",
+    "csan_2d",
+    "bi_direct",
+    "rel_pos",
+    "neighbor",
+    "local_hard",
+    "local_soft",
+    "block",
+    "cnn",
+    "long",
+)
+GRIDS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "gated": {"gated": True},
+    "attention": {"aggregation": "max_attention"},
+    "residual": {"block": "residual", "ffn_dim": 64, "aggregation": "gated_max"},
+}
+LOCAL_BACKENDS = ("eager", "sdpa", "blocked")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a model is run.
+
+    Attributes:
+        weights: Type of the weights.
+        autocast: Type of autocast, None = none.
+        logits: Largest error of logits that rounding explains.
+        gradients: The same of gradients.
+    """
+
+    weights: torch.dtype
+    autocast: torch.dtype | None
+    logits: float
+    gradients: float
+
+
+PRECISIONS = {
+    "float32": Precision(torch.float32, None, logits=1e-5, gradients=1e-4),
+    "bf16 autocast": Precision(torch.float32, torch.bfloat16, logits=2e-2, gradients=4e-2),
+    "bf16": Precision(torch.bfloat16, None, logits=3e-2, gradients=6e-2),
+    "fp16 autocast": Precision(torch.float32, torch.float16, logits=3e-3, gradients=8e-3),
+    "fp16": Precision(torch.float16, None, logits=4e-3, gradients=1e-2),
+}
+LOSS_SCALE = 256.0
+"""Of float16, as a gradient scaler's."""
+MAXIMA = 10.0
+"""Times more that rounding moves gradients of Pervasive Attention, as another cell is the maximum
+or is above zero.
+"""
+
+
+def all_models() -> Iterator[tuple[str, Any]]:
+    """Names and models, with random weights."""
+    plain = CsanConfig(**TRANSFORMER, **OFF)
+    bias = [{"relative_bias": True}] * LAYERS
+    configs = {"CSAN plain": plain}
+    configs |= {f"CSAN {name}": CsanConfig.preset(name, **TRANSFORMER) for name in PRESETS}
+    configs["CSAN relative_bias"] = CsanConfig(
+        **TRANSFORMER, **OFF, encoder_locality=bias, decoder_locality=bias
+    )
+    configs["CSAN decoder windows"] = CsanConfig(
+        **TRANSFORMER, **OFF, decoder_locality=[{"window": 9}] * LAYERS
+    )
+    for name, config in configs.items():
+        torch.manual_seed(0)
+        yield name, CsanForConditionalGeneration(config)
+    for name, fields in GRIDS.items():
+        grid = {"source_embed_dim": 32, "target_embed_dim": 32, "num_layers": 4, "growth_rate": 16}
+        torch.manual_seed(0)
+        config = PervasiveAttentionConfig(**TOKENS, **grid, **fields)
+        yield f"Pervasive Attention {name}", PervasiveAttentionForConditionalGeneration(config)
+    torch.manual_seed(0)
+    recurrent = RnnSearchConfig(
+        **TOKENS, source_embed_dim=64, target_embed_dim=64, hidden_size=128
+    )
+    yield "RNNsearch", RnnSearchForConditionalGeneration(recurrent)
+    convolutional = ConvS2SConfig(
+        **TOKENS, embed_dim=64, hidden_size=64, encoder_layers=3, decoder_layers=3
+    )
+    yield "ConvS2S", ConvS2SForConditionalGeneration(convolutional)
+
+
+def make_batch(device: str, *, left: bool = False) -> dict[str, Tensor]:
+    """Random pairs of 20 to 48 tokens, padded on the right, the sources on the left if `left`."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.tensor([[48, 20, 33, 41], [40, 27, 36, 22]])
+    batch = {}
+    for name, sizes in zip(("input_ids", "labels"), lengths, strict=True):
+        longest = int(sizes.max())
+        ids = torch.randint(2, VOCABULARY, (len(sizes), longest), generator=generator)
+        padding = torch.arange(longest)[None, :] >= sizes[:, None]
+        batch[name] = ids.masked_fill(padding, -100 if name == "labels" else 0)
+    if left:
+        shifted = [torch.cat([row[row == 0], row[row != 0]]) for row in batch["input_ids"]]
+        batch["input_ids"] = torch.stack(shifted)
+    batch["attention_mask"] = (batch["input_ids"] != 0).long()
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def results(
+    model: Any, batch: dict[str, Tensor], setting: Setting, precision: Precision
+) -> tuple[Tensor, Tensor]:
+    """Logits of the real targets, and all gradients in one vector."""
+    scale = LOSS_SCALE if torch.float16 in (precision.weights, precision.autocast) else 1.0
+    with setting.autocast(precision.autocast):
+        output = model(**batch)
+    (output.loss.float() * scale).backward()
+    gradients = [
+        parameter.grad.double().flatten().cpu() / scale
+        for _, parameter in sorted(model.named_parameters())
+        if parameter.grad is not None
+    ]
+    model.zero_grad(set_to_none=True)
+    return output.logits[batch["labels"] != -100].double().cpu(), torch.cat(gradients)
+
+
+def expected_results(model: Any) -> tuple[Tensor, Tensor]:
+    """The logits and gradients in float64 on the CPU."""
+    exact = copy.deepcopy(model).double()
+    if exact.config.model_type == "csan":
+        exact.set_attn_implementation("eager")
+    cpu = Setting("cpu", tiny=True, deadline=0.0)
+    exact.train()
+    return results(exact, make_batch("cpu"), cpu, Precision(torch.float64, None, 0.0, 0.0))
+
+
+def models(setting: Setting) -> Iterator[Row]:
+    """Rows: relative errors of logits and gradients."""
+    torch.backends.cudnn.allow_tf32 = False
+    for name, model in all_models():
+        model.train()
+        expected = expected_results(model)
+        backends = LOCAL_BACKENDS if model.config.model_type == "csan" else ("-",)
+        for backend in backends:
+            for precision in ["float32"] if setting.tiny else PRECISIONS:
+                if setting.is_over:
+                    return
+                names = {"model": name, "backend": backend, "precision": precision}
+                yield row_of(names, lambda: _errors(model, backend, precision, expected, setting))
+
+
+def _errors(
+    model: Any,
+    backend: str,
+    precision_name: str,
+    expected: tuple[Tensor, Tensor],
+    setting: Setting,
+) -> Row:
+    precision = PRECISIONS[precision_name]
+    moved = copy.deepcopy(model).to(setting.device, precision.weights)
+    if backend != "-":
+        moved.set_attn_implementation(backend)
+    errors = {}
+    for side in ("", ", left padding"):
+        batch = make_batch(setting.device, left=bool(side))
+        logits, gradients = results(moved, batch, setting, precision)
+        errors[f"logits{side}"] = relative_error(logits, expected[0])
+        errors[f"gradients{side}"] = relative_error(gradients, expected[1])
+    bound = precision.gradients
+    if model.config.model_type == "pervasive_attention":
+        bound *= MAXIMA
+    bounds = {"logits": precision.logits, "gradients": bound}
+    is_rounding = all(error <= bounds[name.split(",")[0]] for name, error in errors.items())
+    return {
+        **errors,
+        "rounding alone": "yes" if is_rounding else "NO",
+    }
+
+
+def tokens(setting: Setting) -> Iterator[Row]:
+    """Rows: of how many sentences the translation is that of the CPU in float64."""
+    torch.backends.cudnn.allow_tf32 = False
+    searches: dict[str, dict[str, Any]] = {
+        "greedy": {},
+        "greedy, no cache": {"use_cache": False},
+        "beam 4": {"num_beams": 4},
+    }
+    for name, model in all_models():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.data.mul_(3.0)  # so that tokens differ
+        model.eval()
+        exact = copy.deepcopy(model).double()
+        moved = copy.deepcopy(model).to(setting.device)
+        row: Row = {"model": name}
+        for label, options in searches.items():
+            if setting.is_over:
+                return
+            row |= row_of({}, lambda: {label: _equal(exact, moved, options, setting)})
+        yield row
+
+
+def _equal(exact: Any, moved: Any, options: dict[str, Any], setting: Setting) -> float:
+    """Share of sentences with the same tokens."""
+    cpu, device = (
+        {name: make_batch(place)[name] for name in ("input_ids", "attention_mask")}
+        for place in ("cpu", setting.device)
+    )
+    length = 6 if setting.tiny else 20
+    options = {**options, "max_new_tokens": length, "min_new_tokens": length}
+    expected = exact.generate(**cpu, **options)
+    translated = moved.generate(**device, **options).cpu()
+    return (expected == translated).all(dim=-1).double().mean().item()

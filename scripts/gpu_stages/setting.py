@@ -1,0 +1,81 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What the stages share: where they run, until when, and how a measurement becomes a row."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from measuring import Step, seconds_of
+
+Row = dict[str, str | float | None]
+"""The cells of a row, by column; None where nothing was measured."""
+Stage = Callable[["Setting"], Iterator[Row]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a stage runs.
+
+    Attributes:
+        device: `"cpu"` or `"cuda"`.
+        tiny: Whether sizes are those of a rehearsal.
+        deadline: Time of `time.monotonic` after which a stage begins nothing new.
+        data_dir: Folder of Multi30k, for the stage that trains.
+        rate: Measured bf16 matrix products, operations per second.
+    """
+
+    device: str
+    tiny: bool
+    deadline: float
+    data_dir: Path | None = None
+    rate: float = float("nan")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stage's time is up."""
+        return time.monotonic() > self.deadline
+
+    def autocast(self, dtype: torch.dtype | None = torch.bfloat16) -> torch.autocast:
+        """Autocast to `dtype`; None = none."""
+        return torch.autocast(self.device, dtype=dtype, enabled=dtype is not None)
+
+
+def milliseconds(step: Step, setting: Setting, rounds: int = 7) -> float:
+    """Median time of a step, after two that are not timed."""
+    for _ in range(1 if setting.tiny else 2):
+        step()
+    if setting.tiny:
+        rounds = 1
+    return 1e3 * statistics.median(seconds_of(step, setting.device) for _ in range(rounds))
+
+
+def peak_gib(step: Step, setting: Setting) -> float | None:
+    """Most memory that the allocator holds in a step, GiB; None on a CPU."""
+    if setting.device != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return torch.cuda.max_memory_allocated() / 2**30
+
+
+def row_of(names: Mapping[str, str | float], measure: Callable[[], Mapping[str, object]]) -> Row:
+    """The names and what `measure` returns, or the first line of its error: one failure does not
+    end a stage.
+    """
+    try:
+        return {**names, **measure()}  # type: ignore[dict-item]
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        return {**names, "error": f"{type(error).__name__}: {lines[0][:160]}"}
+    finally:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def relative_error(value: torch.Tensor, expected: torch.Tensor) -> float:
+    """‖value - expected‖ / ‖expected‖, in float64 on the CPU."""
+    difference = value.detach().double().cpu() - expected.double()
+    return (difference.norm() / expected.double().norm()).item()

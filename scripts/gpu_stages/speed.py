@@ -1,0 +1,273 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Training steps, encoders of long texts and Pervasive Attention, each beside its anchor."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import benchmark_pervasive_attention as straightforward
+import torch
+from measuring import Step
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import LEDConfig, LongT5Config, LongT5EncoderModel, MarianConfig, MarianMTModel
+from transformers.models.led.modeling_led import LEDEncoder
+
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    PervasiveAttentionConfig,
+    PervasiveAttentionForConditionalGeneration,
+)
+
+from .setting import Row, Setting, milliseconds, peak_gib, row_of
+
+OFF: dict[str, Any] = {"local_window": None, "head_area": 1}
+SYSTEMS = ("off", "csan_1d", "csan_2d", "local_soft", "long")
+SENTENCE = 32
+"""Tokens of a sentence, on either side."""
+
+
+def sizes(setting: Setting, layers: int = 6) -> dict[str, Any]:
+    """Transformer-base (Vaswani 2017), in a rehearsal two narrow layers."""
+    width, ffn, vocabulary = (64, 64, 100) if setting.tiny else (512, 2048, 32000)
+    fields = {"d_model": width, "vocab_size": vocabulary, "dropout": 0.1}
+    for side in ("encoder", "decoder"):
+        fields |= {
+            f"{side}_layers": 2 if setting.tiny else layers,
+            f"{side}_attention_heads": 8,
+            f"{side}_ffn_dim": ffn,
+        }
+    return {
+        **fields,
+        "max_position_embeddings": 1024,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
+
+
+def marian(setting: Setting) -> Any:
+    """transformers' Marian of these sizes, the anchor."""
+    torch.manual_seed(0)
+    fields = {**sizes(setting), "activation_function": "relu", "forced_eos_token_id": None}
+    return MarianMTModel(MarianConfig(**fields, scale_embedding=True)).to(setting.device)
+
+
+def csan(name: str, setting: Setting, **fields: Any) -> Any:
+    """A CSAN of these sizes: a preset, or "off"."""
+    torch.manual_seed(0)
+    fields = {**sizes(setting), **fields}
+    config = CsanConfig(**fields, **OFF) if name == "off" else CsanConfig.preset(name, **fields)
+    return CsanForConditionalGeneration(config).to(setting.device)
+
+
+# --- training steps
+
+
+def training_steps(setting: Setting) -> Iterator[Row]:
+    """Rows: forward, backward and fused AdamW in bf16 autocast; source and target tokens a second."""
+    bounds = (256,) if setting.tiny else (8192, 25000)
+    for tokens in bounds:
+        for name in ("Marian", *SYSTEMS):
+            for is_compiled in (False, True):
+                compiles = name in ("Marian", "off", "csan_2d") and tokens == bounds[0]
+                if is_compiled and (setting.tiny or not compiles):
+                    continue
+                if setting.is_over:
+                    return
+                label = f"{name}, compiled" if is_compiled else name
+                names: dict[str, str | float] = {"tokens": tokens, "model": label}
+                yield row_of(names, lambda: _training(name, tokens, is_compiled, setting))
+                torch.compiler.reset()
+
+
+def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Row:
+    model = marian(setting) if name == "Marian" else csan(name, setting)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=setting.device == "cuda")
+    pairs = tokens // (2 * SENTENCE)
+    batch = _pairs(pairs, setting, model.config.vocab_size)
+    forward = torch.compile(model) if is_compiled else model
+
+    def step() -> None:
+        with setting.autocast():
+            loss = forward(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    with FlopCounterMode(display=False) as counter:
+        with setting.autocast():
+            loss = model(**batch).loss
+        loss.backward()
+    optimizer.zero_grad(set_to_none=True)
+    taken = milliseconds(step, setting)
+    return {
+        "ms": taken,
+        "tokens/s": 2 * SENTENCE * pairs / taken * 1e3,
+        "share of products, %": 100 * counter.get_total_flops() / (taken / 1e3) / setting.rate,
+        "peak GiB": peak_gib(step, setting),
+    }
+
+
+def _pairs(pairs: int, setting: Setting, vocabulary: int) -> dict[str, torch.Tensor]:
+    """Pairs of which every fourth is three quarters as long, on either side."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(2, vocabulary, (2, pairs, SENTENCE), generator=generator)
+    ids[:, ::4, 3 * SENTENCE // 4 :] = 0
+    batch = {"input_ids": ids[0], "labels": ids[1].masked_fill(ids[1] == 0, -100)}
+    batch["attention_mask"] = (ids[0] != 0).long()
+    return {name: tensor.to(setting.device) for name, tensor in batch.items()}
+
+
+# --- encoders of long texts
+
+
+def encoders(setting: Setting) -> Iterator[Row]:
+    """Rows: milliseconds of one text through an encoder of base width and two layers, in bf16
+    autocast, forward and with backward.
+    """
+    lengths = (128,) if setting.tiny else (4096, 16384, 65536)
+    windows = (17,) if setting.tiny else (65, 129, 513)
+    for length in lengths:
+        for window in windows:
+            for name in _encoder_names(length, window == windows[-1]):
+                if setting.is_over:
+                    return
+                names: dict[str, str | float] = {
+                    "tokens": length,
+                    "window": window,
+                    "encoder": name,
+                }
+                yield row_of(names, lambda: _encoding(name, length, window, setting))
+
+
+def _encoder_names(length: int, with_full: bool) -> list[str]:
+    names = ["LED"] if length <= 16384 else []
+    names += ["LongT5", "1D blocked", "1D flex_attention"]
+    names += ["2D blocked", "2D flex_attention"]
+    return [*names, "full attention"] if with_full else names
+
+
+def _encoding(name: str, length: int, window: int, setting: Setting) -> Row:
+    model = _encoder(name, length, window, setting).to(setting.device)
+    ids = torch.randint(4, 100, (1, length), generator=torch.Generator().manual_seed(1))
+    inputs = {"input_ids": ids.to(setting.device)}
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+
+    def forward() -> None:
+        with torch.no_grad(), setting.autocast():
+            model.eval()(**inputs)
+
+    def both() -> None:
+        with setting.autocast():
+            states = model.train()(**inputs).last_hidden_state
+        states.float().square().mean().backward()
+        model.zero_grad(set_to_none=True)
+
+    row: Row = {"forward, ms": milliseconds(forward, setting, rounds=3)}
+    if setting.device != "cpu" or "flex" not in name:
+        row["with backward, ms"] = milliseconds(both, setting, rounds=3)
+        row["peak GiB"] = peak_gib(both, setting)
+    return row
+
+
+def _encoder(name: str, length: int, window: int, setting: Setting) -> nn.Module:
+    torch.manual_seed(0)
+    fields = sizes(setting, layers=2)
+    width = fields["d_model"]
+    ffn = fields["encoder_ffn_dim"]
+    shared = {"vocab_size": fields["vocab_size"], "d_model": width}
+    if name == "LED":
+        led = LEDConfig(
+            **shared,
+            encoder_layers=2,
+            encoder_attention_heads=8,
+            encoder_ffn_dim=ffn,
+            max_encoder_position_embeddings=length,
+            attention_window=window - 1,
+            dropout=0.0,
+            attention_dropout=0.0,
+        )
+        return LEDEncoder(led)
+    if name == "LongT5":
+        long_t5 = LongT5Config(
+            **shared,
+            d_kv=width // 8,
+            d_ff=ffn,
+            num_layers=2,
+            num_heads=8,
+            dropout_rate=0.0,
+            local_radius=window // 2,
+        )
+        return LongT5EncoderModel(long_t5)
+    kind, _, backend = name.partition(" ")
+    locality: dict[str, Any] = {"local_window": window, "head_area": 3 if kind == "2D" else 1}
+    fields |= {"max_position_embeddings": length, "dropout": 0.0}
+    config = CsanConfig(**{**fields, **(OFF if kind == "full" else locality)})
+    model = CsanForConditionalGeneration(config)
+    if kind != "full":
+        model.set_attn_implementation(backend)
+    return model.get_encoder()
+
+
+# --- Pervasive Attention
+
+
+def pervasive(setting: Setting) -> Iterator[Row]:
+    """Rows: training steps of Pervasive Attention (L 24, g 32, k 5), dense beside the
+    straightforward network, and residual; the floor is the time of its products at the card's rate.
+    """
+    names = {"num_layers": 24, "growth_rate": 32, "kernel_size": 5}
+    if setting.tiny:
+        names |= {"num_layers": 2, "growth_rate": 4, "kernel_size": 3}
+    args = argparse.Namespace(device=setting.device, **names)
+    for name in ("straightforward", "dense", "residual"):
+        for precision in ("float32", "bf16"):
+            for channels_last in (False, True) if name == "straightforward" else (False,):
+                if setting.is_over:
+                    return
+                label = f"{name}, channels last" if channels_last else name
+                row_names = {"network": label, "precision": precision}
+                yield row_of(
+                    row_names, lambda: _grid(name, precision, channels_last, args, setting)
+                )
+
+
+def _grid(
+    name: str,
+    precision: str,
+    channels_last: bool,
+    args: argparse.Namespace,
+    setting: Setting,
+) -> Mapping[str, object]:
+    if name == "residual":
+        fields = {"block": "residual", "ffn_dim": 256, "aggregation": "gated_max"}
+        config = PervasiveAttentionConfig(
+            vocab_size=straightforward.VOCABULARY, num_layers=6, kernel_size=7, **fields
+        )
+        model = PervasiveAttentionForConditionalGeneration(config).to(setting.device)
+    else:
+        model = straightforward.build(args)
+    if name == "straightforward":
+        model = straightforward.make_straightforward(model, channels_last)
+    model.train()
+    pairs = 2 if setting.tiny else 128
+    batch = straightforward.make_batch(pairs, args)
+
+    def step() -> None:
+        with setting.autocast(torch.bfloat16 if precision == "bf16" else None):
+            loss = model(**batch).loss
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    taken = milliseconds(step, setting, rounds=5)
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return {
+        "ms": taken,
+        "floor by bf16 products, ms": 1e3 * counter.get_total_flops() / setting.rate,
+        "cells/s": pairs * 24 * 24 / taken * 1e3,
+        "peak GiB": peak_gib(step, setting),
+    }

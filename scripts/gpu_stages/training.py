@@ -1,0 +1,94 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Multi30k, German to English, trained until the validation score rises no more."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from csan_hf import CsanConfig
+
+from .setting import Row, Setting
+
+LAYERS = 3
+# A recipe of Multi30k and what differs from it
+SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("multi30k_transformer", {}),
+    "1D-CSAN": ("multi30k_csan_1d", {}),
+    "2D-CSAN": ("multi30k_csan_2d", {}),
+    "long": (
+        "multi30k_transformer",
+        CsanConfig.preset_fields("long", {"encoder_layers": LAYERS, "decoder_layers": LAYERS}),
+    ),
+}
+# The recipes are for an hour on one CPU core; more epochs need dropout
+CONVERGING: dict[str, Any] = {
+    "bf16": True,
+    "max_tokens": 8000,
+    "max_steps": 2600,
+    "warmup_steps": 500,
+    "learning_rate": 2.0e-3,
+    "eval_steps": 260,
+    "per_device_eval_batch_size": 512,
+}
+DROPOUT = 0.3
+
+
+def multi30k(setting: Setting) -> Iterator[Row]:
+    """Rows: scores of each system, all trained beside one another on the one card."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        runs = {name: _start(name, Path(folder), setting) for name in SYSTEMS}
+        seconds: dict[str, float] = {}
+        while len(seconds) < len(runs) and not setting.is_over:
+            time.sleep(0.2)
+            for name, run in runs.items():
+                if run.poll() is not None:
+                    seconds.setdefault(name, time.monotonic() - start)
+        for name, run in runs.items():
+            run.terminate()  # what has no score by now gets none
+            run.wait(timeout=60)
+            yield _row(name, Path(folder), seconds.get(name))
+
+
+def _start(name: str, folder: Path, setting: Setting) -> subprocess.Popen[bytes]:
+    base, config = SYSTEMS[name]
+    training = {**CONVERGING, "bf16": setting.device == "cuda"}
+    recipe: dict[str, Any] = {
+        "base": base,
+        "output_dir": str(folder / name),
+        "config": {**config, "dropout": DROPOUT},
+        "training": training,
+    }
+    if setting.tiny:
+        training |= {"max_steps": 2, "eval_steps": 2, "warmup_steps": 1, "max_tokens": 200}
+        recipe["data"] = {"train_size": 100, "validation_size": 4, "test_size": 4}
+        recipe["base"] = "numbers"
+        recipe["config"] |= {"d_model": 32, "encoder_layers": LAYERS, "decoder_layers": LAYERS}
+    else:
+        recipe["data"] = {"data_dir": str(setting.data_dir)}
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    command = [sys.executable, "-m", "csan_hf", "train", str(path)]
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _row(name: str, folder: Path, seconds: float | None) -> Row:
+    results = folder / name / "results.json"
+    if not results.is_file():
+        log = (folder / f"{name}.log").read_text(errors="replace")
+        return {"system": name, "error": " ".join(log[-800:].split())}
+    outcome = json.loads(results.read_text())
+    row: Row = {"system": name, "seconds": seconds, "updates": outcome["training"]["updates"]}
+    row["tokens/s"] = outcome["training"]["tokens_per_second"]
+    for split, scores in outcome["scores"].items():
+        row[f"{split}, BLEU"] = scores["bleu"]
+    row["weights"] = outcome["chosen"]["weights"]
+    return row
