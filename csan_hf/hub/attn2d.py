@@ -364,9 +364,8 @@ def _make_model(
 ) -> PervasiveAttentionForConditionalGeneration:
     fixed = fields.keys() & overrides.keys()
     if fixed:
-        raise ValueError(
-            f"{', '.join(sorted(fixed))} cannot be given, as the weights say it or another argument does."
-        )
+        names = ", ".join(sorted(fixed))
+        raise ValueError(f"{names} cannot be given, as the weights say it or an argument does.")
     config = PervasiveAttentionConfig(**{**_DROPOUTS, **fields, **overrides})
     model: Any = PervasiveAttentionForConditionalGeneration(config)
     state = model.state_dict()

@@ -292,7 +292,7 @@ _WEIGHTS = (nn.Parameter, torch.Tensor, FakeTensor, type(None))
 
 
 def _are_plain(*modules: nn.Module) -> bool:
-    """Whether modules are of this file, as they were made, and nothing is hooked to them or traced."""
+    """Whether modules are of this file, as they were made, without hooks, and not traced."""
     return not (_has_any_global_hook() or is_traced() or any(map(_is_altered, modules)))
 
 
