@@ -82,10 +82,8 @@ def prepare_help(
 
     Raises:
         FileNotFoundError: A folder has no pages.
-        ValueError: The pages do not suffice for each split, or the languages have one name.
+        ValueError: The pages do not suffice for each split.
     """
-    if len(set(languages)) < 2:
-        raise ValueError(f"languages must be two endings of files, got {languages}.")
     generator = random.Random(0)
     pages = [page for _, page in sorted(read_pages(source, target))]
     generator.shuffle(pages)
@@ -183,23 +181,19 @@ def join_segments(
     Raises:
         ValueError: They are not of one corpus.
     """
-    if len(segments) != len(translations):
-        raise ValueError(
-            f"{len(segments)} segments and {len(translations)} translations are not of one corpus."
-        )
-    translated_pages = []
-    start = 0
+    translated = zip(segments, translations, strict=True)
+    joined_pages = []
     for page in pages:
-        end = start + 1
-        while end < len(segments) and " ".join(segments[start:end]) != page:
-            end += 1
-        if " ".join(segments[start:end]) != page:
-            break
-        translated_pages.append(" ".join(translations[start:end]))
-        start = end
-    if len(translated_pages) != len(pages) or start != len(segments):
-        raise ValueError(f"segments and pages are not of one corpus, from segment {start + 1} on.")
-    return translated_pages
+        paragraphs: Page = []
+        while not paragraphs or joined(paragraphs)[0] != page:
+            pair = next(translated, None)
+            if pair is None:
+                raise ValueError(f"The segments are not those of the page {page[:60]!r}.")
+            paragraphs.append(pair)
+        joined_pages.append(joined(paragraphs)[1])
+    if next(translated, None):
+        raise ValueError(f"There are segments of more than {len(pages)} pages.")
+    return joined_pages
 
 
 def print_joined(segments: Path, translations: Path, pages: Path) -> None:
