@@ -302,7 +302,9 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
     auto_map = {  # noqa: RUF012
         "AutoConfig": "configuration_pervasive_attention.PervasiveAttentionConfig",
         "AutoModel": "modeling_pervasive_attention.PervasiveAttentionModel",
-        "AutoModelForSeq2SeqLM": "modeling_pervasive_attention.PervasiveAttentionForConditionalGeneration",
+        "AutoModelForSeq2SeqLM": (
+            "modeling_pervasive_attention.PervasiveAttentionForConditionalGeneration"
+        ),
     }
 
     @classmethod
