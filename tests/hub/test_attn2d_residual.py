@@ -182,7 +182,7 @@ def test_what_cannot_be_converted_is_said(tmp_path, capsys):
         path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
         with pytest.raises(
             ValueError,
-            match="checkpoint.pt (cannot be read as a file of tensors|is no checkpoint of fairseq)",
+            match=r"checkpoint\.pt (cannot be read as a file|is no checkpoint of fairseq)",
         ):
             convert_attn2d_residual(path)
     assert "run" not in capsys.readouterr().out
