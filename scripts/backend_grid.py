@@ -51,13 +51,6 @@ class Row:
         )
 
 
-def describe(device: str, dtype: str) -> str:
-    """One line on what was measured where."""
-    return (
-        f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; {machine(device)}"
-    )
-
-
 def rows(only: str | None) -> Iterator[Row]:
     """All rows; those that differ only in length follow one another."""
     for window, area, terms, backward in itertools.product(WINDOWS, AREAS, TERMS, (False, True)):
@@ -69,14 +62,15 @@ def rows(only: str | None) -> Iterator[Row]:
                 yield row
 
 
-def print_grid(
-    device: str, dtype: str, rounds: int, only: str | None = None
-) -> list[dict[str, Any]]:
-    """Prints the table row by row, and the worst ratio; returns the rows, with all times."""
-    print(f"{describe(device, dtype)}\n")
+def print_grid(device: str, dtype: str, rounds: int, only: str | None = None) -> None:
+    """Prints the table row by row, and the worst ratio."""
+    print(
+        f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; "
+        f"{machine(device)}\n"
+    )
     print("| length | window | area | terms | pass | chosen | ms | chosen / best | others, ms |")
     print("| ---: | ---: | ---: | --- | --- | --- | ---: | ---: | --- |")
-    table: list[dict[str, Any]] = []
+    ratios: dict[str, float] = {}
     slow: dict[Row, set[str]] = defaultdict(set)
     for row in rows(only):
         slow_backends = slow[replace(row, length=0)]
@@ -91,14 +85,10 @@ def print_grid(
             f"{others or '-'} |",
             flush=True,
         )
-        table.append({"row": row.named(), "chosen": chosen, "ratio": ratio, "seconds": times})
-    worst = max(table, key=lambda entry: entry["ratio"])
-    above = sum(entry["ratio"] > 1.1 for entry in table)
-    print(
-        f"\n{len(table)} rows; {above} above 1.10; the worst is {worst['ratio']:.2f}: "
-        f"{worst['row']}"
-    )
-    return table
+        ratios[row.named()] = ratio
+    worst = max(ratios, key=lambda name: ratios[name])
+    above = sum(ratio > 1.1 for ratio in ratios.values())
+    print(f"\n{len(ratios)} rows; {above} above 1.10; the worst is {ratios[worst]:.2f}: {worst}")
 
 
 def measure(

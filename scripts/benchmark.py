@@ -19,7 +19,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import backend_grid
 import engines
@@ -27,6 +27,7 @@ import torch
 from measuring import (
     last_number_printed_by,
     machine,
+    make_parser,
     peak_memory_of,
     seconds_in_turn,
     seconds_of,
@@ -36,7 +37,6 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.text_files import write_json
 from csan_hf_cli import script
 
 SIZES = {
@@ -61,14 +61,9 @@ WORKLOADS = {
 
 @script()
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__, rounds=7)
     parser.add_argument(
         "--size", choices=SIZES, default="small", help="model size (default: small)"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=7, help="times that each model runs (default: 7)"
     )
     parser.add_argument(
         "--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast"
@@ -85,61 +80,53 @@ def main(arguments: list[str]) -> None:
         "--threads", type=int, nargs="+", default=[1, 2], help="of the engines (default: 1 2)"
     )
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
-    parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
     parser.add_argument(
         "--memory-of", nargs=2, metavar=("MODEL", "WORKLOAD"), help=argparse.SUPPRESS
     )
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
-    setting = describe(args)
     if args.memory_of:
         name, workload = args.memory_of
         print(peak_memory_of(make_step(build(name, args), workload, args), args.device))
         return
     if args.backends:
-        setting = backend_grid.describe(args.device, args.dtype)
-        rows = backend_grid.print_grid(args.device, args.dtype, args.rounds, args.only)
+        backend_grid.print_grid(args.device, args.dtype, args.rounds, args.only)
     elif args.engines:
-        rows = engines.print_engines(
-            lambda name: build(name, args), args.rounds, args.threads, args.only
-        )
+        engines.print_engines(partial(build, args=args), args.rounds, args.threads, args.only)
     else:
         check_models(args)
-        rows = print_workloads(args)
-    if args.output:
-        write_json(args.output, {"setting": setting, "rows": rows})
+        print_workloads(args)
 
 
-def print_workloads(args: argparse.Namespace) -> list[dict]:
-    """Prints the table of the models row by row, and returns its rows."""
-    rows = []
-    print(f"\n{describe(args)}\n")
+def print_workloads(args: argparse.Namespace) -> None:
+    """Prints the table of the models, workload by workload."""
+    size = SIZES[args.size]
+    print(
+        f"\nd {size['d_model']}, {size['layers']}+{size['layers']} layers, {size['heads']} heads, "
+        f"feed-forward {size['ffn']}, vocabulary {size['vocab']}; {args.dtype}; "
+        f"{machine(args.device)}\n"
+    )
     print(
         "| workload | model | median s | speed × Marian | peak memory MiB |\n| --- | --- | --- | "
         "--- | --- |"
     )
     for workload in WORKLOADS:
-        if args.only and args.only not in workload:
-            continue
-        for row in run_workload(workload, args):
-            rows.append(row)
-            memory = "-" if row["memory_mib"] is None else f"{row['memory_mib']:,.0f}"
-            print(
-                f"| {workload} | {row['model']} | {row['seconds']:.3f} | {row['speed']:.2f} | "
-                f"{memory} |",
-                flush=True,
-            )
-    return rows
+        if args.only is None or args.only in workload:
+            print_workload(workload, args)
 
 
-def describe(args: argparse.Namespace) -> str:
-    """One line on what was measured where."""
-    size = SIZES[args.size]
-    return (
-        f"d {size['d_model']}, {size['layers']}+{size['layers']} layers, {size['heads']} heads, "
-        f"feed-forward {size['ffn']}, vocabulary {size['vocab']}; {args.dtype}; "
-        f"{machine(args.device)}"
-    )
+def print_workload(workload: str, args: argparse.Namespace) -> None:
+    """Prints the rows of one workload, Marian's first."""
+    names = ["MarianMTModel", *LOCALITIES]
+    steps = {name: make_step(build(name, args), workload, args) for name in names}
+    times = seconds_in_turn(steps, args.rounds, lambda step: seconds_of(step, args.device))
+    for name, seconds in times.items():
+        speed = speed_ratio(times["MarianMTModel"], seconds)
+        memory = "-" if args.no_memory else f"{memory_of(name, workload, args):,.0f}"
+        print(
+            f"| {workload} | {name} | {statistics.median(seconds):.3f} | {speed:.2f} | {memory} |",
+            flush=True,
+        )
 
 
 def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
@@ -228,23 +215,6 @@ def make_step(
         "generate": generate,
     }
     return steps[kind]
-
-
-def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
-    """Rows of the table for one workload, Marian's first."""
-    names = ["MarianMTModel", *LOCALITIES]
-    steps = {name: make_step(build(name, args), workload, args) for name in names}
-    times = seconds_in_turn(steps, args.rounds, lambda step: seconds_of(step, args.device))
-    return [
-        {
-            "workload": workload,
-            "model": name,
-            "seconds": statistics.median(seconds),
-            "speed": speed_ratio(times["MarianMTModel"], seconds),
-            "memory_mib": None if args.no_memory else memory_of(name, workload, args),
-        }
-        for name, seconds in times.items()
-    ]
 
 
 def memory_of(name: str, workload: str, args: argparse.Namespace) -> float:

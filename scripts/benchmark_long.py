@@ -24,6 +24,7 @@ from measuring import (
     Step,
     last_number_printed_by,
     machine,
+    make_parser,
     peak_memory_of,
     seconds_in_turn,
     speed_ratio,
@@ -215,12 +216,7 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
 
 @script()
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=7, help="times that each model runs (default: 7)"
-    )
+    parser = make_parser(__doc__, rounds=7)
     parser.add_argument(
         "--only", default="", help="only the cases whose name contains this, without memory"
     )

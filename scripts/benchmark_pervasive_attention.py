@@ -27,6 +27,7 @@ from measuring import (
     Step,
     last_number_printed_by,
     machine,
+    make_parser,
     peak_memory_of,
     seconds_in_turn,
     seconds_of,
@@ -152,12 +153,7 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
 
 @script()
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=5, help="times that each variant runs (default: 5)"
-    )
+    parser = make_parser(__doc__, rounds=5)
     parser.add_argument("--num-layers", type=int, default=24, help="dense layers L (default: 24)")
     parser.add_argument("--growth-rate", type=int, default=32, help="growth rate g (default: 32)")
     parser.add_argument("--kernel-size", type=int, default=5, help="kernel k (default: 5)")

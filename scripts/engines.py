@@ -3,14 +3,11 @@
 
 Every sentence has 25 tokens and every translation 24, with random weights. Each round runs every
 engine once, in turn; the table has the median over the rounds of the time of transformers' Marian
-divided by the engine's. Ahead of that all engines in float32 must find the same tokens greedily.
-The profile says which operations a translation spends its time on, at one thread."""
+divided by the engine's. Ahead of that all engines in float32 must find the same tokens greedily."""
 
-import json
 import statistics
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -18,7 +15,6 @@ from typing import Any
 
 import torch
 from measuring import Step, machine, seconds_in_turn, seconds_of, speed_ratio
-from onnxruntime import SessionOptions
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -68,17 +64,13 @@ class Engines:
             yield f"{name}, csan_hf", self._generate(model, search)
             yield f"{name}, csan_hf, bfloat16", self._generate(deepcopy(model).bfloat16(), search)
             for precision in ("float32", "int8"):
-                graph = OnnxTranslationModel.from_directory(self.onnx(name, precision))
-                yield f"{name}, ONNX Runtime, {precision}", self._generate(graph, search)
+                graphs = export_onnx(
+                    model, self.directory / f"{name} {precision}", precision=precision
+                )
+                onnx_model = OnnxTranslationModel.from_directory(graphs)
+                yield f"{name}, ONNX Runtime, {precision}", self._generate(onnx_model, search)
         for precision in ("float32", "int8"):
             yield f"CSAN, CTranslate2, {precision}", self._ctranslate2(precision)
-
-    def onnx(self, name: str, precision: str) -> Path:
-        """The graphs of a model."""
-        directory = self.directory / f"{name} {precision}"
-        if not directory.exists():
-            export_onnx(self.models[name], directory, precision=precision)
-        return directory
 
     @staticmethod
     def _generate(model: Any, loop: Any) -> Run:
@@ -90,14 +82,15 @@ class Engines:
 
         from csan_hf.hub.ctranslate2 import export_ctranslate2
 
-        directory = self.directory / f"ctranslate2 {precision}"
-        if not directory.exists():
-            size = self.marian.config.vocab_size
-            words = Tokenizer(WordLevel({str(number): number for number in range(size)}))
-            pair = TokenizerPair(*[PreTrainedTokenizerFast(tokenizer_object=words)] * 2)
-            export_ctranslate2(
-                self.models["CSAN"], directory, tokenizers=pair, quantization=precision
-            )
+        size = self.marian.config.vocab_size
+        words = Tokenizer(WordLevel({str(number): number for number in range(size)}))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+        directory = export_ctranslate2(
+            self.models["CSAN"],
+            self.directory / f"ctranslate2 {precision}",
+            tokenizers=TokenizerPair(tokenizer, tokenizer),
+            quantization=precision,
+        )
         translator = ctranslate2.Translator(
             str(directory), intra_threads=self.threads, inter_threads=1
         )
@@ -117,34 +110,30 @@ class Engines:
 
 
 def print_engines(
-    build: Callable[[str], Any], rounds: int, threads: tuple[int, ...], only: str | None
-) -> list[dict]:
-    """Prints the tables of all engines and a profile, and returns the rows."""
-    rows = []
-    with tempfile.TemporaryDirectory() as directory:
-        for count in threads:
-            engines = Engines(build, count, Path(directory))
+    build: Callable[[str], Any], rounds: int, threads: Sequence[int], only: str | None
+) -> None:
+    """Prints a table of all engines for each number of threads."""
+    for count in threads:
+        with tempfile.TemporaryDirectory() as directory:
             runs = {
                 name: run
-                for name, run in engines.runs()
+                for name, run in Engines(build, count, Path(directory)).runs()
                 if not only or only in name or name.startswith("Marian")
             }
             check(runs, sources(4))
             print(f"\n{machine('cpu')}; times Marian's speed (sentences a second)\n")
-            columns = [(beams, batch) for beams in BEAMS for batch in BATCHES]
-            heads = [f"{search_name(beams)}, {batch}" for beams, batch in columns]
-            print("| engine | " + " | ".join(heads) + " |\n| --- |" + " ---: |" * len(heads))
-            measured = [speeds(runs, sources(batch), beams, rounds) for beams, batch in columns]
+            columns = {
+                f"{search_name(beams)}, {batch}": speeds(runs, sources(batch), beams, rounds)
+                for beams in BEAMS
+                for batch in BATCHES
+            }
+            print(f"| engine | {' | '.join(columns)} |\n| --- |{' ---: |' * len(columns)}")
             for name in runs:
-                figures = {head: column[name] for head, column in zip(heads, measured, strict=True)}
-                cells = [f"{speed:.2f} ({rate:,.0f})" for speed, rate in figures.values()]
-                print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-                rows.append(
-                    {"engine": name, "threads": count, "speed and sentences a second": figures}
-                )
-        torch.set_num_threads(1)
-        print_profile(Engines(build, 1, Path(directory)))
-    return rows
+                cells = []
+                for column in columns.values():
+                    speed, rate = column[name]
+                    cells.append(f"{speed:.2f} ({rate:,.0f})")
+                print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 def sources(batch: int) -> torch.Tensor:
@@ -178,48 +167,3 @@ def speeds(
         name: (speed_ratio(times[baseline], taken), len(ids) / statistics.median(taken))
         for name, taken in times.items()
     }
-
-
-def print_profile(engines: Engines) -> None:
-    """Prints which operations take the time of 16 sentences, under torch's two loops and ONNX
-    Runtime.
-    """
-    ids = sources(16)
-    model = engines.models["CSAN"]
-    print(
-        "\nShare of operations, one thread, 16 sentences; the rest is Python and what is not "
-        "listed\n"
-    )
-    for beams in BEAMS:
-        for name, loop in (("transformers", None), ("csan_hf", search)):
-            step = partial(engines._generate(model, loop), ids, beams)
-            step()
-            with torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CPU]
-            ) as profile:
-                seconds = seconds_of(step, "cpu")
-            spent: Counter[str] = Counter()
-            for event in profile.key_averages():
-                spent[event.key.removeprefix("aten::")] = event.self_cpu_time_total
-            _print_shares(f"torch, loop of {name}, beams {beams}", spent, seconds * 1e6)
-        options = SessionOptions()
-        options.enable_profiling = True
-        options.intra_op_num_threads = 1
-        options.profile_file_prefix = str(engines.directory / "profile")
-        graph = OnnxTranslationModel.from_directory(
-            engines.onnx("CSAN", "float32"), sess_options=options
-        )
-        seconds = seconds_of(partial(engines._generate(graph, search), ids, beams), "cpu")
-        spent = Counter()
-        for session in (graph.encoder.session, graph._decoder):
-            for event in json.loads(Path(session.end_profiling()).read_text()):
-                if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-                    spent[event["args"]["op_name"]] += event["dur"]
-        _print_shares(f"ONNX Runtime, beams {beams}", spent, seconds * 1e6)
-
-
-def _print_shares(name: str, spent: Counter, total: float) -> None:
-    listed = ", ".join(
-        f"{operation} {time / total:.0%}" for operation, time in spent.most_common(7)
-    )
-    print(f"{name} ({total / 1000:.0f} ms): {listed}")

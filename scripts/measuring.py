@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Time and peak memory of a step, for the benchmark scripts."""
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -11,6 +12,20 @@ from pathlib import Path
 import torch
 
 Step = Callable[[], object]
+
+
+def make_parser(description: str | None, rounds: int) -> argparse.ArgumentParser:
+    """The options of all benchmarks; `description` is shown as it is."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=rounds,
+        help="times that each variant runs (default: %(default)s)",
+    )
+    return parser
 
 
 def machine(device: str) -> str:

@@ -1,8 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Sharing: self-contained checkpoints, model cards, conversion of foreign checkpoints."""
 
-from .attn2d import convert_attn2d
-from .attn2d_residual import convert_attn2d_residual
+from .attn2d import convert_attn2d, convert_attn2d_residual
 from .checkpoint import save_self_contained
 from .conversion import convert_bart, convert_m2m100, convert_marian, to_marian
 from .model_card import build_model_card, card_problems, copy_model_card, write_model_card

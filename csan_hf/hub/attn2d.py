@@ -1,18 +1,20 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The state dicts of the paper's own code (elbayadm/attn2d, 2018) as Pervasive Attention models.
+"""Checkpoints of the authors' code (elbayadm/attn2d) as Pervasive Attention models.
 
-That code and this package compute the same function and store it differently:
+The code of 2018 is the paper's dense network, that of 2020, in fairseq, the residual one. Both
+compute the same functions as this package and store them differently:
 
-- it concatenates [x_j ; y_i], source first; here the target comes first;
-- it stores k×k kernels and multiplies the rows after the present one by zero; here they do not
+- they concatenate [x_j ; y_i], source first; here the target comes first;
+- they store k×k kernels and multiply the rows after the present one by zero; here these rows do not
   exist;
-- each of its layers has its own running statistics of the features that it reads; here a feature
+- in 2018 each layer has its own running statistics of the features that it reads; here a feature
   has one mean and one variance. In training they agree, as every layer reads the same features.
   Where they do not, the difference goes into the layer's affine map;
-- its sentences count positions from 1 in the source and from 0 in the target, in tables of the same
-  kind.
+- in 2018 sentences count positions from 1 in the source and from 0 in the target, in tables of the
+  same kind; in 2020 from 2, and fairseq's sinusoids become a table of learned positions here.
 """
 
+import argparse
 import os
 import pickle
 import re
@@ -22,34 +24,78 @@ from typing import Any
 import torch
 
 from ..models import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from ..models.layers import SinusoidalPositionalEmbedding
 
-# The 2018 name of every aggregation that exists here, and our own names of them
+StateDict = Mapping[str, torch.Tensor]
+
+# Modules here, and their names in 2018 and in 2020
+_NAMES = (
+    ("model.shared", "src_embedding.label_embedding", "encoder.embed_tokens"),
+    ("model.encoder.embed_tokens", "src_embedding.label_embedding", "encoder.embed_tokens"),
+    ("model.decoder.embed_tokens", "trg_embedding.label_embedding", "decoder.embed_tokens"),
+    ("model.encoder.embed_positions", "src_embedding.pos_embedding", "encoder.embed_positions"),
+    ("model.decoder.embed_positions", "trg_embedding.pos_embedding", "decoder.embed_positions"),
+    (
+        "model.decoder.input_projection",
+        "net.features.initial_transiton",
+        "decoder.net.reduce_channels",
+    ),
+    ("model.decoder.dense_block.layers", "net.features.denseblock1", ""),
+    ("model.decoder.dense_block.transition", "net.features.transition1", ""),
+    ("model.decoder.final_norm", "net.features.norm_last", ""),
+    ("model.decoder.residual_block.layers", "", "decoder.net.residual_blocks"),
+    ("model.decoder.aggregation.gate", "", "decoder.aggregator.linear"),
+    ("model.decoder.output_projection", "aggregator.lin", "decoder.projection"),
+    ("lm_head", "prediction", "decoder.prediction"),
+)
+# Convolutions with a 1×1 kernel
+_POINTWISE = {
+    2018: ("input_projection.weight", "conv1.weight", "transition.conv.weight"),
+    2020: ("conv1.weight",),
+}
+_SUPPORTED = {
+    2018: (
+        "network.type densenet with one dense block and half_inputs 1, norm batch, use_st 0, "
+        "bias 0, weight_norm 0; encode_length 0; embeddings of type lookup; aggregator.mode max, "
+        "truncated-max or truncated-mean"
+    ),
+    2020: "convnet resnet, aggregator gated-max or max",
+}
+# The 2018 name of every aggregation that exists here, and this package's names
 _AGGREGATIONS = {
     "max": "max",
     "truncated-max": "max",
     "average": "average",
     "truncated-mean": "average",
 }
-_SUPPORTED = (
-    "network.type densenet with one dense block and half_inputs 1, norm batch, use_st 0, bias 0, "
-    "weight_norm 0; encode_length 0; embeddings of type lookup; aggregator.mode max, "
-    "truncated-max or truncated-mean"
-)
-_BLOCK = "net.features.denseblock1.denselayer"
-_TRANSITION = "net.features.transition1"
-_SOURCE, _TARGET = "src_embedding.label_embedding.weight", "trg_embedding.label_embedding.weight"
-_SOURCE_POSITIONS, _TARGET_POSITIONS = (
-    "src_embedding.pos_embedding.weight",
-    "trg_embedding.pos_embedding.weight",
-)
-_NORM = ("weight", "bias", "running_mean", "running_var")
-# That of every batch norm in the 2018 code: torch's default
-_EPS = 1e-5
-# The dropouts of its configurations, which no state dict holds
+# Options of 2020 that change the function, with the values that are offered here; other aggregators
+# have weights of the same names
+_OFFERED: dict[str, tuple[Any, ...]] = {
+    "convnet": ("resnet",),
+    "aggregator": ("max", "gated-max"),
+    "unidirectional": (False,),
+    "downsample": (False,),
+    "add_conv_relu": (False,),
+    "conv_stride": (1,),
+    "source_dilation": (1,),
+    "target_dilation": (1,),
+}
+# What `fairseq.data.Dictionary` gives every vocabulary; its decoder starts with the end of a
+# sentence
+_TOKENS_2020 = {
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+# Row of the first position in the tables; in 2018 the source's row 0 belongs to padding
+_FIRST_POSITION = {2018: {"encoder": 1, "decoder": 0}, 2020: {"encoder": 2, "decoder": 2}}
+_POSITIONS_2020 = 1024  # as their README evaluates
+# The dropouts of their configurations, which no state dict holds
 _DROPOUTS = {"dropout": 0.2, "embedding_dropout": 0.2}
+# That of every batch norm of 2018: torch's default
+_EPS = 1e-5
 _MOST_NAMES = 12
-
-StateDict = Mapping[str, torch.Tensor]
 
 
 def convert_attn2d(
@@ -102,262 +148,351 @@ def convert_attn2d(
             "the paper's equations 3 and 9, and from those here, by a factor that depends on the "
             "sentence's length, so no weights make up for it.)"
         )
-    weights = _read(checkpoint)
-    fields = _infer(weights)
-    _compare(weights, _expected_shapes(fields))
+    source: Any = "The state dict"
+    content: Any = checkpoint
+    if isinstance(checkpoint, str | os.PathLike):
+        source = checkpoint
+        content = _load(checkpoint)
+    weights = {
+        name.removeprefix("module."): weight  # of a DataParallel
+        for name, weight in _state_dict(content, source).items()
+        if not name.endswith((".conv2.mask", ".incremental_state"))
+    }
+    fields = _dense_fields(weights)
     if fields["position_embeddings"] and pad_token_id != 0:
         raise ValueError(
-            f"pad_token_id={pad_token_id}: the 2018 position embeddings ({_SOURCE_POSITIONS}) take "
-            "token 0 for padding, so they can be converted with pad_token_id=0 only."
+            f"pad_token_id={pad_token_id}: the 2018 position embeddings "
+            "(src_embedding.pos_embedding.weight) take token 0 for padding, so they can be "
+            "converted with pad_token_id=0 only."
         )
-    config = PervasiveAttentionConfig(
-        **fields,
-        **{**_DROPOUTS, **overrides},
-        aggregation=_AGGREGATIONS[aggregation],  # type: ignore[arg-type]
-        batch_norm_eps=_EPS,
-        pad_token_id=pad_token_id,
-        eos_token_id=eos_token_id,
-        decoder_start_token_id=decoder_start_token_id,
-    )
-    model: Any = PervasiveAttentionForConditionalGeneration(config)
-    model.to(weights[f"{_TRANSITION}.conv.weight"].dtype)
-    model.load_state_dict(_convert(weights, config))
-    return model.eval()
+    tokens = {
+        "pad_token_id": pad_token_id,
+        "eos_token_id": eos_token_id,
+        "decoder_start_token_id": decoder_start_token_id,
+    }
+    fields |= {"aggregation": _AGGREGATIONS[aggregation], "batch_norm_eps": _EPS, **tokens}
+    return _make_model(weights, fields, overrides, year=2018)
 
 
-def _read(checkpoint: str | os.PathLike | StateDict) -> dict[str, torch.Tensor]:
-    """The parameters and statistics of a state dict or its file, without the prefix of a
-    DataParallel.
+def convert_attn2d_residual(
+    checkpoint: str | os.PathLike, **overrides: Any
+) -> PervasiveAttentionForConditionalGeneration:
+    """Make a Pervasive Attention model of a checkpoint of the authors' code of 2020 (`--arch
+    pervasive`).
+
+    It must be of `--convnet resnet` with the aggregator gated-max or max. It computes the same
+    logits, those that their code gives for a sentence alone (it lets a batch's padding in).
+
+    ```python
+    model = convert_attn2d_residual("checkpoints/pa_iwslt_de_en/checkpoint_best.pt")
+    ```
+
+    Args:
+        checkpoint: The file that fairseq saved. Nothing of it is run: it is read as tensors and
+            options alone.
+        **overrides: Fields of `PervasiveAttentionConfig` that the weights do not determine:
+            `dropout` and `embedding_dropout` (default: 0.2 as theirs), `use_cache`, the tokens'
+            ids...
+
+    Returns:
+        The model in evaluation mode on the CPU, with the data type of the weights.
+
+    Raises:
+        ValueError: The file is none of fairseq, or of a variant that this package cannot represent;
+            the message says what.
+        OSError: The file cannot be read.
     """
-    source = "The state dict"
-    if isinstance(checkpoint, str | os.PathLike):
-        source = os.fspath(checkpoint)
-        try:
-            checkpoint = torch.load(source, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, EOFError, RuntimeError, OSError) as error:
-            if isinstance(error, OSError) and error.filename:
-                raise  # one without a name comes of reading where a damaged file points
-            raise ValueError(
-                f"{source} cannot be read as a file of tensors, and nothing else is loaded, as "
-                "other pickles can run code. Expected what torch.save(model.state_dict()) writes, "
-                "such as model-best.pth."
-            ) from error
-    if not isinstance(checkpoint, Mapping) or any(
-        not isinstance(each, torch.Tensor) for each in checkpoint.values()
+    content = _load(checkpoint)
+    if not isinstance(content, Mapping) or "model" not in content:
+        raise ValueError(f"{checkpoint} is no checkpoint of fairseq: it has no entry 'model'.")
+    options = vars(content.get("args") or argparse.Namespace())
+    changed = {
+        name: options[name]
+        for name, values in _OFFERED.items()
+        if name in options and options[name] not in values
+    }
+    if changed:
+        raise ValueError(
+            f"{checkpoint} was trained with {changed}, which this package does not offer."
+        )
+    weights = dict(_state_dict(content["model"], checkpoint))
+    fields = _residual_fields(weights)
+    return _make_model(weights, fields, _TOKENS_2020 | overrides, year=2020)
+
+
+def _load(path: str | os.PathLike) -> Any:
+    """Tensors, and options of fairseq, of a file."""
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        IndexError,
+        ValueError,
+        OSError,
+    ) as error:
+        if isinstance(error, OSError) and error.filename:
+            raise  # without a name: a damaged file points to where nothing is
+        raise ValueError(
+            f"{path} cannot be read as a file of tensors and options: it is damaged, or holds "
+            "objects, which are not loaded, as they can run code."
+        ) from error
+
+
+def _state_dict(content: Any, source: str | os.PathLike) -> StateDict:
+    if not isinstance(content, Mapping) or not all(
+        isinstance(weight, torch.Tensor) for weight in content.values()
     ):
         raise ValueError(
             f"{source} is not a state dict of tensors; expected what "
-            "torch.save(model.state_dict()) writes, such as model-best.pth."
+            "torch.save(model.state_dict()) writes, such as model-best.pth, or fairseq's "
+            "checkpoint_best.pt."
         )
-    weights = {name.removeprefix("module."): weight for name, weight in checkpoint.items()}
-    no_weights = (".conv2.mask", ".incremental_state")
-    return {name: weight for name, weight in weights.items() if not name.endswith(no_weights)}
+    return content
 
 
-def _infer(weights: StateDict) -> dict[str, Any]:
-    """The config's fields that follow from shapes; `_compare` checks that the other weights
-    agree.
-    """
-    names = (
-        _SOURCE,
-        _TARGET,
-        f"{_BLOCK}1.conv1.weight",
-        f"{_BLOCK}1.conv2.weight",
-        f"{_TRANSITION}.norm.weight",
-    )
-    if missing := [name for name in names if name not in weights]:
-        raise ValueError(
-            f"This is no state dict that can be converted. Missing: {', '.join(missing)}. "
-            f"Supported: {_SUPPORTED}."
-        )
-    (vocab_size, source_dim), (decoder_vocab_size, target_dim) = (
-        weights[_SOURCE].shape,
-        weights[_TARGET].shape,
-    )
-    bottleneck, kernels = len(weights[names[2]]), len(weights[names[3]])
-    numbers = (re.match(re.escape(_BLOCK) + r"(\d+)\.", name) for name in weights)
-    num_layers = max(int(number.group(1)) for number in numbers if number)
-    growth_rate = (len(weights[names[4]]) - (source_dim + target_dim) // 2) // num_layers
+def _dense_fields(weights: StateDict) -> dict[str, Any]:
+    """The config's fields that follow from the shapes of 2018."""
+    source = "src_embedding.label_embedding.weight"
+    target = "trg_embedding.label_embedding.weight"
+    conv1 = "net.features.denseblock1.denselayer1.conv1.weight"
+    conv2 = "net.features.denseblock1.denselayer1.conv2.weight"
+    norm = "net.features.transition1.norm.weight"
+    _check_dimensions(weights, {source: 2, target: 2, conv1: 4, conv2: 4, norm: 1}, year=2018)
+    source_dim = weights[source].shape[1]
+    target_dim = weights[target].shape[1]
+    num_layers = max(_numbers(r"net\.features\.denseblock1\.denselayer(\d+)\.", weights))
+    growth_rate = (len(weights[norm]) - (source_dim + target_dim) // 2) // num_layers
     fields: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "decoder_vocab_size": decoder_vocab_size,
+        "vocab_size": len(weights[source]),
+        "decoder_vocab_size": len(weights[target]),
         "source_embed_dim": source_dim,
         "target_embed_dim": target_dim,
-        "share_encoder_decoder_embeddings": _same(weights, _SOURCE, _TARGET),
-        "tie_word_embeddings": "aggregator.lin.weight"
-        in weights,  # the output projection is then the embedding
+        "share_encoder_decoder_embeddings": torch.equal(weights[source], weights[target]),
+        # With a linear map before it, the output projection is the embedding
+        "tie_word_embeddings": "aggregator.lin.weight" in weights,
         "num_layers": num_layers,
         "growth_rate": growth_rate,
-        "bottleneck_factor": bottleneck // max(growth_rate, 1),
-        "kernel_size": weights[names[3]].shape[-1],
-        "gated": kernels == 2 * growth_rate,
+        "bottleneck_factor": len(weights[conv1]) // max(growth_rate, 1),
+        "kernel_size": weights[conv2].shape[-1],
+        "gated": len(weights[conv2]) == 2 * growth_rate,
         "position_embeddings": None,
     }
-    if _SOURCE_POSITIONS in weights and _TARGET_POSITIONS in weights:
-        # The source's row 0 belongs to padding. A sentence that has no row must fail here as it
-        # does there.
-        length = min(len(weights[_SOURCE_POSITIONS]) - 1, len(weights[_TARGET_POSITIONS]))
-        fields.update(position_embeddings="learned", max_position_embeddings=length)
+    source_positions = weights.get("src_embedding.pos_embedding.weight")
+    target_positions = weights.get("trg_embedding.pos_embedding.weight")
+    if source_positions is not None and target_positions is not None:
+        # A sentence that has no row must fail here as it does there
+        fields["max_position_embeddings"] = min(len(source_positions) - 1, len(target_positions))
+        fields["position_embeddings"] = "learned"
     return fields
 
 
-def _expected_shapes(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Shapes of all weights of the 2018 model that `fields` describe."""
-    source_dim, target_dim = fields["source_embed_dim"], fields["target_embed_dim"]
-    growth_rate = fields["growth_rate"]
-    kernel_size, bottleneck = fields["kernel_size"], fields["bottleneck_factor"] * growth_rate
-    channels = (source_dim + target_dim) // 2
-    shapes: dict[str, tuple[int, ...]] = {
-        _SOURCE: (fields["vocab_size"], source_dim),
-        _TARGET: (fields["decoder_vocab_size"], target_dim),
-        "net.features.initial_transiton.weight": (channels, source_dim + target_dim, 1, 1),
-        "net.features.initial_transiton.bias": (channels,),
+def _residual_fields(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The config's fields that follow from the weights of 2020, which are completed."""
+    source = "encoder.embed_tokens.weight"
+    target = "decoder.embed_tokens.weight"
+    prediction = "decoder.prediction.weight"
+    projection = "decoder.projection.weight"
+    projection_bias = "decoder.projection.bias"
+    layers = "decoder.net.residual_blocks"
+    dimensions = {source: 2, target: 2, prediction: 2, projection: 2, projection_bias: 1}
+    dimensions |= {"decoder.prediction.bias": 1}
+    dimensions |= {f"{layers}.0.mconv2.weight": 4, f"{layers}.0.fc1.weight": 2}
+    _check_dimensions(weights, dimensions, year=2020)
+    kernel = weights[f"{layers}.0.mconv2.weight"]
+    num_layers = 1 + max(_numbers(re.escape(layers) + r"\.(\d+)\.", weights))
+    for number in range(num_layers):  # without a bias unless --conv-bias
+        weights.setdefault(f"{layers}.{number}.mconv2.bias", torch.zeros(len(kernel)))
+    is_tied = torch.equal(weights[prediction], weights[target])
+    if not is_tied:  # two linear maps are one
+        width = weights[prediction].shape[1]
+        if weights[projection].shape[0] != width or len(weights[projection_bias]) != width:
+            _refuse({"of shapes that do not fit": {prediction, projection, projection_bias}}, 2020)
+        bias = weights[prediction] @ weights[projection_bias]
+        weights["decoder.prediction.bias"] = weights["decoder.prediction.bias"] + bias
+        weights[prediction] = weights[prediction] @ weights[projection]
+    has_positions = any("embed_positions" in name for name in weights)
+    length = len(_positions(weights, "decoder", weights[target].shape[1], year=2020))
+    is_gated = "decoder.aggregator.linear.weight" in weights
+    return {
+        "block": "residual",
+        "aggregation": "gated_max" if is_gated else "max",
+        "vocab_size": len(weights[source]),
+        "decoder_vocab_size": len(weights[target]),
+        "source_embed_dim": weights[source].shape[1],
+        "target_embed_dim": weights[target].shape[1],
+        "share_encoder_decoder_embeddings": torch.equal(weights[source], weights[target]),
+        "tie_word_embeddings": is_tied,
+        "num_layers": num_layers,
+        "kernel_size": kernel.shape[3],
+        "ffn_dim": len(weights[f"{layers}.0.fc1.weight"]),
+        "scale_embedding": True,
+        "position_embeddings": "learned" if has_positions else None,
+        "max_position_embeddings": length,
     }
-    for number in range(1, fields["num_layers"] + 1):
-        layer = f"{_BLOCK}{number}"
-        shapes.update({f"{layer}.norm1.{name}": (channels,) for name in _NORM})
-        shapes[f"{layer}.conv1.weight"] = (bottleneck, channels, 1, 1)
-        shapes.update({f"{layer}.norm2.{name}": (bottleneck,) for name in _NORM})
-        made = growth_rate * (1 + fields["gated"])
-        shapes[f"{layer}.conv2.weight"] = (made, bottleneck, kernel_size, kernel_size)
-        channels += growth_rate
-    width = channels // 2
-    shapes.update({f"{_TRANSITION}.norm.{name}": (channels,) for name in _NORM})
-    shapes[f"{_TRANSITION}.conv.weight"] = (width, channels, 1, 1)
-    shapes.update({f"net.features.norm_last.{name}": (width,) for name in _NORM})
-    if fields["tie_word_embeddings"]:
-        shapes.update(
-            {"aggregator.lin.weight": (target_dim, width), "aggregator.lin.bias": (target_dim,)}
-        )
-        width = target_dim
-    shapes["prediction.weight"] = (fields["decoder_vocab_size"], width)
-    shapes["prediction.bias"] = (fields["decoder_vocab_size"],)
-    return shapes
 
 
-def _compare(weights: StateDict, shapes: dict[str, tuple[int, ...]]) -> None:
+def _numbers(pattern: str, weights: StateDict) -> list[int]:
+    """Numbers of the layers in the names of weights."""
+    matches = [re.match(pattern, name) for name in weights]
+    return [int(match[1]) for match in matches if match]
+
+
+def _positions(weights: StateDict, side: str, width: int, year: int) -> torch.Tensor:
+    """The table of positions of a side, from the first one on; of 2020 also fairseq's sinusoids."""
+    first = _FIRST_POSITION[year][side]
+    learned = weights.get(_their_name(f"model.{side}.embed_positions.weight", year))
+    if learned is not None:
+        return learned[first:]
+    return SinusoidalPositionalEmbedding(_POSITIONS_2020, width, "m2m_100", first - 1).weight
+
+
+def _their_name(name: str, year: int) -> str:
+    """The name of a weight or statistic of this package in their code."""
+    for module, name_2018, name_2020 in _NAMES:
+        if name.startswith(f"{module}."):
+            theirs = name_2018 if year == 2018 else name_2020
+            name = name.replace(module, theirs, 1)
+            break
+    if year == 2018:
+        return re.sub(r"1\.(\d+)\.", lambda match: f"1.denselayer{int(match[1]) + 1}.", name)
+    return name.replace("conv2", "mconv2")
+
+
+def _make_model(
+    weights: StateDict, fields: dict[str, Any], overrides: dict[str, Any], year: int
+) -> PervasiveAttentionForConditionalGeneration:
+    fixed = fields.keys() & overrides.keys()
+    if fixed:
+        names = ", ".join(sorted(fixed))
+        raise ValueError(f"{names} cannot be given, as the weights say it or an argument does.")
+    config = PervasiveAttentionConfig(**{**_DROPOUTS, **fields, **overrides})
+    model: Any = PervasiveAttentionForConditionalGeneration(config)
+    state = model.state_dict()
+    _check_weights(weights, state, year)
+    converted = {}
+    for name, tensor in state.items():
+        if "embed_positions" in name:
+            side = name.split(".")[1]
+            table = _positions(weights, side, tensor.shape[1], year)
+            converted[name] = table[: len(tensor)]
+        elif name.endswith("num_batches_tracked"):
+            converted[name] = weights.get(_their_name(name, year), torch.tensor(0))
+        elif "feature_norm" not in name:
+            converted[name] = _convert(name, weights[_their_name(name, year)], tensor, config)
+    if config.block == "dense":
+        converted |= _convert_feature_norms(weights, converted, config)
+    model.to(converted["lm_head.bias"].dtype)
+    model.load_state_dict(converted)
+    return model.eval()
+
+
+def _convert(
+    name: str, theirs: torch.Tensor, ours: torch.Tensor, config: PervasiveAttentionConfig
+) -> torch.Tensor:
+    """One weight of theirs as this package stores it."""
+    if name.endswith("conv2.weight"):
+        return theirs[:, :, : ours.shape[2]]
+    if name.endswith("input_projection.weight"):  # the target's columns first
+        return theirs.flatten(1).roll(config.target_embed_dim, dims=1)
+    return theirs.reshape(ours.shape)
+
+
+def _convert_feature_norms(
+    weights: StateDict, converted: StateDict, config: PervasiveAttentionConfig
+) -> dict[str, torch.Tensor]:
+    """The statistics of the dense block's features, and the affine maps that fit them."""
+    block = "model.decoder.dense_block"
+    readers = [f"{block}.layers.{number}.norm1" for number in range(config.num_layers)]
+    readers.append(f"{block}.transition.norm")
+    theirs = [_their_name(f"{reader}.", 2018) for reader in readers]
+    norms = {}
+    # A feature's statistics are those of the first norm that reads it
+    for name in ("running_mean", "running_var"):
+        statistics = [weights[f"{theirs[0]}{name}"]]
+        statistics += [weights[f"{norm}{name}"][-config.growth_rate :] for norm in theirs[1:]]
+        norms[f"{block}.feature_norm.{name}"] = torch.cat(statistics)
+    mean = norms[f"{block}.feature_norm.running_mean"].double()
+    variance = norms[f"{block}.feature_norm.running_var"].double()
+    counter = weights.get(f"{theirs[0]}num_batches_tracked", torch.tensor(0))
+    norms[f"{block}.feature_norm.num_batches_tracked"] = counter
+    for reader, norm in zip(readers, theirs, strict=True):
+        weight = converted[f"{reader}.weight"].double()
+        channels = len(weight)
+        scale = weight * torch.rsqrt(weights[f"{norm}running_var"].double() + _EPS)
+        shift = scale * (mean[:channels] - weights[f"{norm}running_mean"].double())
+        norms[f"{reader}.weight"] = scale * torch.sqrt(variance[:channels] + _EPS)
+        norms[f"{reader}.bias"] = converted[f"{reader}.bias"].double() + shift
+    return norms
+
+
+def _check_dimensions(weights: StateDict, dimensions: dict[str, int], year: int) -> None:
+    """Refuse a state dict without the weights from which its fields follow."""
+    missing = set()
+    misshapen = set()
+    for name, count in dimensions.items():
+        if name not in weights:
+            missing.add(name)
+        elif weights[name].ndim != count:
+            misshapen.add(f"{name} {tuple(weights[name].shape)}")
+    _refuse({"missing": missing, "of another shape": misshapen}, year)
+
+
+def _check_weights(weights: StateDict, state: StateDict, year: int) -> None:
     """Refuse weights that are missing, unknown or of another shape, by name."""
-    known = set(shapes)
-    if {_SOURCE_POSITIONS, _TARGET_POSITIONS} <= weights.keys():
-        known |= {_SOURCE_POSITIONS, _TARGET_POSITIONS}  # of any length
-    # Counters came with torch 0.4.1; nothing is computed with them
-    known |= {
-        name.removesuffix("running_mean") + "num_batches_tracked"
-        for name in shapes
-        if "running_mean" in name
-    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    known = set()  # and not needed
+    for name, tensor in state.items():
+        theirs = _their_name(name, year)
+        shape = tuple(tensor.shape)
+        if name.endswith("conv2.weight"):
+            shape = (*shape[:2], shape[3], shape[3])
+        elif name.endswith(_POINTWISE[year]):
+            shape = (*shape, 1, 1)
+        if "embed_positions" in name:
+            if theirs in weights:  # else sinusoids; longer tables are cut
+                rows = shape[0] + _FIRST_POSITION[year][name.split(".")[1]]
+                shapes[theirs] = (max(rows, len(weights[theirs])), shape[1])
+        elif name.endswith("num_batches_tracked"):
+            known.add(theirs)  # counters came with torch 0.4.1; nothing is computed with them
+        elif "feature_norm" not in name:
+            shapes[theirs] = shape
+        if name.endswith(("norm1.weight", "transition.norm.weight")):
+            norm = theirs.removesuffix("weight")
+            shapes |= {f"{norm}running_mean": shape, f"{norm}running_var": shape}
+            known.add(f"{norm}num_batches_tracked")
     problems = {
         "missing": shapes.keys() - weights.keys(),
-        "unknown": weights.keys() - known,
         "of another shape": {
             f"{name} {tuple(weights[name].shape)}, not {shape}"
             for name, shape in shapes.items()
             if name in weights and weights[name].shape != shape
         },
     }
-    if "aggregator.lin.weight" in weights and not _same(weights, "prediction.weight", _TARGET):
-        problems["that must be equal beside aggregator.lin"] = {"prediction.weight", _TARGET}
-    if found := [
-        f"{kind}: {', '.join(sorted(names)[:_MOST_NAMES])}"
+    if year == 2018:
+        problems["unknown"] = weights.keys() - shapes.keys() - known
+        embedding = "trg_embedding.label_embedding.weight"
+        if "aggregator.lin.weight" in weights and not torch.equal(
+            weights["prediction.weight"], weights[embedding]
+        ):
+            names = {"prediction.weight", embedding}
+            problems["that must be equal beside aggregator.lin"] = names
+    _refuse(problems, year)
+
+
+def _refuse(problems: Mapping[str, set[str]], year: int) -> None:
+    texts = [
+        f"weights {kind}: {', '.join(sorted(names)[:_MOST_NAMES])}"
         for kind, names in problems.items()
         if names
-    ]:
+    ]
+    if texts:
+        network = "dense" if year == 2018 else "residual"
         raise ValueError(
-            f"The 2018 state dict has weights {'; weights '.join(found)}. Supported: {_SUPPORTED}."
+            f"This is no checkpoint of attn2d's {network} network that can be converted: it has "
+            f"{'; '.join(texts)}. Supported: {_SUPPORTED[year]}."
         )
-
-
-def _convert(weights: StateDict, config: PervasiveAttentionConfig) -> dict[str, torch.Tensor]:
-    """This package's state dict."""
-    source, target = weights[_SOURCE], weights[_TARGET]
-    first = "net.features.initial_transiton"
-    of_source, of_target = (
-        weights[f"{first}.weight"].flatten(1).split([source.shape[1], target.shape[1]], dim=1)
-    )
-    converted = {
-        "model.encoder.embed_tokens.weight": source,
-        "model.decoder.embed_tokens.weight": target,
-        "model.decoder.input_projection.weight": torch.cat([of_target, of_source], dim=1),
-        "model.decoder.input_projection.bias": weights[f"{first}.bias"],
-        **_convert_block(weights, config.num_layers, config.growth_rate),
-        **_convert_norm(weights, "net.features.norm_last", "model.decoder.final_norm"),
-        "lm_head.weight": weights["prediction.weight"],
-        "lm_head.bias": weights["prediction.bias"],
-    }
-    if config.share_encoder_decoder_embeddings:
-        converted["model.shared.weight"] = source
-    if config.position_embeddings:
-        length = config.max_position_embeddings
-        converted["model.encoder.embed_positions.weight"] = weights[_SOURCE_POSITIONS][
-            1 : length + 1
-        ]
-        converted["model.decoder.embed_positions.weight"] = weights[_TARGET_POSITIONS][:length]
-    if config.tie_word_embeddings:
-        for name in ("weight", "bias"):
-            converted[f"model.decoder.output_projection.{name}"] = weights[f"aggregator.lin.{name}"]
-    return converted
-
-
-def _convert_block(
-    weights: StateDict, num_layers: int, growth_rate: int
-) -> dict[str, torch.Tensor]:
-    """The weights of the dense block and its transition."""
-    block = "model.decoder.dense_block"
-    layers = [f"{_BLOCK}{number}" for number in range(1, num_layers + 1)]
-    readers = [*(f"{layer}.norm1" for layer in layers), f"{_TRANSITION}.norm"]
-    # A feature's statistics are those of the first norm that reads it
-    mean, variance = (
-        torch.cat(
-            [
-                weights[f"{readers[0]}.{name}"],
-                *(weights[f"{norm}.{name}"][-growth_rate:] for norm in readers[1:]),
-            ]
-        )
-        for name in ("running_mean", "running_var")
-    )
-    converted = {
-        f"{block}.feature_norm.running_mean": mean,
-        f"{block}.feature_norm.running_var": variance,
-        f"{block}.feature_norm.num_batches_tracked": weights.get(
-            f"{readers[0]}.num_batches_tracked", torch.tensor(0)
-        ),
-        f"{block}.transition.conv.weight": weights[f"{_TRANSITION}.conv.weight"].flatten(1),
-    }
-    for reader, name in zip(
-        readers, [*(f"layers.{i}.norm1" for i in range(num_layers)), "transition.norm"], strict=True
-    ):
-        weight, bias = _with_statistics(weights, reader, mean, variance)
-        converted.update({f"{block}.{name}.weight": weight, f"{block}.{name}.bias": bias})
-    for number, layer in enumerate(layers):
-        name = f"{block}.layers.{number}"
-        kernel = weights[f"{layer}.conv2.weight"]
-        converted[f"{name}.conv1.weight"] = weights[f"{layer}.conv1.weight"].flatten(1)
-        converted[f"{name}.conv2.weight"] = kernel[:, :, : kernel.shape[2] // 2 + 1]
-        converted.update(_convert_norm(weights, f"{layer}.norm2", f"{name}.norm2"))
-    return converted
-
-
-def _with_statistics(
-    weights: StateDict, norm: str, mean: torch.Tensor, variance: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A norm's affine map, changed so that statistics [C] (their first channels) can replace its
-    own.
-    """
-    weight, bias, own_mean, own_variance = (weights[f"{norm}.{name}"].double() for name in _NORM)
-    channels = len(weight)
-    scale = weight * torch.rsqrt(own_variance + _EPS)
-    shift = bias + scale * (mean[:channels].double() - own_mean)
-    return scale * torch.sqrt(variance[:channels].double() + _EPS), shift
-
-
-def _convert_norm(weights: StateDict, norm: str, name: str) -> dict[str, torch.Tensor]:
-    converted = {f"{name}.{part}": weights[f"{norm}.{part}"] for part in _NORM}
-    return {
-        **converted,
-        f"{name}.num_batches_tracked": weights.get(f"{norm}.num_batches_tracked", torch.tensor(0)),
-    }
-
-
-def _same(weights: StateDict, *names: str) -> bool:
-    first, second = (weights.get(name, torch.empty(0)) for name in names)
-    return first.shape == second.shape and torch.equal(first, second)

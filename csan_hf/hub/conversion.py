@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Marian, M2M100, NLLB, BART and mBART as CSANs (window and area add no parameters), and CSANs as
-Marian's.
+"""Marian, M2M100, NLLB, BART and mBART as CSANs, and CSANs as Marian models.
+
+Window and area add no parameters.
 """
 
 import copy
@@ -27,6 +28,7 @@ from transformers.utils import logging
 
 from ..models import CsanConfig, CsanForConditionalGeneration
 from ..models.csan_attention import CsanAttention
+from ..models.locality import PARTS
 from ..text_files import reading_folder_or_name
 
 logger = logging.get_logger(__name__)
@@ -80,9 +82,8 @@ def convert_marian(
     for name in set(_POSITIONS) & weights.keys():
         weight = weights[name]
         expected = model.get_submodule(name.removesuffix(".weight")).create_weight(weight.shape[0])
-        if torch.allclose(
-            weight.cpu().float(), expected, atol=1e-2 if weight.dtype.itemsize < 4 else 1e-5
-        ):
+        tolerance = 1e-2 if weight.dtype.itemsize < 4 else 1e-5
+        if torch.allclose(weight.cpu().float(), expected, atol=tolerance):
             del weights[name]  # the sinusoids that CSAN computes
     return _transfer(marian, model, weights)
 
@@ -106,10 +107,8 @@ def convert_m2m100(
     fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     source = _load_source(name_or_path_or_model, M2M100ForConditionalGeneration, fields)
     model: Any = CsanForConditionalGeneration(convert_config(source.config, **fields))
-    weights = {
-        **source.state_dict(),
-        "final_logits_bias": model.final_logits_bias,
-    }  # which M2M100 does not have
+    # M2M100 has no bias
+    weights = {**source.state_dict(), "final_logits_bias": model.final_logits_bias}
     return _transfer(source, model, weights)
 
 
@@ -134,16 +133,14 @@ def convert_bart(
     ```
     """
     fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
-    given: Any = name_or_path_or_model
-    config = (
-        given.config
-        if isinstance(given, PreTrainedModel)
-        else AutoConfig.from_pretrained(given, trust_remote_code=False)
-    )
-    is_mbart = isinstance(config, MBartConfig)
-    source = _load_source(
-        given, MBartForConditionalGeneration if is_mbart else BartForConditionalGeneration, fields
-    )
+    if isinstance(name_or_path_or_model, PreTrainedModel):
+        config = name_or_path_or_model.config
+    else:
+        config = AutoConfig.from_pretrained(name_or_path_or_model, trust_remote_code=False)
+    family: type[PreTrainedModel] = BartForConditionalGeneration
+    if isinstance(config, MBartConfig):
+        family = MBartForConditionalGeneration
+    source = _load_source(name_or_path_or_model, family, fields)
     model: Any = CsanForConditionalGeneration(convert_config(source.config, **fields))
     weights = dict(source.state_dict())
     for name in _POSITIONS:
@@ -169,13 +166,13 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
             differs.
     """
     config = model.config
-    found: dict[str, Any] = {
-        f"local {part} layers": config.local_layers(part)
-        for part in ("encoder", "decoder", "cross")
+    needed: dict[str, tuple[Any, Any]] = {
+        f"local {part} layers": (config.local_layers(part), []) for part in PARTS
     }
-    found |= {"normalize_before": config.normalize_before, "sinusoids": config.sinusoids}
-    for name, value in found.items():
-        if value != (expected := {"normalize_before": False, "sinusoids": "marian"}.get(name, [])):
+    needed["normalize_before"] = (config.normalize_before, False)
+    needed["sinusoids"] = (config.sinusoids, "marian")
+    for name, (value, expected) in needed.items():
+        if value != expected:
             raise ValueError(
                 f"Marian models have {name}={expected!r}, but this CSAN has {value!r}."
             )
@@ -201,28 +198,24 @@ def convert_config(
     field of `CsanConfig`, or a value is out of range."""
     names = {field.name for field in dataclasses.fields(CsanConfig)}
     for name in config_overrides.keys() - names:
-        hint = "".join(
-            f" Did you mean {close!r}?" for close in difflib.get_close_matches(name, names, n=1)
-        )
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"CsanConfig has no field {name!r}.{hint}")
     fields = _shared_fields(source, CsanConfig)
     if isinstance(source, M2M100Config):
-        fields |= {
-            "normalize_before": True,
-            "sinusoids": "m2m_100",
-            "share_encoder_decoder_embeddings": True,
-        }
+        fields["normalize_before"] = True
+        fields["sinusoids"] = "m2m_100"
+        fields["share_encoder_decoder_embeddings"] = True
     elif isinstance(source, BartConfig | MBartConfig):
-        fields |= {"sinusoids": "bart", "share_encoder_decoder_embeddings": True}
         fields["normalize_before"] = isinstance(source, MBartConfig)
+        fields["sinusoids"] = "bart"
+        fields["share_encoder_decoder_embeddings"] = True
         fields["decoder_start_token_id"] = source.decoder_start_token_id or source.eos_token_id
     elif fields["share_encoder_decoder_embeddings"]:
-        fields["decoder_vocab_size"] = fields[
-            "vocab_size"
-        ]  # which Marian reads alone: the other may hold anything
-    return CsanConfig(
-        **{**fields, "local_window": local_window, "head_area": head_area, **config_overrides}
-    )
+        # Marian reads `vocab_size` alone: the other may hold anything
+        fields["decoder_vocab_size"] = fields["vocab_size"]
+    fields |= {"local_window": local_window, "head_area": head_area, **config_overrides}
+    return CsanConfig(**fields)
 
 
 def _load_source(source: Any, model_class: Any, fields: dict[str, Any]) -> Any:
@@ -241,19 +234,22 @@ def _load_source(source: Any, model_class: Any, fields: dict[str, Any]) -> Any:
         )
     model, report = loaded
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        if problem := report.get(kind):
+        problem = report.get(kind)
+        if problem:
             raise ValueError(
                 f"The checkpoint {source} has {kind.replace('_', ' ')}: {sorted(problem)}"
             )
     return model
 
 
-def _shared_fields(config: PreTrainedConfig, other: type[PreTrainedConfig]) -> dict[str, Any]:
+def _shared_fields(config: PreTrainedConfig, target: type[PreTrainedConfig]) -> dict[str, Any]:
     """Returns the fields of a config that another class of configs has under the same names."""
-    mine, theirs = (
-        {field.name for field in dataclasses.fields(class_)} for class_ in (type(config), other)
-    )
-    return {name: copy.deepcopy(getattr(config, name)) for name in (mine & theirs) - _NOT_COPIED}
+    names = {field.name for field in dataclasses.fields(target)} - _NOT_COPIED
+    return {
+        field.name: copy.deepcopy(getattr(config, field.name))
+        for field in dataclasses.fields(config)
+        if field.name in names
+    }
 
 
 def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Tensor]) -> Any:
@@ -263,13 +259,11 @@ def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Ten
     Raises `ValueError` if a weight is missing, left over or tied differently, torch's
     `RuntimeError` for other shapes."""
     target.to(device=source.device, dtype=source.dtype)
-    new = {
-        f"{place}.{name}.{weight}"
-        for place, attention in target.named_modules()
-        if isinstance(attention, CsanAttention)
-        for name, module in attention.locality_modules().items()
-        for weight in module.state_dict()
-    }
+    new: set[str] = set()
+    for place, attention in target.named_modules():
+        if isinstance(attention, CsanAttention):
+            for name, module in attention.locality_modules().items():
+                new |= module.state_dict(prefix=f"{place}.{name}.").keys()
     message = f"{type(target).__name__} cannot represent this {type(source).__name__}: "
     missing, left_over = target.load_state_dict(weights, strict=False)
     loaded = target.state_dict()
@@ -281,10 +275,11 @@ def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Ten
         if not torch.equal(weights[name], loaded[name])
     ]
     problems = {"missing": {*missing} - new, "left over": left_over, "that would be tied": tied}
-    if found := [
+    faults = [
         f"weights {kind}: {', '.join(sorted(names))}" for kind, names in problems.items() if names
-    ]:
-        raise ValueError(message + "; ".join(found))
+    ]
+    if faults:
+        raise ValueError(message + "; ".join(faults))
     if new:
         logger.warning(f"Newly initialised, to be trained: {sorted(new)}")
     target.generation_config = copy.deepcopy(source.generation_config)

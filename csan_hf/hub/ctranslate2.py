@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from csan_hf.data import TokenizerPair
 from csan_hf.models.csan_attention import CsanAttention
 from csan_hf.models.distances import RelativePositions
 from csan_hf.text_files import new_directory
@@ -25,7 +27,7 @@ def export_ctranslate2(
     model: PreTrainedModel,
     directory: str | os.PathLike,
     *,
-    tokenizers: Any,
+    tokenizers: TokenizerPair,
     quantization: str = "float32",
 ) -> Path:
     """Writes a CSAN for `ctranslate2.Translator`, which in float32 scores translations as the model
@@ -60,10 +62,8 @@ def export_ctranslate2(
 
     class CsanConverter(Converter):
         def _load(self) -> Any:
-            # CTranslate2 quantises in place
-            return _specification(deepcopy(model).float(), tokenizers)
+            return _specification(model, tokenizers)
 
-    _relative_positions(model)
     directory = Path(directory)
     with new_directory(directory) as staging:
         CsanConverter().convert(str(staging), quantization=quantization, force=True)
@@ -75,45 +75,51 @@ def _relative_positions(model: Any) -> bool:
     """Whether all layers have relative positions; raises ValueError for what CTranslate2 cannot
     express.
     """
-    config, found = model.config, set[RelativePositions | None]()
+    config = model.config
     if config.model_type != "csan" or not hasattr(model, "model"):
         kind = type(model).__name__
         raise ValueError(
             f"CTranslate2 has no {kind}, only checkpoints of CSAN: see `csan-hf export-onnx`."
         )
-    for part, depth in (
-        ("encoder", config.encoder_layers),
-        ("decoder", config.decoder_layers),
-        ("cross", 0),
-    ):
-        for index in range(depth or config.decoder_layers):
+    relative_positions: set[RelativePositions | None] = set()
+    depths = {
+        "encoder": config.encoder_layers,
+        "decoder": config.decoder_layers,
+        "cross": config.decoder_layers,
+    }
+    for part, depth in depths.items():
+        for index in range(depth):
             locality = config.layer_locality(part, index)
             methods = locality.methods if locality is not None else ()
             for method in methods:
-                if part == "cross" or not isinstance(method, RelativePositions) or method.per_head:
-                    heads = " of each head" if isinstance(method, RelativePositions) else ""
+                is_relative = isinstance(method, RelativePositions)
+                if part == "cross" or not is_relative or method.per_head:
+                    heads = " of each head" if is_relative else ""
                     raise ValueError(
                         f"CTranslate2 has no `{method.key}`{heads} ({part} layer {index}): see "
                         "`csan-hf export-onnx`."
                     )
             if part != "cross":
-                found.add(methods[0] if methods else None)
-    if found != {None} and (len(found) > 1 or config.sinusoids is not None):
+                relative_positions.add(methods[0] if methods else None)
+    is_absolute = relative_positions == {None}
+    if not is_absolute and (len(relative_positions) > 1 or config.sinusoids is not None):
         raise ValueError(
             "CTranslate2 has relative positions in all layers of encoder and decoder alike and "
             "without sinusoids, or none: see `csan-hf export-onnx`."
         )
-    if found == {None} and config.sinusoids is None:
+    if is_absolute and config.sinusoids is None:
         raise ValueError(
             "CTranslate2 has no Transformer without positions: see `csan-hf export-onnx`."
         )
-    return found != {None}
+    return not is_absolute
 
 
-def _specification(model: Any, tokenizers: Any) -> Any:
+def _specification(model: Any, tokenizers: TokenizerPair) -> Any:
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation
 
+    has_relative_positions = _relative_positions(model)
+    model = deepcopy(model).float()  # CTranslate2 quantises in place
     config = model.config
     activations = {
         "relu": "RELU",
@@ -134,14 +140,15 @@ def _specification(model: Any, tokenizers: Any) -> Any:
         pre_norm=config.normalize_before,
         activation=Activation[activations[config.activation_function]],
         layernorm_embedding=config.sinusoids == "bart",
-        with_relative_position=_relative_positions(model),
+        with_relative_position=has_relative_positions,
     )
     _set_stack(spec.encoder, spec.encoder.embeddings[0], model.model.encoder)
     _set_stack(spec.decoder, spec.decoder.embeddings, model.model.decoder)
     bias = model.final_logits_bias[0].detach().float().clone()
     for words in model.generation_config.bad_words_ids or ():
         bias[words] = _NEVER  # of one token each: `translate_batch` has `suppress_sequences`
-    spec.decoder.projection.weight, spec.decoder.projection.bias = model.lm_head.weight, bias
+    spec.decoder.projection.weight = model.lm_head.weight
+    spec.decoder.projection.bias = bias
     source = _tokens(tokenizers.source, config.vocab_size)
     target = _tokens(tokenizers.target, config.decoder_vocab_size)
     spec.register_source_vocabulary(source)
@@ -153,26 +160,20 @@ def _specification(model: Any, tokenizers: Any) -> Any:
     return spec
 
 
-def _tokens(tokenizer: Any, size: int) -> list[str]:
-    """The vocabulary in its order; entries that the tokenizer does not have get names of their
-    own.
-    """
+def _tokens(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
+    """The vocabulary in its order; entries that the tokenizer lacks are called `<unused N>`."""
     names = {number: token for token, number in tokenizer.get_vocab().items()}
     return [names.get(number, f"<unused {number}>") for number in range(size)]
 
 
 def _set_stack(spec: Any, embeddings: Any, stack: Any) -> None:
-    embeddings.weight, spec.scale_embeddings = (
-        stack.embed_tokens.weight,
-        stack.embed_tokens.embed_scale,
-    )
+    embeddings.weight = stack.embed_tokens.weight
+    spec.scale_embeddings = stack.embed_tokens.embed_scale
     if stack.config.sinusoids is not None:
         positions = stack.embed_positions
-        table = (
-            positions.weight
-            if positions.kind == "bart"
-            else positions.create_weight(positions.num_positions)
-        )
+        table = positions.weight
+        if positions.kind != "bart":
+            table = positions.create_weight(positions.num_positions)  # in full precision
         spec.position_encodings.encodings = table
     if stack.config.sinusoids == "bart":
         _set_norm(spec.layernorm_embedding, stack.layernorm_embedding)
@@ -187,25 +188,27 @@ def _set_stack(spec: Any, embeddings: Any, stack: Any) -> None:
         _set_norm(layer_spec.ffn.layer_norm, layer.final_layer_norm)
 
 
-def _set_attention(spec: Any, attention: CsanAttention, norm: Any) -> None:
+def _set_attention(spec: Any, attention: CsanAttention, norm: nn.LayerNorm) -> None:
     """Queries, keys and values are one layer in self-attention; in cross-attention keys and values
     are.
     """
-    own = [attention.q_proj, attention.k_proj, attention.v_proj]
-    for linear, parts in zip(
-        spec.linear, [own[:1], own[1:]] if attention.is_cross_attention else [own], strict=False
-    ):
-        linear.weight = torch.cat([part.weight for part in parts])
-        linear.bias = torch.cat([part.bias for part in parts])
+    query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
+    layers = [[query], [key, value]] if attention.is_cross_attention else [[query, key, value]]
+    for layer, parts in zip(spec.linear[:-1], layers, strict=True):
+        layer.weight = torch.cat([part.weight for part in parts])
+        layer.bias = torch.cat([part.bias for part in parts])
     _set_linear(spec.linear[-1], attention.out_proj)
     _set_norm(spec.layer_norm, norm)
     for tables in attention.locality_modules().values():
-        spec.relative_position_keys, spec.relative_position_values = tables.keys, tables.values
+        spec.relative_position_keys = tables.keys
+        spec.relative_position_values = tables.values
 
 
-def _set_linear(spec: Any, linear: Any) -> None:
-    spec.weight, spec.bias = linear.weight, linear.bias
+def _set_linear(spec: Any, linear: nn.Linear) -> None:
+    spec.weight = linear.weight
+    spec.bias = linear.bias
 
 
-def _set_norm(spec: Any, norm: Any) -> None:
-    spec.gamma, spec.beta = norm.weight, norm.bias
+def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma = norm.weight
+    spec.beta = norm.bias

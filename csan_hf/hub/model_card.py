@@ -5,10 +5,10 @@ import json
 import os
 import pkgutil
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -24,11 +24,13 @@ from .public_files import is_local_path, public_recipe, read_json
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
 PAPERS = TEMPLATE.with_name("papers.bib")
 MODELS = Path(__file__).parents[1] / "models"
+TRAINING_PICTURE = "training.png"
 LOCALITY_PICTURE = "locality.png"
 PLOTS = "plots"
 """Folder of a report's plots, each as PNG and SVG; `results.json` lists them."""
 # Metrics of classifiers, which go to 1; those of translations have a table of their own
 _CLASSIFICATION = {"accuracy": "accuracy", "f1": "F1", "precision": "precision", "recall": "recall"}
+_LIBRARY_LABELS = {0: "LABEL_0", 1: "LABEL_1"}
 _TASKS = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -44,6 +46,15 @@ _NUMBERS_EXAMPLES = {
     "de": "Die Zahl ist vierhunderteinundsechzig.",
     "en": "The number is four hundred and sixty-one.",
 }
+
+
+class CardMetric(Protocol):
+    """A metric in a card."""
+
+    name: str
+    label: str
+    decimals: int
+    on_hub: bool
 
 
 def write_model_card(
@@ -71,7 +82,8 @@ def write_model_card(
         OSError: The card cannot be written.
     """
     output_dir = Path(output_dir)
-    picture, path = output_dir / LOCALITY_PICTURE, output_dir / "README.md"
+    picture = output_dir / LOCALITY_PICTURE
+    path = output_dir / "README.md"
     config = read_json(output_dir / "config.json")
     if "model_type" in config and is_drawn(config):
         draw_locality(config, picture)
@@ -86,7 +98,8 @@ def build_model_card(
 ) -> ModelCard:
     """Makes the card of a run without writing it; the arguments are those of `write_model_card`."""
     config = read_json(output_dir / "config.json") or dict(recipe.get("config") or {})
-    family = family_of(str(config.get("model_type") or recipe.get("model") or "csan"))
+    model_type = config.get("model_type") or recipe.get("model") or "csan"
+    family = family_of(str(model_type))
     task = task_of(config)
     tag = (recipe.get("task") or task) if task == "translation" else task
     name = _line(recipe.get("name") or output_dir.resolve().name)
@@ -106,7 +119,7 @@ def build_model_card(
         license=recipe.get("license") or "unknown",
         library_name="transformers",
         pipeline_tag=tag,
-        tags=[tag, config.get("model_type") or recipe.get("model") or "csan", family.tag],
+        tags=[tag, model_type, family.tag],
         base_model=_hub_name(recipe.get("init_from")),
         datasets=[training_data] if training_data else None,
         metrics=[metric.name for metric in metrics if metric.on_hub] or None,
@@ -120,26 +133,26 @@ def build_model_card(
     if family.describe is not None:
         network |= pkgutil.resolve_name(family.describe)(config, task)
     shown = public_recipe(recipe)
-    recipe_text = (
-        yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).strip() if shown else ""
-    )
+    recipe_text = ""
+    if shown:
+        recipe_text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).strip()
     examples = _NUMBERS_EXAMPLES if dataset == "numbers" else EXAMPLES
-    example = results.get("example") or examples.get(
-        languages[0] if languages else "en", EXAMPLES["en"]
-    )
-    model_id = (recipe.get("training") or {}).get("hub_model_id") or (
-        output_dir.name if is_local_path(str(output_dir)) else output_dir.as_posix()
-    )
-    measured: dict[str, Any] = {
-        key: results.get(key) or {} for key in ("training", "environment", "chosen", "parameters")
-    }
-    pictures = {"picture": "training.png", "locality_picture": LOCALITY_PICTURE}
+    language = languages[0] if languages else "en"
+    example = results.get("example") or examples.get(language, EXAMPLES["en"])
+    folder = output_dir.name if is_local_path(str(output_dir)) else output_dir.as_posix()
+    model_id = (recipe.get("training") or {}).get("hub_model_id") or folder
+    backticks = [len(run) for run in re.findall("`+", recipe_text)]
+    code = sorted(path.name for path in output_dir.glob("*.py"))
     return ModelCard.from_template(
         card_data,
         template_path=str(TEMPLATE),
         **network,
-        **measured,
-        **{key: file if (output_dir / file).is_file() else None for key, file in pictures.items()},
+        training=results.get("training") or {},
+        environment=results.get("environment") or {},
+        chosen=results.get("chosen") or {},
+        parameters=results.get("parameters") or {},
+        picture=_file_name(output_dir, TRAINING_PICTURE),
+        locality_picture=_file_name(output_dir, LOCALITY_PICTURE),
         bibliography=_bibliography(network["papers"]),
         name=name,
         description=recipe.get("description"),
@@ -148,9 +161,7 @@ def build_model_card(
         languages=languages,
         config=config,
         has_code=family.module != "transformers",
-        labels=list(
-            (config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()
-        ),  # the library's default
+        labels=list((config.get("id2label") or _LIBRARY_LABELS).values()),
         # Python string literals, from which no text can break out
         model_id=json.dumps(str(model_id), ensure_ascii=False),
         example=json.dumps(str(example), ensure_ascii=False),
@@ -159,25 +170,26 @@ def build_model_card(
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),
         recipe=recipe_text,
-        own_code=[
-            path.name
-            for path in sorted(output_dir.glob("*.py"))
-            if not (MODELS / path.name).exists()
-        ],
-        fence="`" * max(3, 1 + max(map(len, re.findall("`+", recipe_text)), default=0)),
+        own_code=[name for name in code if not (MODELS / name).exists()],
+        fence="`" * (1 + max([2, *backticks])),
         metrics=metrics,
         scores=scores,
-        speeds={split: speed for split, entry in scores.items() if (speed := _speed(entry))},
+        speeds={split: _speed(entry) for split, entry in scores.items() if _speed(entry)},
         plots=_plots(results, output_dir),
     )
+
+
+def _file_name(folder: Path, name: str) -> str | None:
+    """The name of a file if it is in the folder."""
+    return name if (folder / name).is_file() else None
 
 
 def _bibliography(papers: Collection[str]) -> str:
     """The entries of `papers.bib` with these keys, in its order."""
     entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
-    return "\n\n".join(
-        entry for entry in entries if entry[entry.index("{") + 1 : entry.index(",")] in papers
-    )
+    keys = [entry[entry.index("{") + 1 : entry.index(",")] for entry in entries]
+    cited = [entry for key, entry in zip(keys, entries, strict=True) if key in papers]
+    return "\n\n".join(cited)
 
 
 def _eval_results(
@@ -186,28 +198,28 @@ def _eval_results(
     hub_dataset: str | None,
     dataset: str,
     scores: dict[str, Any],
-    metrics: list[Any],
+    metrics: Sequence[CardMetric],
 ) -> list[EvalResult]:
-    return [
-        EvalResult(
-            task_type=tag,
-            task_name=" ".join(
-                filter(None, [tag.replace("-", " ").capitalize(), "-".join(languages)])
-            ),
-            dataset_type=hub_dataset or re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-"),
-            dataset_name=dataset,
-            dataset_split=split,
-            metric_type=metric.name,
-            metric_name=metric.label,
-            metric_value=round(float(entry[metric.name]), metric.decimals),
-            metric_args={"signature": signature}
-            if (signature := entry.get(f"{metric.name}_signature"))
-            else None,
-        )
-        for split, entry in scores.items()
-        for metric in metrics
-        if entry.get(metric.name) is not None and metric.on_hub
-    ]
+    task_name = " ".join(filter(None, [tag.replace("-", " ").capitalize(), "-".join(languages)]))
+    results = []
+    for split, entry in scores.items():
+        for metric in metrics:
+            if entry.get(metric.name) is None or not metric.on_hub:
+                continue
+            signature = entry.get(f"{metric.name}_signature")
+            result = EvalResult(
+                task_type=tag,
+                task_name=task_name,
+                dataset_type=hub_dataset or re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-"),
+                dataset_name=dataset,
+                dataset_split=split,
+                metric_type=metric.name,
+                metric_name=metric.label,
+                metric_value=round(float(entry[metric.name]), metric.decimals),
+                metric_args={"signature": signature} if signature else None,
+            )
+            results.append(result)
+    return results
 
 
 def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
@@ -229,24 +241,24 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
         ValueError: The card does not say what the results do.
         OSError: The run has no card or no results, or the copies cannot be written.
     """
-    run, path = Path(run), Path(path)
+    run = Path(run)
+    path = Path(path)
     text = (run / "README.md").read_text(encoding="utf-8")
     results = (run / "results.json").read_text(encoding="utf-8")
-    if problems := card_problems(ModelCard(text), json.loads(results)):
+    problems = card_problems(ModelCard(text), json.loads(results))
+    if problems:
         raise ValueError(
             f"The card of {run} and its results.json do not agree:\n- " + "\n- ".join(problems)
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    names = {
-        "training.png": f"{path.stem}.png",
+    copies = {
+        TRAINING_PICTURE: f"{path.stem}.png",
         LOCALITY_PICTURE: f"{path.stem}_{LOCALITY_PICTURE}",
     }
     for plot in _plots(json.loads(results), run):
-        names |= {
-            f"{PLOTS}/{plot['name']}{end}": f"{path.stem}_{plot['name']}{end}"
-            for end in (".png", ".svg")
-        }
-    for picture, name in names.items():
+        for end in (".png", ".svg"):
+            copies[f"{PLOTS}/{plot['name']}{end}"] = f"{path.stem}_{plot['name']}{end}"
+    for picture, name in copies.items():
         if f"]({picture})" in text:
             write_bytes(path.with_name(name), (run / picture).read_bytes())
             text = text.replace(f"]({picture})", f"]({name})")
@@ -282,29 +294,39 @@ def card_problems(
         for field, values in expected.items()
         if data.get(field) not in values or not data.get(field)
     ]
-    return problems if results is None else [*problems, *_differences(card, results)]
+    if results is not None:
+        problems += _differences(card, results)
+    return problems
 
 
 def _differences(card: ModelCard, results: dict[str, Any]) -> Iterator[str]:
     """Compares a card with one that is made of the results alone."""
     task = card.data.get("pipeline_tag")
     head = next((head for head, tag in _TASKS.items() if tag == task), "")
-    made = build_model_card(Path(), {"task": task, "config": {"architectures": [head]}}, results)
-    given, measured = (
-        {
-            f"{entry.metric_type} of {entry.dataset_split}": (entry.metric_value, entry.metric_args)
-            for entry in each.data.get("eval_results") or []
-        }
-        for each in (card, made)
+    expected = build_model_card(
+        Path(), {"task": task, "config": {"architectures": [head]}}, results
     )
-    for score in sorted(given.keys() | measured.keys()):
-        if given.get(score) != measured.get(score):
-            there = measured.get(score)
-            yield f"{score} is {given.get(score)} in the metadata and {there} in the results"
-    shown = made.text[made.text.index("## Training") : made.text.index("## Limits")]
+    stated = _stated_scores(card)
+    measured = _stated_scores(expected)
+    for score in sorted(stated.keys() | measured.keys()):
+        if stated.get(score) != measured.get(score):
+            yield (
+                f"{score} is {stated.get(score)} in the metadata and {measured.get(score)} in the "
+                "results"
+            )
+    start = expected.text.index("## Training")
+    shown = expected.text[start : expected.text.index("## Limits")]
     for line in re.sub("The recipe.*?(?=## Scores)", "", shown, flags=re.DOTALL).splitlines():
         if line not in card.text:
             yield f"the text does not say {line!r}, as the results do"
+
+
+def _stated_scores(card: ModelCard) -> dict[str, tuple[Any, Any]]:
+    """Values and signatures in a card's metadata, by metric and split."""
+    return {
+        f"{entry.metric_type} of {entry.dataset_split}": (entry.metric_value, entry.metric_args)
+        for entry in card.data.get("eval_results") or []
+    }
 
 
 def task_of(config: dict[str, Any]) -> str:
@@ -314,43 +336,42 @@ def task_of(config: dict[str, Any]) -> str:
         config: The fields of its config; `architectures` names the class that was saved.
     """
     architecture = next(iter(config.get("architectures") or []), "")
-    return next(
-        (task for head, task in _TASKS.items() if architecture.endswith(head)), "translation"
-    )
+    for head, task in _TASKS.items():
+        if architecture.endswith(head):
+            return task
+    return "translation"
 
 
-def _metrics(task: str, scores: dict[str, Any]) -> list[Any]:
+def _metrics(task: str, scores: dict[str, Any]) -> Sequence[CardMetric]:
     """Returns the metrics that were measured; of a translation the usual ones where none were."""
     measured = {key for entry in scores.values() for key in entry}
     if task == "translation":
         return list(metrics_in(measured or DEFAULT_METRICS))
-    labels = {name: label for name, label in _CLASSIFICATION.items() if name in measured}
     return [
         SimpleNamespace(name=name, label=label, decimals=4, on_hub=True)
-        for name, label in labels.items()
+        for name, label in _CLASSIFICATION.items()
+        if name in measured
     ]
 
 
 def _speed(entry: dict[str, Any]) -> float | None:
     """Sentences per second, where they or the time are known."""
-    sentences, seconds = entry.get("sentences"), entry.get("seconds")
-    return entry.get("sentences_per_second") or (
-        sentences / seconds if sentences and seconds else None
-    )
+    sentences = entry.get("sentences")
+    seconds = entry.get("seconds")
+    speed = sentences / seconds if sentences and seconds else None
+    return entry.get("sentences_per_second") or speed
 
 
 def _plots(results: dict[str, Any], output_dir: Path) -> list[dict[str, str]]:
     """Returns names and titles of a report's plots, those whose files are there."""
-    found = []
+    plots = []
     for entry in results.get("plots") or []:
-        name, title = (
-            str(entry["name"]),
-            re.sub(r"([\\`*_\[\]()<>])", r"\\\1", " ".join(str(entry["title"]).split())),
-        )
+        name = str(entry["name"])
+        title = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", " ".join(str(entry["title"]).split()))
         files = [output_dir / PLOTS / f"{name}{end}" for end in (".png", ".svg")]
         if re.fullmatch(r"[\w-]+", name) and all(file.is_file() for file in files):
-            found.append({"name": name, "title": title})
-    return found
+            plots.append({"name": name, "title": title})
+    return plots
 
 
 def _languages(recipe: dict[str, Any]) -> list[str]:
@@ -358,10 +379,11 @@ def _languages(recipe: dict[str, Any]) -> list[str]:
     languages = recipe.get("language")
     if languages is not None:
         return [languages] if isinstance(languages, str) else list(languages)
-    if not (data := recipe.get("data")):
+    data = recipe.get("data")
+    if not data:
         return []
-    if pairs := data.get("language_pairs"):
-        return list(dict.fromkeys(language for pair in pairs for language in pair.split("-")))
+    if data.get("language_pairs"):
+        return list(dict.fromkeys("-".join(data["language_pairs"]).split("-")))
     return [
         data.get("source_lang", DataArguments.source_lang),
         data.get("target_lang", DataArguments.target_lang),

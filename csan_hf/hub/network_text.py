@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What model cards say of a network: a CSAN's locality, a Pervasive Attention's grid."""
+"""Descriptions of networks in model cards: a CSAN's locality, a Pervasive Attention's grid."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -50,8 +50,8 @@ _METHODS = {
         lambda m, site: (
             f"an area of {m.size} heads (of {site.num_heads}), the query's own and {m.size // 2} "
             "on either side"
-            f"{', the first and last head being neighbours' * (m.boundary == 'circular')}, under "
-            "one softmax"
+            f"{', the first and last head being neighbours' if m.boundary == 'circular' else ''}, "
+            "under one softmax"
         ),
         paper="yang-etal-2019-convolutional",
     ),
@@ -74,7 +74,7 @@ _METHODS = {
     "relative_bias": _Text(
         lambda m, site: (
             f"a learned bias for each head and each of {m.buckets} buckets of distances"
-            f"{', shared by the layers' * m.shared}"
+            f"{', shared by the layers' if m.shared else ''}"
         ),
         "biases of distances",
         "raffel-etal-2020-exploring",
@@ -90,8 +90,8 @@ _METHODS = {
     "local_hard": _Text(
         lambda m, site: (
             f"a Gaussian around a position predicted from each query, with a window of {m.width:g} "
-            "tokens, added to the "
-            f"energies{f'; keys more than {m.width:g} tokens from it are not seen' * m.cut_off}"
+            "tokens, added to the energies"
+            + (f"; keys more than {m.width:g} tokens from it are not seen" if m.cut_off else "")
         ),
         "a Gaussian around a predicted position",
         "luong-etal-2015-effective",
@@ -140,8 +140,7 @@ def _text(method: LocalityMethod) -> _Text:
 
 
 def describe_csan(config: dict[str, Any], task: str) -> dict[str, Any]:
-    """Returns what a card says of a CSAN: its kind, its locality and the papers, as keys of the
-    bibliography.
+    """Describes a CSAN: its `kind`, its `locality` and `papers`, keys of the bibliography.
 
     Args:
         config: The fields of a `CsanConfig`, as in `config.json`.
@@ -172,9 +171,8 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
         site = full.attention_site(part, layers[0])
         how = "; ".join(_text(method).phrase(method, site) for method in locality.methods)
         depth = full.encoder_layers if part == "encoder" else full.decoder_layers
-        numbers = (
-            f"layer{'s' if len(layers) > 1 else ''} {', '.join(str(layer + 1) for layer in layers)}"
-        )
+        numbers = ", ".join(str(layer + 1) for layer in layers)
+        numbers = f"layers {numbers}" if len(layers) > 1 else f"layer {numbers}"
         added = added_parameters(full, part, layers[0])
         parameters = f"{added:+,} parameters in each layer" if added else "no parameters added"
         sentences.append(
@@ -197,15 +195,14 @@ def added_parameters(config: CsanConfig, part: str, index: int) -> int:
 
 
 def short_name(config: dict[str, Any]) -> str:
-    """Names the kind of model as the papers do: `2D-CSAN (3×11)`, `1D-CSAN (11)`,
-    `Transformer`...
-    """
+    """Names the kind of model as the papers do: `2D-CSAN (3×11)`, `Transformer`..."""
     localities = [locality for _, locality, _ in _groups(_as_config(config))]
     localities.sort(key=lambda locality: -locality.area.head_area)  # the largest area first
     methods = [method for locality in localities for method in locality.methods]
     name = next(filter(None, map(_csan_name, localities)), "Transformer")
-    labels = list(dict.fromkeys(label for method in methods if (label := _text(method).label)))
-    return f"{name} with {' and '.join(labels)}" if labels else name
+    labels = dict.fromkeys(_text(method).label for method in methods)
+    added = " and ".join(filter(None, labels))
+    return f"{name} with {added}" if added else name
 
 
 def _csan_name(locality: LayerLocality) -> str | None:
@@ -217,10 +214,10 @@ def _csan_name(locality: LayerLocality) -> str | None:
 
 def locality_papers(config: dict[str, Any]) -> list[str]:
     """Papers of the methods that a CSAN's attention uses, as keys of the card's bibliography."""
-    methods = [
-        method for _, locality, _ in _groups(_as_config(config)) for method in locality.methods
-    ]
-    return list(dict.fromkeys(paper for method in methods if (paper := _text(method).paper)))
+    papers: dict[str | None, None] = {}
+    for _, locality, _ in _groups(_as_config(config)):
+        papers |= dict.fromkeys(_text(method).paper for method in locality.methods)
+    return list(filter(None, papers))
 
 
 def _as_config(config: dict[str, Any]) -> CsanConfig:
@@ -237,21 +234,26 @@ def _groups(config: CsanConfig) -> list[tuple[str, LayerLocality, list[int]]]:
 
 
 def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str, Any]:
-    """Returns what a card says of a Pervasive Attention network: its kind, its grid and the papers.
+    """Describes a Pervasive Attention network: its `kind`, its `grid` and `papers`.
 
     Args:
         config: The fields of a `PervasiveAttentionConfig`, as in `config.json`.
-        task: Not used: the family has translation models alone.
+        task: Not used: the family has no classifiers.
     """
-    layers, kernel = config["num_layers"], config["kernel_size"]
+    layers = config["num_layers"]
+    kernel = config["kernel_size"]
     reach = layers * (kernel // 2)
-    kind, network = "Pervasive Attention", "DenseNet"
-    gated = "gated " if config.get("gated") else ""
-    parts = f"dense layers of growth rate {config['growth_rate']} with {gated}"
     if config.get("block") == "residual":
-        kind, network = "Pervasive Attention, residual", "residual network"
-        width = config["ffn_dim"]
-        parts = f"layers, each a feed-forward network of {width} and a depthwise convolution with "
+        kind = "Pervasive Attention, residual"
+        network = "residual network"
+        parts = f"layers, each a feed-forward network of {config['ffn_dim']} and a depthwise "
+        parts += "convolution with "
+    else:
+        kind = "Pervasive Attention"
+        network = "DenseNet"
+        parts = f"dense layers of growth rate {config['growth_rate']} with "
+        if config.get("gated"):
+            parts += "gated "
     grid = (
         f"one masked 2D {network} over the grid of target and source tokens, without an encoder "
         f"beside the embeddings; {layers} {parts}{kernel}×{kernel} kernels, of which the "

@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Which files of a folder may be uploaded, and their content without local paths and
-credentials.
-"""
+"""Files of a folder that may be uploaded, and their content without paths and credentials."""
 
 from __future__ import annotations
 
@@ -21,24 +19,34 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from ..credentials import find_credentials, holds_credential
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 
-_TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "vocab.txt", "target_vocab.json", "merges.txt", "chat_template.jinja"),
-    *("source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
-)
-_FILES = (
-    *(
-        "config.json",
-        "generation_config.json",
-        "README.md",
-        "LICENSE",
-        "recipe.yaml",
-        "results.json",
-    ),
-    *("model.safetensors", "model.safetensors.index.json"),
-    *_TOKENIZER,
-    *(f"{TARGET_TOKENIZER_SUBFOLDER}/{name}" for name in _TOKENIZER),
-)
+_TOKENIZER = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "target_vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "source.spm",
+    "target.spm",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+]
+_FILES = [
+    "config.json",
+    "generation_config.json",
+    "README.md",
+    "LICENSE",
+    "recipe.yaml",
+    "results.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+]
+_FILES += _TOKENIZER
+_FILES += [f"{TARGET_TOKENIZER_SUBFOLDER}/{name}" for name in _TOKENIZER]
 _PICTURE = re.compile(r"\]\(((?:plots/)?[\w.-]+\.(?:png|jpg|svg))\)")  # as Markdown shows one
 
 # Keys of a recipe that say where, not what
@@ -74,22 +82,22 @@ def public_files(directory: Path) -> dict[str, Path]:
         *sorted(path.name for path in directory.glob("model-*-of-*.safetensors")),
         *_code(directory),
     ]
-    if (card := directory / "README.md").is_file():
+    card = directory / "README.md"
+    if card.is_file():
         names += _PICTURE.findall(card.read_text(encoding="utf-8", errors="replace"))
     names += [
         f"hypotheses/{name}.txt"
         for name in sorted(read_json(directory / "results.json").get("scores") or ())
     ]
-    found = {
-        name: directory / name for name in dict.fromkeys(names) if (directory / name).is_file()
-    }
-    for path in found.values():
+    paths = {name: directory / name for name in names}
+    paths = {name: path for name, path in paths.items() if path.is_file()}
+    for path in paths.values():
         if not path.resolve().is_relative_to(directory.resolve()):
             raise PrivateContentError(
                 f"{path} leads out of the folder, and what it leads to would be uploaded: put a "
                 "copy in its place."
             )
-    return found
+    return paths
 
 
 def _code(directory: Path) -> Iterator[str]:
@@ -123,7 +131,7 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
         return None
     text = path.read_text(encoding="utf-8", errors="surrogateescape")
     value = _parse(name, text)
-    if holds_credential(text) or any(True for _ in find_credentials(value)):
+    if holds_credential(text) or list(find_credentials(value)):
         raise PrivateContentError(
             f"{path} holds a credential: take it out there, and have it replaced by a new one."
         )
@@ -135,7 +143,9 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
             public_recipe(value), sort_keys=False, allow_unicode=True, width=100
         )
     public = without_local_paths(public, directory, recipe)
-    return None if public == text else public.encode("utf-8", errors="surrogateescape")
+    if public == text:
+        return None
+    return public.encode("utf-8", errors="surrogateescape")
 
 
 def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
@@ -144,18 +154,17 @@ def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
     Those are looked for that this machine is known to have, that of `directory`, and those in a
     run's `recipe`, which need not exist."""
     roots = {Path.home(), Path.cwd(), directory.absolute(), Path(tempfile.gettempdir())}
-    roots |= {Path(sys.prefix)} if sys.prefix != sys.base_prefix else set()  # a virtual environment
+    if sys.prefix != sys.base_prefix:  # a virtual environment
+        roots.add(Path(sys.prefix))
     roots |= {root.resolve() for root in roots}
     paths = {f"~{_user()}", *(str(root) for root in roots if len(root.parts) > 1)}
-    texts: list[str] = []
+    of_recipe: list[str] = []
     if recipe.is_file():
-        _mapped(
-            _parse("recipe.yaml", recipe.read_text(encoding="utf-8", errors="replace")),
-            texts.append,
-        )
-    paths |= {
-        text.rstrip("/\\") for text in texts if is_local_path(text) and len(Path(text).parts) > 1
-    }
+        content = _parse("recipe.yaml", recipe.read_text(encoding="utf-8", errors="replace"))
+        _mapped(content, of_recipe.append)
+    for path in of_recipe:
+        if is_local_path(path) and len(Path(path).parts) > 1:
+            paths.add(path.rstrip("/\\"))
     paths |= {json.dumps(path)[1:-1] for path in paths}  # as JSON writes what is not ASCII
     for path in sorted(paths, key=len, reverse=True):
         pattern = rf"(?:file://|(?<![\w/~])){re.escape(path)}(?=$|[/\\{_END}.:])[^{_END}]*"
@@ -169,11 +178,9 @@ def _parse(name: str, text: str) -> Any:
             return yaml.safe_load(text)
         if name.endswith(".py"):
             return dict(re.findall(r"""^\s*(\w+)\s*=\s*["'](.+)["']""", text, flags=re.MULTILINE))
-        return (
-            json.loads(text)
-            if name.endswith(".json") and not name.endswith("tokenizer.json")
-            else None
-        )
+        if name.endswith(".json") and not name.endswith("tokenizer.json"):
+            return json.loads(text)
+        return None
     except (ValueError, yaml.YAMLError, RecursionError):
         return None
 
@@ -182,15 +189,15 @@ def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     """Returns a recipe without the keys that say where it ran, its local paths cut to their last
     part.
     """
-    kept = {
+    public = {
         key: value
         for key, value in recipe.items()
         if key not in _PLACES and value not in (None, {})
     }
-    public: dict[str, Any] = _mapped(
-        kept, lambda text: _last_part(text) if is_local_path(text) else text
+    shown: dict[str, Any] = _mapped(
+        public, lambda text: _last_part(text) if is_local_path(text) else text
     )
-    return public
+    return shown
 
 
 def _mapped(value: Any, function: Callable[[str], Any]) -> Any:
@@ -228,9 +235,7 @@ def is_local_path(text: str) -> bool:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the object that a JSON file holds; an empty one where there is none."""
-    content = (
-        _parse(path.name, path.read_text(encoding="utf-8", errors="replace"))
-        if path.is_file()
-        else None
-    )
+    if not path.is_file():
+        return {}
+    content = _parse(path.name, path.read_text(encoding="utf-8", errors="replace"))
     return content if isinstance(content, dict) else {}

@@ -27,17 +27,17 @@ from .public_files import IncompleteCheckpointError, public_content, public_file
 # Files that earlier versions and the library's own pushes may have left in a repository, which must
 # not stay public
 _NOT_PUBLIC = [
-    *(
-        "training_args.bin",
-        "_*",
-        "checkpoint-*/*",
-        "last-checkpoint/*",
-        "runs/*",
-        "evaluation/*",
-        "*.pt",
-        "*.pth",
-    ),
-    *("optimizer*", "complete.json", "trainer_state.json"),
+    "training_args.bin",
+    "_*",
+    "checkpoint-*/*",
+    "last-checkpoint/*",
+    "runs/*",
+    "evaluation/*",
+    "*.pt",
+    "*.pth",
+    "optimizer*",
+    "complete.json",
+    "trainer_state.json",
 ]
 
 # Runs where csan_hf cannot be imported; a random model may translate into nothing, so only failures
@@ -84,9 +84,8 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
     if not problems:
         try:
             card = ModelCard.load(directory / "README.md")
-            problems += [
-                f"README.md: {problem}" for problem in card_problems(card, pipeline_tag=task)
-            ]
+            for problem in card_problems(card, pipeline_tag=task):
+                problems.append(f"README.md: {problem}")
             additions_of(directory)
         except FileNotFoundError as error:
             problems.append(f"{Path(error.filename).name} is missing, which other code imports")
@@ -154,7 +153,8 @@ def push_checkpoint(
         commit = api.create_commit(
             repo_id, operations, revision=revision, commit_message=commit_message
         )
-        if card := _pinned_card(additions, repo_id, commit.oid):
+        card = _pinned_card(additions, repo_id, commit.oid)
+        if card is not None:
             api.create_commit(
                 repo_id, [card], revision=revision, commit_message="Card with the revision to load"
             )
@@ -170,9 +170,7 @@ def push_checkpoint(
 def _pinned_card(
     additions: Sequence[CommitOperationAdd], repo_id: str, commit: str
 ) -> CommitOperationAdd | None:
-    """The card among the additions with calls that load this commit, of which the library does not
-    warn.
-    """
+    """The card with its calls pinned to this commit, of which the library does not warn."""
     for addition in additions:
         if addition.path_in_repo == "README.md":
             with addition.as_file() as file:

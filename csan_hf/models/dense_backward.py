@@ -19,16 +19,9 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from .canvas import Canvas
-from .dense_block import (
-    FeatureAffine,
-    MaskedConvolution,
-    PointwiseConvolution,
-    convolve,
-    join,
-)
+from .dense_block import convolve, join
 from .grid_norm import (
     BACKWARD,
-    GridBatchNorm,
     Statistics,
     as_image,
     as_rows,
@@ -42,36 +35,13 @@ _PART_BYTES = 2**21
 
 def install_backward() -> None:
     """Let models of csan_hf train with this backward pass."""
-    BACKWARD.update(standardize=standardize, read=read_features, convolve=normalize_and_convolve)
-
-
-def standardize(cells: torch.Tensor, statistics: Statistics) -> torch.Tensor:
-    """(cells - mean) / deviation, [R, channels]."""
-    output: torch.Tensor = _Standardize.apply(cells, statistics)
-    return output
-
-
-def read_features(
-    blocks: Sequence[torch.Tensor], norm: FeatureAffine, conv: PointwiseConvolution
-) -> torch.Tensor:
-    """A 1×1 convolution [R, out] of ReLU(norm(features)), the features [R, c] in blocks."""
-    output: torch.Tensor = _Read.apply(norm.weight, norm.bias, conv.weight, *blocks)
-    return output
-
-
-def normalize_and_convolve(
-    cells: torch.Tensor, norm: GridBatchNorm, conv: MaskedConvolution, canvas: Canvas
-) -> torch.Tensor:
-    """A masked convolution [R, out] of ReLU(norm(cells)), cells [R, in]."""
-    statistics = norm.statistics(cells)
-    output: torch.Tensor = _Convolve.apply(
-        canvas, statistics, norm.weight, norm.bias, conv.weight, cells
-    )
-    return output
+    BACKWARD.update(standardize=_Standardize.apply, read=_Read.apply, convolve=_Convolve.apply)
 
 
 class _Standardize(torch.autograd.Function):
-    """Keeps its output for the backward pass, as the readers of the output keep it, too."""
+    """(cells - mean) / deviation, [R, channels].
+
+    The output is kept for the backward pass, as those that read it keep it, too."""
 
     @staticmethod
     def forward(ctx: Any, cells: torch.Tensor, statistics: Statistics) -> torch.Tensor:
@@ -93,7 +63,7 @@ class _Standardize(torch.autograd.Function):
 
 
 class _Read(torch.autograd.Function):
-    """ReLU(weight · features + bias) and a convolution with a kernel [out, c]."""
+    """A 1×1 convolution, kernel [out, c], of ReLU(weight · features + bias), features in blocks."""
 
     @staticmethod
     def forward(
@@ -136,12 +106,12 @@ class _Read(torch.autograd.Function):
                 grad_blocks, grad_features.split(widths, dim=1), strict=True
             ):
                 grads.append(grad_block)
-        totals = [_sum(parts).to(kernel.dtype) for parts in zip(*sums, strict=True)]
+        totals = [sum(parts[1:], parts[0]).to(kernel.dtype) for parts in zip(*sums, strict=True)]
         return (*totals, *(join(parts, dim=0) for parts in grad_blocks))
 
 
 class _Convolve(torch.autograd.Function):
-    """Normalisation, ReLU and a masked convolution; keeps cells and statistics."""
+    """A masked convolution of ReLU(weight · (cells - mean) / deviation + bias), cells [R, in]."""
 
     @staticmethod
     def forward(
@@ -240,10 +210,6 @@ def _in_parts(blocks: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         rows = _PART_BYTES // (width * blocks[0].element_size())
     for parts in zip(*(block.split(max(rows, 64)) for block in blocks), strict=True):
         yield join(parts)
-
-
-def _sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return sum(parts[1:], parts[0])
 
 
 def _as_image_kernel(kernel: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

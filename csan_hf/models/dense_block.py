@@ -109,7 +109,7 @@ def join(blocks: Sequence[torch.Tensor], dim: int = 1) -> torch.Tensor:
 def read(blocks: Sequence[torch.Tensor], norm: nn.Module, conv: nn.Module) -> torch.Tensor:
     """A 1×1 convolution [R, out] of ReLU(norm(features)), the features [R, c] in blocks."""
     if "read" in BACKWARD and _are_plain(norm, conv):
-        return BACKWARD["read"](blocks, norm, conv)
+        return BACKWARD["read"](norm.weight, norm.bias, conv.weight, *blocks)
     convolved: torch.Tensor = conv(norm(join(blocks)).relu())
     return convolved
 
@@ -155,7 +155,10 @@ class DenseLayer(nn.Module):
         is_plain = _are_plain(self.norm1, self.conv1, self.norm2, self.conv2)
         if is_plain and torch.is_grad_enabled() and BACKWARD:
             inner = read(blocks, self.norm1, self.conv1)
-            return BACKWARD["convolve"](inner, self.norm2, self.conv2, canvas)
+            norm = self.norm2
+            return BACKWARD["convolve"](
+                canvas, norm.statistics(inner), norm.weight, norm.bias, self.conv2.weight, inner
+            )
         if is_plain and not torch.is_grad_enabled() and not self.norm2.is_of_batch:
             features = join(blocks)
             fold = functools.partial(self._fold, features.dtype)
@@ -292,9 +295,7 @@ _WEIGHTS = (nn.Parameter, torch.Tensor, FakeTensor, type(None))
 
 
 def _are_plain(*modules: nn.Module) -> bool:
-    """Whether modules are of this file, as they were made, and nothing is hooked to them or
-    traced.
-    """
+    """Whether modules are of this file, as they were made, without hooks, and not traced."""
     return not (_has_any_global_hook() or is_traced() or any(map(_is_altered, modules)))
 
 

@@ -123,10 +123,7 @@ class GridBatchNorm(_BatchNorm):
     ) -> None:
         super().__init__(channels, eps, momentum, affine=affine)
         self._process_group = _ProcessGroup()
-        for name in _STATISTICS:  # of a model that is made in bf16
-            statistics = getattr(self, name)
-            dtype = torch.promote_types(statistics.dtype, torch.float32)
-            self._buffers[name] = statistics.to(dtype)
+        self._apply(lambda tensor: tensor)  # statistics of a model that is made in bf16
 
     @property
     def process_group(self) -> ProcessGroup | None:
@@ -259,18 +256,13 @@ class GridBatchNorm(_BatchNorm):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         """`.to`, `.half` and the like, but statistics stay float32 at least."""
-        before = {name: self._buffers[name] for name in _STATISTICS}
-        super()._apply(fn, recurse)
-        for name, statistics in before.items():
-            after = self._buffers[name]
-            if (
-                after is not None
-                and statistics is not None
-                and after.dtype.itemsize < torch.float32.itemsize
-            ):
-                source = after if statistics.is_meta else statistics
-                self._buffers[name] = source.to(after.device, torch.float32)
-        return self
+        statistics = (self.running_mean, self.running_var)
 
+        def apply(tensor: torch.Tensor) -> torch.Tensor:
+            result = fn(tensor)
+            if result.dtype.itemsize >= 4 or all(tensor is not buffer for buffer in statistics):
+                return result
+            exact = result if tensor.is_meta else tensor
+            return exact.to(result.device, torch.float32)
 
-_STATISTICS = ("running_mean", "running_var")
+        return super()._apply(apply, recurse)

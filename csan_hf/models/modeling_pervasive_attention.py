@@ -2,8 +2,8 @@
 """Pervasive Attention: translation by one masked 2D network over the source × target grid (Elbayad
 et al., 2018).
 
-There is no encoder beside the embedding of the source: every cell of the grid sees a target prefix
-and a source token, and convolutions do the rest. Shapes: B batch, I target and J source positions,
+The encoder only embeds the source: every cell of the grid sees a target prefix and a source token,
+and convolutions do the rest. Shapes: B batch, I target and J source positions,
 d_t and d_s widths of the embeddings, f_L channels of the final grid, V target vocabulary."""
 
 import math
@@ -110,7 +110,7 @@ class MaxAggregation(nn.Module):
         super().__init__()
 
     def features(self, grid: torch.Tensor) -> torch.Tensor:
-        """What is pooled, [B, I, J, f]."""
+        """The features [B, I, J, f] that are pooled."""
         return grid
 
     def _pooled(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
@@ -121,12 +121,15 @@ class MaxAggregation(nn.Module):
         return features.masked_fill(hidden[:, None, :, None], torch.finfo(features.dtype).min)
 
     def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
-        """The real source tokens of the mask [B, J] (None = all) in one [B, I, f or 2f]; ρ [B, I,
-        J], if any.
+        """Aggregate over the real source tokens of the mask [B, J] (None = all).
+
+        Returns:
+            [B, I, f or 2f], and ρ [B, I, J] if there is an attention.
         """
         features = self._pooled(grid, source_mask)
-        # The gradient goes to the first of equal ones, for which places must be searched
-        return features.max(dim=2).values if features.requires_grad else features.amax(dim=2), None
+        if features.requires_grad:  # the gradient goes to the first of equal ones
+            return features.max(dim=2).values, None
+        return features.amax(dim=2), None
 
     def contributions(
         self,
@@ -135,7 +138,8 @@ class MaxAggregation(nn.Module):
         weights: torch.Tensor,
         directions: torch.Tensor,
     ) -> torch.Tensor:
-        """What each source token adds to a linear function of the aggregated row (equation 7).
+        """Contributions of the source tokens to a linear function of the aggregated row (equation
+        7).
 
         Args:
             grid: H [B, I, J, f].
@@ -161,7 +165,7 @@ class MaxAggregation(nn.Module):
 
 
 class AverageAggregation(MaxAggregation):
-    """Their sum over the square root of their number (equation 3)."""
+    """The sum over the source tokens, over the square root of their number (equation 3)."""
 
     def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
         return grid.sum(dim=2) / _root_of_lengths(grid, source_mask), None
@@ -177,8 +181,8 @@ class AverageAggregation(MaxAggregation):
 
 
 class AttentionAggregation(MaxAggregation):
-    """Their sum weighted by an attention ρ, times the square root of their number (equations 8 and
-    9).
+    """The sum weighted by an attention ρ, times the square root of the number of source tokens
+    (equations 8 and 9).
     """
 
     def __init__(self, channels: int) -> None:
@@ -189,16 +193,14 @@ class AttentionAggregation(MaxAggregation):
         energies = self.attention(grid).squeeze(-1)
         energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
         if source_mask is None:
-            weights = energies.softmax(dim=-1).to(grid.dtype)
+            weights = energies.softmax(dim=-1)
         else:  # zeros for a sentence without real source tokens
-            visible = source_mask.unsqueeze(1)
-            weights = energies.masked_fill(~visible, torch.finfo(energies.dtype).min).softmax(
-                dim=-1
-            )
-            weights = weights.masked_fill(~visible, 0.0).to(grid.dtype)
-        return (weights.unsqueeze(2) @ grid).squeeze(2) * _root_of_lengths(
-            grid, source_mask
-        ), weights
+            hidden = ~source_mask.unsqueeze(1)
+            energies = energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
+            weights = energies.softmax(dim=-1).masked_fill(hidden, 0.0)
+        weights = weights.to(grid.dtype)
+        attended = (weights.unsqueeze(2) @ grid).squeeze(2)
+        return attended * _root_of_lengths(grid, source_mask), weights
 
     def contributions(
         self,
@@ -215,9 +217,8 @@ class MaxAttentionAggregation(AttentionAggregation):
 
     def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
         attended, weights = super().forward(grid, source_mask)
-        return torch.cat(
-            [MaxAggregation.forward(self, grid, source_mask)[0], attended], dim=-1
-        ), weights
+        pooled, _ = MaxAggregation.forward(self, grid, source_mask)
+        return torch.cat([pooled, attended], dim=-1), weights
 
     def contributions(
         self,
@@ -227,11 +228,8 @@ class MaxAttentionAggregation(AttentionAggregation):
         directions: torch.Tensor,
     ) -> torch.Tensor:
         pooled, attended = directions.chunk(2, dim=-1)
-        scores = (
-            (grid @ attended.unsqueeze(-1)).squeeze(-1)
-            * weights
-            * _root_of_lengths(grid, source_mask)
-        )
+        scores = (grid @ attended.unsqueeze(-1)).squeeze(-1) * weights
+        scores = scores * _root_of_lengths(grid, source_mask)
         return scores + MaxAggregation.contributions(self, grid, source_mask, weights, pooled)
 
 
@@ -253,8 +251,8 @@ AGGREGATIONS = {
     "max_attention": MaxAttentionAggregation,
     "gated_max": GatedMaxAggregation,
 }
-# What makes the cells [R, f_L] of H: `block(inputs, canvas, cache)`; with `needs_norm` the
-# decoder's final norm follows, which checkpoints and adapters know by that place
+# Networks that give the cells [R, f_L] of H: `block(inputs, canvas, rows_above)`; with `needs_norm`
+# the decoder's final norm follows, which checkpoints and adapters know by that place
 BLOCKS = {"dense": DenseBlock, "residual": ResidualBlock}
 
 
@@ -267,10 +265,10 @@ def _root_of_lengths(grid: torch.Tensor, source_mask: torch.Tensor | None) -> to
 
 @dataclass
 class PervasiveAttentionDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """What the decoder returns.
+    """Output of the decoder.
 
     Args:
-        last_hidden_state: [B, I, d_t] what the vocabulary is projected from ([B, I, f_L or 2 f_L]
+        last_hidden_state: [B, I, d_t], the input of the output projection ([B, I, f_L or 2 f_L]
             untied).
         hidden_states: Target embeddings [B, I, d_t] and `last_hidden_state`.
         cross_attentions: With `output_attentions` one [B, 1, I, J]: ρ where the aggregation
@@ -311,7 +309,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
         names.
         """
         renamed = {
-            rf"dense_block\.{former}": f"dense_block.{own}" for former, own in FORMER_NAMES.items()
+            rf"dense_block\.{former}": f"dense_block.{name}"
+            for former, name in FORMER_NAMES.items()
         }
         return super().from_pretrained(
             *args, key_mapping={**renamed, **(key_mapping or {})}, **kwargs
@@ -319,9 +318,7 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """New weights: He for what a ReLU precedes, Xavier for the rest, embeddings N(0,
-        `init_std`).
-        """
+        """New weights: He after a ReLU, Xavier elsewhere, embeddings N(0, `init_std`)."""
         if isinstance(module, GridBatchNorm):
             init.zeros_(module.running_mean)
             init.ones_(module.running_var)
@@ -332,9 +329,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
             init.ones_(module.weight)
             init.zeros_(module.bias)
         elif isinstance(module, DepthwiseConvolution):
-            init.uniform_(
-                module.weight, -1.0 / module.weight.shape[3], 1.0 / module.weight.shape[3]
-            )
+            bound = 1.0 / module.weight.shape[3]
+            init.uniform_(module.weight, -bound, bound)
             init.zeros_(module.bias)
         elif isinstance(module, PointwiseConvolution | MaskedConvolution):
             init.normal_(module.weight, mean=0.0, std=math.sqrt(2.0 / module.weight[0].numel()))
@@ -343,11 +339,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            init.normal_(
-                module.weight,
-                mean=0.0,
-                std=self.config.init_std or self.config.target_embed_dim**-0.5,
-            )
+            std = self.config.init_std or self.config.target_embed_dim**-0.5
+            init.normal_(module.weight, mean=0.0, std=std)
         elif isinstance(module, SinusoidalPositionalEmbedding):
             init.copy_(module.weight, module.create_weight(module.num_positions))
 
@@ -364,22 +357,21 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
 
         `prefix` stands before the names of the inputs in messages.
         """
-        own: Any = self  # an encoder or a decoder
-        embeddings = embed(own.embed_tokens, input_ids, inputs_embeds, prefix)
+        model: Any = self  # an encoder or a decoder
+        embeddings = embed(model.embed_tokens, input_ids, inputs_embeds, prefix)
         batch, length = embeddings.shape[:2]
         real = padding_mask(mask, batch, past + length, f"{prefix}attention_mask")
-        scale = self.config.scale_embedding
-        if scale:
+        if self.config.scale_embedding:
             embeddings = math.sqrt(embeddings.shape[-1]) * embeddings
-        if own.embed_positions is not None:
+        if model.embed_positions is not None:
             if real is None:
-                vectors = own.embed_positions(length, past)
+                positions = model.embed_positions(length, past)
             else:
                 ranks = (real.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:]
-                vectors = F.embedding(ranks, own.embed_positions(past + length))
-            embeddings = (1.0 if scale else math.sqrt(0.5)) * (
-                embeddings + vectors.to(embeddings.dtype)
-            )
+                positions = F.embedding(ranks, model.embed_positions(past + length))
+            embeddings = embeddings + positions.to(embeddings.dtype)
+            if not self.config.scale_embedding:
+                embeddings = math.sqrt(0.5) * embeddings
         return drop(embeddings, self.config.embedding_dropout, self.training), real
 
     def synchronize_batch_norm(self, process_group: Any) -> None:
@@ -402,14 +394,13 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
         """Replace the running statistics by their averages over batches, with the weights as they
         are now.
 
-        What training leaves is an average over its last few batches, with weights that were still
-        moving, and too noisy where a feature is rarely active; and averaged weights have no
-        statistics of their own at all (Wu and Johnson, 2021, "Rethinking 'Batch' in BatchNorm",
-        section 3).
+        Training leaves an average over its last few batches, with weights that were still moving,
+        and too noisy where a feature is rarely active; averaged weights have no statistics of their
+        own at all (Wu and Johnson, 2021, "Rethinking 'Batch' in BatchNorm", section 3).
 
         Args:
             batches: Arguments of `forward`, as in training: a few hundred batches of training data.
-                What is in eval mode within a model in training mode stays so.
+                Modules in eval mode within a model in training mode stay so.
 
         Returns:
             The number of batches; with 0 nothing has changed.
@@ -417,10 +408,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
         if not self._norms():
             return 0
         norms = [norm for norm in self._norms() if not norm.is_frozen]
-        momenta, modes = (
-            [norm.momentum for norm in norms],
-            {module: module.training for module in self.modules()},
-        )
+        momenta = [norm.momentum for norm in norms]
+        modes = {module: module.training for module in self.modules()}
         if not self.training:
             self.train()
         count = 0
@@ -437,22 +426,21 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
         return count
 
     def num_parameters_with_masked_taps(self) -> int:
-        """Parameters as the paper counts them: k×k kernels, the masked taps included, which are not
+        """Parameters as the paper counts them: k×k kernels, with the masked taps, which are not
         stored here.
         """
-        kernels = [
-            module.weight for module in self.modules() if isinstance(module, MaskedConvolution)
-        ]
-        # [out, in, ceil(k / 2), k]: of each row there are k // 2 masked ones
-        return self.num_parameters() + sum(
-            kernel[:, :, 0].numel() * (kernel.shape[3] // 2) for kernel in kernels
-        )
+        count: int = self.num_parameters()
+        for module in self.modules():
+            if isinstance(module, MaskedConvolution):  # [out, in, ceil(k / 2), k]
+                masked_rows = module.weight.shape[3] // 2
+                count += module.weight[:, :, 0].numel() * masked_rows
+        return count
 
 
 class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
-    """The source embedding: what generation computes once for a sentence."""
+    """The source embedding, which generation computes once for a sentence."""
 
-    supports_gradient_checkpointing = False  # there is nothing to compute again
+    supports_gradient_checkpointing = False  # nothing here is worth computing again
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config)
@@ -549,53 +537,34 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             use_cache = self.config.use_cache and not self.training and not torch.is_grad_enabled()
         if use_cache and cache is None:
             cache = make_grid_cache()
-        rows = _grid_cache(cache)
-        past = rows.get_seq_length() if rows is not None else 0
-        if rows is not None and (
-            torch.is_grad_enabled() or any(norm.is_of_batch for norm in self._norms())
-        ):
-            raise ValueError(
-                "The cache keeps grid rows of an evaluation without gradients; call model.eval() "
-                "and use torch.no_grad(), or pass use_cache=False."
-            )
+        rows = self._grid_cache(cache)
+        past = 0 if rows is None else rows.get_seq_length()
         embeddings, target_mask = self._embed(
             input_ids, inputs_embeds, attention_mask, past, prefix="decoder_"
         )
-        source = encoder_hidden_states
-        if 0 in (*embeddings.shape[:2], *source.shape[:2]):
-            raise ValueError(
-                "The grid needs at least one sentence, one target and one source token, got "
-                f"targets {list(embeddings.shape[:2])} and sources {list(source.shape[:2])} "
-                "([batch, length])."
-            )
-        check_as_many(source.shape[0], embeddings.shape[0])
-        source_mask = padding_mask(
-            encoder_attention_mask, source.shape[0], source.shape[1], "attention_mask"
-        )
         if target_mask is not None:
             target_mask = target_mask[:, past:]
-        shape = (source.shape[0], embeddings.shape[1], source.shape[1])
-        beside = self.config.kernel_size // 2
-        is_prefix = rows is not None and rows.takes_prefix(shape[1], beside)
-        # Below earlier rows, a row's contributions are computed, and nothing is read above it
-        above = beside if rows is None or is_prefix else 0
-        canvas = Canvas.of_masks(shape, target_mask, source_mask, above, beside)
+        source_mask = self._check_source(
+            encoder_hidden_states, encoder_attention_mask, embeddings.shape[:2]
+        )
+        shape = (*embeddings.shape[:2], encoder_hidden_states.shape[1])
+        reach = self.config.kernel_size // 2
+        is_prefix = rows is not None and rows.takes_prefix(shape[1], reach)
+        # A row below earlier ones is multiplied alone, and nothing is read above it
+        above = reach if rows is None or is_prefix else 0
+        canvas = Canvas.of_masks(shape, target_mask, source_mask, above=above, beside=reach)
+        last_rows = None
+        if is_prefix:
+            last_mask = None if target_mask is None else target_mask[:, -reach:]
+            last_shape = (shape[0], reach, shape[2])
+            last_rows = Canvas.of_masks(last_shape, last_mask, source_mask, above=0, beside=reach)
         block = getattr(self, f"{self.config.block}_block")
         rows_above = None
         if rows is not None:
-            last_rows = None
-            if is_prefix:
-                last_rows = Canvas.of_masks(
-                    (shape[0], beside, shape[2]),
-                    None if target_mask is None else target_mask[:, -beside:],
-                    source_mask,
-                    above=0,
-                    beside=beside,
-                )
             rows_above = RowSums(
                 rows, canvas, self.config.num_layers, block.pending_channels, last_rows
             )
-        inputs = canvas.sum_of(*self.input_projection(embeddings, source))
+        inputs = canvas.sum_of(*self.input_projection(embeddings, encoder_hidden_states))
         cells = block(inputs, canvas, rows_above)
         if rows_above is not None:
             rows_above.finish()
@@ -611,26 +580,46 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             cache=cache,
             hidden_states=(embeddings, hidden_state) if output_hidden_states else None,
         )
-        if self.config.output_attentions if output_attentions is None else output_attentions:
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_attentions:
             outputs.grid = canvas.unpack(cells)
-            share = (
-                self.aggregation.pooled_share(outputs.grid, source_mask)
-                if attention is None
-                else attention
-            )
-            outputs.cross_attentions = (share.unsqueeze(1),)
+            if attention is None:
+                attention = self.aggregation.pooled_share(outputs.grid, source_mask)
+            outputs.cross_attentions = (attention.unsqueeze(1),)
         return outputs
 
+    def _grid_cache(self, cache: Cache | None) -> GridCache | None:
+        """The rows of a cache; refuse one that cannot be used."""
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        if cache is None:
+            return None
+        if not isinstance(cache, GridCache):
+            raise ValueError(
+                f"Pervasive Attention keeps grid rows, which a {type(cache).__name__} cannot hold: "
+                "leave `cache` and `cache_implementation` unset, or pass use_cache=False."
+            )
+        if torch.is_grad_enabled() or any(norm.is_of_batch for norm in self._norms()):
+            raise ValueError(
+                "The cache keeps grid rows of an evaluation without gradients; call model.eval() "
+                "and use torch.no_grad(), or pass use_cache=False."
+            )
+        return cache
 
-def _grid_cache(cache: Cache | None) -> GridCache | None:
-    if isinstance(cache, EncoderDecoderCache):
-        cache = cache.self_attention_cache
-    if cache is not None and not isinstance(cache, GridCache):
-        raise ValueError(
-            f"Pervasive Attention keeps grid rows, which a {type(cache).__name__} cannot hold: "
-            "leave `cache` and `cache_implementation` unset, or pass use_cache=False."
-        )
-    return cache
+    def _check_source(
+        self, source: torch.Tensor, mask: torch.Tensor | None, target_shape: torch.Size
+    ) -> torch.Tensor | None:
+        """Refuse a source that does not fit the target; return its mask as booleans."""
+        source_shape = source.shape[:2]
+        if 0 in (*target_shape, *source_shape):
+            raise ValueError(
+                "The grid needs at least one sentence, one target and one source token, got "
+                f"targets {list(target_shape)} and sources {list(source_shape)} "
+                "([batch, length])."
+            )
+        check_as_many(source_shape[0], target_shape[0])
+        return padding_mask(mask, source_shape[0], source_shape[1], "attention_mask")
 
 
 class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel, Seq2SeqModel):
@@ -669,24 +658,25 @@ class PervasiveAttentionForConditionalGeneration(
         decoder_input_ids: torch.Tensor | None,
         labels: torch.Tensor | None,
     ) -> torch.Tensor | None:
-        """Padding must not enter the statistics: the rows up to the last label, or before trailing
-        padding.
+        """The rows up to the last label, or before trailing padding, which must not enter the
+        statistics.
         """
-        if mask is None and labels is not None:
+        if mask is not None:
+            return mask
+        if labels is not None:
             return rows_with_labels(labels)
-        if mask is None and self.training and decoder_input_ids is not None:
-            return rows_before_padding(
-                decoder_input_ids, self.config
-            )  # a Trainer that computes the loss itself
-        return mask
+        if self.training and decoder_input_ids is not None:
+            # A Trainer that computes the loss itself keeps the labels
+            return rows_before_padding(decoder_input_ids, self.config)
+        return None
 
     def _explain(self, outputs: Any, logits: torch.Tensor, **inputs: torch.Tensor | None) -> Any:
         """The implicit alignment of target rows with source tokens, one [B, 1, I, J], zero at
         padding.
 
-        For `"attention"` it is ρ (equation 8). Otherwise it is what each source token adds to the
-        logit of a word (equation 7), before dropout; its sum over the source tokens, plus the
-        biases, is that logit."""
+        For `"attention"` it is ρ (equation 8), otherwise the contributions of the source tokens to
+        the logit of a word (equation 7), before dropout; their sum, plus the biases, is that logit.
+        """
         aggregation = self.model.decoder.aggregation
         if outputs.cross_attentions is None:
             return outputs.cross_attentions
@@ -704,7 +694,7 @@ class PervasiveAttentionForConditionalGeneration(
         return (alignment.unsqueeze(1),)
 
     def make_cache(self, num_beams: int) -> Cache:
-        """The last rows of the grid of every layer."""
+        """A cache for the sums of every layer over the last rows."""
         return make_grid_cache()
 
 

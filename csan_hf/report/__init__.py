@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""A page for the browser that shows what models do: scores, significance, plots and every
-sentence.
-"""
+"""A page for the browser: scores of models, their significance, plots and every sentence."""
 
 from .compare import check_settings, compare_systems
 from .page import Report, ReportPlot, check_card, render_report, show_in_card, write_report

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,8 @@ def check_settings(
     table = load_metrics(metrics, tokenize=tokenize)
     for metric in table:
         metric.check_requirements()
-    for others in runs[1:]:
-        check_test(test, runs[0], others)
+    for count in runs[1:]:
+        check_test(test, runs[0], count)
     return table
 
 
@@ -97,29 +97,29 @@ def compare_systems(
         [len(system.runs) for system in systems], metrics=metrics, tokenize=tokenize, test=test
     )
 
-    def counts_of(metric: CorpusMetric, system: System) -> list[np.ndarray]:
-        options: Any = {"progress": progress, "title": f"{metric.label}, {system.name}"}
-        return [metric.segment_counts(run, references, sources, **options) for run in system.runs]
-
-    # For each metric and system the counts of each run, [S, K]
-    counts = [[counts_of(metric, system) for system in systems] for metric in table]
-    cells = [
-        _score_cells(metric, own, samples, progress, test, base)
-        for metric, own in zip(table, counts, strict=True)
-    ]
     listed = list(islice(sources, MOST_LISTED))
     reported = [
         replace(
             system,
-            scores=[of_metric[place] for of_metric in cells],
-            segment_scores=[
-                _segment_scores(metric, own[place][0], progress)
-                for metric, own in zip(table, counts, strict=True)
-            ],
+            scores=[],
+            segment_scores=[],
             alignments=word_alignments(system, listed[:aligned], progress=progress),
         )
-        for place, system in enumerate(systems)
+        for system in systems
     ]
+    counts_by_metric = []
+    for metric in table:
+        counts = [
+            _run_counts(metric, system, references, sources, progress=progress)
+            for system in systems
+        ]
+        cells = _score_cells(
+            metric, counts, samples=samples, progress=progress, test=test, base=base
+        )
+        for system, runs, cell in zip(reported, counts, cells, strict=True):
+            system.scores.append(cell)
+            system.segment_scores.append(_segment_scores(metric, runs[0], progress))
+        counts_by_metric.append(counts)
     report = Report(
         title,
         table,
@@ -128,9 +128,11 @@ def compare_systems(
         reported,
         baseline=base,
         test=test,
+        sentences=len(sources),
     )
-    report.sentences = len(sources)
-    report.plots.append(_length_plot(table[0], names, sources, counts[0], samples, progress))
+    report.plots.append(
+        _length_plot(table[0], names, sources, counts_by_metric[0], samples, progress)
+    )
     if len(systems) > 1:
         report.plots.append(_ngram_plot(systems, names[base], references, tokenize, progress))
     for system, name in zip(systems, file_names(names), strict=True):
@@ -142,23 +144,38 @@ def compare_systems(
 
 
 def file_names(names: Sequence[str]) -> list[str]:
-    """Returns an ending of plots' names for each system, distinct also where case does not
-    count.
-    """
-    found: list[str] = []
+    """Returns an ending of plots' names for each system, distinct whatever the case of letters."""
+    endings: dict[str, str] = {}
     for name in names:
-        plain = re.sub(r"\W+", "_", name)[:60]
-        taken = {other.casefold() for other in found}
-        numbered = (plain if number == 1 else f"{plain}_{number}" for number in count(1))
-        found.append(next(choice for choice in numbered if choice.casefold() not in taken))
-    return found
+        plain = ending = re.sub(r"\W+", "_", name)[:60]
+        number = 1
+        while ending.casefold() in endings:
+            number += 1
+            ending = f"{plain}_{number}"
+        endings[ending.casefold()] = ending
+    return list(endings.values())
+
+
+def _run_counts(
+    metric: CorpusMetric,
+    system: System,
+    references: Collection[str],
+    sources: Collection[str],
+    *,
+    progress: bool,
+) -> list[np.ndarray]:
+    """The metric's counts [S, K] of each run."""
+    title = f"{metric.label}, {system.name}"
+    return [
+        metric.segment_counts(run, references, sources, progress=progress, title=title)
+        for run in system.runs
+    ]
 
 
 def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) -> np.ndarray:
-    title = f"{metric.label} of each"
     bar = tqdm(
         counts[:MOST_LISTED],
-        desc=title,
+        desc=f"{metric.label} of each",
         unit=" sentences",
         disable=not progress,
         delay=1,
@@ -170,29 +187,39 @@ def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) ->
 def _score_cells(
     metric: CorpusMetric,
     counts: Sequence[Sequence[np.ndarray]],
+    *,
     samples: int,
     progress: bool,
     test: Test | None = None,
     base: int = 0,
 ) -> list[ScoreCell]:
-    """Returns each system's score and the test, if there is to be one, of it against the
-    baseline.
-    """
+    """Returns each system's score and, with a `test`, how it compares with the baseline."""
     resampled = [resample(metric, runs, samples=samples, progress=progress) for runs in counts]
     variance = seed_variance(resampled)
     cells = [
-        ScoreCell(own.mean, confidence_interval(draw_scores(own, variance))) for own in resampled
+        ScoreCell(system.mean, confidence_interval(draw_scores(system, variance)))
+        for system in resampled
     ]
-    others = [place for place in range(len(cells)) if place != base and test is not None]
-    if test == "randomisation":
-        options: Any = {"test": test, "variance": variance, "progress": progress}
-        tests = [paired_test(metric, counts[place], counts[base], **options) for place in others]
-    else:
-        tests = [compare_resampled(resampled[place], resampled[base], variance) for place in others]
-    for place, found, adjusted in zip(
-        others, tests, holm_adjusted([own.p_value for own in tests]), strict=True
-    ):
-        cells[place] = replace(cells[place], test=found, adjusted=adjusted)
+    if test is None:
+        return cells
+    tests = {}
+    for place in range(len(cells)):
+        if place == base:
+            continue
+        if test == "randomisation":
+            tests[place] = paired_test(
+                metric,
+                counts[place],
+                counts[base],
+                test=test,
+                variance=variance,
+                progress=progress,
+            )
+        else:
+            tests[place] = compare_resampled(resampled[place], resampled[base], variance)
+    adjusted = holm_adjusted([result.p_value for result in tests.values()])
+    for (place, result), p_value in zip(tests.items(), adjusted, strict=True):
+        cells[place] = replace(cells[place], test=result, adjusted=p_value)
     return cells
 
 
@@ -210,9 +237,10 @@ def _length_plot(
     for part in group_by_length(sources):
         span = {"shortest": int(lengths[part].min()), "longest": int(lengths[part].max())}
         row = [f"{span['shortest']} to {span['longest']}", f"{len(part):,}"]
-        cells = _score_cells(
-            metric, [[run[part] for run in own] for own in counts], samples, progress
-        )
+        counts_of_part = []
+        for runs in counts:
+            counts_of_part.append([run[part] for run in runs])
+        cells = _score_cells(metric, counts_of_part, samples=samples, progress=progress)
         for name, cell in zip(names, cells, strict=True):
             groups[name].append(
                 {**span, metric.name: cell.score, f"{metric.name}_interval": cell.interval}
@@ -220,10 +248,12 @@ def _length_plot(
             low, high = map(metric.format, cell.interval)
             row.append(f"{metric.format(cell.score)} [{low}, {high}]")
         rows.append(row)
-    title = f"{metric.label} by length of the source, with 95% intervals"
-    columns = ["words in the source", "sentences", *names]
     return ReportPlot(
-        "scores_by_length", title, plot_scores_by_length(groups, metric), columns, rows
+        name="scores_by_length",
+        title=f"{metric.label} by length of the source, with 95% intervals",
+        figure=plot_scores_by_length(groups, metric),
+        columns=["words in the source", "sentences", *names],
+        rows=rows,
     )
 
 
@@ -234,13 +264,17 @@ def _ngram_plot(
     tokenize: str | None,
     progress: bool,
 ) -> ReportPlot:
-    options: Any = {"tokenize": tokenize, "progress": progress}
     scores = {
-        system.name: bleu_by_order(system.runs[0], references, **options) for system in systems
+        system.name: bleu_by_order(system.runs[0], references, tokenize=tokenize, progress=progress)
+        for system in systems
     }
-    rows = [
-        [str(n), *(f"{score:.2f}" for score in own)]
-        for n, own in enumerate(zip(*scores.values(), strict=True), 1)
-    ]
-    title = f"BLEU of n-grams up to each length, minus that of {baseline}"
-    return ReportPlot("ngram_gap", title, plot_ngram_gap(scores, baseline), ["n", *scores], rows)
+    rows = []
+    for order, of_systems in enumerate(zip(*scores.values(), strict=True), 1):
+        rows.append([str(order), *(f"{score:.2f}" for score in of_systems)])
+    return ReportPlot(
+        name="ngram_gap",
+        title=f"BLEU of n-grams up to each length, minus that of {baseline}",
+        figure=plot_ngram_gap(scores, baseline),
+        columns=["n", *scores],
+        rows=rows,
+    )

@@ -1,14 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The report: what it says as plain data, one HTML file that needs nothing else, and its plots in a
-model card.
-"""
+"""The report: its content as plain data, its HTML file, and its plots in a model card."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -64,9 +62,7 @@ class Report:
 
 
 def write_report(report: Report, path: Path | str, *, plots: Path | str | None = None) -> None:
-    """Writes a report as an HTML file, and its plots as PNG and SVG into a folder if one is
-    given.
-    """
+    """Writes a report as an HTML file, and its plots into a folder if one is given."""
     write_text(path, render_report(report))
     if plots is not None:
         write_plots(report.plots, plots)
@@ -110,35 +106,33 @@ def render_report(report: Report) -> str:
         p_value=shown_p_value,
         significant=SIGNIFICANT,
     )
-    return re.sub(
-        "[\ud800-\udfff]", "\ufffd", page
-    )  # UTF-8 has no halves of surrogate pairs, as in names of files
+    # UTF-8 has no halves of surrogate pairs, which names of files may hold
+    return re.sub("[\ud800-\udfff]", "\ufffd", page)
 
 
 def _examples(report: Report) -> dict[str, Any]:
-    """Returns what the page's script reads."""
+    """Returns the data that the page's script reads."""
+    systems = []
+    for system in report.systems:
+        scores = []
+        for metric, of_metric in zip(report.metrics, system.segment_scores, strict=True):
+            scores.append([round(float(score), metric.decimals) for score in of_metric])
+        alignments = {row: asdict(alignment) for row, alignment in system.alignments.items()}
+        hypotheses = list(islice(system.runs[0], len(report.sources)))
+        entry = {
+            "name": system.name,
+            "hypotheses": hypotheses,
+            "scores": scores,
+            "alignments": alignments,
+        }
+        systems.append(entry)
+    metrics = [{"label": metric.label, "decimals": metric.decimals} for metric in report.metrics]
     return {
         "sources": list(report.sources),
         "references": list(report.references),
         "baseline": report.baseline,
-        "metrics": [
-            {"label": metric.label, "decimals": metric.decimals} for metric in report.metrics
-        ],
-        "systems": [
-            {
-                "name": system.name,
-                "hypotheses": list(islice(system.runs[0], len(report.sources))),
-                "scores": [
-                    [round(float(score), metric.decimals) for score in scores]
-                    for metric, scores in zip(report.metrics, system.segment_scores, strict=True)
-                ],
-                "alignments": {
-                    row: {"matrix": found.matrix, "links": found.links}
-                    for row, found in system.alignments.items()
-                },
-            }
-            for system in report.systems
-        ],
+        "metrics": metrics,
+        "systems": systems,
     }
 
 
@@ -151,18 +145,16 @@ def _script_json(value: Any) -> str:
 
 
 def check_card(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the recipe and the results of a run, of which its card is made, or raises
-    `ValueError`.
-    """
-    recipe, results = Path(folder, "recipe.yaml"), Path(folder, "results.json")
+    """Returns the recipe and the results of a run, or raises `ValueError`: its card needs them."""
+    recipe = Path(folder, "recipe.yaml")
+    results = Path(folder, "results.json")
     if not (recipe.is_file() and results.is_file()):
         raise ValueError(
             f"{folder} has no recipe.yaml and results.json, of which its card is made: --card "
             "needs a run's folder."
         )
-    return yaml.safe_load(recipe.read_text(encoding="utf-8")), json.loads(
-        results.read_text(encoding="utf-8")
-    )
+    read_recipe = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    return read_recipe, json.loads(results.read_text(encoding="utf-8"))
 
 
 def show_in_card(report: Report, folder: Path | str) -> None:

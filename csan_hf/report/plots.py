@@ -1,13 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a report shows of checkpoints: word alignments, and plots of alignments, channels and
-attention.
-"""
+"""Word alignments of checkpoints, and plots of their alignments, channels and attention."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -47,15 +44,22 @@ def word_alignments(
     model, tokenizers = system.model, system.tokenizers
     targets = list(islice(system.runs[0], len(sources)))
     numbers = pairs_within_positions(model, tokenizers, sources, targets)
-    pairs: Any = ([lines[number] for number in numbers] for lines in (sources, targets))
-    options: Any = {"batch_size": _ALIGNED_AT_ONCE, "progress": progress}
-    found = {}
-    for number, alignment in zip(numbers, align(model, tokenizers, *pairs, **options), strict=True):
+    aligned = align(
+        model,
+        tokenizers,
+        [sources[number] for number in numbers],
+        [targets[number] for number in numbers],
+        batch_size=_ALIGNED_AT_ONCE,
+        progress=progress,
+    )
+    alignments = {}
+    for number, alignment in zip(numbers, aligned, strict=True):
         matrix = alignment.word_matrix()
-        if matrix.size and (largest := np.abs(matrix).max()) > 0:
+        largest = np.abs(matrix).max(initial=0)
+        if largest > 0:
             scaled = np.rint(99 * matrix / largest).astype(int).tolist()
-            found[number] = WordAlignment(scaled, alignment.links())
-    return found
+            alignments[number] = WordAlignment(scaled, alignment.links())
+    return alignments
 
 
 def alignment_plots(
@@ -70,48 +74,72 @@ def alignment_plots(
     if model is None or tokenizers is None:
         return []
     targets = list(islice(system.runs[0], len(sources)))
-    pairs = [
-        (sources[n], targets[n])
-        for n in pairs_within_positions(model, tokenizers, sources, targets)
+    numbers = [
+        number
+        for number in pairs_within_positions(model, tokenizers, sources, targets)
+        if sources[number].strip() and targets[number].strip()
     ]
-    pairs = [pair for pair in pairs if all(text.strip() for text in pair)]
-    if not pairs:
+    if not numbers:
         return []
-    example = next(
-        (pair for pair in pairs if all(len(text.split()) in _EXAMPLE_WORDS for text in pair)),
-        pairs[0],
-    )
-    source, target = ([text] for text in example)
-    [alignment] = align(model, tokenizers, source, target)
-    plots = [
-        _heat_map(
-            system, f"alignment_{name}", f"alignment of a sentence ({alignment.measure})", alignment
-        )
-    ]
+    example = numbers[0]
+    for number in numbers:
+        lengths = {len(sources[number].split()), len(targets[number].split())}
+        if lengths <= set(_EXAMPLE_WORDS):
+            example = number
+            break
+    pair = [sources[example]], [targets[example]]
+    [alignment] = align(model, tokenizers, *pair)
+    title = f"alignment of a sentence ({alignment.measure})"
+    plots = [_heat_map(system, f"alignment_{name}", title, alignment)]
     if getattr(model.config, "aggregation", None) != "max":
         return plots
-    [share] = channel_shares(model, tokenizers, source, target)
+    [share] = channel_shares(model, tokenizers, *pair)
     plots.append(_heat_map(system, f"channels_{name}", "share of channels per source token", share))
-    columns: Any = zip(*pairs[:_MEASURED], strict=True)
-    ranks = channel_ranks(channel_shares(model, tokenizers, *map(list, columns), progress=progress))
-    rows = [[str(rank), f"{100 * value:.1f}"] for rank, value in enumerate(ranks, 1)]
-    title = f"{system.name}: how many channels go to few source tokens"
-    columns = ["rank of the source token", "share of the channels, %"]
-    plots.append(
-        ReportPlot(
-            f"channel_ranks_{name}", title, plot_channel_ranks(ranks), columns, rows, system.name
-        )
+    measured = numbers[:_MEASURED]
+    shares = channel_shares(
+        model,
+        tokenizers,
+        [sources[number] for number in measured],
+        [targets[number] for number in measured],
+        progress=progress,
     )
-    return plots
+    ranks = channel_ranks(shares)
+    plot = _plot_of(
+        system,
+        f"channel_ranks_{name}",
+        "how many channels go to few source tokens",
+        figure=plot_channel_ranks(ranks),
+        columns=["rank of the source token", "share of the channels, %"],
+        rows=[[str(rank), f"{100 * value:.1f}"] for rank, value in enumerate(ranks, 1)],
+    )
+    return [*plots, plot]
 
 
 def _heat_map(system: System, name: str, title: str, alignment: Alignment) -> ReportPlot:
-    pairs = zip(alignment.target.tokens, alignment.matrix, strict=True)
-    rows = [[token, *(f"{value:.3f}" for value in row)] for token, row in pairs]
-    columns = ["target \\ source", *alignment.source.tokens]
-    return ReportPlot(
-        name, f"{system.name}: {title}", plot_heat_map(alignment), columns, rows, system.name
+    rows = []
+    for token, row in zip(alignment.target.tokens, alignment.matrix, strict=True):
+        rows.append([token, *(f"{value:.3f}" for value in row)])
+    return _plot_of(
+        system,
+        name,
+        title,
+        figure=plot_heat_map(alignment),
+        columns=["target \\ source", *alignment.source.tokens],
+        rows=rows,
     )
+
+
+def _plot_of(
+    system: System,
+    name: str,
+    title: str,
+    *,
+    figure: Figure,
+    columns: list[str],
+    rows: list[list[str]],
+) -> ReportPlot:
+    title = f"{system.name}: {title}"
+    return ReportPlot(name, title, figure, columns, rows, system=system.name)
 
 
 def attention_plots(
@@ -126,65 +154,76 @@ def attention_plots(
     sources = [sources[n] for n in pairs_within_positions(model, tokenizers, sources)]
     if not any(source.strip() for source in sources):
         return []
-    plots: list[ReportPlot] = []
-
-    def add(
-        kind: str, title: str, figure: Figure, columns: list[str], rows: list[list[str]]
-    ) -> None:
-        plots.append(
-            ReportPlot(
-                f"{kind}_{name}", f"{system.name}: {title}", figure, columns, rows, system.name
-            )
-        )
-
-    found = attention_statistics(model, tokenizers, sources, progress=progress)
-    last, heads = found.mass.shape[2] - 1, range(1, found.entropy.shape[1] + 1)
-    columns = ["layer", *map(str, range(last)), f"{last} or more"]
-    rows = [[str(layer), *_percent(mass.mean(axis=0))] for layer, mass in enumerate(found.mass, 1)]
-    title = "attention by distance from the query, means of the heads"
-    add("distance", title, plot_attention_distance(found), columns, rows)
-    columns = ["layer", *(f"head {head}" for head in heads)]
-    rows = [
-        [str(layer), *(f"{value:.2f}" for value in row)]
-        for layer, row in enumerate(found.entropy, 1)
+    statistics = attention_statistics(model, tokenizers, sources, progress=progress)
+    last = statistics.mass.shape[2] - 1
+    heads = range(1, statistics.entropy.shape[1] + 1)
+    layers = range(1, len(statistics.entropy) + 1)
+    plots = [
+        _plot_of(
+            system,
+            f"distance_{name}",
+            "attention by distance from the query, means of the heads",
+            figure=plot_attention_distance(statistics),
+            columns=["layer", *map(str, range(last)), f"{last} or more"],
+            rows=_rows(layers, [_percent(mass.mean(axis=0)) for mass in statistics.mass]),
+        ),
+        _plot_of(
+            system,
+            f"entropy_{name}",
+            "entropy of the attention",
+            figure=plot_attention_entropy(statistics),
+            columns=["layer", *(f"head {head}" for head in heads)],
+            rows=_rows(layers, [_numbers(row, ".2f") for row in statistics.entropy]),
+        ),
     ]
-    add("entropy", "entropy of the attention", plot_attention_entropy(found), columns, rows)
     windows = learned_windows(model, tokenizers, sources, progress=progress)
     if windows is not None:
-        widths = zip(windows.layers, windows.widths, strict=True)
-        rows = [
-            [str(layer + 1), *(f"{np.median(head):.1f}" for head in own)] for layer, own in widths
-        ]
         title = (
             "windows that the queries look at, and their middles (numbers: median windows, tokens)"
         )
-        add("windows", title, plot_learned_windows(windows), columns, rows)
+        medians = [_numbers(map(np.median, layer), ".1f") for layer in windows.widths]
+        plot = _plot_of(
+            system,
+            f"windows_{name}",
+            title,
+            figure=plot_learned_windows(windows),
+            columns=["layer", *(f"head {head}" for head in heads)],
+            rows=_rows([layer + 1 for layer in windows.layers], medians),
+        )
+        plots.append(plot)
     usage: dict[int, np.ndarray] = {}
-    if (
-        model.config.hidden_size >= model.config.encoder_attention_heads**2
-    ):  # else a head cannot tell the others apart
+    # With fewer channels a head cannot tell the others apart
+    if model.config.hidden_size >= model.config.encoder_attention_heads**2:
         usage = area_usage(model, tokenizers, sources, progress=progress)
     usage = {
-        layer: own
-        for layer, own in usage.items()
-        if not np.allclose(own, np.eye(len(own)), atol=1e-4)
+        layer: shares
+        for layer, shares in usage.items()
+        if not np.allclose(shares, np.eye(len(shares)), atol=1e-4)
     }
     if usage:
-        columns = ["layer, head", *(f"from head {head}" for head in heads)]
-        rows = [
-            [f"{layer + 1}, {head}", *_percent(row)]
-            for layer, shares in usage.items()
-            for head, row in enumerate(shares, 1)
-        ]
-        add(
-            "area",
+        rows = []
+        for layer, shares in usage.items():
+            for head, row in enumerate(shares, 1):
+                rows.append([f"{layer + 1}, {head}", *_percent(row)])
+        plot = _plot_of(
+            system,
+            f"area_{name}",
             "what each head takes from its neighbours, %",
-            plot_area_usage(usage),
-            columns,
-            rows,
+            figure=plot_area_usage(usage),
+            columns=["layer, head", *(f"from head {head}" for head in heads)],
+            rows=rows,
         )
+        plots.append(plot)
     return plots
 
 
+def _rows(labels: Iterable[int], cells: Iterable[list[str]]) -> list[list[str]]:
+    return [[str(label), *row] for label, row in zip(labels, cells, strict=True)]
+
+
+def _numbers(values: Iterable[float], form: str) -> list[str]:
+    return [format(value, form) for value in values]
+
+
 def _percent(shares: np.ndarray) -> list[str]:
-    return [f"{100 * share:.1f}" for share in shares]
+    return _numbers(100 * shares, ".1f")

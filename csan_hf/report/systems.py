@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 logger = logging.get_logger(__name__)
+_HUB_NAME = re.compile(r"(?!-)([\w-]+|[\w-][\w.-]*/[\w.-]+)")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ScoreCell:
 @dataclass(frozen=True)
 class WordAlignment:
     """How strongly words are related, integers from -99 to 99 [target words][source words], and
-    what links to what.
+    links.
 
     A link is (source word, target word), counted from 0, to the best source word: the rounded
     matrix does not show it."""
@@ -106,19 +107,18 @@ def load_systems(
     named = [name_and_paths(argument) for argument in arguments]
     check_names([name for name, _ in named])
     files = {}
-    for path in [path for _, paths in named for path in paths]:
-        is_name = re.fullmatch(
-            r"[\w-]+|[\w-][\w.-]*/[\w.-]+", path
-        ) is not None and not path.startswith("-")
-        if not is_name and not os.path.exists(path):
-            raise FileNotFoundError(f"{path}: no such file or checkpoint")
-        if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
-            files[path] = open_lines(path)
-            if (lines := len(files[path])) != len(sources):
-                raise ValueError(
-                    f"{path} has {counted(lines, 'line')} for {counted(len(sources), 'source')}: "
-                    "it must have as many."
-                )
+    for _, paths in named:
+        for path in paths:
+            if not os.path.exists(path) and not _HUB_NAME.fullmatch(path):
+                raise FileNotFoundError(f"{path}: no such file or checkpoint")
+            if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
+                files[path] = open_lines(path)
+                lines = len(files[path])
+                if lines != len(sources):
+                    raise ValueError(
+                        f"{path} has {counted(lines, 'line')} for "
+                        f"{counted(len(sources), 'source')}: it must have as many."
+                    )
     systems = []
     for name, paths in named:
         system = System(name, [])
@@ -126,19 +126,21 @@ def load_systems(
             if path in files:
                 system.runs.append(files[path])
                 continue
-            loaded = load_translation_model(
+            model, tokenizers = load_translation_model(
                 path, device=device, trust_remote_code=trust_remote_code, progress=progress
             )
             if not system.runs:
-                if getattr(loaded[0], "gives_attention", True):
-                    system.model, system.tokenizers = loaded
+                if getattr(model, "gives_attention", True):
+                    system.model = model
+                    system.tokenizers = tokenizers
                 else:
                     logger.warning(f"{name}: {path} gives no attention and is shown without it.")
-                beams = generate_arguments.get("num_beams") or loaded[0].generation_config.num_beams
+                beams = generate_arguments.get("num_beams") or model.generation_config.num_beams
                 system.search = search_name(beams)
-            system.runs.append(
-                translate(*loaded, list(sources), progress=progress, **generate_arguments)
+            translations = translate(
+                model, tokenizers, list(sources), progress=progress, **generate_arguments
             )
+            system.runs.append(translations)
         systems.append(system)
     return systems
 
@@ -161,10 +163,10 @@ def name_and_paths(argument: str) -> tuple[str, list[str]]:
     """Splits `[NAME=]PATH[,PATH…]` into name and paths; "=" and "," may also be part of an existing
     file's name.
     """
-    name, separator, rest = (
-        ("", "", argument) if os.path.exists(argument) else argument.partition("=")
-    )
-    if not separator:
-        name, rest = "", argument
-    paths = [rest] if os.path.exists(rest) else rest.split(",")
-    return name or Path(paths[0]).name or Path(paths[0]).resolve().name, paths
+    name = ""
+    listed = argument
+    if "=" in argument and not os.path.exists(argument):
+        name, _, listed = argument.partition("=")
+    paths = [listed] if os.path.exists(listed) else listed.split(",")
+    first = Path(paths[0])
+    return name or first.name or first.resolve().name, paths

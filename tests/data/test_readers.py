@@ -7,7 +7,6 @@ import pytest
 
 from csan_hf.data import DataArguments, load_translation_dataset
 from csan_hf.data.readers import read_table, read_text_pair
-from csan_hf.data.sigmorphon import prepare_multilingual, word_symbols
 
 
 def test_unequal_line_counts_are_refused(tmp_path):
@@ -126,22 +125,6 @@ def write_words(folder, language, **splits):
         (folder / f"{language}_{split}.tsv").write_text(
             "".join(f"{line}\n" for line in lines), encoding="utf-8"
         )
-
-
-def test_the_files(tmp_path):
-    dev = [f"{letter}\tx y" for letter in "abcdefg"]
-    write_words(tmp_path, "one", train=["ab\ta b"], dev=dev)
-    write_words(tmp_path, "two", train=["c\tz"], dev=dev[:2], test=["d\tz"])
-    written = prepare_multilingual(tmp_path, tmp_path / "out", ["one", "two"])
-    assert written == {
-        **{"one_dev.tsv": 7, "two_dev.tsv": 2, "two_test.tsv": 1},
-        **{"train.tsv": 2, "validation.tsv": 3},
-    }
-    assert (tmp_path / "out/train.tsv").read_text() == "<one> a b\ta b\n<two> c\tz\n"
-    assert word_symbols("vie", "ăn gì") == "<vie> a \u0306 n \u2581 g i \u0300"
-    assert (
-        tmp_path / "out/validation.tsv"
-    ).read_text() == "<one> a\tx y\n<one> f\tx y\n<two> a\tx y\n"
 
 
 def test_patterns_may_name_the_languages(tmp_path):

@@ -280,7 +280,9 @@ def test_other_files_are_refused(tmp_path):
     torch.save({"state": {0: torch.ones(2)}, "param_groups": [{"lr": 0.1}]}, path)
     with pytest.raises(ValueError, match=r"model\.pth is not a state dict of tensors"):
         convert_attn2d(path)
-    with pytest.raises(ValueError, match="no state dict that can be converted"):
+    with pytest.raises(
+        ValueError, match="no checkpoint of attn2d's dense network that can be converted"
+    ):
         convert_attn2d({"fc1.weight": torch.ones(2, 2)})
 
 

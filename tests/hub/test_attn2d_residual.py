@@ -165,6 +165,16 @@ def test_what_cannot_be_converted_is_said(tmp_path, capsys):
             {},
             "no checkpoint of attn2d's residual network",
         ),
+        (
+            weights_of(tied=False) | {"decoder.projection.bias": torch.ones(3)},
+            {},
+            "weights of shapes that do not fit: decoder.prediction.weight",
+        ),
+        (
+            weights_of(learned=True) | {"encoder.embed_positions.weight": torch.ones(9, WIDTH)},
+            {},
+            r"of another shape: encoder.embed_positions.weight \(9, 6\), not \(40, 6\)",
+        ),
         (weights, {"unidirectional": True}, "trained with {'unidirectional': True}"),
         (weights, {"convnet": "densenet"}, "trained with {'convnet': 'densenet'}"),
         (
@@ -182,7 +192,7 @@ def test_what_cannot_be_converted_is_said(tmp_path, capsys):
         path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
         with pytest.raises(
             ValueError,
-            match="is damaged, or no checkpoint of fairseq that holds tensors and options alone",
+            match=r"checkpoint\.pt (cannot be read as a file|is no checkpoint of fairseq)",
         ):
             convert_attn2d_residual(path)
     assert "run" not in capsys.readouterr().out

@@ -13,6 +13,7 @@ from tiny import grid as tiny_model
 from tiny import labels_of, padded_batch, padded_sources, statistics
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from csan_hf.models.dense_block import DenseBlock
 from csan_hf.models.grid_norm import GridBatchNorm
@@ -60,6 +61,23 @@ def test_shortcuts_and_checkpointing_compute_what_the_modules_say(options, train
     with torch.no_grad():
         logits = tiny_model(**options).double().train(training)(**BATCH).logits[REAL]
     torch.testing.assert_close(logits, expected["logits"], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
+def test_a_checkpoints_own_code_trains_to_the_same_gradients(training, checkpointing, tmp_path):
+    """It has no hand-written backward pass: autograd differentiates the modules."""
+    options = {"kernel_size": 3, "gated": True, "num_layers": 3}
+    tiny_model(**options).double().save_pretrained(tmp_path)
+    assert not (tmp_path / "dense_backward.py").exists()
+    name = "modeling_pervasive_attention.PervasiveAttentionForConditionalGeneration"
+    own_class = get_class_from_dynamic_module(name, tmp_path)
+    assert own_class.__module__.startswith("transformers_modules")
+    model = own_class.from_pretrained(tmp_path, dtype="auto").train(training)
+    if checkpointing:
+        checkpointed(model)
+    expected = step(tiny_model(**options).double().train(training))
+    torch.testing.assert_close(step(model), expected, rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()

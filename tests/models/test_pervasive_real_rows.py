@@ -123,7 +123,7 @@ def test_nan_under_padding_stays_there(compiled):
 
 @torch.no_grad()
 def test_dead_channels_point_nowhere():
-    """Where all of a channel is 0 its maximum lies at no source token, and least of all at padding."""
+    """A channel that is 0 everywhere has its maximum at no source token, nor at padding."""
     model = PervasiveAttentionModel(tiny_model(kernel_size=3).config).eval()
     norm = model.decoder.final_norm
     norm.bias[:2], norm.weight[:2] = -1.0, 0.0

@@ -8,6 +8,8 @@ import torch.multiprocessing as mp
 from tiny import grid as tiny_model
 from tiny import labels_of, padded_sources, statistics
 
+from csan_hf.models.grid_norm import BACKWARD
+
 # Four pairs with padding; the halves hold different numbers of real cells.
 BATCH = {**padded_sources((3, 6, 6, 5)), "labels": labels_of((5, 2, 5, 5))}
 HALVES = [
@@ -24,8 +26,10 @@ def train_step(inputs: dict[str, torch.Tensor], group=None) -> dict[str, torch.T
     return found | dict(model.named_buffers())
 
 
-def run_half(rank: int, address: str, folder: str) -> None:
+def run_half(rank: int, address: str, folder: str, by_hand: bool) -> None:
     torch.set_num_threads(1)
+    if not by_hand:
+        BACKWARD.clear()
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
     found = train_step(HALVES[rank], dist.group.WORLD)
     for name, tensor in found.items():
@@ -35,8 +39,9 @@ def run_half(rank: int, address: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_two_processes_equal_one(tmp_path):
-    mp.spawn(run_half, args=(f"file://{tmp_path}/rendezvous", str(tmp_path)), nprocs=2)
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "autograd"])
+def test_two_processes_equal_one(by_hand, tmp_path):
+    mp.spawn(run_half, args=(f"file://{tmp_path}/rendezvous", str(tmp_path), by_hand), nprocs=2)
     whole = train_step(BATCH)
     for rank in (0, 1):
         torch.testing.assert_close(

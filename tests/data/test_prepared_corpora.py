@@ -1,9 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The corpus of documents, from pages made here."""
+"""Corpora that scripts prepare: documents, and words of ten languages with their phones."""
+
+import runpy
+from pathlib import Path
 
 import pytest
 
-from csan_hf.data.libreoffice_help import join_segments, prepare_help
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+HELP = runpy.run_path(str(SCRIPTS / "prepare_help.py"))
+SIGMORPHON = runpy.run_path(str(SCRIPTS / "prepare_sigmorphon.py"))
+prepare_help = HELP["prepare_help"]
+join_segments = HELP["join_segments"]
 
 
 def write_page(folder, name, paragraphs):
@@ -56,16 +63,14 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
         *files["test_pages.en"],
         "1 2",
     ]
-    with pytest.raises(ValueError, match="not of one corpus, from segment 2 on"):
+    with pytest.raises(ValueError, match="segments are not those of the page 'c'"):
         join_segments(["a", "b"], ["1", "2"], ["a", "c"])
-    for translations, pages in (
-        (["1", "2"], ["a"]),
-        (["1", "2", "3"], ["a", "b"]),
-        (["1", "2"], ["a", "b", ""]),
+    for translations, pages, message in (
+        (["1", "2"], ["a"], "segments of more than 1 pages"),
+        (["1", "2", "3"], ["a", "b"], "is longer"),
+        (["1", "2"], ["a", "b", ""], "not those of the page"),
     ):
-        with pytest.raises(
-            ValueError, match="not of one corpus"
-        ):  # a segment, a translation, a page too many
+        with pytest.raises(ValueError, match=message):
             join_segments(["a", "b"], translations, pages)
     trained = " ".join(files["train.de"] + files["validation.de"])
     assert not set(files["test_segments.de"][1].split()) & set(trained.split())
@@ -90,3 +95,39 @@ def test_a_folder_without_pages_is_named(tmp_path):
     with pytest.raises(ValueError, match="must be two endings"):
         prepare_help(tmp_path, tmp_path, tmp_path / "out", ("de", "de"))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_commands(tmp_path, capsys):
+    for number in range(9):
+        for folder in ("de", "en"):
+            write_page(tmp_path / folder, f"{number}.html", {"par_id1": f"{folder} {number} . ."})
+    output = tmp_path / "out"
+    folders = [str(tmp_path / "de"), str(tmp_path / "en"), str(output)]
+    assert HELP["main"](["corpus", *folders, "--page_words", "[3, 9]"]) == 0
+    assert "test_pages: 1 lines" in capsys.readouterr().out
+    files = [str(output / f"test_{name}") for name in ("segments.de", "segments.en", "pages.de")]
+    assert HELP["main"](["join", *files]) == 0
+    assert capsys.readouterr().out == (output / "test_pages.en").read_text()
+    (tmp_path / "one_train.tsv").write_text("ab\ta b\n")
+    (tmp_path / "one_dev.tsv").write_text("ab\ta b\n")
+    words = [str(tmp_path), str(tmp_path / "words"), "--languages", '["one"]']
+    assert SIGMORPHON["main"](words) == 0
+    assert "train.tsv: 1 words" in capsys.readouterr().out
+
+
+def test_words_of_several_languages(tmp_path):
+    dev = [f"{letter}\tx y" for letter in "abcdefg"]
+    words = {"one_train": ["ab\ta b"], "one_dev": dev}
+    words |= {"two_train": ["c\tz"], "two_dev": dev[:2], "two_test": ["d\tz"]}
+    for name, lines in words.items():
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines))
+    written = SIGMORPHON["prepare_multilingual"](tmp_path, tmp_path / "out", ["one", "two"])
+    assert written == {
+        **{"one_dev.tsv": 7, "two_dev.tsv": 2, "two_test.tsv": 1},
+        **{"train.tsv": 2, "validation.tsv": 3},
+    }
+    assert (tmp_path / "out/train.tsv").read_text() == "<one> a b\ta b\n<two> c\tz\n"
+    assert SIGMORPHON["word_symbols"]("vie", "ăn gì") == "<vie> a \u0306 n \u2581 g i \u0300"
+    assert (
+        tmp_path / "out/validation.tsv"
+    ).read_text() == "<one> a\tx y\n<one> f\tx y\n<two> a\tx y\n"

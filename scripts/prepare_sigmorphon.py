@@ -1,0 +1,77 @@
+#!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Corpus of one multilingual model: grapheme-to-phoneme conversion of SIGMORPHON 2021 (task 1).
+
+python scripts/prepare_sigmorphon.py PATH/TO/2021-task1/data/medium data/g2p_medium
+"""
+
+import sys
+import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonargparse
+
+from csan_hf.data.readers import read_table
+from csan_hf.text_files import write_lines
+from csan_hf_cli import script
+
+MEDIUM = ("arm_e", "bul", "dut", "fre", "geo", "hbs_latn", "hun", "jpn_hira", "kor", "vie_hanoi")
+SPACE = "\u2581"  # symbol of a space inside a word
+# Every fifth word of the dev sets chooses the checkpoint; all would take long
+VALIDATION_STEP = 5
+
+
+def word_symbols(language: str, word: str) -> str:
+    """The symbols of a word: its language, such as `<dut>`, then its letters in Unicode's NFD,
+    accents apart.
+    """
+    return " ".join([f"<{language}>", *unicodedata.normalize("NFD", word.replace(" ", SPACE))])
+
+
+def prepare_multilingual(
+    data_dir: Path, output: Path, languages: Sequence[str] = MEDIUM
+) -> dict[str, int]:
+    """Write the corpus of a multilingual model.
+
+    `train.tsv` has all languages, `validation.tsv` every fifth word of their dev sets;
+    `LANGUAGE_dev.tsv` and `LANGUAGE_test.tsv` are those of one language.
+
+    Args:
+        data_dir: folder of the task's files, LANGUAGE_train.tsv and so on, of which the tests may
+            be missing
+        output: folder to write to; created if missing
+        languages: names as in the file names
+
+    Returns:
+        File name -> words in it.
+    """
+    files: dict[str, list[str]] = defaultdict(list)
+    for language in languages:
+        files["train.tsv"] += read_words(data_dir, language, "train")
+        dev = read_words(data_dir, language, "dev")
+        files[f"{language}_dev.tsv"] = dev
+        files["validation.tsv"] += dev[::VALIDATION_STEP]
+        if (data_dir / f"{language}_test.tsv").is_file():
+            files[f"{language}_test.tsv"] = read_words(data_dir, language, "test")
+    for name, lines in files.items():
+        write_lines(output / name, lines)
+    return {name: len(lines) for name, lines in files.items()}
+
+
+def read_words(data_dir: Path, language: str, split: str) -> list[str]:
+    """Lines of symbols and phones."""
+    words, phones = read_table(data_dir / f"{language}_{split}.tsv", "0", "1")
+    symbols = [word_symbols(language, word) for word in words]
+    return [f"{word}\t{phone}" for word, phone in zip(symbols, phones, strict=True)]
+
+
+@script()
+def main(arguments: list[str]) -> None:
+    counts = jsonargparse.auto_cli(prepare_multilingual, args=arguments)
+    print(", ".join(f"{name}: {count} words" for name, count in counts.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
