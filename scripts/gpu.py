@@ -2,9 +2,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Checks, measures and trains on a GPU, in stages that can be chosen and bounded in time.
 
-    scripts/gpu_wheels.sh build/wheels        # what it needs beside torch, for a machine without network
+    scripts/gpu_wheels.sh build/wheels         # what it needs beside torch, without a network
     python scripts/gpu.py --device cuda --output gpu.json --data-dir PATH/TO/multi30k
-    python scripts/gpu.py --device cpu --tiny # a rehearsal: all of it in two minutes
+    python scripts/gpu.py --device cpu --tiny  # a rehearsal: all of it in two minutes
 
 Every stage prints a table as it goes; `--output` keeps all rows in one JSON file, to which further
 runs append. A measurement that fails is a row with its error."""
@@ -54,6 +54,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--seconds", type=float, help="bound of each stage (default: its own, 30 to 180)"
     )
+    parser.add_argument("--only", default="", help="pattern of models, for numerics and tokens")
     parser.add_argument("--tiny", action="store_true", help="small sizes, one round")
     parser.add_argument("--data-dir", type=Path, help="Multi30k, for the stage that trains")
     parser.add_argument("--output", type=Path, help="JSON file that the rows are appended to")
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> None:
     transformers_logging.set_verbosity_error()
     machine = describe(args.device)
     print("\n".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
-    setting = Setting(args.device, args.tiny, deadline=0.0, data_dir=args.data_dir)
+    setting = Setting(args.device, args.tiny, deadline=0.0, data_dir=args.data_dir, only=args.only)
     setting = dataclasses.replace(setting, rate=matrix_products(setting))
     for name in args.stages:
         stage, seconds = STAGES[name]

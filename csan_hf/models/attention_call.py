@@ -92,7 +92,7 @@ class KeyArea:
 
 def at_least_float32(values: Tensor) -> Tensor:
     """`values` in float32, or float64 where they are."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def count_from(start: int | Tensor, places: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from .attention_call import AttentionCall, Cells, at_least_float32
@@ -21,8 +22,12 @@ CHUNK_CELLS = 2**21
 """Cells of a chunk, over all sentences and heads: 8 megabytes of float32, about what a processor's
 cache holds.
 """
+GPU_CHUNK_CELLS = 2**28
+"""The same on a GPU, which smaller chunks leave idle: a gigabyte."""
 LEAST_CHUNK = 16
 """Queries of a chunk at least: fewer make matrix products inefficient."""
+# Without cuDNN's, which plans for 90 ms at every new shape (H200, torch 2.11)
+_GPU_KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def eager_attention(call: AttentionCall) -> Tensor:
@@ -78,7 +83,8 @@ def chunked_attention(call: AttentionCall) -> Tensor:
     attend = _attend_fused if fused_is_faster(call) else attend_by_products
     keys, values = _keys_and_values_of_area(call)
     batch, heads = call.query.shape[:2]
-    size = max(LEAST_CHUNK, CHUNK_CELLS // max(1, batch * heads * keys.shape[2]))
+    cells = GPU_CHUNK_CELLS if call.query.is_cuda else CHUNK_CELLS
+    size = max(LEAST_CHUNK, cells // max(1, batch * heads * keys.shape[2]))
     if call.query.shape[2] <= size:
         return attend(call, call.query, keys, values, _dense_masks(call))
 
@@ -162,7 +168,9 @@ def _attend_fused(
         if masks.hidden is not None:
             mask = mask.masked_fill(masks.hidden, float("-inf"))
     # Tensors without content have no autocast
-    with nullcontext() if query.is_meta else torch.autocast(query.device.type, enabled=False):
+    in_float = nullcontext() if query.is_meta else torch.autocast(query.device.type, enabled=False)
+    kernels = sdpa_kernel(_GPU_KERNELS) if query.is_cuda else nullcontext()
+    with in_float, kernels:
         output = F.scaled_dot_product_attention(
             query, keys, values, attn_mask=mask, dropout_p=call.dropout_p, scale=call.scale
         )

@@ -18,6 +18,10 @@ from .attention_call import AttentionCall, Cells
 
 BLOCK = 128
 """Queries and keys of a block of the kernel."""
+_MOST_KERNELS = 64
+"""Compiled in one process: one for each kind of area, terms, precision and pass; torch's limit of 8
+is soon met.
+"""
 
 
 def flex_local_attention(call: AttentionCall) -> Tensor:
@@ -32,12 +36,27 @@ def flex_local_attention(call: AttentionCall) -> Tensor:
     )
 
 
-@functools.cache
 def _kernel(device_type: str) -> Callable[..., Tensor]:
-    # Uncompiled, FlexAttention writes out all energies; a CPU may have no compiler
-    kernel: Callable[..., Any] = flex_attention
-    if device_type != "cpu":
-        kernel = torch.compile(flex_attention, dynamic=True)
+    if device_type == "cpu" or torch.compiler.is_compiling():
+        return flex_attention  # a CPU may have no compiler
+    return compiled_kernel()
+
+
+@functools.cache
+def compiled_kernel(backend: str = "inductor") -> Callable[..., Tensor]:
+    """FlexAttention compiled by a backend of `torch.compile`; an error where it cannot be, as
+    uncompiled it writes out all energies.
+    """
+    compiled: Callable[..., Any] = torch.compile(
+        flex_attention, dynamic=True, fullgraph=True, backend=backend
+    )
+    # As tensors, which floats become where they may change, numbers of a term cannot be traced
+    settings = {"recompile_limit": _MOST_KERNELS, "specialize_float": True}
+
+    def kernel(*args: Any, **kwargs: Any) -> Tensor:
+        with torch._dynamo.config.patch(**settings):
+            return compiled(*args, **kwargs)
+
     return kernel
 
 
@@ -100,16 +119,35 @@ def _start_of(b: Tensor, start: int | Tensor) -> int | Tensor:
     return start[b] if isinstance(start, Tensor) and start.dim() == 1 else start
 
 
+def _split_place(call: AttentionCall) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """The neighbour of a place, place // slot, and the key, place % slot.
+
+    By comparisons, as kernels divide slowly."""
+    slot = _slot(call)
+    heads = call.area.head_area
+
+    def split(place: Tensor) -> tuple[Tensor, Tensor]:
+        neighbour = torch.zeros_like(place)
+        for number in range(1, heads):
+            neighbour = neighbour + (place >= number * slot)
+        return neighbour, place - slot * neighbour
+
+    return split
+
+
 def _cell_at(call: AttentionCall) -> Callable[..., _OneCell]:
     """The cell of (b, h, i, place); keeps none of the call's tensors but the first positions."""
     query_start = call.query_start
     key_start = call.key_start
     keys = call.key.shape[2]
     offset = keys - call.query.shape[2]
-    slot = _slot(call)
+    split = _split_place(call)
+    has_area = call.area.head_area > 1
 
     def cell(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> _OneCell:
-        j = (place % slot).clamp(max=keys - 1)  # places beyond the keys are masked
+        j = place
+        if has_area:
+            j = split(place)[1].clamp(max=keys - 1)  # places beyond the keys are masked
         return _OneCell(query_start, key_start, offset, (b, h, i, j))
 
     return cell
@@ -120,17 +158,21 @@ def _visibility(call: AttentionCall) -> Callable[..., Tensor]:
     terms = call.visibility_terms
     padding = call.key_padding_mask
     keys = call.key.shape[2]
-    slot = _slot(call)
     cell_at = _cell_at(call)
+    split = _split_place(call)
+    has_area = area.head_area > 1
     heads = area.visible_heads(call.query.shape[1], call.query.device)
 
     def visible(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> Tensor:
         cell = cell_at(b, h, i, place)
-        sees = area.within_window(cell.distance) & (place % slot < keys)
+        sees = area.within_window(cell.distance)
+        neighbour, key = split(place)
+        if has_area:
+            sees = sees & (key < keys)
         for term in terms:
             sees = sees & term.visible(cell)
         if heads is not None:
-            sees = sees & heads[h, place // slot]
+            sees = sees & heads[h, neighbour]
         if padding is not None:
             sees = sees & padding[b, cell.index[3]]
         return sees
@@ -164,6 +206,7 @@ def flex_block_mask(call: AttentionCall) -> BlockMask:
         *_ordered(some & ~whole),
         *_ordered(whole),
         BLOCK_SIZE=BLOCK,
+        compute_q_blocks=torch.is_grad_enabled(),  # of the backward pass
         mask_mod=_visibility(call),
         seq_lengths=(call.query.shape[2], _slot(call) * call.area.head_area),
     )

@@ -18,6 +18,7 @@ from transformers.cache_utils import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
     EncoderDecoderCache,
+    StaticLayer,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -339,12 +340,10 @@ class CsanAttention(nn.Module):
             return sums
         kept: Any = getattr(cache, "self_attention_cache", cache)
         index = self.config.decoder_layers + self.sums_below
+        if kept.is_compileable:
+            return _sums_in_static_cache(kept, index, values)
         if index < len(kept.layers) and kept.layers[index].get_seq_length() > 0:
             sums = sums + kept.layers[index].keys[:, :, -1:, 0]
-        elif kept.is_compileable:
-            raise ValueError(
-                "A static cache has no place for the sums of `cross_locality`: take a dynamic one."
-            )
         elif index == len(kept.layers) and kept.layer_class_to_replicate is None:
             kept.layers.append(DynamicSlidingWindowLayer(2))
         kept.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
@@ -408,6 +407,18 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
     if count == max(held, end):
         return weights
     return F.pad(weights, (end - count, max(held - end, 0)))
+
+
+def _sums_in_static_cache(cache: Any, index: int, values: Tensor) -> Tensor:
+    """Sums over each query and all before it, [B, H, I]; a static cache keeps the summands, as they
+    have fixed places.
+    """
+    if index == len(cache.layers):
+        cache.layers.append(StaticLayer(cache.layers[0].max_cache_len))
+    summands, _ = cache.update(values.unsqueeze(-1), values.unsqueeze(-1), index)
+    queries = torch.arange(-values.shape[-1], 0, device=values.device)
+    places = queries + cache.layers[index].get_seq_length()
+    return summands.squeeze(-1).cumsum(dim=-1).index_select(-1, places)
 
 
 def _keeps_a_sum(locality: LayerLocality | None) -> bool:

@@ -94,11 +94,14 @@ class DenseBias(Term):
 
     bias: Tensor
 
+    def __post_init__(self) -> None:
+        # FlexAttention's masks take no tensor that wants a gradient
+        self.hidden = torch.isneginf(self.bias.detach())
+
     def visible(self, cells: Cells) -> Tensor:
         """Whether the pair's entry is above -inf, so that a row of them gives zeros and not NaN."""
-        return ~torch.isneginf(cells.of_pair(self.bias.detach()))
+        return ~cells.of_pair(self.hidden)
 
     def energy(self, cells: Cells) -> Tensor:
         """The pair's entry; finite where the pair is hidden anyway."""
-        entries = cells.of_pair(self.bias)
-        return entries.masked_fill(torch.isneginf(entries), 0.0)
+        return cells.of_pair(self.bias).masked_fill(cells.of_pair(self.hidden), 0.0)

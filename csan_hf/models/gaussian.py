@@ -35,13 +35,18 @@ class GaussianTerm(Term):
     center: Tensor
     width: Tensor
 
+    def __post_init__(self) -> None:
+        # FlexAttention's masks take no tensor that wants a gradient
+        self.fixed_center = at_least_float32(self.center.detach())
+        self.fixed_width = at_least_float32(self.width.detach())
+
     def energy(self, cells: Cells) -> Tensor:
         """G, float32 or better."""
-        center, width = cells.of_query(self.center), cells.of_query(self.width)
-        width = at_least_float32(width)
+        center = at_least_float32(cells.of_query(self.center))
+        width = at_least_float32(cells.of_query(self.width))
         # Not clamp, which from torch 2.15 on has no gradient where a width is the floor
         sigma = width.masked_fill(width < MINIMUM_WINDOW, MINIMUM_WINDOW) / 2
-        return -0.5 * ((cells.key_position - at_least_float32(center)) / sigma) ** 2
+        return -0.5 * ((cells.key_position - center) / sigma) ** 2
 
 
 @dataclass
@@ -52,8 +57,8 @@ class CutOffGaussianTerm(GaussianTerm):
         """Whether the key lies within the window; the centre gets its gradient from the energies
         alone.
         """
-        center, width = cells.of_query(self.center.detach()), cells.of_query(self.width)
-        return (cells.key_position - at_least_float32(center)).abs() <= at_least_float32(width)
+        center = cells.of_query(self.fixed_center)
+        return (cells.key_position - center).abs() <= cells.of_query(self.fixed_width)
 
 
 def raise_to_floor(width: Tensor) -> Tensor:

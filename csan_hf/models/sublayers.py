@@ -85,11 +85,12 @@ class BlockDirection(nn.Module):
         visible = self._side(summaries.shape[1], tokens.device) & has_tokens
         context = self.inter(summaries, visible)  # [B, R, w]
         gate = torch.sigmoid(self.gate["context"](context) + self.gate["local"](summaries))
-        context = torch.lerp(summaries, context, gate)
+        context = summaries + gate * (context - summaries)
         context = context.unsqueeze(2).expand_as(tokens)  # [B, R, r, w]
         features = torch.cat([tokens, attended, context], dim=-1)
         gate = torch.sigmoid(self.fusion["gate"](features))
-        return torch.lerp(tokens, F.elu(self.fusion["candidate"](features)), gate)
+        candidate = F.elu(self.fusion["candidate"](features))
+        return tokens + gate * (candidate - tokens)  # torch.lerp refuses autocast's mixed types
 
     def _side(self, length: int, device: torch.device) -> Tensor:
         """Which of `length` states each sees, [length, length]; never itself."""

@@ -27,8 +27,7 @@ LOOPS: dict[str, dict[str, Any]] = {
 def searches(setting: Setting) -> Iterator[Row]:
     """Rows: tokens a second in bf16, every translation as long as its source."""
     counts = (2,) if setting.tiny else (1, 64, 512)
-    models = {name: None for name in ("Marian", "off", "csan_2d", "long", "RNNsearch", "ConvS2S")}
-    for name in models:
+    for name in ("Marian", "off", "csan_2d", "long", "RNNsearch", "ConvS2S"):
         model = _build(name, setting).to(torch.float32 if setting.tiny else torch.bfloat16).eval()
         for loop, options in LOOPS.items():
             if loop == "csan_hf" and name == "Marian":
@@ -41,13 +40,8 @@ def searches(setting: Setting) -> Iterator[Row]:
                         continue
                     if setting.is_over:
                         return
-                    names: dict[str, str | float] = {
-                        "model": name,
-                        "loop": loop,
-                        "sentences": count,
-                        "beams": beams,
-                    }
-                    yield row_of(names, lambda: _search(model, count, beams, options, setting))
+                    names: Row = {"model": name, "loop": loop, "sentences": count, "beams": beams}
+                    yield row_of(names, _search, model, count, beams, options, setting)
         torch.compiler.reset()
 
 
@@ -71,9 +65,7 @@ def _build(name: str, setting: Setting) -> Any:
     return ConvS2SForConditionalGeneration(convolutional).to(setting.device)
 
 
-def _search(
-    model: Any, count: int, beams: int, options: dict[str, Any], setting: Setting
-) -> dict[str, object]:
+def _search(model: Any, count: int, beams: int, options: dict[str, Any], setting: Setting) -> Row:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(2, model.config.vocab_size, (count, SENTENCE), generator=generator)
     ids = ids.to(setting.device)

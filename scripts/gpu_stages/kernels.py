@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from csan_hf.models.attention_call import AttentionCall, KeyArea, Term
+from csan_hf.models.attention_call import AttentionCall, KeyArea, SharedMasks, Term
 from csan_hf.models.backends import cannot_run, run
 from csan_hf.models.distances import DirectionTerm, RelativeBiasTerm
 from csan_hf.models.functional import DenseBias
-from csan_hf.models.gaussian import GaussianTerm
+from csan_hf.models.gaussian import CutOffGaussianTerm, GaussianTerm
 
 from .setting import Row, Setting, milliseconds, relative_error, row_of
 
@@ -28,95 +28,136 @@ WIDTH = 64
 
 # --- how a kernel's gradients are rounded
 
+MASK_SHAPES = ("none", "[I, J]", "[B, 1, I, J]", "[B, H, I, J]")
+"""Of a window of 11: without padding, with padding, and repeated for every head."""
+
 
 def gradients(setting: Setting) -> Iterator[Row]:
-    """Rows: relative errors of a bf16 attention's output and gradients, for a window of 11 and for
-    none, by every kernel of torch and every backend.
+    """Rows: relative errors of a bf16 attention's output and gradients beside float64, by every
+    kernel of torch and every backend.
 
-    The keys have a common part of size `offset` beside a random one of size 1, as those of a layer
-    with biases have; a softmax does not see it, but its rounded gradients do.
+    The keys have a part in common beside a random one, as those of a layer with biases have: a
+    softmax does not see it, but its rounded gradients do.
     """
     kernels = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
     if setting.device == "cuda":
         kernels["efficient"] = SDPBackend.EFFICIENT_ATTENTION
         kernels["cudnn"] = SDPBackend.CUDNN_ATTENTION
-    masks = ("none", "boolean", "-inf", "lowest number")
-    for window, offset in itertools.product((None, 11), (0.0, 2.0)):
-        inputs = _inputs(offset, setting)
-        expected = _with_gradients(_exactly(window), [part.double() for part in inputs])
+    for shape, length in itertools.product(MASK_SHAPES, (48, 64)):
+        inputs = _inputs(length, setting)
+        mask = _mask(shape, inputs[0])
+        expected = _with_gradients(_exactly(mask), [part.double() for part in inputs])
         attends: dict[str, Attend] = {}
-        for (name, kernel), mask in itertools.product(kernels.items(), masks):
-            if (mask == "none") == (window is None) and not (mask != "none" and name == "flash"):
-                attends[f"{name}, mask {mask}"] = _by_kernel(kernel, mask, window)
-        for name in ("eager", "sdpa") if window is None else ("eager", "sdpa", "blocked"):
-            attends[f"csan_hf {name}"] = _by_backend(name, window)
+        for name, kernel in kernels.items():
+            if mask is None:
+                attends[name] = _by_kernel(kernel, None)
+            elif name != "flash":
+                for form in ("boolean", "-inf", "lowest number"):
+                    attends[f"{name}, {form}"] = _by_kernel(kernel, _in_form(mask, form))
+        padding = None if mask is None or mask.dim() == 2 else _real(inputs[0])
+        for name in ("eager", "sdpa") if mask is None else ("eager", "sdpa", "blocked"):
+            window = None if mask is None else 11
+            attends[f"csan_hf {name}"] = _by_backend(name, window, padding=padding)
         for name, attend in attends.items():
             if setting.is_over:
                 return
-            names = {"window": str(window), "offset": offset, "kernel": name}
-            yield row_of(names, lambda: _errors(_with_gradients(attend, inputs), expected))
+            names: Row = {"mask": shape, "tokens": length, "kernel": name}
+            yield row_of(names, _errors, attend, inputs, expected)
 
 
-def _inputs(offset: float, setting: Setting) -> list[Tensor]:
+def _inputs(length: int, setting: Setting) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    length = 24 if setting.tiny else 64
-    parts = [torch.randn(8, HEADS, length, WIDTH, generator=generator) for _ in range(3)]
-    parts[1] = parts[1] + offset * torch.randn(1, HEADS, 1, WIDTH, generator=generator)
-    return [part.to(setting.device, torch.bfloat16) for part in parts]
+    parts = [torch.randn(4, length, HEADS, WIDTH, generator=generator) for _ in range(3)]
+    parts[1] = parts[1] + 2 * torch.randn(1, 1, HEADS, WIDTH, generator=generator)
+    # As the projections give them: [B, T, H, D], heads and positions changed over
+    return [part.to(setting.device, torch.bfloat16).transpose(1, 2) for part in parts]
+
+
+def _real(query: Tensor) -> Tensor:
+    """Which tokens are real, [B, T]: the sentences have 100, 90, 60 and 40 % of the longest."""
+    length = query.shape[2]
+    lengths = torch.tensor([1.0, 0.9, 0.6, 0.4], device=query.device) * length
+    return torch.arange(length, device=query.device) < lengths[:, None]
+
+
+def _mask(shape: str, query: Tensor) -> Tensor | None:
+    """True = visible; a query that sees no key sees all, and its output is not looked at."""
+    if shape == "none":
+        return None
+    places = torch.arange(query.shape[2], device=query.device)
+    visible = (places[:, None] - places).abs() <= 5
+    if shape == "[I, J]":
+        return visible
+    visible = visible & _real(query)[:, None, None, :]
+    visible = visible | ~visible.any(dim=-1, keepdim=True)
+    heads = HEADS if "H" in shape else 1
+    return visible.repeat(1, heads, 1, 1)
+
+
+def _in_form(mask: Tensor, form: str) -> Tensor:
+    if form == "boolean":
+        return mask
+    hidden = float("-inf") if form == "-inf" else torch.finfo(torch.bfloat16).min
+    return torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, hidden)
 
 
 def _with_gradients(attend: Attend, inputs: list[Tensor]) -> list[Tensor]:
-    """The output, and the gradients of query, key and value."""
+    """The output, and the gradients of query, key and value, from real queries alone."""
     leaves = [part.detach().requires_grad_() for part in inputs]
-    output = attend(*leaves)
+    real = _real(inputs[0])[:, None, :, None]
+    output = attend(*leaves).masked_fill(~real, 0.0)
     generator = torch.Generator().manual_seed(1)
     grad = torch.randn(output.shape, generator=generator).to(torch.bfloat16)
     return [output, *torch.autograd.grad(output, leaves, grad.to(output))]
 
 
-def _errors(results: list[Tensor], expected: list[Tensor]) -> Row:
+def _errors(attend: Attend, inputs: list[Tensor], expected: list[Tensor]) -> Row:
+    results = _with_gradients(attend, inputs)
     names = ("output", "query", "key", "value")
     return {
-        name: relative_error(result, exact.cpu())
+        name: relative_error(result, exact.detach().cpu())
         for name, result, exact in zip(names, results, expected, strict=True)
     }
 
 
-def _visible(query: Tensor, window: int | None) -> Tensor | None:
-    if window is None:
-        return None
-    places = torch.arange(query.shape[2], device=query.device)
-    return (places[:, None] - places).abs() <= window // 2
-
-
-def _exactly(window: int | None) -> Attend:
+def _exactly(mask: Tensor | None) -> Attend:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         energies = query @ key.transpose(-1, -2) * WIDTH**-0.5
-        visible = _visible(query, window)
-        if visible is not None:
-            energies = energies.masked_fill(~visible, float("-inf"))
+        if mask is not None:
+            energies = energies.masked_fill(~mask, float("-inf"))
         return energies.softmax(dim=-1) @ value
 
     return attend
 
 
-def _by_kernel(kernel: SDPBackend, mask_form: str, window: int | None) -> Attend:
+def _by_kernel(kernel: SDPBackend, mask: Tensor | None) -> Attend:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        mask = _visible(query, window)
-        if mask is not None and mask_form != "boolean":
-            lowest = torch.finfo(query.dtype).min
-            hidden = float("-inf") if mask_form == "-inf" else lowest
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, hidden)
         with sdpa_kernel(kernel):
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     return attend
 
 
-def _by_backend(backend: str, window: int | None, head_area: int = 1) -> Attend:
+def _by_backend(
+    backend: str,
+    window: int | None,
+    head_area: int = 1,
+    *,
+    padding: Tensor | None = None,
+    shared: SharedMasks | None = None,
+) -> Attend:
+    """A backend; `shared` keeps the masks of the call before, as layers of a model do."""
+
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        area = KeyArea(window, head_area)
-        call = AttentionCall(query, key, value, area, scale=WIDTH**-0.5)
+        call = AttentionCall(
+            query,
+            key,
+            value,
+            KeyArea(window, head_area),
+            scale=WIDTH**-0.5,
+            key_padding_mask=padding,
+            shared=shared or SharedMasks(),
+        )
         if reason := cannot_run(call, backend):
             raise ValueError(reason)
         return run(call, backend)
@@ -147,6 +188,7 @@ FLEX_CASES = {
     "all positions, padding": FlexCase(padding=True),
     "Gaussian": FlexCase(padding=True, terms="gaussian"),
     "Gaussian, window": FlexCase(window=65, terms="gaussian"),
+    "Gaussian, cut off": FlexCase(padding=True, terms="cut_off"),
     "bias of every pair": FlexCase(terms="bias"),
     "directions": FlexCase(padding=True, terms="directions"),
     "relative bias": FlexCase(window=65, terms="relative_bias"),
@@ -160,16 +202,22 @@ def flex(setting: Setting) -> Iterator[Row]:
     dtypes = {"float32": torch.float32, "bf16": torch.bfloat16}
     for name, case in FLEX_CASES.items():
         for dtype_name, dtype in dtypes.items():
-            if setting.is_over or (setting.device == "cpu" and dtype != torch.float32):
+            if setting.is_over:
                 return
-            names = {"case": name, "precision": dtype_name}
-            yield row_of(names, lambda: _flex_errors(case, dtype, setting))
+            if setting.device == "cpu" and dtype != torch.float32:
+                continue
+            names: Row = {"case": name, "precision": dtype_name}
+            yield row_of(names, _flex_errors, case, dtype, setting)
 
 
 def _flex_errors(case: FlexCase, dtype: torch.dtype, setting: Setting) -> Row:
     has_backward = setting.device != "cpu"
-    call, leaves = _flex_call(case, setting.device, dtype, has_backward)
-    exact, exact_leaves = _flex_call(case, "cpu", torch.float64, has_backward)
+    call, leaves = _flex_call(
+        case, setting.device, dtype, rounded=dtype, with_backward=has_backward
+    )
+    exact, exact_leaves = _flex_call(
+        case, "cpu", torch.float64, rounded=dtype, with_backward=has_backward
+    )
     outputs: dict[str, list[Tensor]] = {}
 
     def attend() -> None:
@@ -197,7 +245,12 @@ def _flex_errors(case: FlexCase, dtype: torch.dtype, setting: Setting) -> Row:
 
 
 def _flex_call(
-    case: FlexCase, device: str, dtype: torch.dtype, with_backward: bool
+    case: FlexCase,
+    device: str,
+    dtype: torch.dtype,
+    *,
+    rounded: torch.dtype,
+    with_backward: bool,
 ) -> tuple[AttentionCall, list[Tensor]]:
     """The call, and the tensors that gradients are taken of."""
     generator = torch.Generator().manual_seed(0)
@@ -205,16 +258,19 @@ def _flex_call(
 
     def leaf(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
         tensor = torch.rand(shape, generator=generator) * scale + shift
-        tensor = tensor.to(device, dtype).requires_grad_(with_backward)
+        # Rounded as the kernel's input is, also where the computation is exact
+        tensor = tensor.to(rounded).to(device, dtype).requires_grad_(with_backward)
         leaves.append(tensor)
         return tensor
 
     leaves: list[Tensor] = []
     query, key, value = (leaf(batch, heads, length, width, scale=2, shift=-1) for _ in range(3))
     terms: list[Term] = []
-    if case.terms == "gaussian":
+    if case.terms in ("gaussian", "cut_off"):
         center = leaf(batch, heads, length, scale=length)
-        terms.append(GaussianTerm(center, leaf(batch, heads, length, scale=length, shift=4)))
+        window = leaf(batch, heads, length, scale=length, shift=4)
+        term = GaussianTerm if case.terms == "gaussian" else CutOffGaussianTerm
+        terms.append(term(center, window))
     elif case.terms == "bias":
         terms.append(DenseBias(leaf(batch, heads, length, length)))
     elif case.terms == "directions":
@@ -248,15 +304,15 @@ def attention(setting: Setting) -> Iterator[Row]:
         "FlashAttention, all pairs": F.scaled_dot_product_attention,
         "FlexAttention alone, window": _flex_window(length, window, setting),
     }
-    for head_area in (1, 3):
-        for backend in ("flex_attention", "blocked", "chunked"):
-            name = f"csan_hf {backend}, {head_area} head{'s' if head_area > 1 else ''}"
-            attends[name] = _by_backend(backend, window, head_area)
+    for head_area, backend in itertools.product((1, 3), ("flex_attention", "blocked")):
+        name = f"csan_hf {backend}, heads {head_area}"
+        attends[f"{name}, with its mask"] = _by_backend(backend, window, head_area)
+        attends[name] = _by_backend(backend, window, head_area, shared=SharedMasks())
     for name, attend in attends.items():
         if setting.is_over:
             return
-        names: dict[str, str | float] = {"tokens": length, "window": window, "attention": name}
-        yield row_of(names, lambda: _attention_times(attend, inputs, setting))
+        names: Row = {"tokens": length, "window": window, "attention": name}
+        yield row_of(names, _attention_times, attend, inputs, setting)
 
 
 def _attention_times(attend: Attend, inputs: list[Tensor], setting: Setting) -> Row:
@@ -296,12 +352,13 @@ def _flex_window(length: int, window: int, setting: Setting) -> Attend:
     return lambda query, key, value: compiled(query, key, value, block_mask=mask)
 
 
+COLUMNS = ("eager", "sdpa", "blocked", "flex_attention", "chunked")
+
+
 def backends(setting: Setting) -> Iterator[Row]:
     """Rows: milliseconds of every backend for about 16,384 tokens in bf16; see `backend_grid`."""
-    dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16
     tokens = 64 if setting.tiny else 16384
     lengths = (16, 32) if setting.tiny else (32, 128, 512, 2048, 8192)
-    columns = ("eager", "sdpa", "blocked", "flex_attention", "chunked")
     cases = itertools.product((11, 129, None), (1, 3), ("none", "gaussian"), (False, True))
     for window, area, terms, backward in cases:
         slow: set[str] = set()
@@ -311,21 +368,22 @@ def backends(setting: Setting) -> Iterator[Row]:
             if window is None and length > 2048:
                 continue
             case = backend_grid.Row(length, window, area, terms, backward)
-            names: dict[str, str | float] = {
+            names: Row = {
                 "length": length,
                 "window": str(window),
                 "heads": area,
                 "terms": terms,
                 "pass": "both" if backward else "forward",
             }
+            yield row_of(names, _backend_times, case, tokens, slow, setting)
 
-            def measure() -> Row:
-                chosen, seconds = backend_grid.measure(
-                    case, setting.device, dtype, 1 if setting.tiny else 3, slow, tokens=tokens
-                )
-                best = min(seconds.values())
-                slow.update(name for name, time in seconds.items() if time > 3 * best)
-                times = {name: 1e3 * seconds[name] if name in seconds else None for name in columns}
-                return {**times, "chosen": chosen, "chosen / best": seconds[chosen] / best}
 
-            yield row_of(names, measure)
+def _backend_times(case: backend_grid.Row, tokens: int, slow: set[str], setting: Setting) -> Row:
+    """Milliseconds by backend; adds those that took three times the least to `slow`."""
+    dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16
+    rounds = 1 if setting.tiny else 3
+    chosen, seconds = backend_grid.measure(case, setting.device, dtype, rounds, slow, tokens=tokens)
+    best = min(seconds.values())
+    slow.update(name for name, time in seconds.items() if time > 3 * best)
+    row: Row = {name: 1e3 * seconds[name] if name in seconds else None for name in COLUMNS}
+    return {**row, "chosen": chosen, "chosen / best": seconds[chosen] / best}

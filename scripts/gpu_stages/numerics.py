@@ -4,6 +4,7 @@ gradients, translations.
 """
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -119,9 +120,7 @@ def all_models() -> Iterator[tuple[str, Any]]:
         config = PervasiveAttentionConfig(**TOKENS, **grid, **fields)
         yield f"Pervasive Attention {name}", PervasiveAttentionForConditionalGeneration(config)
     torch.manual_seed(0)
-    recurrent = RnnSearchConfig(
-        **TOKENS, source_embed_dim=64, target_embed_dim=64, hidden_size=128
-    )
+    recurrent = RnnSearchConfig(**TOKENS, source_embed_dim=64, target_embed_dim=64, hidden_size=128)
     yield "RNNsearch", RnnSearchForConditionalGeneration(recurrent)
     convolutional = ConvS2SConfig(
         **TOKENS, embed_dim=64, hidden_size=64, encoder_layers=3, decoder_layers=3
@@ -155,12 +154,13 @@ def results(
         output = model(**batch)
     (output.loss.float() * scale).backward()
     gradients = [
-        parameter.grad.double().flatten().cpu() / scale
+        parameter.grad.flatten().double()
         for _, parameter in sorted(model.named_parameters())
         if parameter.grad is not None
     ]
     model.zero_grad(set_to_none=True)
-    return output.logits[batch["labels"] != -100].double().cpu(), torch.cat(gradients)
+    logits = output.logits[batch["labels"] != -100]
+    return logits.double().cpu(), torch.cat(gradients).cpu() / scale
 
 
 def expected_results(model: Any) -> tuple[Tensor, Tensor]:
@@ -177,6 +177,8 @@ def models(setting: Setting) -> Iterator[Row]:
     """Rows: relative errors of logits and gradients."""
     torch.backends.cudnn.allow_tf32 = False
     for name, model in all_models():
+        if not re.search(setting.only, name):
+            continue
         model.train()
         expected = expected_results(model)
         backends = LOCAL_BACKENDS if model.config.model_type == "csan" else ("-",)
@@ -184,8 +186,8 @@ def models(setting: Setting) -> Iterator[Row]:
             for precision in ["float32"] if setting.tiny else PRECISIONS:
                 if setting.is_over:
                     return
-                names = {"model": name, "backend": backend, "precision": precision}
-                yield row_of(names, lambda: _errors(model, backend, precision, expected, setting))
+                names: Row = {"model": name, "backend": backend, "precision": precision}
+                yield row_of(names, _errors, model, backend, precision, expected, setting)
 
 
 def _errors(
@@ -225,6 +227,8 @@ def tokens(setting: Setting) -> Iterator[Row]:
         "beam 4": {"num_beams": 4},
     }
     for name, model in all_models():
+        if not re.search(setting.only, name):
+            continue
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.data.mul_(3.0)  # so that tokens differ
@@ -235,11 +239,11 @@ def tokens(setting: Setting) -> Iterator[Row]:
         for label, options in searches.items():
             if setting.is_over:
                 return
-            row |= row_of({}, lambda: {label: _equal(exact, moved, options, setting)})
+            row |= row_of({}, _equal, label, exact, moved, options, setting)
         yield row
 
 
-def _equal(exact: Any, moved: Any, options: dict[str, Any], setting: Setting) -> float:
+def _equal(label: str, exact: Any, moved: Any, options: dict[str, Any], setting: Setting) -> Row:
     """Share of sentences with the same tokens."""
     cpu, device = (
         {name: make_batch(place)[name] for name in ("input_ids", "attention_mask")}
@@ -249,4 +253,4 @@ def _equal(exact: Any, moved: Any, options: dict[str, Any], setting: Setting) ->
     options = {**options, "max_new_tokens": length, "min_new_tokens": length}
     expected = exact.generate(**cpu, **options)
     translated = moved.generate(**device, **options).cpu()
-    return (expected == translated).all(dim=-1).double().mean().item()
+    return {label: (expected == translated).all(dim=-1).double().mean().item()}

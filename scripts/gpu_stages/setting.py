@@ -3,7 +3,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ class Setting:
         deadline: Time of `time.monotonic` after which a stage begins nothing new.
         data_dir: Folder of Multi30k, for the stage that trains.
         rate: Measured bf16 matrix products, operations per second.
+        only: Pattern that the names of models must match, in the stages of numerics.
     """
 
     device: str
@@ -32,6 +33,7 @@ class Setting:
     deadline: float
     data_dir: Path | None = None
     rate: float = float("nan")
+    only: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -61,12 +63,12 @@ def peak_gib(step: Step, setting: Setting) -> float | None:
     return torch.cuda.max_memory_allocated() / 2**30
 
 
-def row_of(names: Mapping[str, str | float], measure: Callable[[], Mapping[str, object]]) -> Row:
-    """The names and what `measure` returns, or the first line of its error: one failure does not
-    end a stage.
+def row_of(names: Row, measure: Callable[..., Row], *args: object) -> Row:
+    """The names and what `measure(*args)` returns, or the first line of its error: one failure does
+    not end a stage.
     """
     try:
-        return {**names, **measure()}  # type: ignore[dict-item]
+        return {**names, **measure(*args)}
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return {**names, "error": f"{type(error).__name__}: {lines[0][:160]}"}

@@ -2,12 +2,12 @@
 """Training steps, encoders of long texts and Pervasive Attention, each beside its anchor."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import benchmark_pervasive_attention as straightforward
 import torch
-from measuring import Step
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LEDConfig, LongT5Config, LongT5EncoderModel, MarianConfig, MarianMTModel
@@ -66,20 +66,17 @@ def csan(name: str, setting: Setting, **fields: Any) -> Any:
 
 
 def training_steps(setting: Setting) -> Iterator[Row]:
-    """Rows: forward, backward and fused AdamW in bf16 autocast; source and target tokens a second."""
+    """Rows: forward, backward and fused AdamW in bf16 autocast; tokens of source and target."""
     bounds = (256,) if setting.tiny else (8192, 25000)
-    for tokens in bounds:
-        for name in ("Marian", *SYSTEMS):
-            for is_compiled in (False, True):
-                compiles = name in ("Marian", "off", "csan_2d") and tokens == bounds[0]
-                if is_compiled and (setting.tiny or not compiles):
-                    continue
-                if setting.is_over:
-                    return
-                label = f"{name}, compiled" if is_compiled else name
-                names: dict[str, str | float] = {"tokens": tokens, "model": label}
-                yield row_of(names, lambda: _training(name, tokens, is_compiled, setting))
-                torch.compiler.reset()
+    cases = list(itertools.product(bounds, ("Marian", *SYSTEMS), (False,)))
+    if not setting.tiny:
+        cases += itertools.product(bounds[:1], ("Marian", "off", "csan_2d"), (True,))
+    for tokens, name, is_compiled in cases:
+        if setting.is_over:
+            return
+        names: Row = {"tokens": tokens, "model": f"{name}, compiled" if is_compiled else name}
+        yield row_of(names, _training, name, tokens, is_compiled, setting)
+        torch.compiler.reset()
 
 
 def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Row:
@@ -129,18 +126,14 @@ def encoders(setting: Setting) -> Iterator[Row]:
     autocast, forward and with backward.
     """
     lengths = (128,) if setting.tiny else (4096, 16384, 65536)
-    windows = (17,) if setting.tiny else (65, 129, 513)
-    for length in lengths:
-        for window in windows:
-            for name in _encoder_names(length, window == windows[-1]):
+    windows = (17,) if setting.tiny else (513, 65, 129)
+    for window in windows:
+        for length in lengths:
+            for name in _encoder_names(length, window == windows[0]):
                 if setting.is_over:
                     return
-                names: dict[str, str | float] = {
-                    "tokens": length,
-                    "window": window,
-                    "encoder": name,
-                }
-                yield row_of(names, lambda: _encoding(name, length, window, setting))
+                names: Row = {"tokens": length, "window": window, "encoder": name}
+                yield row_of(names, _encoding, name, length, window, setting)
 
 
 def _encoder_names(length: int, with_full: bool) -> list[str]:
@@ -219,29 +212,19 @@ def pervasive(setting: Setting) -> Iterator[Row]:
     """Rows: training steps of Pervasive Attention (L 24, g 32, k 5), dense beside the
     straightforward network, and residual; the floor is the time of its products at the card's rate.
     """
-    names = {"num_layers": 24, "growth_rate": 32, "kernel_size": 5}
+    sizes = {"num_layers": 24, "growth_rate": 32, "kernel_size": 5}
     if setting.tiny:
-        names |= {"num_layers": 2, "growth_rate": 4, "kernel_size": 3}
-    args = argparse.Namespace(device=setting.device, **names)
-    for name in ("straightforward", "dense", "residual"):
-        for precision in ("float32", "bf16"):
-            for channels_last in (False, True) if name == "straightforward" else (False,):
-                if setting.is_over:
-                    return
-                label = f"{name}, channels last" if channels_last else name
-                row_names = {"network": label, "precision": precision}
-                yield row_of(
-                    row_names, lambda: _grid(name, precision, channels_last, args, setting)
-                )
+        sizes |= {"num_layers": 2, "growth_rate": 4, "kernel_size": 3}
+    args = argparse.Namespace(device=setting.device, **sizes)
+    networks = ("straightforward", "straightforward, channels last", "dense", "residual")
+    for name, precision in itertools.product(networks, ("float32", "bf16")):
+        if setting.is_over:
+            return
+        names: Row = {"network": name, "precision": precision}
+        yield row_of(names, _grid, name, precision, args, setting)
 
 
-def _grid(
-    name: str,
-    precision: str,
-    channels_last: bool,
-    args: argparse.Namespace,
-    setting: Setting,
-) -> Mapping[str, object]:
+def _grid(name: str, precision: str, args: argparse.Namespace, setting: Setting) -> Row:
     if name == "residual":
         fields = {"block": "residual", "ffn_dim": 256, "aggregation": "gated_max"}
         config = PervasiveAttentionConfig(
@@ -250,8 +233,8 @@ def _grid(
         model = PervasiveAttentionForConditionalGeneration(config).to(setting.device)
     else:
         model = straightforward.build(args)
-    if name == "straightforward":
-        model = straightforward.make_straightforward(model, channels_last)
+    if name.startswith("straightforward"):
+        model = straightforward.make_straightforward(model, name.endswith("channels last"))
     model.train()
     pairs = 2 if setting.tiny else 128
     batch = straightforward.make_batch(pairs, args)

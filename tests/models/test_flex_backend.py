@@ -12,7 +12,10 @@ from torch.nn.attention.flex_attention import create_mask
 from csan_hf import local_attention
 from csan_hf.models import backend_flex
 from csan_hf.models.attention_call import AttentionCall, KeyArea
-from csan_hf.models.distances import DirectionTerm
+from csan_hf.models.backends import run
+from csan_hf.models.distances import DirectionTerm, RelativeBiasTerm
+from csan_hf.models.functional import DenseBias
+from csan_hf.models.gaussian import CutOffGaussianTerm, GaussianTerm
 
 
 def test_flex_refuses_dropout() -> None:
@@ -100,3 +103,52 @@ def test_the_block_mask_of_16k_positions_is_small() -> None:
     assert operations.largest <= 2 * 4 * 128 * 384
     assert operations.peak < 32 * 2**20
     assert mask.kv_num_blocks.max() + mask.full_kv_num_blocks.max() <= 3 * 3
+
+
+def random_call(area: KeyArea, term: type | None, padded: bool) -> tuple[AttentionCall, list]:
+    """A call, and the tensors that gradients are taken of."""
+    generator = torch.Generator().manual_seed(0)
+
+    def leaf(*shape: int) -> torch.Tensor:
+        return (torch.rand(shape, generator=generator) * 4 - 2).requires_grad_()
+
+    leaves = [leaf(2, 4, 150, 16) for _ in range(3)]
+    terms: list = []
+    if term in (GaussianTerm, CutOffGaussianTerm):
+        leaves += [leaf(2, 4, 150), leaf(2, 4, 150)]
+        terms = [term(75 + 20 * leaves[3], 9 + 4 * leaves[4])]
+    elif term is DenseBias:
+        leaves.append(leaf(2, 4, 150, 150))
+        terms = [DenseBias(leaves[3])]
+    elif term is RelativeBiasTerm:
+        leaves.append(leaf(4, 8))
+        terms = [RelativeBiasTerm(leaves[3], 32, False)]
+    real = torch.arange(150) < torch.tensor([[150], [90]]) if padded else None
+    return AttentionCall(*leaves[:3], area, 0.3, real, terms=terms), leaves
+
+
+@pytest.mark.parametrize(
+    ("area", "term", "padded"),
+    [
+        (KeyArea(9, 3), None, True),
+        (KeyArea(9, causal=True), GaussianTerm, False),
+        (KeyArea(), CutOffGaussianTerm, True),
+        (KeyArea(), DenseBias, False),
+        (KeyArea(9), RelativeBiasTerm, False),
+    ],
+)
+def test_it_can_be_compiled_with_its_backward(area, term, padded, monkeypatch):
+    """As a whole, without falling back; torch alone refuses the backward pass on CPUs, not its
+    trace.
+    """
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
+    kernel = backend_flex.compiled_kernel("aot_eager")
+    monkeypatch.setattr(backend_flex, "_kernel", lambda device_type: kernel)
+    results = []
+    for attend in (backend_flex.flex_local_attention, lambda call: run(call, "eager")):
+        call, leaves = random_call(area, term, padded)
+        output = attend(call)
+        grad = torch.linspace(-1, 1, output.numel()).view_as(output)
+        results.append([output, *torch.autograd.grad(output, leaves, grad)])
+    for compiled, expected in zip(*results, strict=True):
+        assert (compiled - expected).norm() <= 1e-4 * expected.norm()
