@@ -503,7 +503,7 @@ def _hub_loaders(args: DataArguments, name: str) -> dict[str, Loader]:
     options = {key: value for key, value in options.items() if value}
     try:
         loaded = datasets.load_dataset(name, args.dataset_config, **options)
-    # An empty file raises StopIteration
+    # An empty file raises StopIteration, before datasets 4.7 a DatasetGenerationError
     except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
         raise ValueError(
             f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}"

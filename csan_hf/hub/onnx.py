@@ -498,7 +498,8 @@ class _RecurrentStep(_Step):
             embeddings = torch.cat([embeddings, fed.transpose(0, 1)], dim=-1)
         query, (_, c) = self.decoder.lstm(embeddings, (h, c))
         attended, _ = self.decoder.attention(query, past["0.encoder.key"][:, 0], source, real)
-        state = torch.cat([query, c.transpose(0, 1), attended], dim=-1)
+        # torch.export of torch 2.12 gives c an axis too many (pytorch#151200)
+        state = torch.cat([query, c.view_as(query), attended], dim=-1)
         return self.model._project(attended), {"0.decoder.key": state.unsqueeze(1)}
 
 
