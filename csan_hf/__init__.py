@@ -5,6 +5,10 @@ Importing the package registers its models with the Auto classes, so that
 `AutoModelForSeq2SeqLM.from_pretrained` finds them without `trust_remote_code`, and its translation
 pipeline as `pipeline("csan-translation", ...)`."""
 
+import torch
+from packaging import version
+from transformers.utils import logging
+
 from . import pipelines
 from .families import FAMILIES
 from .models import (
@@ -28,6 +32,12 @@ from .own_code import save_own_methods
 from .pipelines import EnsembleForConditionalGeneration, TranslationPipeline
 
 __version__ = "0.1.0"
+
+if version.parse(torch.__version__) < version.parse("2.12"):
+    logging.get_logger(__name__).warning_once(
+        f"csan_hf is tested with torch 2.12 and newer, and this is {torch.__version__}: here "
+        "torch.compile fails for decoders with relative positions, biases or a static cache."
+    )
 
 for family in FAMILIES.values():
     family.register()
