@@ -279,6 +279,9 @@ def _load_tokenizer(
             len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
         ):  # made up by transformers for want of files
             raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
+        if type(tokenizer).__module__.startswith("transformers."):
+            for setting in _NOT_SAVED:
+                tokenizer.init_kwargs.pop(setting, None)
         return tokenizer
     # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
     except Exception as error:
@@ -333,6 +336,10 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     own.backend_tokenizer.post_processor = _ending_with(own.eos_token, own.eos_token_id)
     return own
 
+
+# What transformers would save with a tokenizer of its own: code that was there but did not run, and
+# how it was loaded
+_NOT_SAVED = ("auto_map", "is_local", "local_files_only")
 
 _LOCATION_OPTIONS = (
     "cache_dir",
