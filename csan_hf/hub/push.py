@@ -113,9 +113,9 @@ def check_checkpoint(
                 f"({', '.join(foreign)}): pass --trust_remote_code, in Python "
                 "trust_remote_code=True, if you trust it."
             )
-        problem = _load_alone(public_files(directory), task)
-        if problem is not None:
-            problems.append(f"it does not load where only transformers is installed: {problem}")
+        failure = _load_alone(public_files(directory), task)
+        if failure is not None:
+            problems.append(f"it does not load where only transformers is installed: {failure}")
     if problems:
         raise IncompleteCheckpointError(
             f"{directory} cannot be shared:\n- "

@@ -20,6 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import can_return_tuple
 
 from ..models.seq2seq_model import (
     TARGET_TOKENIZER_SUBFOLDER,
@@ -239,6 +240,14 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
     ) -> None:
+        implementation = generation_config.cache_implementation
+        if implementation not in (None, "dynamic", "offloaded"):
+            raise ValueError(
+                f"cache_implementation={implementation!r} is not for ensembles, whose members make "
+                "caches of their own kinds: leave it unset."
+            )
+        if model_kwargs.get("cache") is not None:
+            return
         caches: list[Any] = []
         for member in self.members:
             member_kwargs: dict[str, Any] = {}
@@ -247,6 +256,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if None not in caches:
             model_kwargs["cache"] = EnsembleCache(caches)
 
+    @can_return_tuple
     @takes_past_key_values
     def forward(
         self,
@@ -267,36 +277,50 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             decoder_input_ids, decoder_attention_mask: Target tokens [B, I]; default: `labels`
                 shifted right.
             encoder_outputs: Outputs of `get_encoder()`, instead of sources.
-            cache: The members' caches of earlier target positions.
+            cache: The `EnsembleCache` of earlier target positions, as an ensemble returned it.
             labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy.
-            use_cache: Whether the caches are filled.
+            use_cache: Whether to return a cache.
             **kwargs: Attentions and hidden states, which `generate` may ask for, differ between
                 members and are not returned.
+
+        Raises:
+            ValueError: The cache is another model's.
         """
         known_keywords(kwargs, type(self).forward)
+        if not isinstance(cache, EnsembleCache | None):
+            raise ValueError(
+                f"An ensemble keeps a cache for each member, which {type(cache).__name__} cannot "
+                "hold: leave `cache` unset, or pass what an ensemble returned."
+            )
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         if labels is not None and decoder_input_ids is None:
             decoder_input_ids = shift_tokens_right(
                 labels, self.config.pad_token_id, self.config.decoder_start_token_id
             )
+        if labels is not None:
+            use_cache = False
         total: Any = None
+        caches: list[Any] = []
         for number, member in enumerate(self.members):
             member_cache = None if cache is None else cache.caches[number]
-            logits = member(
+            outputs = member(
                 attention_mask=_on_device(attention_mask, member.device),
                 decoder_input_ids=_on_device(decoder_input_ids, member.device),
                 decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
                 encoder_outputs=(encoder_outputs[number],),
                 cache=member_cache,
-                use_cache=use_cache if member_cache is not None else False,
-            ).logits
-            log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
+                use_cache=use_cache,
+            )
+            caches.append(outputs.cache)
+            log_probs = outputs.logits.log_softmax(dim=-1, dtype=torch.float32)
             if total is None:
                 total = log_probs
             else:
                 total = torch.logaddexp(total, log_probs.to(total.device))
         total = total - math.log(len(self.members))
+        if cache is None and None not in caches:
+            cache = EnsembleCache(caches)
         loss = None
         if labels is not None:
             labels = labels.to(total.device)
