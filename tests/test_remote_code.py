@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import tiny
 
+from csan_hf import EnsembleForConditionalGeneration
+from csan_hf.evaluation.loading import load_translation_model
+
 ROOT = Path(__file__).parents[1]
 PRODUCT = [*ROOT.glob("csan_hf/**/*.py"), ROOT / "csan_hf_cli.py", *ROOT.glob("scripts/*.py")]
 ASKS_UNLESS_TOLD = ("from_pretrained", "from_config")  # of the Auto classes
@@ -100,6 +103,28 @@ def test_a_pipeline_trusts_the_target_tokenizer_as_it_is_told(tmp_path):
     refused, name = run.stdout.splitlines()
     assert "custom code" in refused
     assert name == "OddTokenizer"
+
+
+def test_the_vocabulary_check_of_an_ensemble_needs_its_tokenizers(checkpoint, tmp_path):
+    tiny.csan(1).save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="custom code"):
+        EnsembleForConditionalGeneration.from_pretrained([tmp_path / "other", checkpoint])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_member_of_a_class_of_its_own_is_refused_before_its_code_runs(checkpoint, tmp_path):
+    path = checkpoint / "config.json"
+    config = json.loads(path.read_text())
+    config |= {"model_type": "odd", "auto_map": {"AutoConfig": "odd_tokenizer.OddConfig"}}
+    path.write_text(json.dumps(config))
+    tiny.csan(1).save_pretrained(tmp_path / "other")
+    names = [str(tmp_path / "other"), str(checkpoint)]
+    for load in (load_translation_model, EnsembleForConditionalGeneration.from_pretrained):
+        with pytest.raises(
+            ValueError, match="model is a model of type 'odd', a class of its own code"
+        ):
+            load(names, trust_remote_code=True)
+    assert not (tmp_path / "ran").exists()
 
 
 def start(*arguments, modules):

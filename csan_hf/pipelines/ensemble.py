@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForSeq2SeqLM
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin
@@ -194,19 +195,29 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     ) -> Any:
         """Loads a list of models, or an ensemble that was saved; arguments are those of
         `from_pretrained`.
+
+        Raises:
+            ValueError: Members have different vocabularies or a class of their own, a tokenizer
+                needs code that is not trusted, or a saved ensemble lacks weights.
         """
         if not isinstance(names, list | tuple):
-            return super().from_pretrained(names, *args, **kwargs)
-        from csan_hf.data import TokenizerPair  # slow to import
+            return cls._from_checkpoint(names, *args, **kwargs)
+        from csan_hf.data.tokenization import LOCATION_OPTIONS, TokenizerPair  # slow to import
 
+        options = (*LOCATION_OPTIONS, "subfolder")
+        where = {option: kwargs[option] for option in options if option in kwargs}
+        for name in names:
+            check_member(name, **where)
         tokenizers = {}
         for name in names:
             try:
                 tokenizers[name] = TokenizerPair.from_pretrained(
-                    name, trust_remote_code=trust_remote_code
+                    name, trust_remote_code=trust_remote_code, **where
                 )
-            except (OSError, ValueError):  # a member without a tokenizer
-                continue
+            except (OSError, ValueError) as error:
+                if "trust_remote_code" in str(error):
+                    raise
+                continue  # a member without a tokenizer
         check_vocabularies(tokenizers)
         members = [
             AutoModelForSeq2SeqLM.from_pretrained(
@@ -215,6 +226,21 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             for name in names
         ]
         return cls.of(members)
+
+    @classmethod
+    def _from_checkpoint(
+        cls, name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
+        load: Any = super().from_pretrained
+        ensemble, report = load(name, *args, output_loading_info=True, **kwargs)
+        if output_loading_info:
+            return ensemble, report
+        if missing := sorted(report["missing_keys"]):
+            raise ValueError(
+                f"The checkpoint {str(name)!r} lacks {len(missing)} weights ({missing[0]}, ...): "
+                "copy or download it again."
+            )
+        return ensemble
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves all members as one checkpoint, and the target's tokenizer where the first member
@@ -327,6 +353,19 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             loss = F.cross_entropy(total.flatten(0, 1), labels.flatten(), reduction="sum")
             loss = loss / count_labels(labels, None)
         return Seq2SeqLMOutput(loss=loss, logits=total, cache=cache)
+
+
+def check_member(name: str | os.PathLike, **where: Any) -> None:
+    """Raises `ValueError` if a checkpoint's class is in its own code: an ensemble's config could
+    not name it.
+
+    `where` is for `from_pretrained` (revision, token, ...)."""
+    model_type = PreTrainedConfig.get_config_dict(name, **where)[0].get("model_type")
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(
+            f"{name} is a model of type {model_type!r}, a class of its own code: "
+            "members of an ensemble are models of csan_hf or transformers."
+        )
 
 
 def check_vocabularies(tokenizers: Mapping[str, TokenizerPair]) -> None:

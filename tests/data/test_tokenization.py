@@ -109,6 +109,8 @@ def test_pairs_are_saved_and_loaded(tmp_path):
         == plain_digits.tokenize("42")
         != loaded.source.tokenize("42 1984")
     )
+    below = TokenizerPair.from_pretrained(tmp_path.parent, subfolder=tmp_path.name)
+    assert below.target.get_vocab() == plain_digits.get_vocab()
     TokenizerPair(joined, joined).save_pretrained(tmp_path)  # over separate ones
     assert TokenizerPair.from_pretrained(tmp_path).is_joint
     plain = AutoTokenizer.from_pretrained(tmp_path)

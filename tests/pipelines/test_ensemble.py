@@ -4,6 +4,7 @@
 import pytest
 import tiny
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, DynamicCache, MarianConfig, MarianMTModel
 
 from csan_hf import CsanConfig, EnsembleForConditionalGeneration
@@ -208,6 +209,27 @@ def test_members_share_their_tokens(tmp_path):
     EnsembleForConditionalGeneration.from_pretrained(names[:2])
     with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
         EnsembleForConditionalGeneration.from_pretrained(names)
+
+
+def test_members_and_their_tokenizers_may_lie_in_a_subfolder(tmp_path):
+    for name in ("a", "b"):
+        tiny.csan(0).save_pretrained(tmp_path / name / "best")
+        train_tokenizer([f"{name} c"], 20, kind="symbols").save_pretrained(tmp_path / name / "best")
+    names = [tmp_path / name for name in ("a", "b")]
+    with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
+        EnsembleForConditionalGeneration.from_pretrained(names, subfolder="best")
+
+
+def test_a_saved_ensemble_that_lacks_weights_is_refused(tmp_path):
+    EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(1)]).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    del weights["members.1.model.encoder.layers.0.fc1.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks 1 weights \(members\.1.*fc1\.weight"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    _, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert len(report["missing_keys"]) == 1
 
 
 def test_an_ensemble_has_the_positions_of_its_members():
