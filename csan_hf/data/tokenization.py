@@ -228,6 +228,7 @@ class TokenizerPair:
         name_or_path: str | Path,
         target: str | Path | None = None,
         *,
+        subfolder: str = "",
         trust_remote_code: bool = False,
         **kwargs: Any,
     ) -> TokenizerPair:
@@ -237,6 +238,7 @@ class TokenizerPair:
         Args:
             name_or_path: Folder, Hub name or file.
             target: The same of the target tokenizer, where it is not found beside the source's.
+            subfolder: Folder within `name_or_path`.
             trust_remote_code: Whether code beside a tokenizer may run.
             **kwargs: For `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
 
@@ -247,23 +249,24 @@ class TokenizerPair:
         """
         kwargs["trust_remote_code"] = trust_remote_code
         name = str(name_or_path)
-        source = _load_tokenizer(name, **kwargs)
+        source = _load_tokenizer(name, subfolder=subfolder, **kwargs)
         if target is not None:
             return cls(source, _load_tokenizer(str(target), **kwargs))
         if Path(name).is_file():
             return cls(source, source)
-        where = {key: kwargs[key] for key in _LOCATION_OPTIONS if key in kwargs}
+        where = {key: kwargs[key] for key in LOCATION_OPTIONS if key in kwargs}
+        target_subfolder = Path(subfolder, TARGET_SUBFOLDER).as_posix()
         present = cached_file(
             name,
             "tokenizer_config.json",
-            subfolder=TARGET_SUBFOLDER,
+            subfolder=target_subfolder,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
             **where,
         )
         if present is None:
             return cls(source, source)
-        return cls(source, _load_tokenizer(name, subfolder=TARGET_SUBFOLDER, **kwargs))
+        return cls(source, _load_tokenizer(name, subfolder=target_subfolder, **kwargs))
 
 
 def _load_tokenizer(
@@ -279,6 +282,9 @@ def _load_tokenizer(
             len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
         ):  # made up by transformers for want of files
             raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
+        if type(tokenizer).__module__.startswith("transformers."):
+            for setting in _NOT_SAVED:
+                tokenizer.init_kwargs.pop(setting, None)
         return tokenizer
     # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
     except Exception as error:
@@ -334,7 +340,11 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     return own
 
 
-_LOCATION_OPTIONS = (
+# What transformers would save with a tokenizer of its own: code that was there but did not run, and
+# how it was loaded
+_NOT_SAVED = ("auto_map", "is_local", "local_files_only")
+
+LOCATION_OPTIONS = (
     "cache_dir",
     "force_download",
     "token",
@@ -342,6 +352,7 @@ _LOCATION_OPTIONS = (
     "local_files_only",
     "repo_type",
 )
+"""Arguments of `from_pretrained` that say where a file is found, beside its name and subfolder."""
 
 
 def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:

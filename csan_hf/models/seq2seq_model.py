@@ -169,6 +169,7 @@ def keep_target_tokenizer(config: Any, folder: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(
                 origin, subfolder=folder.name, trust_remote_code=False
             )
+            tokenizer.init_kwargs.pop("auto_map", None)  # code that did not run
             tokenizer.save_pretrained(folder)
     if not folder.is_dir():
         logger.warning(

@@ -126,6 +126,7 @@ class TranslationPipeline(Pipeline):
     _load_video_processor: Any = False
     _load_feature_extractor: Any = False
     _load_tokenizer: Any = True
+    _trusts_target_tokenizer = False
     model: Any
     tokenizer: Any
 
@@ -135,9 +136,9 @@ class TranslationPipeline(Pipeline):
             raise ValueError(f"{type(self).__name__} needs a tokenizer: pass tokenizer=.")
         # On the left it would shift the positions of shorter sources
         self.tokenizer.padding_side = "right"
-        self.target_tokenizer = target_tokenizer
         if target_tokenizer is None:
-            self.target_tokenizer = self._find_target_tokenizer()
+            target_tokenizer = self._find_target_tokenizer()
+        self.target_tokenizer = target_tokenizer
 
     def _find_target_tokenizer(self) -> Any:
         """Returns the tokenizer of the target language: the joint one, or the checkpoint's second
@@ -170,8 +171,10 @@ class TranslationPipeline(Pipeline):
                     _raise_exceptions_for_missing_entries=False,
                     **where,
                 )
-                if file is not None:
-                    return AutoTokenizer.from_pretrained(name, trust_remote_code=False, **where)
+                if file:
+                    return AutoTokenizer.from_pretrained(
+                        name, trust_remote_code=self._trusts_target_tokenizer, **where
+                    )
             # No such folder or repository, no connection, or code of its own
             except (OSError, ValueError) as error:
                 reason = error

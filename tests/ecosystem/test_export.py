@@ -14,6 +14,7 @@ import pytest
 import tiny
 import torch
 from families import ONE_LAYER, PLAIN_LAYER, sources, targets
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.exporters.base import ExportedModel
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 
@@ -149,6 +150,21 @@ def test_same_translations(name, exported):
                 for each in (model, onnx_model)
             )
             assert torch.equal(here, there)
+
+
+def test_graphs_take_their_own_cache_and_return_tuples_as_models_do(exported):
+    _, model = exported("rnnsearch")
+    batch = sources((4, 3))
+    inputs = {**batch, "decoder_input_ids": targets(2, 3)}
+    logits, _ = model(**inputs, return_dict=False)
+    assert torch.equal(logits, model(**inputs).logits)
+    other = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    for call in (
+        lambda: model(**inputs, cache=other),
+        lambda: model.generate(**batch, cache=other),
+    ):
+        with pytest.raises(ValueError, match="which EncoderDecoderCache cannot hold"):
+            call()
 
 
 def test_an_export_holds_graphs_and_settings_but_no_code(exported):

@@ -91,7 +91,9 @@ def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
     command = [sys.executable, "-c", STRANGER, "run", "again"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
     assert done.stdout == "[True, False, True, False]\n", done.stderr
-    check_checkpoint(place / "run")
+    with pytest.raises(ValueError, match=r"\(configuration_csan.py, strided.py\): pass --trust_re"):
+        check_checkpoint(place / "run")
+    check_checkpoint(place / "run", trust_remote_code=True)
     monkeypatch.setenv(IMPORTS, "")
     # Another process with csan_hf takes the file that was saved
     words = [
