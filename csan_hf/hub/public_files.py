@@ -133,7 +133,7 @@ def foreign_code(directory: Path) -> list[str]:
             own = own_files.get(name)
             if own is None or own.read_bytes() != path.read_bytes():
                 foreign.append(name)
-    return foreign
+    return [*dict.fromkeys(foreign)]
 
 
 def public_content(directory: Path, name: str, path: Path, recipe: Path) -> bytes | None:
