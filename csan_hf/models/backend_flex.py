@@ -47,16 +47,10 @@ def compiled_kernel(backend: str = "inductor") -> Callable[..., Tensor]:
     """FlexAttention compiled by a backend of `torch.compile`; an error where it cannot be, as
     uncompiled it writes out all energies.
     """
-    compiled: Callable[..., Any] = torch.compile(
-        flex_attention, dynamic=True, fullgraph=True, backend=backend
-    )
     # As tensors, which floats become where they may change, numbers of a term cannot be traced
-    settings = {"recompile_limit": _MOST_KERNELS, "specialize_float": True}
-
-    def kernel(*args: Any, **kwargs: Any) -> Tensor:
-        with torch._dynamo.config.patch(**settings):
-            return compiled(*args, **kwargs)
-
+    settings = torch._dynamo.config.patch(recompile_limit=_MOST_KERNELS, specialize_float=True)
+    compiled: Any = torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
+    kernel: Callable[..., Tensor] = settings(compiled)
     return kernel
 
 
@@ -79,7 +73,12 @@ def _slot(call: AttentionCall) -> int:
 
 
 class _OneCell(Cells):
-    """The cell of sentence b, query i of head h and key j."""
+    """The cell of sentence b, query i of head h and key j, of a neighbouring head; not every place
+    `is_key`.
+    """
+
+    neighbour: Tensor
+    is_key: Tensor
 
     def __init__(
         self,
@@ -119,36 +118,24 @@ def _start_of(b: Tensor, start: int | Tensor) -> int | Tensor:
     return start[b] if isinstance(start, Tensor) and start.dim() == 1 else start
 
 
-def _split_place(call: AttentionCall) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """The neighbour of a place, place // slot, and the key, place % slot.
-
-    By comparisons, as kernels divide slowly."""
-    slot = _slot(call)
-    heads = call.area.head_area
-
-    def split(place: Tensor) -> tuple[Tensor, Tensor]:
-        neighbour = torch.zeros_like(place)
-        for number in range(1, heads):
-            neighbour = neighbour + (place >= number * slot)
-        return neighbour, place - slot * neighbour
-
-    return split
-
-
 def _cell_at(call: AttentionCall) -> Callable[..., _OneCell]:
     """The cell of (b, h, i, place); keeps none of the call's tensors but the first positions."""
     query_start = call.query_start
     key_start = call.key_start
     keys = call.key.shape[2]
     offset = keys - call.query.shape[2]
-    split = _split_place(call)
-    has_area = call.area.head_area > 1
+    slot = _slot(call)
+    heads = call.area.head_area
 
     def cell(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> _OneCell:
-        j = place
-        if has_area:
-            j = split(place)[1].clamp(max=keys - 1)  # places beyond the keys are masked
-        return _OneCell(query_start, key_start, offset, (b, h, i, j))
+        neighbour = torch.zeros_like(place)  # place // slot, but kernels divide slowly
+        for number in range(1, heads):
+            neighbour = neighbour + (place >= number * slot)
+        key = place - slot * neighbour
+        cell = _OneCell(query_start, key_start, offset, (b, h, i, key.clamp(max=keys - 1)))
+        cell.neighbour = neighbour
+        cell.is_key = key < keys
+        return cell
 
     return cell
 
@@ -157,22 +144,16 @@ def _visibility(call: AttentionCall) -> Callable[..., Tensor]:
     area = call.area
     terms = call.visibility_terms
     padding = call.key_padding_mask
-    keys = call.key.shape[2]
     cell_at = _cell_at(call)
-    split = _split_place(call)
-    has_area = area.head_area > 1
     heads = area.visible_heads(call.query.shape[1], call.query.device)
 
     def visible(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> Tensor:
         cell = cell_at(b, h, i, place)
-        sees = area.within_window(cell.distance)
-        neighbour, key = split(place)
-        if has_area:
-            sees = sees & (key < keys)
+        sees = area.within_window(cell.distance) & cell.is_key
         for term in terms:
             sees = sees & term.visible(cell)
         if heads is not None:
-            sees = sees & heads[h, neighbour]
+            sees = sees & heads[h, cell.neighbour]
         if padding is not None:
             sees = sees & padding[b, cell.index[3]]
         return sees

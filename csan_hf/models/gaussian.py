@@ -35,11 +35,6 @@ class GaussianTerm(Term):
     center: Tensor
     width: Tensor
 
-    def __post_init__(self) -> None:
-        # FlexAttention's masks take no tensor that wants a gradient
-        self.fixed_center = at_least_float32(self.center.detach())
-        self.fixed_width = at_least_float32(self.width.detach())
-
     def energy(self, cells: Cells) -> Tensor:
         """G, float32 or better."""
         center = at_least_float32(cells.of_query(self.center))
@@ -52,6 +47,11 @@ class GaussianTerm(Term):
 @dataclass
 class CutOffGaussianTerm(GaussianTerm):
     """A Gaussian truncated at |j - P| <= D."""
+
+    def __post_init__(self) -> None:
+        # FlexAttention's masks take no tensor that wants a gradient
+        self.fixed_center = at_least_float32(self.center.detach())
+        self.fixed_width = at_least_float32(self.width.detach())
 
     def visible(self, cells: Cells) -> Tensor:
         """Whether the key lies within the window; the centre gets its gradient from the energies
