@@ -239,8 +239,7 @@ class Seq2SeqModel(Seq2SeqPreTrained):
             encoder_outputs: Output of the encoder for this source.
             cache: Cache of earlier target positions.
             use_cache: Whether to return a cache.
-            **kwargs: `output_attentions`, `output_hidden_states` and what else transformers passes
-                on.
+            **kwargs: `output_attentions`, `output_hidden_states`; see `known_keywords`.
         """
         config = self.config
         options = known_keywords(kwargs, type(self).forward)

@@ -61,8 +61,8 @@ def search(
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
     Sampling, scores, attentions, and processors of logits that may count rows are not. `generate`
-    keeps a `streamer` and the `tokenizer` of `stop_strings` from a loop that it is given: leave
-    this one out for them.
+    passes no loop that it is given a `streamer`, the `tokenizer` that `stop_strings` need, or
+    `synced_gpus` (FSDP, ZeRO-3): leave this one out for them.
 
     Under stopping criteria by row two things differ from the library. In beam search the criteria
     see padding where a sentence is done, and not its beams, which the library still extends. Greedy
@@ -99,9 +99,8 @@ def search(
 def _is_covered(
     config: GenerationConfig, rules: LogitsProcessorList, inputs: dict[str, Any]
 ) -> bool:
-    """Whether this search gives what is asked for; takes `synced_gpus` out of the inputs."""
-    synchronised = inputs.pop("synced_gpus", False)
-    if synchronised or config.do_sample or config.return_dict_in_generate:
+    """Whether this search gives what is asked for."""
+    if config.do_sample or config.return_dict_in_generate:
         return False
     set_inputs = {name for name, value in inputs.items() if value is not None}
     return (

@@ -175,7 +175,6 @@ def expected_results(model: Any) -> tuple[Tensor, Tensor]:
 
 def models(setting: Setting) -> Iterator[Row]:
     """Rows: relative errors of logits and gradients."""
-    torch.backends.cudnn.allow_tf32 = False
     for name, model in all_models():
         if not re.search(setting.only, name):
             continue
@@ -201,10 +200,11 @@ def _errors(
     moved = copy.deepcopy(model).to(setting.device, precision.weights)
     if backend != "-":
         moved.set_attn_implementation(backend)
-    errors = {}
+    errors: dict[str, float] = {}
     for side in ("", ", left padding"):
         batch = make_batch(setting.device, left=bool(side))
-        logits, gradients = results(moved, batch, setting, precision)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            logits, gradients = results(moved, batch, setting, precision)
         errors[f"logits{side}"] = relative_error(logits, expected[0])
         errors[f"gradients{side}"] = relative_error(gradients, expected[1])
     bound = precision.gradients
@@ -220,7 +220,6 @@ def _errors(
 
 def tokens(setting: Setting) -> Iterator[Row]:
     """Rows: of how many sentences the translation is that of the CPU in float64."""
-    torch.backends.cudnn.allow_tf32 = False
     searches: dict[str, dict[str, Any]] = {
         "greedy": {},
         "greedy, no cache": {"use_cache": False},
@@ -252,5 +251,6 @@ def _equal(label: str, exact: Any, moved: Any, options: dict[str, Any], setting:
     length = 6 if setting.tiny else 20
     options = {**options, "max_new_tokens": length, "min_new_tokens": length}
     expected = exact.generate(**cpu, **options)
-    translated = moved.generate(**device, **options).cpu()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        translated = moved.generate(**device, **options).cpu()
     return {label: (expected == translated).all(dim=-1).double().mean().item()}
