@@ -52,8 +52,7 @@ def compiled_kernel(backend: str = "inductor") -> Callable[..., Tensor]:
     # As tensors, which floats become where they may change, numbers of a term cannot be traced
     settings = torch._dynamo.config.patch(recompile_limit=_MOST_KERNELS, specialize_float=True)
     compiled: Any = torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
-    kernel: Callable[..., Tensor] = settings(compiled)
-    return kernel
+    return settings(compiled)
 
 
 def _keys_of_area(states: Tensor, call: AttentionCall) -> Tensor:

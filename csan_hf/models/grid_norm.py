@@ -124,9 +124,9 @@ class GridBatchNorm(_BatchNorm):
         super().__init__(channels, eps, momentum, affine=affine)
         self._process_group = _ProcessGroup()
         for name in ("running_mean", "running_var"):
-            statistics = getattr(self, name)  # of a model that is made in bf16
-            dtype = torch.promote_types(statistics.dtype, torch.float32)
-            self._buffers[name] = statistics.to(dtype)
+            statistics = getattr(self, name)
+            if statistics.dtype.itemsize < 4:  # the model is made in bf16
+                self._buffers[name] = statistics.float()
 
     @property
     def process_group(self) -> ProcessGroup | None:
