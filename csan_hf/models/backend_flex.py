@@ -49,7 +49,7 @@ def compiled_kernel(backend: str = "inductor") -> Callable[..., Tensor]:
     """FlexAttention compiled by a backend of `torch.compile`; an error where it cannot be, as
     uncompiled it writes out all energies.
     """
-    # As tensors, which floats become where they may change, numbers of a term cannot be traced
+    # With `dynamic` a term's floats would become tensors, which FlexAttention cannot trace
     settings = torch._dynamo.config.patch(recompile_limit=_MOST_KERNELS, specialize_float=True)
     compiled: Any = torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
     return settings(compiled)
@@ -207,13 +207,13 @@ def _visible_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
     last_key = (first_key + (BLOCK - 1)).clamp(max=keys - 1)
     first_query = query_blocks + (keys - queries)  # in places of keys
     last_query = (query_blocks + (BLOCK - 1)).clamp(max=queries - 1) + (keys - queries)
-    # Distances in a block lie between these
-    nearest = first_key - last_query
-    farthest = last_key - first_query
+    least_distance = first_key - last_query
+    greatest_distance = last_key - first_query
     reach = max(queries, keys) if area.half_window is None else area.half_window
     most = 0 if area.causal else reach
-    some = (farthest >= -reach) & (nearest <= most)
-    whole = (nearest >= -reach) & (farthest <= most) & (first_key + BLOCK <= keys)
+    some = (greatest_distance >= -reach) & (least_distance <= most)
+    whole = (least_distance >= -reach) & (greatest_distance <= most)
+    whole = whole & (first_key + BLOCK <= keys)
     some = some[None, None, :, None]  # [1, 1, query blocks, 1, key blocks]
     whole = whole[None, None, :, None]
     if call.key_padding_mask is not None:

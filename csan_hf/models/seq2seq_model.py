@@ -46,7 +46,8 @@ _TRANSLATION_PIPELINE = {
     "type": "text",
 }
 
-# The name of `cache` before transformers 5.24, which the library's own models take as long
+# Decorator: `past_key_values`, the name before transformers 5.24, still works for `cache`, with a
+# warning, and until 5.40, as in the library's own models
 takes_past_key_values = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
 
 
