@@ -330,26 +330,24 @@ class CsanAttention(nn.Module):
         )
 
     def _running_sum(self, cache: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
-        """See `AttentionCall`; sums over real queries, whose summands the cache keeps after the
+        """See `AttentionCall`; sums over real queries, of which the cache keeps the last after the
         keys of all layers.
         """
-        queries = values.shape[-1]
         if real is not None:
-            values = values * real[:, None, -queries:]
+            values = values * real[:, None, -values.shape[-1] :]
+        sums = values.cumsum(dim=-1)
         if cache is None:
-            return values.cumsum(dim=-1)
+            return sums
         kept: Any = getattr(cache, "self_attention_cache", cache)
         index = self.config.decoder_layers + self.sums_below
-        if index == len(kept.layers):
-            if kept.is_compileable:
-                kept.layers.append(StaticLayer(kept.layers[0].max_cache_len))
-            elif kept.layer_class_to_replicate is None:
-                kept.layers.append(DynamicLayer())
-        column = values.unsqueeze(-1)
-        summands, _ = kept.update(column, column, index)
-        places = torch.arange(-queries, 0, device=values.device)
-        places = places + kept.layers[index].get_seq_length()
-        return summands.squeeze(-1).cumsum(dim=-1).index_select(-1, places)
+        if kept.is_compileable:
+            return _sums_in_static_cache(kept, index, values)
+        if index < len(kept.layers) and kept.layers[index].get_seq_length() > 0:
+            sums = sums + kept.layers[index].keys[:, :, -1:, 0]
+        elif index == len(kept.layers) and kept.layer_class_to_replicate is None:
+            kept.layers.append(DynamicSlidingWindowLayer(2))
+        kept.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
+        return sums
 
     def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> Tensor:
         """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
@@ -411,6 +409,18 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
     return F.pad(weights, (end - count, max(held - end, 0)))
 
 
+def _sums_in_static_cache(cache: Any, index: int, values: Tensor) -> Tensor:
+    """Sums over each query and all before it, [B, H, I]; a static cache keeps the summands, as they
+    have fixed places.
+    """
+    if index == len(cache.layers):
+        cache.layers.append(StaticLayer(cache.layers[0].max_cache_len))
+    summands, _ = cache.update(values.unsqueeze(-1), values.unsqueeze(-1), index)
+    queries = torch.arange(-values.shape[-1], 0, device=values.device)
+    places = queries + cache.layers[index].get_seq_length()
+    return summands.squeeze(-1).cumsum(dim=-1).index_select(-1, places)
+
+
 def _keeps_a_sum(locality: LayerLocality | None) -> bool:
     return locality is not None and any(method.keeps_a_sum for method in locality.methods)
 
@@ -447,5 +457,5 @@ def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
             cache.layers.append(DynamicSlidingWindowLayer(max(locality.past_tokens + 1, 2)))
     for layer in layers:
         if _keeps_a_sum(layer.encoder_attn.locality):
-            cache.layers.append(DynamicLayer())
+            cache.layers.append(DynamicSlidingWindowLayer(2))
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))
