@@ -3,11 +3,9 @@
 
 Shapes: B sentences, I target and J source positions, V entries of the vocabulary, d width."""
 
-import difflib
-import inspect
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -243,7 +241,7 @@ class Seq2SeqModel(Seq2SeqPreTrained):
             **kwargs: `output_attentions`, `output_hidden_states`; see `known_keywords`.
         """
         config = self.config
-        options = known_keywords(kwargs, type(self).forward)
+        options = known_keywords(kwargs)
         if encoder_outputs is None:
             encoded = self.encoder(
                 input_ids, attention_mask, inputs_embeds, return_dict=True, **options
@@ -316,7 +314,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             Trainer's `num_items_in_batch`.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        options = known_keywords(kwargs, type(self).forward)
+        options = known_keywords(kwargs)
         if labels is not None:
             check_tokens(labels, "labels")
             use_cache = False
@@ -487,16 +485,12 @@ def shift_tokens_right(
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
 
 
-def known_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> dict[str, Any]:
+def known_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords common to all forward passes; `TypeError` for any other that is not None.
 
     A newer transformers may rename what it hands over: a forward pass without it would compute
     something else."""
     for name, value in keywords.items():
         if name not in _COMMON_KEYWORDS and value is not None:
-            close = difflib.get_close_matches(
-                name, inspect.signature(forward).parameters, n=1, cutoff=0.8
-            )
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise TypeError(f"forward() has no argument {name!r}.{hint}")
+            raise TypeError(f"forward() has no argument {name!r}.")
     return {name: value for name, value in keywords.items() if name in _COMMON_KEYWORDS}

@@ -312,7 +312,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Raises:
             ValueError: The cache is another model's.
         """
-        known_keywords(kwargs, type(self).forward)
+        known_keywords(kwargs)
         if not isinstance(cache, EnsembleCache | None):
             raise ValueError(
                 f"An ensemble keeps a cache for each member, which {type(cache).__name__} cannot "

@@ -181,7 +181,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         The graphs need a cache, so there is one whatever `use_cache` says. Raises `ValueError` for
         another model's.
         """
-        known_keywords(kwargs, type(self).forward)
+        known_keywords(kwargs)
         if not isinstance(cache, _OnnxCache | None):
             raise ValueError(
                 f"ONNX graphs keep tensors of their own, which {type(cache).__name__} cannot "

@@ -115,9 +115,12 @@ def random_call(area: KeyArea, term: type | None, padded: bool) -> tuple[Attenti
 
     leaves = [leaf(2, 4, 150, 16) for _ in range(3)]
     terms: list = []
-    if term in (GaussianTerm, CutOffGaussianTerm):
+    if term is GaussianTerm:
         leaves += [leaf(2, 4, 150), leaf(2, 4, 150)]
-        terms = [term(75 + 20 * leaves[3], 9 + 4 * leaves[4])]
+        terms = [GaussianTerm(75 + 20 * leaves[3], 9 + 4 * leaves[4])]
+    elif term is CutOffGaussianTerm:
+        leaves.append(leaf(2, 4, 150))
+        terms = [CutOffGaussianTerm(75 + 20 * leaves[3], torch.full((1, 1, 1), 12.0))]
     elif term is DenseBias:
         leaves.append(leaf(2, 4, 150, 150))
         terms = [DenseBias(leaves[3])]
