@@ -11,7 +11,6 @@ from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGe
 
 SOURCES = (6, 3, 7, 1)
 TARGETS = (5, 7, 2, 1)
-TOLERANCE = 1e-5
 every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 
 
