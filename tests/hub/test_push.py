@@ -152,15 +152,7 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
         )  # no folder of its name
         write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
     push_checkpoint(tmp_path / "saved/tester/csan", "tester/csan", check=False)
-    command = ("-m", "csan_hf", "push")
-    run(
-        hub_here,
-        tmp_path / "home",
-        *command,
-        tmp_path / "saved/tester/grid",
-        "tester/grid",
-        with_csan_hf=True,
-    )
+    assert csan_hf_cli.main(["push", str(tmp_path / "saved/tester/grid"), "tester/grid"]) == 0
     for name in expected:
         files = set(hub_here.repositories[name].files)
         assert files >= {
