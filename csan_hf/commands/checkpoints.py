@@ -141,13 +141,13 @@ def export_onnx(
         return
     pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
     models: list[Any] = [network, OnnxTranslationModel.from_directory(directory)]
-    here, there = (
-        TextTranslationPipeline(model=each, **pair, device="cpu")(lines, batch_size=16)
-        for each in models
+    by_torch, by_onnx = (
+        TextTranslationPipeline(model=model, **pair, device="cpu")(lines, batch_size=16)
+        for model in models
     )
     equal = sum(
         ours["translation_text"] == theirs["translation_text"]
-        for ours, theirs in zip(here, there, strict=True)
+        for ours, theirs in zip(by_torch, by_onnx, strict=True)
     )
     print(f"{equal} of {len(lines)} translations are the same")
 

@@ -175,16 +175,16 @@ def check_vocabulary_sizes(
             one for both.
     """
     target = {"target_vocab_size": target_vocab_size, "target_kind": target_kind}
-    if joint and (given := [name for name, value in target.items() if value is not None]):
+    if joint and (settings := [name for name, value in target.items() if value is not None]):
         raise ValueError(
-            f"{given[0]} is {target[given[0]]}, but the vocabulary is joint; leave it out"
+            f"{settings[0]} is {target[settings[0]]}, but the vocabulary is joint; leave it out"
         )
     sizes = (
         ("vocab_size", vocab_size, kind),
         ("target_vocab_size", target_vocab_size, target_kind or kind),
     )
-    for name, size, found in sizes:
-        alphabet = len(pre_tokenizers.ByteLevel.alphabet()) if found == "bpe" else 0
+    for name, size, kind_of_side in sizes:
+        alphabet = len(pre_tokenizers.ByteLevel.alphabet()) if kind_of_side == "bpe" else 0
         smallest = alphabet + len(SPECIAL_TOKENS)
         if size is not None and size < smallest:
             of_bytes = f"{alphabet} bytes and " if alphabet else ""
@@ -335,9 +335,11 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     # The start of a sentence, which no model here uses, has one number on both sides, unlike a
     # token put last
     options |= {"pad_token": names.get("bos_token", PAD_TOKEN), "eos_token": EOS_TOKEN, **names}
-    own: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
-    own.backend_tokenizer.post_processor = _ending_with(own.eos_token, own.eos_token_id)
-    return own
+    converted: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
+    converted.backend_tokenizer.post_processor = _ending_with(
+        converted.eos_token, converted.eos_token_id
+    )
+    return converted
 
 
 # What transformers would save with a tokenizer of its own: code that was there but did not run, and
@@ -533,12 +535,12 @@ def with_bpe_dropout(dataset: Dataset, tokenizers: TokenizerPair, dropout: float
 def _encode_anew(
     batch: dict[str, list[Any]], tokenizers: TokenizerPair, longest: list[int]
 ) -> dict[str, list[Any]]:
-    found = _encode(batch, tokenizers, (None, None))
+    encoded = _encode(batch, tokenizers, (None, None))
     sides = zip(("input_ids", "labels"), longest, strict=True)
     return {
         name: [
             new if len(new) <= limit else old
-            for new, old in zip(found[name], batch[name], strict=True)
+            for new, old in zip(encoded[name], batch[name], strict=True)
         ]
         for name, limit in sides
     }

@@ -130,8 +130,8 @@ def foreign_code(directory: Path) -> list[str]:
         if name.endswith("tokenizer_config.json") and "auto_map" in read_json(path):
             foreign.append(name)
         elif name.endswith(".py"):
-            own = own_files.get(name)
-            if own is None or own.read_bytes() != path.read_bytes():
+            own_file = own_files.get(name)
+            if own_file is None or own_file.read_bytes() != path.read_bytes():
                 foreign.append(name)
     return [*dict.fromkeys(foreign)]
 
