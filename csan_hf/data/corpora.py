@@ -40,7 +40,7 @@ _LEAST = {
 Pair = tuple[str, str]
 
 
-def _option(default: Any, text: str) -> Any:
+def _option(default: object, text: str) -> Any:
     """A field with its help."""
     return field(default=default, metadata={"help": text})
 

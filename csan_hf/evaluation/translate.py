@@ -284,7 +284,7 @@ class ForcedPrefixes(LogitsProcessor):
 
 
 def _forced_tokens(
-    translator: Any, splits: Sequence[Any], beginnings: Iterator[str]
+    translator: TextTranslationPipeline, splits: Sequence[Any], beginnings: Iterator[str]
 ) -> list[list[int]]:
     """The tokens with which the translation of each segment begins."""
     tokens: list[list[int]] = []
@@ -298,7 +298,7 @@ def _forced_tokens(
     return tokens
 
 
-def _first_free(translator: Any, options: dict[str, Any]) -> int:
+def _first_free(translator: TextTranslationPipeline, options: dict[str, Any]) -> int:
     """The place of the first token that the model chooses: after the start and, where it is forced,
     the language.
     """

@@ -224,7 +224,7 @@ def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _mapped(value: Any, function: Callable[[str], Any]) -> Any:
+def _mapped(value: object, function: Callable[[str], Any]) -> Any:
     """Returns nested mappings and lists with a function of each text in its place."""
     if isinstance(value, dict):
         return {key: _mapped(entry, function) for key, entry in value.items()}

@@ -69,12 +69,12 @@ _TYPE_NAMES = {
 
 
 def bounded(
-    default: Any,
-    least: Any = None,
-    most: Any = None,
-    above: Any = None,
-    below: Any = None,
-    odd: Any = None,
+    default: object,
+    least: object = None,
+    most: object = None,
+    above: object = None,
+    below: object = None,
+    odd: object = None,
 ) -> Any:
     """A field and the numbers that it may hold; `above` and `below` are strict, None = no bound."""
     bounds = {"above": above, "at least": least, "below": below, "at most": most, "odd": odd}

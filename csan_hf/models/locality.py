@@ -229,7 +229,7 @@ def layer_locality(
     return LayerLocality(site.part, tuple(methods)) if methods else None
 
 
-def _from_setting(method_class: type[LocalityMethod], value: Any, name: str) -> LocalityMethod:
+def _from_setting(method_class: type[LocalityMethod], value: object, name: str) -> LocalityMethod:
     """The method with settings `value`: a mapping, the first setting, or True = the defaults."""
     try:
         if isinstance(value, Mapping):

@@ -34,7 +34,7 @@ _NO_LIMIT = 10**9  # tokens; transformers writes 1e30
 _tokenizer_language = threading.RLock()
 
 
-def check_text(text: Any) -> None:
+def check_text(text: object) -> None:
     """Raises `TypeError` for what is not a string, `ValueError` for half of a surrogate pair."""
     if not isinstance(text, str):
         raise TypeError(
@@ -412,7 +412,7 @@ class TranslationPipeline(Pipeline):
         prompt = generate_kwargs.get("decoder_input_ids")
         lengths = limits + (1 if prompt is None else prompt.shape[-1])
 
-        def at_own_limit(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        def at_own_limit(input_ids: torch.Tensor, scores: object, **kwargs: Any) -> torch.Tensor:
             """Whether the hypotheses [B · beams, T] of each sentence are at its limit."""
             beams = input_ids.shape[0] // len(lengths)
             return input_ids.shape[1] >= lengths.repeat_interleave(beams)

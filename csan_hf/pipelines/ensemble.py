@@ -191,7 +191,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, names: Any, *args: Any, trust_remote_code: bool = False, **kwargs: Any
+        cls, names: object, *args: Any, trust_remote_code: bool = False, **kwargs: Any
     ) -> Any:
         """Loads a list of models, or an ensemble that was saved; arguments are those of
         `from_pretrained`.
@@ -229,7 +229,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def _from_checkpoint(
-        cls, name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+        cls, name: object, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
         load: Any = super().from_pretrained
         ensemble, report = load(name, *args, output_loading_info=True, **kwargs)

@@ -177,7 +177,7 @@ class _Decoder:
         if sentences is not None:
             self._select_source(sentences if self._shares_source else rows)
 
-    def _select_source(self, rows: Any) -> None:
+    def _select_source(self, rows: Tensor | slice) -> None:
         states = self.inputs["encoder_outputs"][0][rows]
         self.inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
         if self.inputs.get("attention_mask") is not None:
@@ -238,7 +238,9 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
     return rows.gather(1, places[..., None].expand(-1, -1, rows.shape[-1]))
 
 
-def _beams(decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: Any) -> Tensor:
+def _beams(
+    decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: GenerationConfig
+) -> Tensor:
     """See `search`: the best hypotheses of all sentences, padded."""
     beams = config.num_beams
     prompt = flat.shape[1]
@@ -303,7 +305,9 @@ def _beams(decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: 
     return _joined(done, config.num_return_sequences, prompt, fill)
 
 
-def _is_done(scores: Tensor, ended: Tensor, config: Any, length: int, limit: int) -> Tensor:
+def _is_done(
+    scores: Tensor, ended: Tensor, config: GenerationConfig, length: int, limit: int
+) -> Tensor:
     """Of which sentences [S] no open beam can still be among the best; see the library's
     `early_stopping`.
     """

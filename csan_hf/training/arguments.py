@@ -15,7 +15,7 @@ from transformers.utils import is_torch_bf16_gpu_available
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 
 
-def _field(default: Any, text: str) -> Any:
+def _field(default: object, text: str) -> Any:
     """Makes a field with its help."""
     metadata = {"help": text}
     if isinstance(default, tuple):

@@ -350,7 +350,7 @@ class Section:
                     texts[argument.name] = argument.metadata["help"]
         return texts
 
-    def convert(self, key: str, value: Any, where: str) -> Any:
+    def convert(self, key: str, value: object, where: str) -> Any:
         """Turns a value of YAML, or text of the command line, into the type of its key.
 
         YAML reads `1e3` as text, and a name that looks like a number as a number; the key's type
@@ -375,7 +375,7 @@ _SHORT.maxstring = 200
 _SHORT.maxother = 200
 
 
-def _readings(value: Any) -> Iterator[Any]:
+def _readings(value: object) -> Iterator[Any]:
     """Yields the interpretations of a YAML value: as is, as a number, as text."""
     yield value
     if isinstance(value, list):
@@ -399,20 +399,20 @@ def _number(value: Any) -> Any:
     return int(number) if math.isfinite(number) and number.is_integer() else number
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
+def _members(annotation: object) -> tuple[Any, ...]:
     """Returns the members of a union, or the type alone."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else (annotation,)
 
 
-def _takes(annotation: Any, kind: type) -> bool:
+def _takes(annotation: object, kind: type) -> bool:
     return any(
         member is Any or (typing.get_origin(member) or member) is kind
         for member in _members(annotation)
     )
 
 
-def describe_type(annotation: Any) -> str:
+def describe_type(annotation: object) -> str:
     """Names a type for people: `int | null`, `list[int]`."""
     names = (
         "null" if member is types.NoneType else inspect.formatannotation(member)
@@ -421,7 +421,7 @@ def describe_type(annotation: Any) -> str:
     return " | ".join(names)
 
 
-def find_family(name: Any) -> ModelFamily:
+def find_family(name: object) -> ModelFamily:
     """Looks up the family that the key `model` names, or raises a RecipeError."""
     family = family_of(name)
     if not family.classes:
@@ -602,7 +602,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     raise RecipeError(f"{path}: {problem}")
 
 
-def refuse_credentials(content: Any, source: str) -> None:
+def refuse_credentials(content: object, source: str) -> None:
     """Refuses tokens, passwords and keys: a run writes its recipe to files, logs and model cards,
     and uploads it.
 
@@ -686,7 +686,7 @@ def parse_recipe(
     return recipe
 
 
-def _set(recipe: Recipe, section: Section, key: str, value: Any) -> None:
+def _set(recipe: Recipe, section: Section, key: str, value: object) -> None:
     if section.name:
         getattr(recipe, section.name)[key] = value
     else:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from csan_hf import (
     ConvS2SConfig,
@@ -146,7 +147,7 @@ def make_batch(device: str, *, left: bool = False) -> dict[str, Tensor]:
 
 
 def results(
-    model: Any, batch: dict[str, Tensor], setting: Setting, precision: Precision
+    model: PreTrainedModel, batch: dict[str, Tensor], setting: Setting, precision: Precision
 ) -> tuple[Tensor, Tensor]:
     """Logits of the real targets, and all gradients in one vector."""
     scale = LOSS_SCALE if torch.float16 in (precision.weights, precision.autocast) else 1.0
@@ -163,7 +164,7 @@ def results(
     return logits.double().cpu(), torch.cat(gradients).cpu() / scale
 
 
-def expected_results(model: Any) -> tuple[Tensor, Tensor]:
+def expected_results(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     """The logits and gradients in float64 on the CPU."""
     exact = copy.deepcopy(model).double()
     if exact.config.model_type == "csan":
@@ -190,7 +191,7 @@ def models(setting: Setting) -> Iterator[Row]:
 
 
 def _errors(
-    model: Any,
+    model: PreTrainedModel,
     backend: str,
     precision_name: str,
     expected: tuple[Tensor, Tensor],
@@ -242,7 +243,13 @@ def tokens(setting: Setting) -> Iterator[Row]:
         yield row
 
 
-def _equal(label: str, exact: Any, moved: Any, options: dict[str, Any], setting: Setting) -> Row:
+def _equal(
+    label: str,
+    exact: PreTrainedModel,
+    moved: PreTrainedModel,
+    options: dict[str, Any],
+    setting: Setting,
+) -> Row:
     """Share of sentences with the same tokens."""
     cpu, device = (
         {name: make_batch(place)[name] for name in ("input_ids", "attention_mask")}
