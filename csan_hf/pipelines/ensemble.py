@@ -361,7 +361,7 @@ def check_member(name: str | os.PathLike, **where: Any) -> None:
 
     `where` is for `from_pretrained` (revision, token, ...)."""
     model_type = PreTrainedConfig.get_config_dict(name, **where)[0].get("model_type")
-    if model_type not in CONFIG_MAPPING:
+    if model_type not in (None, *CONFIG_MAPPING):  # None: an adapter, beside another's config
         raise ValueError(
             f"{name} is a model of type {model_type!r}, a class of its own code: "
             "members of an ensemble are models of csan_hf or transformers."

@@ -60,9 +60,10 @@ def search(
     loops what is not covered.
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
-    Sampling, scores, attentions, and processors of logits that may count rows are not. `generate`
-    passes no loop that it is given a `streamer`, the `tokenizer` that `stop_strings` need, or
-    `synced_gpus` (FSDP, ZeRO-3): leave this one out for them.
+    Sampling, scores, attentions, and processors of logits that may count rows are not.
+
+    A loop that `generate` is given gets no `streamer`, no `tokenizer` for `stop_strings` and no
+    `synced_gpus` (FSDP, ZeRO-3): leave this one out where they are needed.
 
     Under stopping criteria by row two things differ from the library. In beam search the criteria
     see padding where a sentence is done, and not its beams, which the library still extends. Greedy

@@ -4,6 +4,7 @@
 import pytest
 import tiny
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, DynamicCache, MarianConfig, MarianMTModel
 
@@ -218,6 +219,19 @@ def test_members_and_their_tokenizers_may_lie_in_a_subfolder(tmp_path):
     names = [tmp_path / name for name in ("a", "b")]
     with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
         EnsembleForConditionalGeneration.from_pretrained(names, subfolder="best")
+
+
+def test_adapters_may_be_members(tmp_path):
+    base = tmp_path / "base"
+    tiny.csan(0).save_pretrained(base)
+    names = [tmp_path / "first", tmp_path / "second"]
+    for name in names:
+        lora = LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj"], r=2)
+        get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(base), lora).save_pretrained(name)
+    ensemble = EnsembleForConditionalGeneration.from_pretrained(names)
+    assert [type(member).__name__ for member in ensemble.members] == [
+        "CsanForConditionalGeneration"
+    ] * 2
 
 
 def test_a_saved_ensemble_that_lacks_weights_is_refused(tmp_path):
