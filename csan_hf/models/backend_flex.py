@@ -26,7 +26,10 @@ is soon met.
 
 def flex_local_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, by FlexAttention."""
-    return _kernel(call.query.device.type)(
+    # A CPU may have no compiler
+    is_uncompiled = call.query.device.type == "cpu" or torch.compiler.is_compiling()
+    kernel: Any = flex_attention if is_uncompiled else compiled_kernel()
+    return kernel(
         call.query,
         _keys_of_area(call.key, call),
         _keys_of_area(call.value, call),
@@ -36,12 +39,6 @@ def flex_local_attention(call: AttentionCall) -> Tensor:
         ),
         scale=call.scale,
     )
-
-
-def _kernel(device_type: str) -> Callable[..., Tensor]:
-    if device_type == "cpu" or torch.compiler.is_compiling():
-        return flex_attention  # a CPU may have no compiler
-    return compiled_kernel()
 
 
 @functools.cache

@@ -59,8 +59,14 @@ def check_local_implementation(implementation: str, locality: LayerLocality) -> 
         )
 
 
-# Full attention under "blocked" is the library's "sdpa"
-AttentionInterface.register(BLOCKED, sdpa_attention_forward)
+def blocked_attention_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Full attention under `"blocked"`: the library's "sdpa"; other models are refused."""
+    if not hasattr(module, "locality"):
+        raise ValueError(f"attn_implementation={BLOCKED!r} is CSAN's own; use 'sdpa'.")
+    return sdpa_attention_forward(module, *args, **kwargs)
+
+
+AttentionInterface.register(BLOCKED, blocked_attention_forward)
 AttentionMaskInterface.register(BLOCKED, sdpa_mask)
 
 
@@ -232,7 +238,7 @@ class CsanAttention(nn.Module):
             mask = mask.float()
         with torch.autocast(query.device.type, enabled=False) if in_float32 else nullcontext():
             output, _ = attend(self, query, key, value, mask, **options)
-        return output.to(dtype) if in_float32 else output, None
+        return output.to(dtype), None
 
     def _attend_locally(
         self,

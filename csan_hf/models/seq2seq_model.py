@@ -24,7 +24,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
-from .configuration_seq2seq import Seq2SeqConfig
+from .configuration_seq2seq import Seq2SeqConfig, did_you_mean
 from .layers import check_tokens
 
 if TYPE_CHECKING:
@@ -492,5 +492,7 @@ def known_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
     something else."""
     for name, value in keywords.items():
         if name not in _COMMON_KEYWORDS and value is not None:
-            raise TypeError(f"forward() has no argument {name!r}.")
+            arguments = Seq2SeqForGeneration.forward.__annotations__
+            hint = did_you_mean(name, arguments, likeness=0.8)
+            raise TypeError(f"forward() has no argument {name!r}.{hint}")
     return {name: value for name, value in keywords.items() if name in _COMMON_KEYWORDS}

@@ -147,7 +147,7 @@ def test_it_can_be_compiled_with_its_backward(area, term, padded, monkeypatch):
     """
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
     kernel = backend_flex.compiled_kernel("aot_eager")
-    monkeypatch.setattr(backend_flex, "_kernel", lambda device_type: kernel)
+    monkeypatch.setattr(backend_flex, "flex_attention", kernel)
     results = []
     for attend in (backend_flex.flex_local_attention, lambda call: run(call, "eager")):
         call, leaves = random_call(area, term, padded)
