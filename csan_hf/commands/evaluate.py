@@ -20,7 +20,7 @@ from csan_hf.evaluation.metrics import (
 )
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.evaluation.translate import search_name
-from csan_hf.text_files import check_writable, path_inside, write_json, write_lines
+from csan_hf.text_files import check_not_read, check_writable, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
 from . import Dtype, PositiveInt, open_parallel
@@ -131,6 +131,7 @@ def evaluate(
     files = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
     table = path_inside(output, "forced.json" if forced else "scores.json")
     for path in (*files.values(), table):
+        check_not_read(path, (source, reference))
         check_writable(path)
     processes = launched_processes(device)
     network, tokenizers = load_translation_model(

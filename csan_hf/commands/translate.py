@@ -16,6 +16,7 @@ from csan_hf.evaluation.loading import launched_processes, load_translation_mode
 from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.text_files import (
     STANDARD_STREAM,
+    check_not_read,
     check_readable,
     check_writable,
     counted,
@@ -23,6 +24,7 @@ from csan_hf.text_files import (
     open_for_writing,
     partial_name,
     read_lines,
+    read_lines_as_they_come,
 )
 from csan_hf_cli import stopping_on_signals
 
@@ -59,8 +61,10 @@ def translate(
 ) -> None:
     """Translates standard input or a file, line for line; an empty line stays an empty line.
 
-    Translations are written as they come, a few thousand at a time. If the command is stopped
-    before the end, those that are written are kept: in FILE.partial, with --output FILE.
+    Translations are written as they come, a few thousand at a time; from standard input also what
+    there is when no line has come for a moment, so that a program can wait for its answer. If the
+    command is stopped before the end, those that are written are kept: in FILE.partial, with
+    --output FILE.
 
     Several models are an ensemble: their probabilities are averaged. With --n_best every line of
     the output is the number of a line of the input, from 1, the natural logarithm of the
@@ -72,7 +76,7 @@ def translate(
     Args:
         model: checkpoint folder or Hub name; several = an ensemble
         input: text file, one sentence per line (may be .gz); - = standard input
-        output: file for the translations; - = standard output
+        output: file for the translations (.gz: compressed); - = standard output
         check_coverage: warn where a translation seems to leave out a sentence of a line that has
             several
         prefixes: text file with what the translation of each line begins with; an empty line for
@@ -100,6 +104,7 @@ def translate(
             "Several processes cannot share standard input and output: pass --input and --output."
         )
     check_readable(input)
+    check_not_read(output, (input, prefixes))
     check_writable(output)
     network, tokenizers = load_translation_model(
         model,
@@ -137,7 +142,7 @@ def translate(
         "top_k": top_k,
         "top_p": top_p,
     }
-    sentences = read_lines(input)
+    sentences = read_lines_as_they_come() if input == STANDARD_STREAM else read_lines(input)
     if n_best is None:
         windows = translate_stream(network, tokenizers, sentences, **options)
     else:

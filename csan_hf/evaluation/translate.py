@@ -74,7 +74,7 @@ def translate(
 def translate_stream(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
-    sentences: Iterable[str],
+    sentences: Iterable[str | None],
     *,
     max_batch_tokens: int = 4096,
     progress: bool = False,
@@ -87,10 +87,10 @@ def translate_stream(
     `translate`.
 
     A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read
-    and translated at a time; its sentences go together by length. Errors of the iteration over
-    `sentences` are passed on. `prefixes` are how the translations begin, one for each sentence
-    (where a text is split, for the first one of it). The processes of a `pool` translate the
-    batches, and one window more is read ahead.
+    and translated at a time, or what there is where `sentences` yields None; its sentences go
+    together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are how
+    the translations begin, one for each sentence (where a text is split, for the first one of it).
+    The processes of a `pool` translate the batches, and one window more is read ahead.
 
     Yields:
         The translations of a window, in order.
@@ -119,7 +119,7 @@ class Hypothesis(NamedTuple):
 def n_best_stream(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
-    sentences: Iterable[str],
+    sentences: Iterable[str | None],
     n: int,
     *,
     max_batch_tokens: int = 4096,
@@ -159,14 +159,18 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
     ]
 
 
-def _windows(sentences: Iterable[str], processes: PartialState | None) -> Iterator[list[str]]:
+def _windows(
+    sentences: Iterable[str | None], processes: PartialState | None
+) -> Iterator[list[str]]:
     lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
     window: list[str] = []
     characters = 0
     for sentence in sentences:
-        window.append(sentence)
-        characters += len(sentence)
-        if len(window) == lines or characters >= WINDOW_CHARACTERS:
+        if sentence is not None:
+            window.append(sentence)
+            characters += len(sentence)
+        # None ends an empty window, too: with it a pool hands on the one before
+        if sentence is None or len(window) == lines or characters >= WINDOW_CHARACTERS:
             yield window
             window, characters = [], 0
     if window:
