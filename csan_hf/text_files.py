@@ -82,7 +82,8 @@ def _open(path: Path | str, mode: str, *, binary: bool, is_gzip: bool = False) -
     if binary:
         return open(path, f"{mode}b")
     if is_gzip:
-        return gzip.open(path, f"{mode}t", encoding="utf-8", newline="\n")  # type: ignore[return-value]
+        compressed = gzip.GzipFile(path, f"{mode}b")
+        return io.TextIOWrapper(compressed, encoding="utf-8", newline="\n")
     return open(path, mode, encoding="utf-8", newline="\n")
 
 

@@ -20,6 +20,7 @@ from csan_hf.evaluation.metrics import (
 )
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.evaluation.translate import search_name
+from csan_hf.pipelines.texts import SplitSentences
 from csan_hf.text_files import check_not_read, check_writable, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
@@ -45,6 +46,7 @@ def evaluate(
     max_new_tokens: PositiveInt | None = None,
     length_penalty: float | None = None,
     truncation: bool = False,
+    split_sentences: SplitSentences = "never",
     bleu_tokenize: str | None = None,
     metrics: list[str] | None = None,
     by_length: bool = False,
@@ -72,6 +74,9 @@ def evaluate(
         reference: reference translations, one per line (may be .gz)
         output_dir: folder for hypotheses and scores (default: MODEL/evaluation; of an ensemble it
             must be given)
+        split_sentences: lines that are translated sentence by sentence: never = those longer than
+            the model takes, as in the scores of training; auto = those with more tokens or
+            sentences than 99 % of the training sources, too; always = all
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu
             chrf)
@@ -166,6 +171,7 @@ def evaluate(
                 max_new_tokens=max_new_tokens,
                 length_penalty=length_penalty,
                 truncation=truncation or None,
+                split_sentences=split_sentences,
                 **working,
             )
             seconds = round(time.time() - start, 2)

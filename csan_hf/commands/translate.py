@@ -14,6 +14,7 @@ from transformers import set_seed
 from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
+from csan_hf.pipelines.texts import SplitSentences
 from csan_hf.text_files import (
     STANDARD_STREAM,
     check_not_read,
@@ -44,6 +45,7 @@ def translate(
     length_penalty: float | None = None,
     truncation: bool = False,
     check_coverage: bool = False,
+    split_sentences: SplitSentences = "auto",
     prefixes: str | None = None,
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
@@ -79,6 +81,9 @@ def translate(
         output: file for the translations (.gz: compressed); - = standard output
         check_coverage: warn where a translation seems to leave out a sentence of a line that has
             several
+        split_sentences: lines that are translated sentence by sentence: auto = those with more
+            tokens or sentences than 99 % of the training sources; always = all; never = those
+            longer than the model takes
         prefixes: text file with what the translation of each line begins with; an empty line for
             nothing
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
@@ -137,6 +142,7 @@ def translate(
         "length_penalty": length_penalty,
         "truncation": truncation or None,
         "check_coverage": check_coverage or None,
+        "split_sentences": split_sentences,
         "do_sample": sample or None,
         "temperature": temperature,
         "top_k": top_k,
