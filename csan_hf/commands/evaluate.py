@@ -77,7 +77,8 @@ def evaluate(
         split_sentences: lines that are translated sentence by sentence: never = those longer than
             the model takes, as in the scores of training; auto = those with more tokens or
             sentences than 99 % of the training sources, too; always = all
-        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)
+        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's,
+            or by the references' script)
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu
             chrf)
         by_length: also score groups of sentences of similar length
