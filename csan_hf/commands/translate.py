@@ -14,7 +14,7 @@ from transformers import set_seed
 from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
-from csan_hf.pipelines.texts import SplitSentences
+from csan_hf.pipelines.texts import SplitSentences, Unknown
 from csan_hf.text_files import (
     STANDARD_STREAM,
     check_not_read,
@@ -46,6 +46,7 @@ def translate(
     truncation: bool = False,
     check_coverage: bool = False,
     split_sentences: SplitSentences = "auto",
+    unknown: Unknown = "warn",
     prefixes: str | None = None,
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
@@ -84,6 +85,8 @@ def translate(
         split_sentences: lines that are translated sentence by sentence: auto = those with more
             tokens or sentences than 99 % of the training sources; always = all; never = those
             longer than the model takes
+        unknown: what to do with a line of letters or signs that the source vocabulary does not
+            have: warn; skip = an empty translation; error
         prefixes: text file with what the translation of each line begins with; an empty line for
             nothing
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
@@ -143,6 +146,7 @@ def translate(
         "truncation": truncation or None,
         "check_coverage": check_coverage or None,
         "split_sentences": split_sentences,
+        "unknown": unknown,
         "do_sample": sample or None,
         "temperature": temperature,
         "top_k": top_k,

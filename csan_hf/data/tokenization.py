@@ -467,12 +467,14 @@ def tokenize_dataset(
             desc=f"Tokenizing {split}",
             fn_kwargs={"tokenizers": tokenizers, "limits": (None, None) if training else limits},
         )
-        added = ["source_length", "target_length"]
+        added = ["source_length", "target_length", "has_unknown"]
         # As an arrow table: iterating over a column of a dataset decodes its rows one by one.
         columns = rows.select_columns(added).with_format("arrow")[:].to_pydict()
         lengths = list(zip(columns["source_length"], columns["target_length"], strict=True))
         result[split] = rows = rows.remove_columns(added)
         report.start(split, len(rows))
+        remark = "with letters or signs that the source vocabulary does not have"
+        report.note(split, remark, sum(columns["has_unknown"]))
         if training:
             reasons = [_reason_to_drop(source, target, args) for source, target in lengths]
             for reason, pairs in sorted(Counter(filter(None, reasons)).items()):
@@ -507,6 +509,7 @@ def _encode(
         "labels": [_truncate(ids, limits[1]) for ids in target],
         "source_length": [len(ids) for ids in source],
         "target_length": [len(ids) for ids in target],
+        "has_unknown": [tokenizers.source.unk_token_id in ids for ids in source],
     }
 
 

@@ -62,8 +62,8 @@ def translate(
             sentences. Of R processes each translates every R-th batch; the batches, and hence the
             translations, are those of a single process. None: this process translates all.
         generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the
-            `src_lang`, `tgt_lang`, `prefix` and `split_sentences` of the pipeline; None means the
-            default.
+            `src_lang`, `tgt_lang`, `prefix`, `split_sentences` and `unknown` of the pipeline; None
+            means the default.
 
     Raises:
         ValueError: If `num_beams` is less than 1, or if a language is unknown or missing.
@@ -197,7 +197,9 @@ def _translate_windows(
     is_main = processes is None or processes.is_main_process
     options = {name: value for name, value in generate_arguments.items() if value is not None}
     split_sentences = options.pop("split_sentences", "auto")
+    unknown = options.pop("unknown", "warn")
     split_lines = 0
+    read_lines = 0
 
     def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
         """A window that is split, and its batches, which a pool begins to translate."""
@@ -210,6 +212,9 @@ def _translate_windows(
             target_tokenizer=tokenizers.target,
             device=model.device,
         )
+        nonlocal read_lines
+        sentences = translator.check_letters(sentences, unknown, first_line=read_lines + 1)
+        read_lines += len(sentences)
         count = translator.token_counter(**options)
         splits = translator.split(sentences, split_sentences, **options)
         segments = [segment for split in splits for segment in split.segments]

@@ -25,6 +25,10 @@ logger = logging.get_logger(__name__)
 SplitSentences = Literal["auto", "always", "never"]
 """Which lines are split into sentences; see `TextTranslationPipeline`."""
 
+Unknown = Literal["warn", "skip", "error"]
+"""What is done with texts that hold letters or signs which the source vocabulary does not have."""
+_MOST_WARNINGS = 10
+
 _WINDOW_IN_BATCHES = 16
 _NO_TOKEN = -1
 
@@ -59,6 +63,9 @@ class TextTranslationPipeline(TranslationPipeline):
         split_sentences (`str`, *optional*, defaults to `"auto"`): Lines that are split into
             sentences: `"auto"`, those described, `"always"`, all, or `"never"`, those with more
             tokens than the model takes.
+        unknown (`str`, *optional*, defaults to `"warn"`): What is done with a text of letters or
+            signs that the source vocabulary does not have, for which a model invents something:
+            `"warn"`, `"skip"` (its translation is empty) or `"error"`.
         return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see
             `__call__`.
         return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see
@@ -75,6 +82,7 @@ class TextTranslationPipeline(TranslationPipeline):
         *args: Any,
         split_texts: bool = True,
         split_sentences: SplitSentences = "auto",
+        unknown: Unknown = "warn",
         return_scores: bool = False,
         return_alignments: bool = False,
         check_coverage: bool = False,
@@ -85,6 +93,7 @@ class TextTranslationPipeline(TranslationPipeline):
         super().__init__(*args, **kwargs)
         self.split_texts = split_texts
         self.split_sentences = split_sentences
+        self.unknown = unknown
         self.return_scores = return_scores
         self.return_alignments = return_alignments
         self.check_coverage = check_coverage
@@ -105,6 +114,7 @@ class TextTranslationPipeline(TranslationPipeline):
         *,
         split_texts: bool | None = None,
         split_sentences: SplitSentences | None = None,
+        unknown: Unknown | None = None,
         return_scores: bool | None = None,
         return_alignments: bool | None = None,
         check_coverage: bool | None = None,
@@ -119,6 +129,8 @@ class TextTranslationPipeline(TranslationPipeline):
                 class says.
             split_sentences (`str`, *optional*): Lines that are split into sentences: `"auto"`,
                 `"always"` or `"never"`; see the arguments of the class.
+            unknown (`str`, *optional*): `"warn"`, `"skip"` or `"error"`; see the arguments of the
+                class.
             return_scores (`bool`, *optional*): Add `"sentences"` to each result, a list with one
                 dict for each line or sentence that was translated by itself: `source_text`,
                 `translation_text`, `log_probability`, the sum of the natural logarithms of the
@@ -151,6 +163,7 @@ class TextTranslationPipeline(TranslationPipeline):
             "return_alignments": alignments,
             "check_coverage": self.check_coverage if check_coverage is None else check_coverage,
             "split_sentences": split_sentences or self.split_sentences,
+            "unknown": unknown or self.unknown,
         }
         # Sources that are to be cut are not split, nor are those whose translations, as tokens,
         # cannot be joined
@@ -192,12 +205,14 @@ class TextTranslationPipeline(TranslationPipeline):
         batch_size: int,
         split_texts: bool = True,
         split_sentences: SplitSentences = "auto",
+        unknown: Unknown = "warn",
         return_alignments: bool = False,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates texts: for each a list of `num_return_sequences` results."""
         for text in texts:
             check_text(text)
+        texts = self.check_letters(texts, unknown)
         if split_texts:
             splits = self.split(texts, split_sentences=split_sentences, **options)
             is_auto = split_sentences == "auto" and self.usual_source is not None
@@ -262,6 +277,56 @@ class TextTranslationPipeline(TranslationPipeline):
             "usual": usual[split_sentences],
         }
         return [split_text(text, **how) for text in texts]
+
+    def check_letters(
+        self, texts: Sequence[str], unknown: Unknown = "warn", first_line: int = 1
+    ) -> list[str]:
+        """Returns the texts, with `"skip"` those empty that hold letters which the source
+        vocabulary does not have.
+
+        Raises:
+            ValueError: There is such a text, and `unknown` is `"error"`; or it is none of
+                `Unknown`.
+        """
+        if unknown not in get_args(Unknown):
+            choices = " or ".join(get_args(Unknown))
+            raise ValueError(f"unknown must be {choices}, got {unknown!r}.")
+        checked = list(texts)
+        if not checked or self.tokenizer.unk_token_id is None:
+            return checked
+        encoded = self.tokenizer(checked, add_special_tokens=False, verbose=False)["input_ids"]
+        messages = []
+        for number, ids in enumerate(encoded):
+            if self.tokenizer.unk_token_id in ids:
+                letters = ", ".join(map(repr, self._unknown_letters(checked[number])))
+                place = f"line {first_line + number:,}"
+                messages.append(f"{place}: the source vocabulary does not have {letters}.")
+                if unknown == "skip":
+                    checked[number] = ""
+        if messages and unknown == "error":
+            raise ValueError(messages[0])
+        for message in messages[:_MOST_WARNINGS]:
+            logger.warning(message)
+        if len(messages) > _MOST_WARNINGS:
+            logger.warning(f"... and so in {len(messages) - _MOST_WARNINGS:,} more lines.")
+        return checked
+
+    def _unknown_letters(self, text: str) -> list[str]:
+        """The pieces of a text that are unknown, each once."""
+        tokenizer = self.tokenizer
+        unknown = tokenizer.unk_token_id
+        if tokenizer.is_fast:
+            encoded = tokenizer(
+                text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            )
+            places = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+            pieces = [text[start:end] for token, (start, end) in places if token == unknown]
+        else:
+            tokens = tokenizer.tokenize(text)
+            numbers = tokenizer.convert_tokens_to_ids(tokens)
+            numbered_tokens = zip(tokens, numbers, strict=True)
+            pieces = [token for token, number in numbered_tokens if number == unknown]
+        return list(dict.fromkeys(pieces))
 
     @property
     def usual_source(self) -> dict[str, int] | None:

@@ -266,6 +266,16 @@ def test_long_pairs_leave_the_training_split_only():
     assert data["train"][0]["labels"] == BYTES.target("xyz")["input_ids"]
 
 
+def test_pairs_with_unknown_letters_are_counted():
+    pair = TokenizerPair(*[train_tokenizer(["abc"], 9, kind="characters")] * 2)
+    texts = {"source": ["a", "A b"], "target": ["Z", "c"]}
+    _, report = tokenize_dataset(
+        DatasetDict(test=Dataset.from_dict(texts)), pair, DataArguments(dataset="numbers")
+    )
+    remark = "with letters or signs that the source vocabulary does not have"
+    assert report.noted["test"] == {remark: 1}
+
+
 def test_length_ratios():
     data, report = tokenized(max_length_ratio=2)
     assert len(tokenized(max_source_length=10, max_target_length=11)[0]["train"]) == 4, (

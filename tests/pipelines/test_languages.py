@@ -71,6 +71,13 @@ def test_languages(family, library_log):
     assert "no effect" not in library_log.text
 
 
+def test_unknown_pieces_of_a_tokenizer_in_python_are_named(tmp_path, library_log):
+    model, tokenizer = multilingual.marian(tmp_path)
+    translate = translation_pipeline(model, tokenizer=tokenizer, tgt_lang="fra", device="cpu")
+    translate("☃", max_new_tokens=2)
+    assert "does not have '☃'" in library_log.text.replace("▁", "")
+
+
 def test_the_language_of_a_call_is_of_that_call_alone(tmp_path):
     """Not of the next one, and not of another thread's."""
     model, tokenizer = multilingual.nllb(tmp_path)

@@ -11,7 +11,7 @@ import torch
 from pipelines.conftest import GERMAN
 
 from csan_hf import EnsembleForConditionalGeneration
-from csan_hf.data import TokenizerPair
+from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate_stream
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
 from csan_hf.pipelines.sentences import split_text
@@ -136,7 +136,7 @@ def test_a_line_longer_than_the_training_sources_is_split_into_sentences(transla
     split = [{"translation_text": "{} {}  {} {}".format(*parts)}]
     translator.tokenizer.source_lang = "de"
     assert translator(line, split_sentences="always") == split != whole
-    assert library_log.text == ""
+    assert "sentence by sentence" not in library_log.text
     for tokens, sentences, expected in ((10, 9, split), (99, 1, split), (99, 4, whole)):
         usual = {"tokens": tokens, "sentences": sentences}
         translator.model.generation_config.usual_source = usual
@@ -156,6 +156,43 @@ def test_a_line_longer_than_the_training_sources_is_split_into_sentences(transla
     assert "4 sentences" not in library_log.text
     with pytest.raises(ValueError, match="split_sentences must be auto or always or never"):
         translator(line, split_sentences="sometimes")
+
+
+def test_letters_that_the_vocabulary_does_not_have_are_named(tiny_csan_of_letters, library_log):
+    translator = tiny_csan_of_letters
+    [cat] = translator(["cat"])
+    results = translator(["cat", "CAT", "", "cat 2 2"])
+    assert results[0] == cat
+    assert results[2] == {"translation_text": ""}
+    assert "line 2: the source vocabulary does not have 'C', 'A', 'T'." in library_log.text
+    assert "line 4: the source vocabulary does not have ' ', '2'." in library_log.text
+    assert "line 1" not in library_log.text
+    library_log.clear()
+    skipped = translator(["cat", "CAT"], unknown="skip")
+    assert skipped == [cat, {"translation_text": ""}]
+    pair = TokenizerPair(translator.tokenizer, translator.tokenizer)
+    lines = ["cat", *["кафе"] * 12]
+    [texts] = translate_stream(translator.model, pair, lines, unknown="skip", max_new_tokens=6)
+    assert texts == [cat["translation_text"].strip(), *[""] * 12]
+    assert "line 11:" in library_log.text
+    assert "... and so in 2 more lines." in library_log.text
+    with pytest.raises(
+        ValueError, match="line 2: the source vocabulary does not have 'к', 'а', 'ф'"
+    ):
+        translator(["a", "кафe"], unknown="error")
+    with pytest.raises(ValueError, match="unknown must be warn or skip or error, got 'no'"):
+        translator("a", unknown="no")
+
+
+@pytest.fixture
+def tiny_csan_of_letters():
+    tokenizer = train_tokenizer(["cat", "ea"], 30, kind="characters")
+    return TextTranslationPipeline(
+        model=tiny.csan(vocab_size=len(tokenizer)),
+        tokenizer=tokenizer,
+        device="cpu",
+        max_new_tokens=6,
+    )
 
 
 def test_a_model_without_absolute_positions_takes_whole_lines(joint):
@@ -367,7 +404,8 @@ def test_a_translation_that_leaves_out_a_sentence_is_warned_of(
         assert [
             found["translation_text"] for found in translate(texts, max_new_tokens=1, **options)
         ] == ["", ""]
-        named = [record.getMessage().split("'")[1] for record in library_log.records]
+        messages = [record.getMessage() for record in library_log.records]
+        named = [message.split("'")[1] for message in messages if "leave out" in message]
         assert list(dict.fromkeys(named)) == ["ein Hund.", "Ein Haus und eins!", "Eine Katze."]
     monkeypatch.setattr(
         translator, "model", EnsembleForConditionalGeneration.of([translator.model] * 2)
