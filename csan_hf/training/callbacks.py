@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Callbacks: progress, early stopping, the picture, the rotation of checkpoints."""
+"""Callbacks: progress, early stopping, the picture."""
 
 from __future__ import annotations
 
@@ -27,42 +27,7 @@ from csan_hf.analysis.figures import COLOURS
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
 from csan_hf.text_files import open_for_writing
 
-from .checkpoints import list_checkpoints, rank_checkpoints, rotate_checkpoints, scores_by_step
-
-
-class KeepBestCheckpoints(TrainerCallback):
-    """Keeps the best checkpoints, and the newest for resuming.
-
-    Args:
-        count: How many of the best.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: object,
-    ) -> None:
-        """Deletes the checkpoints that are not to be kept beside a new one."""
-        if not state.is_world_process_zero:
-            return
-        output_dir = str(args.output_dir)
-        checkpoints = list_checkpoints(output_dir)
-        ranked = rank_checkpoints(
-            checkpoints,
-            state.log_history,
-            args.metric_for_best_model or "loss",
-            greater_is_better=bool(args.greater_is_better),
-        )
-        kept = ranked[: self.count]
-        # Of equal scores the Trainer calls the first the best
-        best_name = f"checkpoint-{state.best_global_step}"
-        kept += [path for path in checkpoints if path.name == best_name]
-        rotate_checkpoints(output_dir, kept)
+from .checkpoints import scores_by_step
 
 
 def evaluations_without_gain(args: TrainingArguments, state: TrainerState, threshold: float) -> int:

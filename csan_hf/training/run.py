@@ -44,7 +44,7 @@ from .checkpoints import (
 )
 from .output_folder import begin_run, check_output_folder, choose_checkpoint, lock_folder
 from .plan import Plan, resolve
-from .recipe import Recipe, refusing
+from .recipe import Recipe, notify, refusing
 from .stopping import PREPARED_DATA, StopSignals, on_main_process
 from .trainer import TranslationTrainer, plain_class
 
@@ -75,7 +75,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         checkpoint, tokenizers, tokenized = _prepare(plan, output)
         set_seed(args.seed)
         model = plan.build_model(tokenizers)
-        _print_once(args, _describe_run(model, tokenizers, tokenized, args))
+        notify(_describe_run(model, tokenizers, tokenized, args))
         with refusing("The section training is refused"):
             trainer = TranslationTrainer(
                 model,
@@ -122,11 +122,6 @@ def _quieten(args: TranslationTrainingArguments) -> None:
         warnings.simplefilter("ignore")
 
 
-def _print_once(args: TranslationTrainingArguments, text: str) -> None:
-    if args.process_index == 0:
-        print(text, file=sys.stderr, flush=True)
-
-
 def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, DatasetDict]:
     """Returns the checkpoint to resume from, if any, the tokenizers and the tokenized corpus, for
     all processes.
@@ -168,10 +163,10 @@ def _prepare_alone(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair
     with refusing("The data cannot be used"):
         tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
     if checkpoint is None:
-        _print_once(args, f"Starting a new run in {output}.")
+        notify(f"Starting a new run in {output}.")
     begin_run(recipe, output)
     tokenizers.save_pretrained(str(output))
-    _print_once(args, str(loaded.merge(filtered)))
+    notify(str(loaded.merge(filtered)))
     return checkpoint, tokenizers, tokenized
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +21,6 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -54,7 +51,6 @@ from csan_hf.text_files import apply_umask
 from .arguments import TranslationTrainingArguments
 from .batches import RowsAndCopies, cut_for_processes, load_batches, training_batches
 from .callbacks import (
-    KeepBestCheckpoints,
     ScoreEarlyStopping,
     TrainingPicture,
     TranslationProgress,
@@ -64,13 +60,16 @@ from .checkpoints import (
     UNFINISHED,
     check_names,
     check_same_data,
+    list_checkpoints,
     load_weights,
     name_checkpoint,
+    rank_checkpoints,
     read_weights,
+    rotate_checkpoints,
     whole_checkpoints,
 )
 from .evaluation import Evaluation
-from .recipe import RecipeError, refusing
+from .recipe import RecipeError, notify, refusing
 from .stopping import RunError, RunGuard
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         train_dataset: Columns `input_ids`, `attention_mask`, `labels`.
         eval_dataset: The same; if it also has the string column `target`, that is the reference
             text.
-        callbacks: On top of progress, early stopping, the picture and the rotation of checkpoints.
+        callbacks: On top of progress, early stopping and the picture.
         bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
 
     Raises:
@@ -176,10 +175,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if args.world_size > 1:
             self._prepare_for_processes(model, args)
         search = search_name(args.generation_num_beams)
-        default_callbacks: list[TrainerCallback] = [
-            KeepBestCheckpoints(args.keep_best),
-            TrainingPicture(search),
-        ]
+        default_callbacks: list[TrainerCallback] = [TrainingPicture(search)]
         if args.early_stopping_patience is not None:
             default_callbacks.append(
                 ScoreEarlyStopping(args.early_stopping_patience, args.early_stopping_threshold)
@@ -220,10 +216,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP"):
             _prepare_sharding(model)
 
-    def _say(self, notice: str) -> None:
-        if self.is_world_process_zero():
-            print(notice, file=sys.stderr, flush=True)
-
     # ---- training
 
     def get_train_dataloader(self) -> DataLoader:
@@ -245,19 +237,6 @@ class TranslationTrainer(Seq2SeqTrainer):
             with refusing("The section training is refused"):
                 return with_bpe_dropout(dataset, self.tokenizers, self.args.bpe_dropout)
         return super()._remove_unused_columns(dataset, description)
-
-    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """See transformers; the optimizer may not be installed, or not take its arguments."""
-        with refusing(f"The section training is refused: optim {self.args.optim}"):
-            return super().create_optimizer(model)
-
-    def create_scheduler(
-        self, num_training_steps: int, optimizer: Optimizer | None = None
-    ) -> LRScheduler:
-        """See transformers; the schedule may not take its arguments."""
-        schedule = f"lr_scheduler_type {self.args.lr_scheduler_type}"
-        with refusing(f"The section training is refused: {schedule}"):
-            return super().create_scheduler(num_training_steps, optimizer)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
@@ -285,12 +264,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         notice = check_same_data(checkpoint, self.describe_run())
         if notice is not None:
-            self._say(notice)
+            notify(notice)
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if not self.is_finished(state):
             self.train(resume_from_checkpoint=str(checkpoint))
             return
-        self._say(
+        notify(
             f"Training had ended at update {state.global_step}: only the end of the run is "
             "repeated."
         )
@@ -571,8 +550,26 @@ class TranslationTrainer(Seq2SeqTrainer):
             ) from error
         finally:
             self._is_saving = False
+        if self.is_world_process_zero():
+            self._rotate_checkpoints()
         if self.args.push_to_hub:
             self._upload(checkpoint)
+
+    def _rotate_checkpoints(self) -> None:
+        """Keeps the best checkpoints, and the newest for resuming."""
+        args = self.args
+        checkpoints = list_checkpoints(args.output_dir)
+        ranked = rank_checkpoints(
+            checkpoints,
+            self.state.log_history,
+            args.metric_for_best_model or "loss",
+            greater_is_better=bool(args.greater_is_better),
+        )
+        best = ranked[: args.keep_best]
+        # Of equal scores the Trainer calls the first the best
+        best_name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+        best += [path for path in checkpoints if path.name == best_name]
+        rotate_checkpoints(args.output_dir, best)
 
     def _name_best_checkpoint(self) -> None:
         """Corrects the path of the best checkpoint, for which the library takes the staging
