@@ -6,7 +6,6 @@ never shown.
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import unquote
 
 from huggingface_hub import get_token
@@ -34,7 +33,7 @@ _FORMS = re.compile(
 )
 
 
-def is_credential_key(key: Any) -> bool:
+def is_credential_key(key: object) -> bool:
     """Says whether the value of a key is a credential, by the key's name: hub_token, WANDB_API_KEY,
     smtpPassword...
     """
@@ -67,14 +66,14 @@ def _known_here() -> set[str]:
     return {*secrets, *filter(None, [get_token()])}
 
 
-def find_credentials(value: Any) -> Iterator[str]:
+def find_credentials(value: object) -> Iterator[str]:
     """Yields the paths of all credentials in what YAML or JSON gave, for example
     `training.hub_token`.
     """
     yield from _find(value, "", set(), _known_here())
 
 
-def _find(value: Any, where: str, seen: set[int], known: set[str]) -> Iterator[str]:
+def _find(value: object, where: str, seen: set[int], known: set[str]) -> Iterator[str]:
     if isinstance(value, str) and holds_credential(value, known):
         yield where
     if not isinstance(value, dict | list | tuple | set) or id(value) in seen:
@@ -93,7 +92,7 @@ def _find(value: Any, where: str, seen: set[int], known: set[str]) -> Iterator[s
             yield from _find(entry, path, seen, known)
 
 
-def _is_set(key: Any, value: Any) -> bool:
+def _is_set(key: object, value: object) -> bool:
     """Says whether a credential is given: true and false say whether to look for one, and numbers
     count tokens.
     """

@@ -144,7 +144,7 @@ generation begins.
 """
 
 
-def family_of(model_type: Any) -> ModelFamily:
+def family_of(model_type: object) -> ModelFamily:
     """Returns the family of a `model_type`; of transformers' own an entry, with the classes of
     `COMPARED`.
     """

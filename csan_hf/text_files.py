@@ -182,7 +182,7 @@ def write_lines(path: Path | str, lines: Iterable[str]) -> None:
         file.writelines(f"{one_line(line)}\n" for line in lines)
 
 
-def write_json(path: Path | str, value: Any) -> None:
+def write_json(path: Path | str, value: object) -> None:
     """Writes indented JSON, keys in the order given."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
@@ -213,7 +213,7 @@ _FILE_NAME = re.compile(
 )
 
 
-def check_file_name(name: Any, what: str) -> str:
+def check_file_name(name: object, what: str) -> str:
     """Returns a name from a recipe or a checkpoint; `ValueError` if it can mean anything but a file
     in its folder.
 

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from measuring import (
@@ -43,7 +43,18 @@ from transformers.utils import logging as transformers_logging
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf_cli import script
 
-D_MODEL, LAYERS, HEADS, FFN, VOCABULARY = 256, 3, 4, 1024, 8000
+
+class Size(NamedTuple):
+    """Sizes of an encoder."""
+
+    d_model: int = 256
+    layers: int = 3
+    heads: int = 4
+    ffn: int = 1024
+    vocabulary: int = 8000
+
+
+SIZE = Size()
 CASES = {  # name -> tokens, window, whether with backward
     "4,096 tokens, window 513": (4096, 513, False),
     "4,096 tokens, window 513, with backward": (4096, 513, True),
@@ -55,16 +66,16 @@ MODELS = ("LED", "LongT5 (local)", "full attention", "1D-CSAN", "2D-CSAN (3 head
 MEMORY_LENGTHS = (4096, 16384, 65536)
 
 
-def encoder(name: str, window: int, length: int) -> nn.Module:
-    """The encoder of that name, without dropout."""
+def encoder(name: str, window: int, length: int, size: Size = SIZE) -> nn.Module:
+    """The encoder of that name in `MODELS`, without dropout."""
     torch.manual_seed(0)
     if name == "LED":
         led = LEDConfig(
-            vocab_size=VOCABULARY,
-            d_model=D_MODEL,
-            encoder_layers=LAYERS,
-            encoder_attention_heads=HEADS,
-            encoder_ffn_dim=FFN,
+            vocab_size=size.vocabulary,
+            d_model=size.d_model,
+            encoder_layers=size.layers,
+            encoder_attention_heads=size.heads,
+            encoder_ffn_dim=size.ffn,
             max_encoder_position_embeddings=length,
             attention_window=window - 1,
             dropout=0.0,
@@ -73,17 +84,18 @@ def encoder(name: str, window: int, length: int) -> nn.Module:
         return LEDEncoder(led)
     if name == "LongT5 (local)":
         long_t5 = LongT5Config(
-            vocab_size=VOCABULARY,
-            d_model=D_MODEL,
-            d_kv=D_MODEL // HEADS,
-            d_ff=FFN,
-            num_layers=LAYERS,
-            num_heads=HEADS,
+            vocab_size=size.vocabulary,
+            d_model=size.d_model,
+            d_kv=size.d_model // size.heads,
+            d_ff=size.ffn,
+            num_layers=size.layers,
+            num_heads=size.heads,
             dropout_rate=0.0,
             local_radius=(window - 1) // 2,
         )
         return LongT5EncoderModel(long_t5)
     csan = config(
+        size,
         dropout=0.0,
         max_position_embeddings=length,
         local_window=None if name == "full attention" else window,
@@ -92,17 +104,17 @@ def encoder(name: str, window: int, length: int) -> nn.Module:
     return CsanForConditionalGeneration(csan).get_encoder()
 
 
-def config(**fields: Any) -> CsanConfig:
+def config(size: Size = SIZE, **fields: Any) -> CsanConfig:
     """A CSAN of the size."""
     return CsanConfig(
-        vocab_size=VOCABULARY,
-        d_model=D_MODEL,
-        encoder_layers=LAYERS,
-        decoder_layers=LAYERS,
-        encoder_attention_heads=HEADS,
-        decoder_attention_heads=HEADS,
-        encoder_ffn_dim=FFN,
-        decoder_ffn_dim=FFN,
+        vocab_size=size.vocabulary,
+        d_model=size.d_model,
+        encoder_layers=size.layers,
+        decoder_layers=size.layers,
+        encoder_attention_heads=size.heads,
+        decoder_attention_heads=size.heads,
+        encoder_ffn_dim=size.ffn,
+        decoder_ffn_dim=size.ffn,
         **fields,
     )
 
@@ -117,7 +129,7 @@ def processor_seconds(step: Step) -> float:
 def make_step(model: nn.Module, length: int, backward: bool) -> Callable[[], None]:
     """A function that encodes one text, without padding."""
     model.train(backward)
-    ids = torch.randint(4, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(4, SIZE.vocabulary, (1, length), generator=torch.Generator().manual_seed(1))
 
     def step() -> None:
         with torch.set_grad_enabled(backward):
@@ -170,17 +182,17 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
     end.
     """
     full: dict[str, Any] = {"local_window": None, "head_area": 1}
-    windows = config(**full, decoder_locality=[{"window": window}] * LAYERS)
+    windows = config(**full, decoder_locality=[{"window": window}] * SIZE.layers)
     mistral = MistralConfig(
-        hidden_size=D_MODEL,
-        intermediate_size=FFN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
-        vocab_size=VOCABULARY,
+        hidden_size=SIZE.d_model,
+        intermediate_size=SIZE.ffn,
+        num_hidden_layers=SIZE.layers,
+        num_attention_heads=SIZE.heads,
+        num_key_value_heads=SIZE.heads,
+        vocab_size=SIZE.vocabulary,
         sliding_window=window // 2 + 1,
     )
-    source = torch.randint(4, VOCABULARY, (1, 128), generator=torch.Generator().manual_seed(1))
+    source = torch.randint(4, SIZE.vocabulary, (1, 128), generator=torch.Generator().manual_seed(1))
     models: dict[str, Any] = {
         f"CSAN, decoder windows of {window}": CsanForConditionalGeneration(windows),
         "CSAN, full decoder": CsanForConditionalGeneration(config(**full)),
@@ -229,8 +241,8 @@ def main(arguments: list[str]) -> None:
         print(peak_memory_of(make_step(encoder(name, 513, length), length, False), "cpu"))
         return
     print(
-        f"d {D_MODEL}, {LAYERS} layers, {HEADS} heads, feed-forward {FFN}; float32; "
-        f"{machine('cpu')}\n",
+        f"d {SIZE.d_model}, {SIZE.layers} layers, {SIZE.heads} heads, feed-forward {SIZE.ffn}; "
+        f"float32; {machine('cpu')}\n",
         flush=True,
     )
     if args.decode:

@@ -17,7 +17,7 @@ import torch
 from measuring import Step, machine, seconds_in_turn, seconds_of, speed_ratio
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from csan_hf.data import TokenizerPair
 from csan_hf.evaluation.translate import search_name
@@ -73,7 +73,7 @@ class Engines:
             yield f"CSAN, CTranslate2, {precision}", self._ctranslate2(precision)
 
     @staticmethod
-    def _generate(model: Any, loop: Any) -> Run:
+    def _generate(model: PreTrainedModel, loop: object) -> Run:
         options = {"max_new_tokens": TARGET, "do_sample": False, "custom_generate": loop}
         return lambda ids, beams: model.generate(ids, num_beams=beams, **options).tolist()
 

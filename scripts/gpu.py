@@ -4,7 +4,7 @@
 
     scripts/gpu_wheels.sh build/wheels         # what it needs beside torch, without a network
     python scripts/gpu.py --device cuda --output gpu.json --data-dir PATH/TO/multi30k
-    python scripts/gpu.py --device cpu --tiny  # a rehearsal: all of it in two minutes
+    python scripts/gpu.py --device cpu --tiny  # a rehearsal: all of it in a minute
 
 Every stage prints a table as it goes; `--output` keeps all rows in one JSON file, to which further
 runs append. A measurement that fails is a row with its error."""
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--seconds", type=float, help="bound of each stage (default: its own, 30 to 180)"
     )
-    parser.add_argument("--only", default="", help="pattern of models, for numerics and tokens")
+    parser.add_argument("--only", default="", help="pattern of models: numerics, tokens, compiled")
     parser.add_argument("--tiny", action="store_true", help="small sizes, one round")
     parser.add_argument("--data-dir", type=Path, help="Multi30k, for the stage that trains")
     parser.add_argument("--output", type=Path, help="JSON file that the rows are appended to")

@@ -138,15 +138,10 @@ def test_a_damaged_checkpoint_is_one_line(command, file, fields, told, tmp_path,
     config = json.loads((tmp_path / "model" / file).read_text())
     (tmp_path / "model" / file).write_text(json.dumps({**config, **fields}))
     (tmp_path / "text").write_text("one\n")
-    model = (
-        ["--model", str(tmp_path / "model"), "--input"]
-        if command == "translate"
-        else [str(tmp_path / "model")]
-    )
-    source = (
-        [str(tmp_path / "text")] if command == "translate" else ["--source", str(tmp_path / "text")]
-    )
-    assert main([command, *model, *source, "--quiet", "--device", "cpu"]) == 2
+    option = {"translate": "--model", "align": ""}[command]
+    text = {"translate": "--input", "align": "--source"}[command]
+    words = f"{command} {option} {tmp_path}/model {text} {tmp_path}/text --quiet --device cpu"
+    assert main(words.split()) == 2
     assert told in capsys.readouterr().err
 
 
@@ -156,20 +151,20 @@ def test_translate_and_evaluate_take_languages_and_lengths(tmp_path, capsys):
     for part in nllb(tmp_path):
         part.save_pretrained(model)
     text.write_text("zwei drei German:\ntranslate\n")
-    shared = ["--model", str(model), "--max_new_tokens", "7", "--device", "cpu", "--quiet"]
-    files = ["--source", str(text), "--reference", str(text), "--output_dir", str(tmp_path)]
+    shared = f"--model {model} --max_new_tokens 7 --device cpu --quiet"
+    files = f"--source {text} --reference {text} --output_dir {tmp_path}"
     for source, target in (
         ("eng_Latn", "deu_Latn"),
         ("eng_Latn", "fra_Latn"),
         ("deu_Latn", "deu_Latn"),
     ):
-        options = [*shared, "--source_lang", source, "--target_lang", target]
-        assert main(["translate", *options, "--truncation", "--input", str(text)]) == 0
+        options = f"{shared} --source_lang {source} --target_lang {target}"
+        assert main(f"translate {options} --truncation --input {text}".split()) == 0
         told = capsys.readouterr().out
         pipeline = translation_pipeline(model, device="cpu", src_lang=source, tgt_lang=target)
         expected = pipeline(text.read_text().splitlines(), max_new_tokens=7)
         assert told.splitlines() == [each["translation_text"].strip() for each in expected]
-        assert main(["evaluate", *options, *files]) == 0
+        assert main(f"evaluate {options} {files}".split()) == 0
         assert (tmp_path / "text.hypotheses.txt").read_text() == told
         capsys.readouterr()
         found.add(told)
@@ -185,7 +180,7 @@ def test_no_tokenizer_is_made_up(tmp_path, capsys):
     BartForConditionalGeneration(BartConfig(vocab_size=9, d_model=4, **sizes)).save_pretrained(
         tmp_path / "bart"
     )
-    assert main(["convert", str(tmp_path / "bart"), str(tmp_path / "csan")]) == 0
+    assert main(f"convert {tmp_path}/bart {tmp_path}/csan".split()) == 0
     assert (
         "bart has no tokenizer, so none is saved (There is no tokenizer in "
         in capsys.readouterr().err

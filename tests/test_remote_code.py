@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import tiny
 
+from csan_hf import EnsembleForConditionalGeneration
+from csan_hf.evaluation.loading import load_translation_model
+
 ROOT = Path(__file__).parents[1]
 PRODUCT = [*ROOT.glob("csan_hf/**/*.py"), ROOT / "csan_hf_cli.py", *ROOT.glob("scripts/*.py")]
 ASKS_UNLESS_TOLD = ("from_pretrained", "from_config")  # of the Auto classes
@@ -49,14 +52,19 @@ def checkpoint(tmp_path):
     """A model whose tokenizer is a class in its folder; the code leaves the file `ran`."""
     folder = tmp_path / "model"
     tiny.csan().save_pretrained(folder)
-    tiny.tokenizer(["one", "two", "three"]).save_pretrained(folder)
-    path = folder / "tokenizer_config.json"
+    save_odd_tokenizer(folder)
+    return folder
+
+
+def save_odd_tokenizer(folder, subfolder=""):
+    """A tokenizer whose class, in the folder of the model, leaves the file `ran` beside that."""
+    tiny.tokenizer(["one", "two", "three"]).save_pretrained(folder / subfolder)
+    path = folder / subfolder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     settings["auto_map"] = {"AutoTokenizer": [None, "odd_tokenizer.OddTokenizer"]}
     settings["tokenizer_class"] = "OddTokenizer"
     path.write_text(json.dumps(settings))
-    (folder / "odd_tokenizer.py").write_text(CODE.format(marker=str(tmp_path / "ran")))
-    return folder
+    (folder / "odd_tokenizer.py").write_text(CODE.format(marker=str(folder.parent / "ran")))
 
 
 def test_the_text_is_not_read_as_an_answer(checkpoint, tmp_path):
@@ -75,9 +83,64 @@ def test_trusted_code_runs_and_every_line_is_translated(checkpoint, tmp_path):
     assert (tmp_path / "ran").exists()
 
 
+PIPELINE = """
+from csan_hf.pipelines import translation_pipeline
+for trust in (False, True):
+    try:
+        print(type(translation_pipeline("model", trust_remote_code=trust).target_tokenizer).__name__)
+    except ValueError as error:
+        print("refused", *str(error.__cause__).splitlines())
+"""
+
+
+def test_a_pipeline_trusts_the_target_tokenizer_as_it_is_told(tmp_path):
+    folder = tmp_path / "model"
+    separate = {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False}
+    tiny.csan(**separate).save_pretrained(folder)
+    tiny.tokenizer(["eins", "zwei"]).save_pretrained(folder)
+    save_odd_tokenizer(folder, "target_tokenizer")
+    run = start_python("-c", PIPELINE, modules=tmp_path)
+    refused, name = run.stdout.splitlines()
+    assert "custom code" in refused
+    assert name == "OddTokenizer"
+
+
+def test_the_vocabulary_check_of_an_ensemble_needs_its_tokenizers(checkpoint, tmp_path):
+    tiny.csan(1).save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="custom code"):
+        EnsembleForConditionalGeneration.from_pretrained([tmp_path / "other", checkpoint])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_member_of_a_class_of_its_own_is_refused_before_its_code_runs(checkpoint, tmp_path):
+    path = checkpoint / "config.json"
+    config = json.loads(path.read_text())
+    config |= {"model_type": "odd", "auto_map": {"AutoConfig": "odd_tokenizer.OddConfig"}}
+    path.write_text(json.dumps(config))
+    tiny.csan(1).save_pretrained(tmp_path / "other")
+    names = [str(tmp_path / "other"), str(checkpoint)]
+    for load in (load_translation_model, EnsembleForConditionalGeneration.from_pretrained):
+        with pytest.raises(
+            ValueError, match="model is a model of type 'odd', a class of its own code"
+        ):
+            load(names, trust_remote_code=True)
+    assert not (tmp_path / "ran").exists()
+
+
 def start(*arguments, modules):
+    return start_python("-m", "csan_hf", *arguments, modules=modules)
+
+
+def start_python(*arguments, modules):
     environment = {**os.environ, "HF_MODULES_CACHE": str(modules / "modules")}
-    command = [sys.executable, "-m", "csan_hf", *map(str, arguments)]
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, *map(str, arguments)]
     return subprocess.run(
-        command, input="y\none\ntwo\n", env=environment, capture_output=True, text=True, timeout=120
+        command,
+        input="y\none\ntwo\n",
+        env=environment,
+        cwd=modules,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )

@@ -216,7 +216,7 @@ def area_usage(
     }
     calls: dict[int, tuple[Any, Any]] = {}
 
-    def keep_call(layer: int, module: nn.Module, arguments: Any, options: Any) -> None:
+    def keep_call(layer: int, module: nn.Module, arguments: object, options: object) -> None:
         calls[layer] = (arguments, options)
 
     hooks = [
@@ -246,7 +246,7 @@ def _heads_seen(
     """
     seen = []
 
-    def mark_values(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+    def mark_values(module: nn.Module, arguments: object, output: torch.Tensor) -> torch.Tensor:
         values = torch.zeros_like(output).unflatten(-1, (heads, -1))
         diagonal = torch.arange(heads, device=output.device)
         values[:, :, diagonal, diagonal] = mark

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -158,7 +159,7 @@ def _chart(width: float = _WIDTH, height: float = _HEIGHT) -> Iterator[tuple[Fig
         _add_grid(axes)
 
 
-def _add_grid(axes: Any, axis: Literal["x", "y"] = "y") -> None:
+def _add_grid(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
     axes.grid(axis=axis, color="0.5", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -171,7 +172,7 @@ def share_heights(figures: Sequence[Figure]) -> None:
             axes.set_ylim(min(lows), max(highs))
 
 
-def _add_legend(axes: Any, columns: int = 3) -> None:
+def _add_legend(axes: Axes, columns: int = 3) -> None:
     axes.legend(
         frameon=False, fontsize="small", ncols=columns, loc="lower left", bbox_to_anchor=(0, 1)
     )

@@ -141,13 +141,13 @@ def export_onnx(
         return
     pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
     models: list[Any] = [network, OnnxTranslationModel.from_directory(directory)]
-    here, there = (
-        TextTranslationPipeline(model=each, **pair, device="cpu")(lines, batch_size=16)
-        for each in models
+    by_torch, by_onnx = (
+        TextTranslationPipeline(model=model, **pair, device="cpu")(lines, batch_size=16)
+        for model in models
     )
     equal = sum(
         ours["translation_text"] == theirs["translation_text"]
-        for ours, theirs in zip(here, there, strict=True)
+        for ours, theirs in zip(by_torch, by_onnx, strict=True)
     )
     print(f"{equal} of {len(lines)} translations are the same")
 
@@ -190,6 +190,7 @@ def push(
     revision: str | None = None,
     message: str = "Upload a checkpoint of csan_hf",
     check_only: bool = False,
+    trust_remote_code: bool = False,
 ) -> None:
     """Upload the folder of a run, or any self-contained checkpoint, to the Hub.
 
@@ -206,8 +207,10 @@ def push(
         revision: branch to commit to (default: main)
         message: message of the commit
         check_only: check the folder, list what would be uploaded and upload nothing
+        trust_remote_code: let the check run code of the checkpoint that is not csan_hf's own, or
+            another version's
     """
-    hub.check_checkpoint(directory)
+    hub.check_checkpoint(directory, trust_remote_code=trust_remote_code)
     if check_only:
         for name, path in sorted(public_files(Path(directory)).items()):
             print(f"{path.stat().st_size:>13,}  {name}")

@@ -165,7 +165,7 @@ class DemoModel:
         ]
         pairs = [list(chosen.values()), *map(list, named), card and card.data.get("language")]
         self.languages: list[str] = next(
-            (each for each in pairs if isinstance(each, list) and len(each) == 2 and all(each)), []
+            (pair for pair in pairs if isinstance(pair, list) and len(pair) == 2 and all(pair)), []
         )
         example = card and re.search(r'translator\("((?:[^"\\]|\\.)+)"\)\[0\]', card.text)
         language = base_language(self.languages[0]) if self.languages else ""
@@ -193,21 +193,21 @@ class DemoModel:
         ]
         try:
             matrices = [
-                each.word_matrix()
-                for each in align_pairs(self.pipeline.model, self.tokenizers, pairs)
+                alignment.word_matrix()
+                for alignment in align_pairs(self.pipeline.model, self.tokenizers, pairs)
             ]
         except ValueError as error:
             _logger.warning(f"Words are not aligned: {error}")
             matrices = [np.zeros((len(target.split()), 0)) for _, target in pairs]
-        found = TranslatedText()
+        translated = TranslatedText()
         for (source, target), matrix, gap in zip(pairs, matrices, split.gaps[1:], strict=True):
             breaks = ["\n" * gap.count("\n")] if "\n" in gap else []
-            found.rows += [(len(found.source), row) for row in matrix] + [
+            translated.rows += [(len(translated.source), row) for row in matrix] + [
                 (0, np.zeros(0)) for _ in breaks
             ]
-            found.source += source.split()
-            found.target += target.split() + breaks
-        return found
+            translated.source += source.split()
+            translated.target += target.split() + breaks
+        return translated
 
 
 def _card_of(name: str) -> ModelCard | None:
@@ -232,16 +232,18 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
     _logger.addHandler(to_page := ToPage())
 
     def translate(text: str, num_beams: int) -> list[Any]:
-        found, text = [TranslatedText() for _ in models], (text or "").strip()
+        translations, text = [TranslatedText() for _ in models], (text or "").strip()
         if not 0 < (length := len(text)) <= _MOST_CHARACTERS:
             gradio.Warning(f"Write 1 to {_MOST_CHARACTERS:,} characters: the text has {length:,}.")
         else:
             for number, to_page.name in enumerate(titles):
                 try:
-                    found[number] = models[number].translate(text, num_beams)
+                    translations[number] = models[number].translate(text, num_beams)
                 except ValueError as error:
                     _logger.warning(f"Not translated: {error}")
-        return [part for each in found for part in (each, *each.marked())]
+        return [
+            part for translation in translations for part in (translation, *translation.marked())
+        ]
 
     def select(translated: TranslatedText, event: gradio.SelectData) -> Any:  # type: ignore[name-defined]
         return translated.marked(event.index)
@@ -263,8 +265,8 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
             for number, (model, title) in enumerate(zip(models, titles, strict=True)):
                 with gradio.Column():
                     names = [
-                        Locale("en").languages.get(base_language(each), each)
-                        for each in model.languages
+                        Locale("en").languages.get(base_language(code), code)
+                        for code in model.languages
                     ]
                     gradio.Markdown(f"## {title}\n\n{' → '.join(names)}")
                     words = {

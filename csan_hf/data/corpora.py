@@ -40,7 +40,7 @@ _LEAST = {
 Pair = tuple[str, str]
 
 
-def _option(default: Any, text: str) -> Any:
+def _option(default: object, text: str) -> Any:
     """A field with its help."""
     return field(default=default, metadata={"help": text})
 
@@ -367,18 +367,21 @@ def load_translation_dataset(
                 rows = _finish(name, split, *load(), args, report)
                 if name in _SHARED and args.join > 1:
                     rows = joined(rows, random_counts(args.join, args.data_seed))
-                found = {
+                by_split = {
                     split: rows,
-                    **{each: joined(rows, itertools.repeat(n)) for each, n in longer.items()},
+                    **{
+                        joined_name: joined(rows, itertools.repeat(n))
+                        for joined_name, n in longer.items()
+                    },
                 }
-                for each, texts in found.items():
-                    if splits is None or each in splits:
+                for split_name, texts in by_split.items():
+                    if splits is None or split_name in splits:
                         if len(texts) == 0 and args.join + len(longer) > 1:
                             raise ValueError(
-                                f"{each} is empty: fewer pairs than data.join or data.join_test "
-                                "joins"
+                                f"{split_name} is empty: fewer pairs than data.join or "
+                                "data.join_test joins"
                             )
-                        parts[each].append(_tagged(texts, pair) if tagged else texts)
+                        parts[split_name].append(_tagged(texts, pair) if tagged else texts)
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(
             f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}"
@@ -406,11 +409,11 @@ def check_files(args: DataArguments) -> None:
             check_folder_or_name(args.dataset, "data")
         return
     for pair in args.pairs:
-        each = args.of_pair(pair)
-        for split, pattern in each.split_patterns.items():
-            paths = _find_files(each, split, pattern)
+        of_pair = args.of_pair(pair)
+        for split, pattern in of_pair.split_patterns.items():
+            paths = _find_files(of_pair, split, pattern)
             if file_format(pattern) not in ("", ".parquet"):
-                next(table_pairs(paths[0], each.columns), None)
+                next(table_pairs(paths[0], of_pair.columns), None)
 
 
 def _loaders(args: DataArguments) -> dict[str, Loader]:
@@ -532,8 +535,8 @@ def _load_rows(
             rows = rows.shuffle(seed=args.data_seed, buffer_size=_SHUFFLED_AT_ONCE)
         size = args.size_of(split)
         rows = Dataset.from_list(list(rows if size is None else rows.take(size)))
-    found = table_rows(rows.with_format("arrow")[:])
-    pairs = [pair_of(f"{where}, {place}", row, args.columns) for place, row in found]
+    numbered_rows = table_rows(rows.with_format("arrow")[:])
+    pairs = [pair_of(f"{where}, {place}", row, args.columns) for place, row in numbered_rows]
     return _as_dataset([source for source, _ in pairs], [target for _, target in pairs]), where
 
 

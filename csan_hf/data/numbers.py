@@ -80,47 +80,71 @@ _Clock = tuple[str, str, str, str, str]
 
 
 def _english_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    here, there = say.cardinal(hour), say.cardinal(following)
-    count, relation = (minute, f"past {here}") if minute < 30 else (60 - minute, f"to {there}")
-    other = f"{say.cardinal(count)} {'minute' if count == 1 else 'minutes'} {relation}"
+    hour_name, next_name = say.cardinal(hour), say.cardinal(following)
+    count, relation = (
+        (minute, f"past {hour_name}") if minute < 30 else (60 - minute, f"to {next_name}")
+    )
+    any_minute = f"{say.cardinal(count)} {'minute' if count == 1 else 'minutes'} {relation}"
     return (
-        f"{here} o'clock",
-        f"quarter past {here}",
-        f"half past {here}",
-        f"quarter to {there}",
-        other,
+        f"{hour_name} o'clock",
+        f"quarter past {hour_name}",
+        f"half past {hour_name}",
+        f"quarter to {next_name}",
+        any_minute,
     )
 
 
 def _german_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    here, there = say.cardinal(hour), say.cardinal(following)
-    full = "ein" if hour == 1 else here
-    count, relation = (minute, f"nach {here}") if minute < 30 else (60 - minute, f"vor {there}")
-    other = f"eine Minute {relation}" if count == 1 else f"{say.cardinal(count)} Minuten {relation}"
-    return f"{full} Uhr", f"Viertel nach {here}", f"halb {there}", f"Viertel vor {there}", other
+    hour_name, next_name = say.cardinal(hour), say.cardinal(following)
+    full = "ein" if hour == 1 else hour_name
+    count, relation = (
+        (minute, f"nach {hour_name}") if minute < 30 else (60 - minute, f"vor {next_name}")
+    )
+    any_minute = (
+        f"eine Minute {relation}" if count == 1 else f"{say.cardinal(count)} Minuten {relation}"
+    )
+    return (
+        f"{full} Uhr",
+        f"Viertel nach {hour_name}",
+        f"halb {next_name}",
+        f"Viertel vor {next_name}",
+        any_minute,
+    )
 
 
 def _french_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    here, there = (
+    hour_name, next_name = (
         "une heure" if value == 1 else f"{say.cardinal(value)} heures"
         for value in (hour, following)
     )
-    count, start = (minute, here) if minute < 30 else (60 - minute, f"{there} moins")
+    count, start = (minute, hour_name) if minute < 30 else (60 - minute, f"{next_name} moins")
     # "minute" is feminine: vingt et une.
-    other = f"{start} {say.cardinal(count)}{'e' if count % 10 == 1 and count != 11 else ''}"
-    return here, f"{here} et quart", f"{here} et demie", f"{there} moins le quart", other
+    any_minute = f"{start} {say.cardinal(count)}{'e' if count % 10 == 1 and count != 11 else ''}"
+    return (
+        hour_name,
+        f"{hour_name} et quart",
+        f"{hour_name} et demie",
+        f"{next_name} moins le quart",
+        any_minute,
+    )
 
 
 def _spanish_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    here, there = (
+    hour_name, next_name = (
         "la una" if value == 1 else f"las {say.cardinal(value)}" for value in (hour, following)
     )
-    other = (
-        f"{here} y {say.cardinal(minute)}"
+    any_minute = (
+        f"{hour_name} y {say.cardinal(minute)}"
         if minute < 30
-        else f"{there} menos {say.cardinal(60 - minute)}"
+        else f"{next_name} menos {say.cardinal(60 - minute)}"
     )
-    return f"{here} en punto", f"{here} y cuarto", f"{here} y media", f"{there} menos cuarto", other
+    return (
+        f"{hour_name} en punto",
+        f"{hour_name} y cuarto",
+        f"{hour_name} y media",
+        f"{next_name} menos cuarto",
+        any_minute,
+    )
 
 
 _CLOCKS: dict[str, Callable[[Verbaliser, int, int, int], _Clock]] = {
@@ -133,8 +157,8 @@ _CLOCKS: dict[str, Callable[[Verbaliser, int, int, int], _Clock]] = {
 
 def _clock(verbaliser: Verbaliser, value: tuple[int, int]) -> str:
     hour, minute = value
-    *quarters, other = _CLOCKS[_base(verbaliser)](verbaliser, hour, minute, hour % 12 + 1)
-    return other if minute % 15 else quarters[minute // 15]
+    *quarters, any_minute = _CLOCKS[_base(verbaliser)](verbaliser, hour, minute, hour % 12 + 1)
+    return any_minute if minute % 15 else quarters[minute // 15]
 
 
 @dataclass(frozen=True)

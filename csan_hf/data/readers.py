@@ -32,12 +32,12 @@ def read_text_pair(source: Path, target: Path) -> Pairs:
 
 def check_parallel(paths: Sequence[Path | str], files: Sequence[Sized]) -> None:
     """Checks that two files have equally many lines."""
-    one, other = map(len, files)
-    if one != other:
-        short, long = paths if one < other else paths[::-1]
+    first_count, second_count = map(len, files)
+    if first_count != second_count:
+        short, long = paths if first_count < second_count else paths[::-1]
         raise ValueError(
-            f"{paths[0]} has {one:,} lines and {paths[1]} has {other:,}: "
-            f"line {min(one, other) + 1:,} of {long} has no partner in {short}"
+            f"{paths[0]} has {first_count:,} lines and {paths[1]} has {second_count:,}: "
+            f"line {min(first_count, second_count) + 1:,} of {long} has no partner in {short}"
         )
 
 

@@ -175,16 +175,16 @@ def check_vocabulary_sizes(
             one for both.
     """
     target = {"target_vocab_size": target_vocab_size, "target_kind": target_kind}
-    if joint and (given := [name for name, value in target.items() if value is not None]):
+    if joint and (settings := [name for name, value in target.items() if value is not None]):
         raise ValueError(
-            f"{given[0]} is {target[given[0]]}, but the vocabulary is joint; leave it out"
+            f"{settings[0]} is {target[settings[0]]}, but the vocabulary is joint; leave it out"
         )
     sizes = (
         ("vocab_size", vocab_size, kind),
         ("target_vocab_size", target_vocab_size, target_kind or kind),
     )
-    for name, size, found in sizes:
-        alphabet = len(pre_tokenizers.ByteLevel.alphabet()) if found == "bpe" else 0
+    for name, size, kind_of_side in sizes:
+        alphabet = len(pre_tokenizers.ByteLevel.alphabet()) if kind_of_side == "bpe" else 0
         smallest = alphabet + len(SPECIAL_TOKENS)
         if size is not None and size < smallest:
             of_bytes = f"{alphabet} bytes and " if alphabet else ""
@@ -228,6 +228,7 @@ class TokenizerPair:
         name_or_path: str | Path,
         target: str | Path | None = None,
         *,
+        subfolder: str = "",
         trust_remote_code: bool = False,
         **kwargs: Any,
     ) -> TokenizerPair:
@@ -237,6 +238,7 @@ class TokenizerPair:
         Args:
             name_or_path: Folder, Hub name or file.
             target: The same of the target tokenizer, where it is not found beside the source's.
+            subfolder: Folder within `name_or_path`.
             trust_remote_code: Whether code beside a tokenizer may run.
             **kwargs: For `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
 
@@ -247,23 +249,24 @@ class TokenizerPair:
         """
         kwargs["trust_remote_code"] = trust_remote_code
         name = str(name_or_path)
-        source = _load_tokenizer(name, **kwargs)
+        source = _load_tokenizer(name, subfolder=subfolder, **kwargs)
         if target is not None:
             return cls(source, _load_tokenizer(str(target), **kwargs))
         if Path(name).is_file():
             return cls(source, source)
-        where = {key: kwargs[key] for key in _LOCATION_OPTIONS if key in kwargs}
+        where = {key: kwargs[key] for key in LOCATION_OPTIONS if key in kwargs}
+        target_subfolder = Path(subfolder, TARGET_SUBFOLDER).as_posix()
         present = cached_file(
             name,
             "tokenizer_config.json",
-            subfolder=TARGET_SUBFOLDER,
+            subfolder=target_subfolder,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
             **where,
         )
         if present is None:
             return cls(source, source)
-        return cls(source, _load_tokenizer(name, subfolder=TARGET_SUBFOLDER, **kwargs))
+        return cls(source, _load_tokenizer(name, subfolder=target_subfolder, **kwargs))
 
 
 def _load_tokenizer(
@@ -279,6 +282,9 @@ def _load_tokenizer(
             len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
         ):  # made up by transformers for want of files
             raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
+        if type(tokenizer).__module__.startswith("transformers."):
+            for setting in _NOT_SAVED:
+                tokenizer.init_kwargs.pop(setting, None)
         return tokenizer
     # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
     except Exception as error:
@@ -329,12 +335,18 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     # The start of a sentence, which no model here uses, has one number on both sides, unlike a
     # token put last
     options |= {"pad_token": names.get("bos_token", PAD_TOKEN), "eos_token": EOS_TOKEN, **names}
-    own: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
-    own.backend_tokenizer.post_processor = _ending_with(own.eos_token, own.eos_token_id)
-    return own
+    converted: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
+    converted.backend_tokenizer.post_processor = _ending_with(
+        converted.eos_token, converted.eos_token_id
+    )
+    return converted
 
 
-_LOCATION_OPTIONS = (
+# What transformers would save with a tokenizer of its own: code that was there but did not run, and
+# how it was loaded
+_NOT_SAVED = ("auto_map", "is_local", "local_files_only")
+
+LOCATION_OPTIONS = (
     "cache_dir",
     "force_download",
     "token",
@@ -342,6 +354,7 @@ _LOCATION_OPTIONS = (
     "local_files_only",
     "repo_type",
 )
+"""Arguments of `from_pretrained` that say where a file is found, beside its name and subfolder."""
 
 
 def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:
@@ -522,12 +535,12 @@ def with_bpe_dropout(dataset: Dataset, tokenizers: TokenizerPair, dropout: float
 def _encode_anew(
     batch: dict[str, list[Any]], tokenizers: TokenizerPair, longest: list[int]
 ) -> dict[str, list[Any]]:
-    found = _encode(batch, tokenizers, (None, None))
+    encoded = _encode(batch, tokenizers, (None, None))
     sides = zip(("input_ids", "labels"), longest, strict=True)
     return {
         name: [
             new if len(new) <= limit else old
-            for new, old in zip(found[name], batch[name], strict=True)
+            for new, old in zip(encoded[name], batch[name], strict=True)
         ]
         for name, limit in sides
     }

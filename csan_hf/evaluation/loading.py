@@ -16,7 +16,11 @@ from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
-from csan_hf.pipelines.ensemble import EnsembleForConditionalGeneration, check_vocabularies
+from csan_hf.pipelines.ensemble import (
+    EnsembleForConditionalGeneration,
+    check_member,
+    check_vocabularies,
+)
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
 from csan_hf.text_files import reading_folder_or_name
 
@@ -58,11 +62,16 @@ def load_translation_model(
 
     Raises:
         ValueError: If the dtype or the device is unknown or cannot be used, or weights or
-            `num_beams` are impossible, or members of an ensemble have different vocabularies.
+            `num_beams` are impossible, or members of an ensemble have different vocabularies or a
+            class of their own code.
         OSError: If there is no such checkpoint.
     """
     usable_device = _usable_device(device or _default_device())
     names = [names] if isinstance(names, str) else names
+    if len(names) > 1:
+        for name in names:
+            with reading_folder_or_name(name, "model"):
+                check_member(name)
     with nullcontext() if progress else _no_bars():
         loaded = [_load(name, dtype, trust_remote_code) for name in names]
     models = [model for model, _ in loaded]

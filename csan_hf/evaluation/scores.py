@@ -141,4 +141,4 @@ def bleu_by_order(
         scorer.compute_bleu(score.counts[:n], score.totals[:n], *lengths, max_ngram_order=n)
         for n in range(1, orders + 1)
     ]
-    return [float(each.score) for each in scores]
+    return [float(score_of_order.score) for score_of_order in scores]

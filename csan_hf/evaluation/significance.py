@@ -171,10 +171,10 @@ def unequal_seeds_p_value(
     Returns how often the largest variance of equal systems (`draws` random ones) is at least as
     large a share of all; 1 with fewer than two systems of several runs, or if no seeds differ."""
     scores = [system.scores for system in systems if len(system.scores) > 1]
-    variances = np.array([own.var(ddof=1) for own in scores])
+    variances = np.array([system_scores.var(ddof=1) for system_scores in scores])
     if len(variances) < 2 or not variances.any():
         return 1.0
-    degrees = np.array([len(own) - 1 for own in scores])
+    degrees = np.array([len(system_scores) - 1 for system_scores in scores])
     chance = np.random.default_rng(seed).chisquare(degrees, size=(draws, len(degrees))) / degrees
     share = chance.max(axis=1) / chance.sum(axis=1)
     return float(((share >= variances.max() / variances.sum()).sum() + 1) / (draws + 1))
@@ -335,12 +335,14 @@ def _exchanged_differences(
         exchanged = generator.integers(2, size=(stop - start, len(system[0])), dtype=bool).astype(
             np.float64
         )
-        found = np.zeros(stop - start)
+        difference = np.zeros(stop - start)
         for ours, theirs in zip(system, baseline, strict=True):
             first = ours.sum(axis=0) + exchanged @ (theirs - ours)
             second = (ours + theirs).sum(axis=0) - first
-            found += [metric.score(a) - metric.score(b) for a, b in zip(first, second, strict=True)]
-        differences[start:stop] = np.abs(found) / len(system)
+            difference += [
+                metric.score(a) - metric.score(b) for a, b in zip(first, second, strict=True)
+            ]
+        differences[start:stop] = np.abs(difference) / len(system)
     return differences
 
 

@@ -213,16 +213,16 @@ def _translate_windows(
             batches = batches[processes.process_index :: processes.num_processes]
         work = []
         for batch in batches:
-            own = {**options, "batch_size": len(batch)}
+            batch_options = {**options, "batch_size": len(batch)}
             if forced is not None:
                 begin = ForcedPrefixes(
                     [forced[number] for number in batch], _first_free(translator, options)
                 )
-                own["logits_processor"] = [begin]
+                batch_options["logits_processor"] = [begin]
             call = partial(
                 (pool or translator).translate_segments,
                 [segments[number] for number in batch],
-                **own,
+                **batch_options,
             )
             work.append((batch, call if pool is None else call().result))
         return translator, splits, options, work
@@ -230,15 +230,15 @@ def _translate_windows(
     with tqdm(total=total, desc="translating", unit=" sentences", disable=not shown) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
         for translator, splits, options, work in _ahead(
-            (started(each, bar) for each in windows), pool is not None
+            (started(window, bar) for window in windows), pool is not None
         ):
-            found: list[tuple[int, list[dict[str, Any]]]] = []
+            numbered_results: list[tuple[int, list[dict[str, Any]]]] = []
             for batch, results in work:
-                found += zip(batch, results(), strict=True)
+                numbered_results += zip(batch, results(), strict=True)
                 bar.update(len(batch))
             if processes is not None:
-                found = gather_object(found)
-            by_place = iter(result for _, result in sorted(found, key=itemgetter(0)))
+                numbered_results = gather_object(numbered_results)
+            by_place = iter(result for _, result in sorted(numbered_results, key=itemgetter(0)))
             yield [
                 translator.join(split, list(islice(by_place, len(split.segments))), options)
                 for split in splits
@@ -248,11 +248,11 @@ def _translate_windows(
 def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
     """Items, of which so many are made before they are asked for."""
     items = iter(items)
-    made = deque(islice(items, count))
+    ahead = deque(islice(items, count))
     for item in items:
-        made.append(item)
-        yield made.popleft()
-    yield from made
+        ahead.append(item)
+        yield ahead.popleft()
+    yield from ahead
 
 
 def search_name(num_beams: int | None) -> str:
@@ -284,7 +284,7 @@ class ForcedPrefixes(LogitsProcessor):
 
 
 def _forced_tokens(
-    translator: Any, splits: Sequence[Any], beginnings: Iterator[str]
+    translator: TextTranslationPipeline, splits: Sequence[Any], beginnings: Iterator[str]
 ) -> list[list[int]]:
     """The tokens with which the translation of each segment begins."""
     tokens: list[list[int]] = []
@@ -298,7 +298,7 @@ def _forced_tokens(
     return tokens
 
 
-def _first_free(translator: Any, options: dict[str, Any]) -> int:
+def _first_free(translator: TextTranslationPipeline, options: dict[str, Any]) -> int:
     """The place of the first token that the model chooses: after the start and, where it is forced,
     the language.
     """

@@ -243,7 +243,7 @@ def _load(path: str | os.PathLike) -> Any:
         ) from error
 
 
-def _state_dict(content: Any, source: str | os.PathLike) -> StateDict:
+def _state_dict(content: object, source: str | os.PathLike) -> StateDict:
     if not isinstance(content, Mapping) or not all(
         isinstance(weight, torch.Tensor) for weight in content.values()
     ):

@@ -6,7 +6,6 @@ Window and area add no parameters.
 
 import copy
 import dataclasses
-import difflib
 import os
 from typing import Any
 
@@ -27,6 +26,7 @@ from transformers import (
 from transformers.utils import logging
 
 from ..models import CsanConfig, CsanForConditionalGeneration
+from ..models.configuration_seq2seq import did_you_mean
 from ..models.csan_attention import CsanAttention
 from ..models.locality import PARTS
 from ..text_files import reading_folder_or_name
@@ -198,9 +198,7 @@ def convert_config(
     field of `CsanConfig`, or a value is out of range."""
     names = {field.name for field in dataclasses.fields(CsanConfig)}
     for name in config_overrides.keys() - names:
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"CsanConfig has no field {name!r}.{hint}")
+        raise ValueError(f"CsanConfig has no field {name!r}.{did_you_mean(name, names)}")
     fields = _shared_fields(source, CsanConfig)
     if isinstance(source, M2M100Config):
         fields["normalize_before"] = True

@@ -396,14 +396,14 @@ def _hub_name(name: Any) -> str | None:
     return name if is_name and not os.path.exists(name) else None
 
 
-def _public_name(name: Any) -> str | None:
+def _public_name(name: object) -> str | None:
     """Returns the public name of a data set or checkpoint: its name on the Hub, or that of its
     folder.
     """
     return None if name is None else (_hub_name(name) or _line(Path(str(name)).name))
 
 
-def _line(text: Any) -> str:
+def _line(text: object) -> str:
     """Returns a name of a recipe as one line of Markdown, which begins nothing new and holds no
     HTML.
     """

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from .. import models
 from ..credentials import find_credentials, holds_credential
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 
@@ -112,6 +113,29 @@ def _code(directory: Path) -> Iterator[str]:
             yield from (path.name for path in imported if path.parent == file.parent)
 
 
+def foreign_code(directory: Path) -> list[str]:
+    """Names what of a checkpoint's code this version of csan_hf would not save: files, classes that
+    a config takes from elsewhere, and all code of tokenizers.
+    """
+    own_files = {path.name: path for path in Path(models.__file__).parent.glob("*.py")}
+    config = read_json(directory / "config.json")
+    references: list[str] = []
+    _mapped([config.get("auto_map"), config.get("custom_pipelines")], references.append)
+    foreign = []
+    for reference in references:
+        module, dot, _ = reference.rpartition(".")
+        if dot and f"{module}.py" not in own_files:
+            foreign.append(reference)
+    for name, path in public_files(directory).items():
+        if name.endswith("tokenizer_config.json") and "auto_map" in read_json(path):
+            foreign.append(name)
+        elif name.endswith(".py"):
+            own_file = own_files.get(name)
+            if own_file is None or own_file.read_bytes() != path.read_bytes():
+                foreign.append(name)
+    return [*dict.fromkeys(foreign)]
+
+
 def public_content(directory: Path, name: str, path: Path, recipe: Path) -> bytes | None:
     """Returns the content that is uploaded instead of a file's own; None if the file is uploaded
     unchanged.
@@ -200,7 +224,7 @@ def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _mapped(value: Any, function: Callable[[str], Any]) -> Any:
+def _mapped(value: object, function: Callable[[str], Any]) -> Any:
     """Returns nested mappings and lists with a function of each text in its place."""
     if isinstance(value, dict):
         return {key: _mapped(entry, function) for key, entry in value.items()}

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +22,13 @@ from yaml import YAMLError
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 from .checkpoint import save_self_contained
 from .model_card import card_problems, task_of, write_model_card
-from .public_files import IncompleteCheckpointError, public_content, public_files, read_json
+from .public_files import (
+    IncompleteCheckpointError,
+    foreign_code,
+    public_content,
+    public_files,
+    read_json,
+)
 
 # Files that earlier versions and the library's own pushes may have left in a repository, which must
 # not stay public
@@ -39,6 +45,9 @@ _NOT_PUBLIC = [
     "complete.json",
     "trainer_state.json",
 ]
+
+# Environment variables with the login of the Hub, which the check does not need
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 # Runs where csan_hf cannot be imported; a random model may translate into nothing, so only failures
 # count
@@ -61,16 +70,22 @@ if task != "translation" or getattr(config, "custom_pipelines", None):
 """
 
 
-def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None:
+def check_checkpoint(
+    directory: str | os.PathLike, *, load: bool = True, trust_remote_code: bool = False
+) -> None:
     """Checks that a folder holds all that a shared checkpoint needs.
 
     Args:
         directory: The folder.
-        load: Whether to load every class, and to translate, in a fresh process without csan_hf.
+        load: Whether to load every class of what would be uploaded, and to translate, in a fresh
+            process without csan_hf.
+        trust_remote_code: Whether code in the checkpoint that is not this version's of csan_hf may
+            run.
 
     Raises:
         IncompleteCheckpointError: Something is missing, must not be uploaded or does not load; the
             message says what.
+        ValueError: Loading would run code that is not trusted; none did run.
     """
     directory = Path(directory)
     config = read_json(directory / "config.json")
@@ -92,15 +107,15 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
         except YAMLError as error:
             problems.append(f"README.md has no valid metadata: {error}")
     if not problems and load:
-        with tempfile.TemporaryDirectory() as home:
-            command = [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve()), task]
-            environment = {**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"}
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, env=environment, cwd=home
+        if not trust_remote_code and (foreign := foreign_code(directory)):
+            raise ValueError(
+                f"{directory}: the check would run code that is not that of this csan_hf "
+                f"({', '.join(foreign)}): pass --trust_remote_code, in Python "
+                "trust_remote_code=True, if you trust it."
             )
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            problems.append(f"it does not load where only transformers is installed: {last}")
+        failure = _load_alone(public_files(directory), task)
+        if failure is not None:
+            problems.append(f"it does not load where only transformers is installed: {failure}")
     if problems:
         raise IncompleteCheckpointError(
             f"{directory} cannot be shared:\n- "
@@ -108,6 +123,25 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
             + "\n`save_self_contained` of csan_hf.hub "
             "writes weights, code and tokenizers, `write_model_card` the card."
         )
+
+
+def _load_alone(files: Mapping[str, Path], task: str) -> str | None:
+    """Loads what would be uploaded and nothing beside it; returns the last line of an error."""
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home, "checkpoint")
+        for name, path in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(path.resolve())
+        environment = {**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"}
+        for name in _TOKENS:
+            environment.pop(name, None)
+        command = [sys.executable, "-c", _LOADS_ALONE, str(folder), task]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, cwd=home
+        )
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or ["no message"])[-1]
 
 
 def push_checkpoint(
@@ -119,6 +153,7 @@ def push_checkpoint(
     revision: str | None = None,
     commit_message: str = "Upload a checkpoint of csan_hf",
     check: bool = True,
+    trust_remote_code: bool = False,
 ) -> CommitInfo:
     """Uploads a self-contained checkpoint, as `csan-hf train` or `save_self_contained` writes it.
 
@@ -133,15 +168,17 @@ def push_checkpoint(
         revision: Branch; None = main.
         commit_message: The commit's message.
         check: Whether to refuse an incomplete checkpoint (`check_checkpoint`).
+        trust_remote_code: See `check_checkpoint`.
 
     Raises:
         IncompleteCheckpointError: The checkpoint is incomplete, or holds what must not be uploaded;
             nothing was.
+        ValueError: See `check_checkpoint`.
         huggingface_hub.errors.HfHubHTTPError: The Hub refused.
         ConnectionError: The Hub is out of reach.
     """
     if check:
-        check_checkpoint(directory)
+        check_checkpoint(directory, trust_remote_code=trust_remote_code)
     additions = additions_of(Path(directory))
     api = HfApi(token=token)
     try:
@@ -272,4 +309,5 @@ def push_to_hub(
             **(recipe or {}),
         }
         write_model_card(directory, {"name": repo_id.split("/")[-1], **known}, facts)
-        return push_checkpoint(directory, repo_id, **options)
+        # The code of the model, which runs here
+        return push_checkpoint(directory, repo_id, trust_remote_code=True, **options)

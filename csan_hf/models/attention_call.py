@@ -187,6 +187,8 @@ def _sums_so_far(values: Tensor) -> Tensor:
 class AttentionCall:
     """One attention of one layer. A position is a token's rank among the real tokens.
 
+    Not causal and with a window, I = J.
+
     Attributes:
         query: [B, H, I, D].
         key, value: [B, H, J, D], without those that a cache has dropped. In a causal call with I <
@@ -218,17 +220,6 @@ class AttentionCall:
     running_sum: Callable[[Tensor], Tensor] = _sums_so_far
 
     def __post_init__(self) -> None:
-        queries = self.query.shape[2]
-        keys = self.key.shape[2]
-        if self.area.causal:
-            fits = queries <= keys
-        else:
-            fits = queries == keys or self.area.window is None
-        if not fits:
-            raise ValueError(
-                f"{queries} queries and {keys} keys do not fit: with `causal` the queries are the "
-                "last positions, with a `window` alone there are as many of both."
-            )
         self.set_terms(self.terms)
 
     def set_terms(self, terms: Sequence[Term]) -> None:

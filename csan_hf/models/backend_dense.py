@@ -101,11 +101,10 @@ def chunked_attention(call: AttentionCall) -> Tensor:
             preserve_rng_state=call.dropout_p > 0,
         )
     outputs = []
-    start = 0
-    for query in call.query.split(size, dim=2):
-        chunk = slice(start, start + query.shape[2])
-        outputs.append(compute(query, keys, values, chunk))
-        start = chunk.stop
+    queries = call.query.shape[2]
+    for start in range(0, queries, size):
+        chunk = slice(start, min(start + size, queries))
+        outputs.append(compute(call.query[:, :, chunk], keys, values, chunk))
     return torch.cat(outputs, dim=2)
 
 

@@ -26,20 +26,19 @@ is soon met.
 
 def flex_local_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, by FlexAttention."""
-    return _kernel(call.query.device.type)(
+    # A CPU may have no compiler
+    is_uncompiled = call.query.device.type == "cpu" or torch.compiler.is_compiling()
+    kernel: Any = flex_attention if is_uncompiled else compiled_kernel()
+    return kernel(
         call.query,
         _keys_of_area(call.key, call),
         _keys_of_area(call.value, call),
         score_mod=_score(call),
-        block_mask=call.once("flex_attention", lambda: flex_block_mask(call)),
+        block_mask=call.once(
+            ("flex_attention", torch.is_grad_enabled()), lambda: flex_block_mask(call)
+        ),
         scale=call.scale,
     )
-
-
-def _kernel(device_type: str) -> Callable[..., Tensor]:
-    if device_type == "cpu" or torch.compiler.is_compiling():
-        return flex_attention  # a CPU may have no compiler
-    return compiled_kernel()
 
 
 @functools.cache
@@ -47,17 +46,10 @@ def compiled_kernel(backend: str = "inductor") -> Callable[..., Tensor]:
     """FlexAttention compiled by a backend of `torch.compile`; an error where it cannot be, as
     uncompiled it writes out all energies.
     """
-    compiled: Callable[..., Any] = torch.compile(
-        flex_attention, dynamic=True, fullgraph=True, backend=backend
-    )
-    # As tensors, which floats become where they may change, numbers of a term cannot be traced
-    settings = {"recompile_limit": _MOST_KERNELS, "specialize_float": True}
-
-    def kernel(*args: Any, **kwargs: Any) -> Tensor:
-        with torch._dynamo.config.patch(**settings):
-            return compiled(*args, **kwargs)
-
-    return kernel
+    # With `dynamic` a term's floats would become tensors, which FlexAttention cannot trace
+    settings = torch._dynamo.config.patch(recompile_limit=_MOST_KERNELS, specialize_float=True)
+    compiled: Any = torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
+    return settings(compiled)
 
 
 def _keys_of_area(states: Tensor, call: AttentionCall) -> Tensor:
@@ -79,7 +71,12 @@ def _slot(call: AttentionCall) -> int:
 
 
 class _OneCell(Cells):
-    """The cell of sentence b, query i of head h and key j."""
+    """The cell of sentence b, query i of head h and key j, of a neighbouring head; not every place
+    `is_key`.
+    """
+
+    neighbour: Tensor
+    is_key: Tensor
 
     def __init__(
         self,
@@ -119,36 +116,24 @@ def _start_of(b: Tensor, start: int | Tensor) -> int | Tensor:
     return start[b] if isinstance(start, Tensor) and start.dim() == 1 else start
 
 
-def _split_place(call: AttentionCall) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """The neighbour of a place, place // slot, and the key, place % slot.
-
-    By comparisons, as kernels divide slowly."""
-    slot = _slot(call)
-    heads = call.area.head_area
-
-    def split(place: Tensor) -> tuple[Tensor, Tensor]:
-        neighbour = torch.zeros_like(place)
-        for number in range(1, heads):
-            neighbour = neighbour + (place >= number * slot)
-        return neighbour, place - slot * neighbour
-
-    return split
-
-
 def _cell_at(call: AttentionCall) -> Callable[..., _OneCell]:
     """The cell of (b, h, i, place); keeps none of the call's tensors but the first positions."""
     query_start = call.query_start
     key_start = call.key_start
     keys = call.key.shape[2]
     offset = keys - call.query.shape[2]
-    split = _split_place(call)
-    has_area = call.area.head_area > 1
+    slot = _slot(call)
+    heads = call.area.head_area
 
     def cell(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> _OneCell:
-        j = place
-        if has_area:
-            j = split(place)[1].clamp(max=keys - 1)  # places beyond the keys are masked
-        return _OneCell(query_start, key_start, offset, (b, h, i, j))
+        neighbour = torch.zeros_like(place)  # place // slot, but kernels divide slowly
+        for number in range(1, heads):
+            neighbour = neighbour + (place >= number * slot)
+        key = place - slot * neighbour
+        cell = _OneCell(query_start, key_start, offset, (b, h, i, key.clamp(max=keys - 1)))
+        cell.neighbour = neighbour
+        cell.is_key = key < keys
+        return cell
 
     return cell
 
@@ -157,22 +142,16 @@ def _visibility(call: AttentionCall) -> Callable[..., Tensor]:
     area = call.area
     terms = call.visibility_terms
     padding = call.key_padding_mask
-    keys = call.key.shape[2]
     cell_at = _cell_at(call)
-    split = _split_place(call)
-    has_area = area.head_area > 1
     heads = area.visible_heads(call.query.shape[1], call.query.device)
 
     def visible(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> Tensor:
         cell = cell_at(b, h, i, place)
-        sees = area.within_window(cell.distance)
-        neighbour, key = split(place)
-        if has_area:
-            sees = sees & (key < keys)
+        sees = area.within_window(cell.distance) & cell.is_key
         for term in terms:
             sees = sees & term.visible(cell)
         if heads is not None:
-            sees = sees & heads[h, neighbour]
+            sees = sees & heads[h, cell.neighbour]
         if padding is not None:
             sees = sees & padding[b, cell.index[3]]
         return sees
@@ -225,13 +204,13 @@ def _visible_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
     last_key = (first_key + (BLOCK - 1)).clamp(max=keys - 1)
     first_query = query_blocks + (keys - queries)  # in places of keys
     last_query = (query_blocks + (BLOCK - 1)).clamp(max=queries - 1) + (keys - queries)
-    # Distances in a block lie between these
-    nearest = first_key - last_query
-    farthest = last_key - first_query
+    least_distance = first_key - last_query
+    greatest_distance = last_key - first_query
     reach = max(queries, keys) if area.half_window is None else area.half_window
     most = 0 if area.causal else reach
-    some = (farthest >= -reach) & (nearest <= most)
-    whole = (nearest >= -reach) & (farthest <= most) & (first_key + BLOCK <= keys)
+    some = (greatest_distance >= -reach) & (least_distance <= most)
+    whole = (least_distance >= -reach) & (greatest_distance <= most)
+    whole = whole & (first_key + BLOCK <= keys)
     some = some[None, None, :, None]  # [1, 1, query blocks, 1, key blocks]
     whole = whole[None, None, :, None]
     if call.key_padding_mask is not None:

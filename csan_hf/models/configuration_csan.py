@@ -1,14 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of CSAN, the Transformer with locality in its attention."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
-from .configuration_seq2seq import MOST_LAYERS, MOST_TOKENS, Seq2SeqConfig, bounded
+from .configuration_seq2seq import MOST_LAYERS, MOST_TOKENS, Seq2SeqConfig, bounded, did_you_mean
 from .distances import BiDirectional, HeadArea, RelativeBias, RelativePositions, Window
 from .gaussian import Gaussian, LocalHard, MovingGaussian, Neighbor
 from .locality import (
@@ -205,8 +204,7 @@ class CsanConfig(Seq2SeqConfig):
         """
         presets = locality_presets()
         if name not in presets:
-            close = difflib.get_close_matches(str(name), presets, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, presets)
             raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
         preset = presets[name]
         kept = ("encoder_locality", *_SHORT_FORM, *preset)

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -69,12 +69,12 @@ _TYPE_NAMES = {
 
 
 def bounded(
-    default: Any,
-    least: Any = None,
-    most: Any = None,
-    above: Any = None,
-    below: Any = None,
-    odd: Any = None,
+    default: object,
+    least: object = None,
+    most: object = None,
+    above: object = None,
+    below: object = None,
+    odd: object = None,
 ) -> Any:
     """A field and the numbers that it may hold; `above` and `below` are strict, None = no bound."""
     bounds = {"above": above, "at least": least, "below": below, "at most": most, "odd": odd}
@@ -157,13 +157,17 @@ class Seq2SeqConfig(PreTrainedConfig):
         for name in keywords.keys() - known - self.attribute_map.keys():
             if name.startswith("_") or hasattr(type(self), name):
                 continue
-            close = difflib.get_close_matches(
-                name, type(self).__dataclass_fields__, n=1, cutoff=0.8
-            )
             message = f"{type(self).__name__} has no field {name!r}"
-            if close and self.transformers_version is None:
-                raise ValueError(f"{message}. Did you mean {close[0]!r}?")
+            hint = did_you_mean(name, type(self).__dataclass_fields__, likeness=0.8)
+            if hint and self.transformers_version is None:
+                raise ValueError(f"{message}.{hint}")
             logger.warning_once(f"{message}: it has no effect.")
+
+
+def did_you_mean(name: object, names: Iterable[str], likeness: float = 0.6) -> str:
+    """The nearest of some names as a sentence for the end of a message, or nothing."""
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=likeness)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def check_fields(instance: Any, prefix: str = "") -> None:

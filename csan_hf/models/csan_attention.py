@@ -18,7 +18,7 @@ from transformers.cache_utils import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
     EncoderDecoderCache,
-    StaticLayer,
+    StaticSlidingWindowLayer,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -52,11 +52,10 @@ def check_local_implementation(implementation: str, locality: LayerLocality) -> 
     is_flash = is_flash_attention_requested(requested_attention_implementation=implementation)
     has_terms = any(method.term is not None for method in locality.methods)
     if not is_flash or has_terms or locality.area.head_area > 1:
-        reason = " (the only locality it knows is a window of positions)" if is_flash else ""
         methods = ", ".join(method.key for method in locality.methods)
         raise ValueError(
-            f"attn_implementation={implementation!r} cannot run CSAN's local layers{reason}: "
-            f"{methods}; use one of {list(_LOCAL_BACKENDS)}."
+            f"attn_implementation={implementation!r} cannot run CSAN's local layers "
+            f"(FlashAttention knows a window alone): {methods}; use one of {list(_LOCAL_BACKENDS)}."
         )
 
 
@@ -214,9 +213,8 @@ class CsanAttention(nn.Module):
         if self.locality is None:
             output, weights = self._attend_fully(query, key, value, masks, **kwargs)
         else:
-            running_sum = functools.partial(self._running_sum, cache, masks.real_queries)
             output, weights = self._attend_locally(
-                query, key, value, masks, query_offset, wants_weights, running_sum
+                query, key, value, masks, query_offset, cache, wants_weights
             )
         return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
@@ -240,7 +238,7 @@ class CsanAttention(nn.Module):
             mask = mask.float()
         with torch.autocast(query.device.type, enabled=False) if in_float32 else nullcontext():
             output, _ = attend(self, query, key, value, mask, **options)
-        return output.to(dtype) if in_float32 else output, None
+        return output.to(dtype), None
 
     def _attend_locally(
         self,
@@ -249,11 +247,12 @@ class CsanAttention(nn.Module):
         value: Tensor,
         masks: AttentionMasks,
         query_offset: Any,
+        cache: Cache | None,
         wants_weights: bool,
-        running_sum: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D]; the weights [B, H, I, J] under `eager` with `wants_weights`."""
-        call = self._local_call(query, key, value, masks, query_offset, running_sum)
+        call = self._local_call(query, key, value, masks, query_offset)
+        call.running_sum = functools.partial(self._running_sum, cache, masks.real_queries)
         terms = [
             method.term(self._module_of(method), call)
             for method in self.methods
@@ -282,7 +281,6 @@ class CsanAttention(nn.Module):
         value: Tensor,
         masks: AttentionMasks,
         query_offset: Any,
-        running_sum: Callable[[Tensor], Tensor],
     ) -> AttentionCall:
         """The call, without its terms; in a causal layer with the keys up to the last query's."""
         locality: Any = self.locality
@@ -326,7 +324,6 @@ class CsanAttention(nn.Module):
             key_start=key_start,
             dropout_p=self.dropout if self.training else 0.0,
             shared=masks.shared or SharedMasks(),
-            running_sum=running_sum,
         )
 
     def _running_sum(self, cache: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
@@ -340,12 +337,13 @@ class CsanAttention(nn.Module):
             return sums
         kept: Any = getattr(cache, "self_attention_cache", cache)
         index = self.config.decoder_layers + self.sums_below
-        if kept.is_compileable:
-            return _sums_in_static_cache(kept, index, values)
         if index < len(kept.layers) and kept.layers[index].get_seq_length() > 0:
             sums = sums + kept.layers[index].keys[:, :, -1:, 0]
-        elif index == len(kept.layers) and kept.layer_class_to_replicate is None:
-            kept.layers.append(DynamicSlidingWindowLayer(2))
+        elif index == len(kept.layers):
+            if kept.is_compileable:
+                kept.layers.append(StaticSlidingWindowLayer(1, sliding_window=1))
+            elif kept.layer_class_to_replicate is None:
+                kept.layers.append(DynamicSlidingWindowLayer(2))
         kept.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
         return sums
 
@@ -407,18 +405,6 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
     if count == max(held, end):
         return weights
     return F.pad(weights, (end - count, max(held - end, 0)))
-
-
-def _sums_in_static_cache(cache: Any, index: int, values: Tensor) -> Tensor:
-    """Sums over each query and all before it, [B, H, I]; a static cache keeps the summands, as they
-    have fixed places.
-    """
-    if index == len(cache.layers):
-        cache.layers.append(StaticLayer(cache.layers[0].max_cache_len))
-    summands, _ = cache.update(values.unsqueeze(-1), values.unsqueeze(-1), index)
-    queries = torch.arange(-values.shape[-1], 0, device=values.device)
-    places = queries + cache.layers[index].get_seq_length()
-    return summands.squeeze(-1).cumsum(dim=-1).index_select(-1, places)
 
 
 def _keeps_a_sum(locality: LayerLocality | None) -> bool:

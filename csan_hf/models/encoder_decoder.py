@@ -101,7 +101,7 @@ class FeatureDecoder(Seq2SeqPreTrained):
         Returns:
             `last_hidden_state` [B, I, width of the output projection's input].
         """
-        known_keywords(kwargs, type(self).forward)
+        known_keywords(kwargs)
         config = self.config
         source = encoder_hidden_states
         if source is None:

@@ -64,6 +64,12 @@ def local_attention(
     area = KeyArea(window, head_area, head_boundary, causal)
     check_fields(area)
     check_head_area(head_area, heads, head_boundary)
+    fits = queries <= keys if causal else queries == keys or window is None
+    if not fits:
+        raise ValueError(
+            f"{queries} queries and {keys} keys do not fit: with `causal` the queries are the last "
+            "positions, with a `window` alone there are as many of both."
+        )
     if isinstance(bias, Tensor):
         bias.expand(batch, heads, queries, keys)  # torch refuses other shapes
         bias = DenseBias(torch.atleast_1d(bias))

@@ -35,11 +35,6 @@ class GaussianTerm(Term):
     center: Tensor
     width: Tensor
 
-    def __post_init__(self) -> None:
-        # FlexAttention's masks take no tensor that wants a gradient
-        self.fixed_center = at_least_float32(self.center.detach())
-        self.fixed_width = at_least_float32(self.width.detach())
-
     def energy(self, cells: Cells) -> Tensor:
         """G, float32 or better."""
         center = at_least_float32(cells.of_query(self.center))
@@ -51,14 +46,18 @@ class GaussianTerm(Term):
 
 @dataclass
 class CutOffGaussianTerm(GaussianTerm):
-    """A Gaussian truncated at |j - P| <= D."""
+    """A Gaussian truncated at |j - P| <= D, a constant."""
+
+    def __post_init__(self) -> None:
+        # FlexAttention's masks take no tensor that wants a gradient
+        self.fixed_center = self.center.detach()
 
     def visible(self, cells: Cells) -> Tensor:
         """Whether the key lies within the window; the centre gets its gradient from the energies
         alone.
         """
-        center = cells.of_query(self.fixed_center)
-        return (cells.key_position - center).abs() <= cells.of_query(self.fixed_width)
+        center = at_least_float32(cells.of_query(self.fixed_center))
+        return (cells.key_position - center).abs() <= at_least_float32(cells.of_query(self.width))
 
 
 def raise_to_floor(width: Tensor) -> Tensor:

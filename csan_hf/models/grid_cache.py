@@ -127,7 +127,7 @@ class RowSums:
                 )
             self._before = self._before.view(sentences, num_layers, columns, channels)
 
-    def prepared(self, key: Any, make: Callable[[], Any]) -> Any:
+    def prepared(self, key: object, make: Callable[[], Any]) -> Any:
         """Memoise `make()` for this generation; `key` names the weights and the type."""
         kept = _PREPARED.setdefault(self._cache, {})
         if key not in kept:

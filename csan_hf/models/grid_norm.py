@@ -123,7 +123,10 @@ class GridBatchNorm(_BatchNorm):
     ) -> None:
         super().__init__(channels, eps, momentum, affine=affine)
         self._process_group = _ProcessGroup()
-        self._apply(lambda tensor: tensor)  # statistics of a model that is made in bf16
+        for name in ("running_mean", "running_var"):
+            statistics = getattr(self, name)
+            if statistics.dtype.itemsize < 4:  # the model is made in bf16
+                self._buffers[name] = statistics.float()
 
     @property
     def process_group(self) -> ProcessGroup | None:

@@ -18,7 +18,6 @@ key) of a backend:
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import Any, ClassVar, TypeVar
 from torch import nn
 
 from .attention_call import KeyArea
-from .configuration_seq2seq import check_fields
+from .configuration_seq2seq import check_fields, did_you_mean
 
 PARTS = {
     "encoder": "the encoder's self-attention",
@@ -153,35 +152,33 @@ class LocalityMethod:
 
 @dataclass(frozen=True)
 class LayerLocality:
-    """The locality of an attention of a part, by methods in the order of the registry.
-
-    Attributes:
-        area: The keys that all methods together leave visible.
-        past_tokens: Earlier keys that a decoding step needs; None = all.
-        replacement: The method that replaces the attention.
-    """
+    """The locality of an attention of a part, by methods in the order of the registry."""
 
     part: str
     methods: tuple[LocalityMethod, ...]
-    area: KeyArea = dataclasses.field(init=False, compare=False, repr=False)
-    past_tokens: int | None = dataclasses.field(init=False, compare=False, repr=False)
-    replacement: LocalityMethod | None = dataclasses.field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def area(self) -> KeyArea:
+        """The keys that all methods together leave visible."""
         windows = [method.window for method in self.methods if method.window is not None]
-        head_area, boundary = max((method.heads for method in self.methods), default=(1, "mask"))
-        area = KeyArea(
-            window=min(windows, default=None),
+        head_area, boundary = max([method.heads for method in self.methods])  # a list for dynamo
+        return KeyArea(
+            window=min(windows) if windows else None,
             head_area=head_area,
-            head_boundary=boundary,  # type: ignore[arg-type]  # a word that the config has checked
+            head_boundary=boundary,
             causal=self.part == "decoder",
         )
+
+    @property
+    def past_tokens(self) -> int | None:
+        """Earlier keys that a decoding step needs; None = all."""
         needs_all_keys = any(method.needs_all_keys for method in self.methods)
-        replacements = (method for method in self.methods if method.attend is not None)
-        # The fields of a frozen dataclass
-        object.__setattr__(self, "area", area)
-        object.__setattr__(self, "past_tokens", None if needs_all_keys else area.half_window)
-        object.__setattr__(self, "replacement", next(replacements, None))
+        return None if needs_all_keys else self.area.half_window
+
+    @property
+    def replacement(self) -> LocalityMethod | None:
+        """The method that replaces the attention."""
+        return next((method for method in self.methods if method.attend is not None), None)
 
 
 def layer_locality(
@@ -197,15 +194,13 @@ def layer_locality(
     if isinstance(specification, Mapping):
         unknown = [key for key in specification if key not in _REGISTRY]
     if unknown:
-        hint = (
-            f"a method of your own is registered first: `register_locality` of {__name__}, "
+        hint = did_you_mean(unknown[0], _REGISTRY) or (
+            f" A method of your own is registered first: `register_locality` of {__name__}, "
             "`csan-hf --import FILE`."
         )
-        for close in difflib.get_close_matches(str(unknown[0]), _REGISTRY, n=1):
-            hint = f"did you mean {close!r}?"
         raise ValueError(
             f"`{name}` must be None or map locality methods ({', '.join(_REGISTRY)}) to their "
-            f"settings, got {unknown[0]!r}: {hint}"
+            f"settings, got {unknown[0]!r}.{hint}"
         )
     methods = []
     for key, method_class in _REGISTRY.items():
@@ -229,7 +224,7 @@ def layer_locality(
     return LayerLocality(site.part, tuple(methods)) if methods else None
 
 
-def _from_setting(method_class: type[LocalityMethod], value: Any, name: str) -> LocalityMethod:
+def _from_setting(method_class: type[LocalityMethod], value: object, name: str) -> LocalityMethod:
     """The method with settings `value`: a mapping, the first setting, or True = the defaults."""
     try:
         if isinstance(value, Mapping):

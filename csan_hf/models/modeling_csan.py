@@ -385,7 +385,7 @@ class CsanDecoder(_CsanStack):
         """Decode targets [B, I] (or embeddings, scaled) after those in the cache.
 
         Masks: of targets [B, past + I], of sources [B, J]."""
-        kwargs = known_keywords(kwargs, type(self).forward)
+        kwargs = known_keywords(kwargs)
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, prefix="decoder_")
         if use_cache and cache is None:
             cache = make_decoder_cache(self.layers)

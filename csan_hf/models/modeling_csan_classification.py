@@ -72,7 +72,7 @@ class CsanEncoderModel(CsanBaseModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode; arguments and result are those of `CsanEncoder.forward`."""
-        options = known_keywords(kwargs, CsanEncoderModel.forward)
+        options = known_keywords(kwargs)
         return self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **options)
 
 
@@ -112,7 +112,7 @@ class _CsanClassifier(CsanPreTrainedModel):
                 the Trainer's `num_items_in_batch`.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        options = known_keywords(kwargs, type(self).forward)
+        options = known_keywords(kwargs)
         outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **options)
         logits = self.score(self.dropout(self._features(outputs.last_hidden_state, attention_mask)))
         return self.output_class(

@@ -527,7 +527,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             ValueError: There is no source, source and target do not fit together or are empty, a
                 mask has another shape, or the cache is of another kind.
         """
-        known_keywords(kwargs, type(self).forward)
+        known_keywords(kwargs)
         if encoder_hidden_states is None:
             raise ValueError(
                 "`encoder_hidden_states` must be given: every cell of the grid needs a source "

@@ -3,11 +3,9 @@
 
 Shapes: B sentences, I target and J source positions, V entries of the vocabulary, d width."""
 
-import difflib
-import inspect
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -26,7 +24,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
-from .configuration_seq2seq import Seq2SeqConfig
+from .configuration_seq2seq import Seq2SeqConfig, did_you_mean
 from .layers import check_tokens
 
 if TYPE_CHECKING:
@@ -46,7 +44,8 @@ _TRANSLATION_PIPELINE = {
     "type": "text",
 }
 
-# The name of `cache` before transformers 5.24, which the library's own models take as long
+# Decorator: `past_key_values`, the name before transformers 5.24, still works for `cache`, with a
+# warning, and until 5.40, as in the library's own models
 takes_past_key_values = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
 
 
@@ -169,6 +168,7 @@ def keep_target_tokenizer(config: Any, folder: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(
                 origin, subfolder=folder.name, trust_remote_code=False
             )
+            tokenizer.init_kwargs.pop("auto_map", None)  # code that did not run
             tokenizer.save_pretrained(folder)
     if not folder.is_dir():
         logger.warning(
@@ -238,11 +238,10 @@ class Seq2SeqModel(Seq2SeqPreTrained):
             encoder_outputs: Output of the encoder for this source.
             cache: Cache of earlier target positions.
             use_cache: Whether to return a cache.
-            **kwargs: `output_attentions`, `output_hidden_states` and what else transformers passes
-                on.
+            **kwargs: `output_attentions`, `output_hidden_states`; see `known_keywords`.
         """
         config = self.config
-        options = known_keywords(kwargs, type(self).forward)
+        options = known_keywords(kwargs)
         if encoder_outputs is None:
             encoded = self.encoder(
                 input_ids, attention_mask, inputs_embeds, return_dict=True, **options
@@ -315,7 +314,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             Trainer's `num_items_in_batch`.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        options = known_keywords(kwargs, type(self).forward)
+        options = known_keywords(kwargs)
         if labels is not None:
             check_tokens(labels, "labels")
             use_cache = False
@@ -486,16 +485,14 @@ def shift_tokens_right(
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
 
 
-def known_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> dict[str, Any]:
+def known_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords common to all forward passes; `TypeError` for any other that is not None.
 
     A newer transformers may rename what it hands over: a forward pass without it would compute
     something else."""
     for name, value in keywords.items():
         if name not in _COMMON_KEYWORDS and value is not None:
-            close = difflib.get_close_matches(
-                name, inspect.signature(forward).parameters, n=1, cutoff=0.8
-            )
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            arguments = Seq2SeqForGeneration.forward.__annotations__
+            hint = did_you_mean(name, arguments, likeness=0.8)
             raise TypeError(f"forward() has no argument {name!r}.{hint}")
     return {name: value for name, value in keywords.items() if name in _COMMON_KEYWORDS}

@@ -34,7 +34,7 @@ _NO_LIMIT = 10**9  # tokens; transformers writes 1e30
 _tokenizer_language = threading.RLock()
 
 
-def check_text(text: Any) -> None:
+def check_text(text: object) -> None:
     """Raises `TypeError` for what is not a string, `ValueError` for half of a surrogate pair."""
     if not isinstance(text, str):
         raise TypeError(
@@ -126,6 +126,7 @@ class TranslationPipeline(Pipeline):
     _load_video_processor: Any = False
     _load_feature_extractor: Any = False
     _load_tokenizer: Any = True
+    _trusts_target_tokenizer = False
     model: Any
     tokenizer: Any
 
@@ -135,9 +136,9 @@ class TranslationPipeline(Pipeline):
             raise ValueError(f"{type(self).__name__} needs a tokenizer: pass tokenizer=.")
         # On the left it would shift the positions of shorter sources
         self.tokenizer.padding_side = "right"
-        self.target_tokenizer = target_tokenizer
         if target_tokenizer is None:
-            self.target_tokenizer = self._find_target_tokenizer()
+            target_tokenizer = self._find_target_tokenizer()
+        self.target_tokenizer = target_tokenizer
 
     def _find_target_tokenizer(self) -> Any:
         """Returns the tokenizer of the target language: the joint one, or the checkpoint's second
@@ -170,8 +171,10 @@ class TranslationPipeline(Pipeline):
                     _raise_exceptions_for_missing_entries=False,
                     **where,
                 )
-                if file is not None:
-                    return AutoTokenizer.from_pretrained(name, trust_remote_code=False, **where)
+                if file:
+                    return AutoTokenizer.from_pretrained(
+                        name, trust_remote_code=self._trusts_target_tokenizer, **where
+                    )
             # No such folder or repository, no connection, or code of its own
             except (OSError, ValueError) as error:
                 reason = error
@@ -409,7 +412,7 @@ class TranslationPipeline(Pipeline):
         prompt = generate_kwargs.get("decoder_input_ids")
         lengths = limits + (1 if prompt is None else prompt.shape[-1])
 
-        def at_own_limit(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        def at_own_limit(input_ids: torch.Tensor, scores: object, **kwargs: Any) -> torch.Tensor:
             """Whether the hypotheses [B · beams, T] of each sentence are at its limit."""
             beams = input_ids.shape[0] // len(lengths)
             return input_ids.shape[1] >= lengths.repeat_interleave(beams)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForSeq2SeqLM
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import can_return_tuple
 
 from ..models.seq2seq_model import (
     TARGET_TOKENIZER_SUBFOLDER,
@@ -189,23 +191,33 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, names: Any, *args: Any, trust_remote_code: bool = False, **kwargs: Any
+        cls, names: object, *args: Any, trust_remote_code: bool = False, **kwargs: Any
     ) -> Any:
         """Loads a list of models, or an ensemble that was saved; arguments are those of
         `from_pretrained`.
+
+        Raises:
+            ValueError: Members have different vocabularies or a class of their own, a tokenizer
+                needs code that is not trusted, or a saved ensemble lacks weights.
         """
         if not isinstance(names, list | tuple):
-            return super().from_pretrained(names, *args, **kwargs)
-        from csan_hf.data import TokenizerPair  # slow to import
+            return cls._from_checkpoint(names, *args, **kwargs)
+        from csan_hf.data.tokenization import LOCATION_OPTIONS, TokenizerPair  # slow to import
 
+        options = (*LOCATION_OPTIONS, "subfolder")
+        where = {option: kwargs[option] for option in options if option in kwargs}
+        for name in names:
+            check_member(name, **where)
         tokenizers = {}
         for name in names:
             try:
                 tokenizers[name] = TokenizerPair.from_pretrained(
-                    name, trust_remote_code=trust_remote_code
+                    name, trust_remote_code=trust_remote_code, **where
                 )
-            except (OSError, ValueError):  # a member without a tokenizer
-                continue
+            except (OSError, ValueError) as error:
+                if "trust_remote_code" in str(error):
+                    raise
+                continue  # a member without a tokenizer
         check_vocabularies(tokenizers)
         members = [
             AutoModelForSeq2SeqLM.from_pretrained(
@@ -214,6 +226,21 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             for name in names
         ]
         return cls.of(members)
+
+    @classmethod
+    def _from_checkpoint(
+        cls, name: object, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
+        load: Any = super().from_pretrained
+        ensemble, report = load(name, *args, output_loading_info=True, **kwargs)
+        if output_loading_info:
+            return ensemble, report
+        if missing := sorted(report["missing_keys"]):
+            raise ValueError(
+                f"The checkpoint {str(name)!r} lacks {len(missing)} weights ({missing[0]}, ...): "
+                "copy or download it again."
+            )
+        return ensemble
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves all members as one checkpoint, and the target's tokenizer where the first member
@@ -239,6 +266,14 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
     ) -> None:
+        implementation = generation_config.cache_implementation
+        if implementation not in (None, "dynamic", "offloaded"):
+            raise ValueError(
+                f"cache_implementation={implementation!r} is not for ensembles, whose members make "
+                "caches of their own kinds: leave it unset."
+            )
+        if model_kwargs.get("cache") is not None:
+            return
         caches: list[Any] = []
         for member in self.members:
             member_kwargs: dict[str, Any] = {}
@@ -247,6 +282,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if None not in caches:
             model_kwargs["cache"] = EnsembleCache(caches)
 
+    @can_return_tuple
     @takes_past_key_values
     def forward(
         self,
@@ -267,42 +303,69 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             decoder_input_ids, decoder_attention_mask: Target tokens [B, I]; default: `labels`
                 shifted right.
             encoder_outputs: Outputs of `get_encoder()`, instead of sources.
-            cache: The members' caches of earlier target positions.
+            cache: The `EnsembleCache` of earlier target positions, as an ensemble returned it.
             labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy.
-            use_cache: Whether the caches are filled.
+            use_cache: Whether to return a cache.
             **kwargs: Attentions and hidden states, which `generate` may ask for, differ between
                 members and are not returned.
+
+        Raises:
+            ValueError: The cache is another model's.
         """
-        known_keywords(kwargs, type(self).forward)
+        known_keywords(kwargs)
+        if not isinstance(cache, EnsembleCache | None):
+            raise ValueError(
+                f"An ensemble keeps a cache for each member, which {type(cache).__name__} cannot "
+                "hold: leave `cache` unset, or pass what an ensemble returned."
+            )
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         if labels is not None and decoder_input_ids is None:
             decoder_input_ids = shift_tokens_right(
                 labels, self.config.pad_token_id, self.config.decoder_start_token_id
             )
+        if labels is not None:
+            use_cache = False
         total: Any = None
+        caches: list[Any] = []
         for number, member in enumerate(self.members):
             member_cache = None if cache is None else cache.caches[number]
-            logits = member(
+            outputs = member(
                 attention_mask=_on_device(attention_mask, member.device),
                 decoder_input_ids=_on_device(decoder_input_ids, member.device),
                 decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
                 encoder_outputs=(encoder_outputs[number],),
                 cache=member_cache,
-                use_cache=use_cache if member_cache is not None else False,
-            ).logits
-            log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
+                use_cache=use_cache,
+            )
+            caches.append(outputs.cache)
+            log_probs = outputs.logits.log_softmax(dim=-1, dtype=torch.float32)
             if total is None:
                 total = log_probs
             else:
                 total = torch.logaddexp(total, log_probs.to(total.device))
         total = total - math.log(len(self.members))
+        if cache is None and None not in caches:
+            cache = EnsembleCache(caches)
         loss = None
         if labels is not None:
             labels = labels.to(total.device)
             loss = F.cross_entropy(total.flatten(0, 1), labels.flatten(), reduction="sum")
             loss = loss / count_labels(labels, None)
         return Seq2SeqLMOutput(loss=loss, logits=total, cache=cache)
+
+
+def check_member(name: str | os.PathLike, **where: Any) -> None:
+    """Raises `ValueError` if a checkpoint's class is in its own code: an ensemble's config could
+    not name it.
+
+    `where` is for `from_pretrained` (revision, token, ...)."""
+    model_type = PreTrainedConfig.get_config_dict(name, **where)[0].get("model_type")
+    if model_type not in (None, *CONFIG_MAPPING):  # None: an adapter, beside another's config
+        raise ValueError(
+            f"{name} is a model of type {model_type!r}, a class of its own code: "
+            "members of an ensemble are models of csan_hf or transformers."
+        )
 
 
 def check_vocabularies(tokenizers: Mapping[str, TokenizerPair]) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils import can_return_tuple
 
 from ..models.seq2seq_model import known_keywords, takes_past_key_values
 from .search import search_by_default
@@ -162,6 +163,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(self, config: Any, model_kwargs: dict, *args: Any) -> None:  # type: ignore[override]
         model_kwargs.setdefault("cache", _OnnxCache())
 
+    @can_return_tuple
     @takes_past_key_values
     def forward(
         self,
@@ -176,9 +178,15 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         """Logits [B · K, I, V] for `decoder_input_ids` [B · K, I] and sources [B, J], or the
         encoder's outputs.
 
-        The graphs need a cache, so there is one whatever `use_cache` says.
+        The graphs need a cache, so there is one whatever `use_cache` says. Raises `ValueError` for
+        another model's.
         """
-        known_keywords(kwargs, type(self).forward)
+        known_keywords(kwargs)
+        if not isinstance(cache, _OnnxCache | None):
+            raise ValueError(
+                f"ONNX graphs keep tensors of their own, which {type(cache).__name__} cannot "
+                "hold: leave `cache` unset."
+            )
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         states = encoder_outputs[0].numpy()
@@ -214,7 +222,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         self, input_ids: Tensor, cache: _OnnxCache | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Returns the decoder's inputs of a step: the tokens that are not yet in the cache."""
-        new = input_ids if cache is None else input_ids[:, cache.length :]
+        new = input_ids if cache is None else input_ids[:, cache.get_seq_length() :]
         kwargs.pop("next_sequence_length", None)  # what it says is known from the cache
         kwargs.pop("is_first_iteration", None)
         return {"decoder_input_ids": new, "cache": cache, **kwargs}

@@ -60,9 +60,10 @@ def search(
     loops what is not covered.
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
-    Sampling, scores, attentions, and processors of logits that may count rows are not. `generate`
-    keeps a `streamer` and the `tokenizer` of `stop_strings` from a loop that it is given: leave
-    this one out for them.
+    Sampling, scores, attentions, and processors of logits that may count rows are not.
+
+    A loop that `generate` is given gets no `streamer`, no `tokenizer` for `stop_strings` and no
+    `synced_gpus` (FSDP, ZeRO-3): leave this one out where they are needed.
 
     Under stopping criteria by row two things differ from the library. In beam search the criteria
     see padding where a sentence is done, and not its beams, which the library still extends. Greedy
@@ -99,9 +100,8 @@ def search(
 def _is_covered(
     config: GenerationConfig, rules: LogitsProcessorList, inputs: dict[str, Any]
 ) -> bool:
-    """Whether this search gives what is asked for; takes `synced_gpus` out of the inputs."""
-    synchronised = inputs.pop("synced_gpus", False)
-    if synchronised or config.do_sample or config.return_dict_in_generate:
+    """Whether this search gives what is asked for."""
+    if config.do_sample or config.return_dict_in_generate:
         return False
     set_inputs = {name for name, value in inputs.items() if value is not None}
     return (
@@ -178,7 +178,7 @@ class _Decoder:
         if sentences is not None:
             self._select_source(sentences if self._shares_source else rows)
 
-    def _select_source(self, rows: Any) -> None:
+    def _select_source(self, rows: Tensor | slice) -> None:
         states = self.inputs["encoder_outputs"][0][rows]
         self.inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
         if self.inputs.get("attention_mask") is not None:
@@ -239,7 +239,9 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
     return rows.gather(1, places[..., None].expand(-1, -1, rows.shape[-1]))
 
 
-def _beams(decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: Any) -> Tensor:
+def _beams(
+    decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: GenerationConfig
+) -> Tensor:
     """See `search`: the best hypotheses of all sentences, padded."""
     beams = config.num_beams
     prompt = flat.shape[1]
@@ -304,7 +306,9 @@ def _beams(decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: 
     return _joined(done, config.num_return_sequences, prompt, fill)
 
 
-def _is_done(scores: Tensor, ended: Tensor, config: Any, length: int, limit: int) -> Tensor:
+def _is_done(
+    scores: Tensor, ended: Tensor, config: GenerationConfig, length: int, limit: int
+) -> Tensor:
     """Of which sentences [S] no open beam can still be among the best; see the library's
     `early_stopping`.
     """

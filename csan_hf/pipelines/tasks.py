@@ -52,6 +52,7 @@ def translation_pipeline(
         src_lang=src_lang,
         tgt_lang=tgt_lang,
         trust_remote_code=trust_remote_code,
+        trust_target_tokenizer=trust_remote_code,
         **kwargs,
     )
 

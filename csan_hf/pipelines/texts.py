@@ -54,6 +54,8 @@ class TextTranslationPipeline(TranslationPipeline):
             `__call__`.
         check_coverage (`bool`, *optional*, defaults to `False`): Warn of sentences left out; see
             `__call__`.
+        trust_target_tokenizer (`bool`, *optional*, defaults to `False`): Let code of the target
+            tokenizer in the checkpoint run.
         **kwargs: Passed to `TranslationPipeline`.
     """
 
@@ -64,8 +66,10 @@ class TextTranslationPipeline(TranslationPipeline):
         return_scores: bool = False,
         return_alignments: bool = False,
         check_coverage: bool = False,
+        trust_target_tokenizer: bool = False,
         **kwargs: Any,
     ) -> None:
+        self._trusts_target_tokenizer = trust_target_tokenizer
         super().__init__(*args, **kwargs)
         self.split_texts = split_texts
         self.return_scores = return_scores

@@ -136,7 +136,7 @@ def _examples(report: Report) -> dict[str, Any]:
     }
 
 
-def _script_json(value: Any) -> str:
+def _script_json(value: object) -> str:
     """Writes JSON that can stand in a script element, whatever the sentences say."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":

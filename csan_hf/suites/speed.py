@@ -15,6 +15,7 @@ from typing import Any
 
 import datasets
 import torch
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.data import tokenize_dataset
@@ -199,7 +200,7 @@ def _updates(trainer: TranslationTrainer) -> Iterator[float]:
         yield tokens
 
 
-def target_token_flops(model: Any, source_length: int, target_length: int) -> float:
+def target_token_flops(model: PreTrainedModel, source_length: int, target_length: int) -> float:
     """Floating-point operations of matrix products and convolutions for a target token.
 
     Counted by `torch.utils.flop_counter` in a forward pass over one pair of these lengths, encoder

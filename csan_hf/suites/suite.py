@@ -394,7 +394,7 @@ def _columns_of_all_data(title: str, wanted: list[str], splits: dict[str, list[s
     return columns
 
 
-def _columns(title: str, columns: Any, splits: dict[str, list[str]]) -> Columns:
+def _columns(title: str, columns: object, splits: dict[str, list[str]]) -> Columns:
     """The columns of a table; of a single data set they may have any names."""
     named_columns = {}
     seen: set[tuple[str, str]] = set()
@@ -477,6 +477,6 @@ def _check_keys(content: Settings, known: tuple[str, ...], where: str = "") -> N
         _require(key in known, f"{where}unknown key {key}; there are {', '.join(known)}.")
 
 
-def _require(condition: Any, message: str) -> None:
+def _require(condition: object, message: str) -> None:
     if not condition:
         raise RecipeError(message)

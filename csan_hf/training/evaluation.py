@@ -28,7 +28,7 @@ class Evaluation:
         self._loss: float | None = None  # summed over the target tokens of this process
         self._tokens = 0
 
-    def restore_order(self, rows: Any) -> Any:
+    def restore_order(self, rows: object) -> Any:
         """Puts predictions or labels [N, T] into dataset order; anything but an array stays."""
         # Rows beyond the order are copies that even out the processes
         return rows[np.argsort(self.order)] if isinstance(rows, np.ndarray) else rows

@@ -373,15 +373,17 @@ def _initial_config(
     convert it.
     """
     with refusing("init_from"), reading_folder_or_name(name, "model"):
-        saved = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        saved_type = PreTrainedConfig.get_config_dict(name)[0].get("model_type", "")
     model_type = family.config_class.model_type
-    converter = family.converters.get(saved.model_type)
-    if saved.model_type != model_type and converter is None:
+    converter = family.converters.get(saved_type)
+    if saved_type != model_type and converter is None:
         usable = " or ".join([model_type, *family.converters])
         raise RecipeError(
-            f"init_from: {name} is a {saved.model_type} model, which {recipe.model} cannot use; "
+            f"init_from: {name} is a {saved_type} model, which {recipe.model} cannot use; "
             f"name a model of type {usable}."
         )
+    with refusing("init_from"):
+        saved = AutoConfig.from_pretrained(name, trust_remote_code=False)
     with refusing("The section config is refused"):
         if converter:
             convert_config = pkgutil.resolve_name(f"{converter.partition(':')[0]}:convert_config")

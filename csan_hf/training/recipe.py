@@ -321,7 +321,7 @@ class Option:
             for member in self._members
         )
 
-    def convert(self, value: Any, where: str) -> Any:
+    def convert(self, value: object, where: str) -> Any:
         """Turns a value of YAML, or text of the command line, into the type of the key.
 
         YAML reads `1e3` as text, and a name that looks like a number as a number; the key's type
@@ -329,7 +329,7 @@ class Option:
         """
         if value is not None or self.takes(types.NoneType):
             for reading in _readings(value):
-                with contextlib.suppress(ArgumentError):
+                with contextlib.suppress(ArgumentError, RecursionError):
                     content = {self.name: reading}
                     converted = self.parser.parse_object(content, defaults=False)[self.name]
                     return converted.as_dict() if isinstance(converted, Namespace) else converted
@@ -339,7 +339,7 @@ class Option:
         raise RecipeError(f"{where} must be {self.type_name}, got {value!r:.200}.{hint}")
 
 
-def _readings(value: Any) -> Iterator[Any]:
+def _readings(value: object) -> Iterator[Any]:
     """Yields the interpretations of a YAML value: as is, as a number, as text, as a list."""
     yield value
     if isinstance(value, list):
@@ -415,7 +415,7 @@ def _help_texts(source: Callable[..., Any]) -> dict[str, str | None]:
     return texts
 
 
-def find_family(name: Any) -> ModelFamily:
+def find_family(name: object) -> ModelFamily:
     """Looks up the family that the key `model` names, or raises a RecipeError."""
     family = family_of(name)
     if not family.classes:
@@ -594,7 +594,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     raise RecipeError(f"{path}: {problem}")
 
 
-def refuse_credentials(content: Any, source: str) -> None:
+def refuse_credentials(content: object, source: str) -> None:
     """Refuses tokens, passwords and keys: a run writes its recipe to files, logs and model cards,
     and uploads it.
 

@@ -298,6 +298,7 @@ def finish_run(
                 revision=trainer.args.hub_revision,
                 private=trainer.args.hub_private_repo,
                 commit_message="Trained model with scores and card",
+                trust_remote_code=True,  # code that this process wrote
             )
         print(summary_table(results, output), flush=True)
     return results

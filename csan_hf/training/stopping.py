@@ -27,7 +27,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import seed_worker
 
 from .arguments import TranslationTrainingArguments
@@ -245,7 +245,7 @@ class RunGuard(TrainerCallback):
         self._losses_finite.append(torch.isfinite(loss.detach()).all())
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Lets a signal wait for the end of the update from here on."""
         # The library would keep the intervals of the interrupted run
@@ -257,7 +257,7 @@ class RunGuard(TrainerCallback):
             self.signals.phase = "training"
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Collects the flags of the update, and asks for a checkpoint if a signal came."""
         self._collect(state.global_step)
@@ -268,7 +268,7 @@ class RunGuard(TrainerCallback):
             control.should_save = True
 
     def on_save(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Ends the run, if a signal came before or during the evaluation and the save."""
         self._collect(state.global_step)
@@ -280,13 +280,13 @@ class RunGuard(TrainerCallback):
         self.trainer.callback_handler.on_train_end(args, state, control)  # closes bars and logs
         self.trainer._finish_current_push()
         self.signals.received = self._stop_signal
-        path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        path = Path(str(args.output_dir), f"checkpoint-{state.global_step}")
         self.signals.raise_if_received(
             f"at update {state.global_step} of {state.max_steps}: saved in {path}"
         )
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Lets a signal end the run at once from here on."""
         if self.signals is not None:

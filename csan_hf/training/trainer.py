@@ -512,11 +512,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Returns the path of the newest whole checkpoint, or "the start"."""
         return str(next(whole_checkpoints(self.args.output_dir), "the start"))
 
-    def _get_output_dir(self, trial: Any) -> str:
+    def _get_output_dir(self, trial: object) -> str:
         folder = super()._get_output_dir(trial)
         return str(Path(folder, UNFINISHED)) if self._is_saving else folder
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """Saves a checkpoint in the staging folder, and names it when all processes have written
         theirs.
 

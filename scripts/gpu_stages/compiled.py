@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from measuring import seconds_of
+from transformers import PreTrainedModel
 
 from . import numerics
 from .setting import Row, Setting, relative_error, row_of
@@ -31,7 +32,7 @@ def programs(setting: Setting) -> Iterator[Row]:
         torch.compiler.reset()
 
 
-def _step(model: Any, setting: Setting) -> Row:
+def _step(model: PreTrainedModel, setting: Setting) -> Row:
     precision = numerics.PRECISIONS["float32"]
     batch = numerics.make_batch(setting.device)
     expected = numerics.results(model.train(), batch, setting, precision)
@@ -48,7 +49,7 @@ def _step(model: Any, setting: Setting) -> Row:
     }
 
 
-def _decoding(model: Any, setting: Setting) -> Row:
+def _decoding(model: PreTrainedModel, setting: Setting) -> Row:
     model = copy.deepcopy(model).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:

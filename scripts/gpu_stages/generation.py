@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from csan_hf import (
     ConvS2SConfig,
@@ -65,7 +66,9 @@ def _build(name: str, setting: Setting) -> Any:
     return ConvS2SForConditionalGeneration(convolutional).to(setting.device)
 
 
-def _search(model: Any, count: int, beams: int, options: dict[str, Any], setting: Setting) -> Row:
+def _search(
+    model: PreTrainedModel, count: int, beams: int, options: dict[str, Any], setting: Setting
+) -> Row:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(2, model.config.vocab_size, (count, SENTENCE), generator=generator)
     ids = ids.to(setting.device)

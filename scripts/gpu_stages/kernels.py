@@ -268,9 +268,11 @@ def _flex_call(
     terms: list[Term] = []
     if case.terms in ("gaussian", "cut_off"):
         center = leaf(batch, heads, length, scale=length)
-        window = leaf(batch, heads, length, scale=length, shift=4)
-        term = GaussianTerm if case.terms == "gaussian" else CutOffGaussianTerm
-        terms.append(term(center, window))
+        if case.terms == "gaussian":
+            window = leaf(batch, heads, length, scale=length, shift=4)
+            terms.append(GaussianTerm(center, window))
+        else:
+            terms.append(CutOffGaussianTerm(center, center.new_full((1, 1, 1), 20.0)))
     elif case.terms == "bias":
         terms.append(DenseBias(leaf(batch, heads, length, length)))
     elif case.terms == "directions":

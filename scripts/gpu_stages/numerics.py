@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from csan_hf import (
     ConvS2SConfig,
@@ -146,7 +147,7 @@ def make_batch(device: str, *, left: bool = False) -> dict[str, Tensor]:
 
 
 def results(
-    model: Any, batch: dict[str, Tensor], setting: Setting, precision: Precision
+    model: PreTrainedModel, batch: dict[str, Tensor], setting: Setting, precision: Precision
 ) -> tuple[Tensor, Tensor]:
     """Logits of the real targets, and all gradients in one vector."""
     scale = LOSS_SCALE if torch.float16 in (precision.weights, precision.autocast) else 1.0
@@ -163,7 +164,7 @@ def results(
     return logits.double().cpu(), torch.cat(gradients).cpu() / scale
 
 
-def expected_results(model: Any) -> tuple[Tensor, Tensor]:
+def expected_results(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     """The logits and gradients in float64 on the CPU."""
     exact = copy.deepcopy(model).double()
     if exact.config.model_type == "csan":
@@ -175,7 +176,6 @@ def expected_results(model: Any) -> tuple[Tensor, Tensor]:
 
 def models(setting: Setting) -> Iterator[Row]:
     """Rows: relative errors of logits and gradients."""
-    torch.backends.cudnn.allow_tf32 = False
     for name, model in all_models():
         if not re.search(setting.only, name):
             continue
@@ -191,7 +191,7 @@ def models(setting: Setting) -> Iterator[Row]:
 
 
 def _errors(
-    model: Any,
+    model: PreTrainedModel,
     backend: str,
     precision_name: str,
     expected: tuple[Tensor, Tensor],
@@ -201,10 +201,11 @@ def _errors(
     moved = copy.deepcopy(model).to(setting.device, precision.weights)
     if backend != "-":
         moved.set_attn_implementation(backend)
-    errors = {}
+    errors: dict[str, float] = {}
     for side in ("", ", left padding"):
         batch = make_batch(setting.device, left=bool(side))
-        logits, gradients = results(moved, batch, setting, precision)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            logits, gradients = results(moved, batch, setting, precision)
         errors[f"logits{side}"] = relative_error(logits, expected[0])
         errors[f"gradients{side}"] = relative_error(gradients, expected[1])
     bound = precision.gradients
@@ -220,7 +221,6 @@ def _errors(
 
 def tokens(setting: Setting) -> Iterator[Row]:
     """Rows: of how many sentences the translation is that of the CPU in float64."""
-    torch.backends.cudnn.allow_tf32 = False
     searches: dict[str, dict[str, Any]] = {
         "greedy": {},
         "greedy, no cache": {"use_cache": False},
@@ -243,7 +243,13 @@ def tokens(setting: Setting) -> Iterator[Row]:
         yield row
 
 
-def _equal(label: str, exact: Any, moved: Any, options: dict[str, Any], setting: Setting) -> Row:
+def _equal(
+    label: str,
+    exact: PreTrainedModel,
+    moved: PreTrainedModel,
+    options: dict[str, Any],
+    setting: Setting,
+) -> Row:
     """Share of sentences with the same tokens."""
     cpu, device = (
         {name: make_batch(place)[name] for name in ("input_ids", "attention_mask")}
@@ -252,5 +258,6 @@ def _equal(label: str, exact: Any, moved: Any, options: dict[str, Any], setting:
     length = 6 if setting.tiny else 20
     options = {**options, "max_new_tokens": length, "min_new_tokens": length}
     expected = exact.generate(**cpu, **options)
-    translated = moved.generate(**device, **options).cpu()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        translated = moved.generate(**device, **options).cpu()
     return {label: (expected == translated).all(dim=-1).double().mean().item()}

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import benchmark_long
 import benchmark_pervasive_attention as straightforward
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import LEDConfig, LongT5Config, LongT5EncoderModel, MarianConfig, MarianMTModel
-from transformers.models.led.modeling_led import LEDEncoder
+from transformers import MarianConfig, MarianMTModel
 
 from csan_hf import (
     CsanConfig,
@@ -28,13 +28,13 @@ SENTENCE = 32
 """Tokens of a sentence, on either side."""
 
 
-def sizes(setting: Setting, layers: int = 6) -> dict[str, Any]:
+def sizes(setting: Setting) -> dict[str, Any]:
     """Transformer-base (Vaswani 2017), in a rehearsal two narrow layers."""
     width, ffn, vocabulary = (64, 64, 100) if setting.tiny else (512, 2048, 32000)
     fields = {"d_model": width, "vocab_size": vocabulary, "dropout": 0.1}
     for side in ("encoder", "decoder"):
         fields |= {
-            f"{side}_layers": 2 if setting.tiny else layers,
+            f"{side}_layers": 2 if setting.tiny else 6,
             f"{side}_attention_heads": 8,
             f"{side}_ffn_dim": ffn,
         }
@@ -138,8 +138,8 @@ def encoders(setting: Setting) -> Iterator[Row]:
 
 def _encoder_names(length: int, with_full: bool) -> list[str]:
     names = ["LED"] if length <= 16384 else []
-    names += ["LongT5", "1D blocked", "1D flex_attention"]
-    names += ["2D blocked", "2D flex_attention"]
+    names += ["LongT5 (local)", "1D-CSAN blocked", "1D-CSAN flex_attention"]
+    names += ["2D-CSAN blocked", "2D-CSAN flex_attention"]
     return [*names, "full attention"] if with_full else names
 
 
@@ -167,42 +167,19 @@ def _encoding(name: str, length: int, window: int, setting: Setting) -> Row:
 
 
 def _encoder(name: str, length: int, window: int, setting: Setting) -> nn.Module:
-    torch.manual_seed(0)
-    fields = sizes(setting, layers=2)
-    width = fields["d_model"]
-    ffn = fields["encoder_ffn_dim"]
-    shared = {"vocab_size": fields["vocab_size"], "d_model": width}
-    if name == "LED":
-        led = LEDConfig(
-            **shared,
-            encoder_layers=2,
-            encoder_attention_heads=8,
-            encoder_ffn_dim=ffn,
-            max_encoder_position_embeddings=length,
-            attention_window=window - 1,
-            dropout=0.0,
-            attention_dropout=0.0,
-        )
-        return LEDEncoder(led)
-    if name == "LongT5":
-        long_t5 = LongT5Config(
-            **shared,
-            d_kv=width // 8,
-            d_ff=ffn,
-            num_layers=2,
-            num_heads=8,
-            dropout_rate=0.0,
-            local_radius=window // 2,
-        )
-        return LongT5EncoderModel(long_t5)
-    kind, _, backend = name.partition(" ")
-    locality: dict[str, Any] = {"local_window": window, "head_area": 3 if kind == "2D" else 1}
-    fields |= {"max_position_embeddings": length, "dropout": 0.0}
-    config = CsanConfig(**{**fields, **(OFF if kind == "full" else locality)})
-    model = CsanForConditionalGeneration(config)
-    if kind != "full":
+    fields = sizes(setting)
+    size = benchmark_long.Size(
+        d_model=fields["d_model"],
+        layers=2,
+        heads=8,
+        ffn=fields["encoder_ffn_dim"],
+        vocabulary=fields["vocab_size"],
+    )
+    kind, _, backend = name.partition("-CSAN ")
+    model = benchmark_long.encoder(f"{kind}-CSAN" if backend else kind, window, length, size)
+    if backend:
         model.set_attn_implementation(backend)
-    return model.get_encoder()
+    return model
 
 
 # --- Pervasive Attention

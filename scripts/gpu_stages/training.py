@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Multi30k, German to English, trained until the validation score rises no more."""
+"""Multi30k, German to English, 1,300 updates of 7,000 tokens."""
 
 import json
 import subprocess
@@ -29,7 +29,6 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # The recipes are for an hour on one CPU core; more epochs need dropout
 CONVERGING: dict[str, Any] = {
-    "bf16": True,
     "max_tokens": 7000,
     "max_steps": 1300,
     "warmup_steps": 250,
@@ -42,6 +41,9 @@ DROPOUT = 0.2
 
 def multi30k(setting: Setting) -> Iterator[Row]:
     """Rows: scores of each system, all trained beside one another on the one card."""
+    if setting.data_dir is None and not setting.tiny:
+        yield {"system": "all", "error": "not trained: --data-dir is the folder of Multi30k"}
+        return
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         names = ["long"] if setting.tiny else list(SYSTEMS)

@@ -261,8 +261,9 @@ def add(model_class: type, name: str = "", options: dict[str, Any] | None = None
 
 for marian in (MarianModel, MarianMTModel):
     add(marian)
+GENERATING = ("plain", "2D", "everything") if library.has_generation else ("everything",)
 for model_class, names in {  # each configuration once, and generation where it differs
-    CsanForConditionalGeneration: ("plain", "2D", "everything"),
+    CsanForConditionalGeneration: GENERATING,
     CsanModel: ("plain", "Gaussian"),
     CsanForSequenceClassification: ("1D",),
     CsanForTokenClassification: ("2D",),

@@ -1,4 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+import json
 import logging
 import unicodedata
 
@@ -108,6 +109,8 @@ def test_pairs_are_saved_and_loaded(tmp_path):
         == plain_digits.tokenize("42")
         != loaded.source.tokenize("42 1984")
     )
+    below = TokenizerPair.from_pretrained(tmp_path.parent, subfolder=tmp_path.name)
+    assert below.target.get_vocab() == plain_digits.get_vocab()
     TokenizerPair(joined, joined).save_pretrained(tmp_path)  # over separate ones
     assert TokenizerPair.from_pretrained(tmp_path).is_joint
     plain = AutoTokenizer.from_pretrained(tmp_path)
@@ -118,6 +121,19 @@ def test_pairs_are_saved_and_loaded(tmp_path):
     for text in ("a man ", " 42 </s> horses", "über\n日本"):
         assert plain(text)["input_ids"] == joined(text)["input_ids"]
         assert round_trip(plain, text) == text
+
+
+def test_code_that_did_not_run_is_not_passed_on(tmp_path):
+    TokenizerPair(joined, plain_digits).save_pretrained(tmp_path / "theirs")
+    names = ("tokenizer_config.json", "target_tokenizer/tokenizer_config.json")
+    for name in names:
+        file = tmp_path / "theirs" / name
+        settings = json.loads(file.read_text()) | {"auto_map": {"AutoTokenizer": [None, "odd.T"]}}
+        file.write_text(json.dumps(settings))
+    TokenizerPair.from_pretrained(tmp_path / "theirs").save_pretrained(tmp_path / "ours")
+    for name in names:
+        settings = json.loads((tmp_path / "ours" / name).read_text())
+        assert not settings.keys() & {"auto_map", "is_local", "local_files_only"}
 
 
 @pytest.mark.parametrize("subfolder", ["", "target_tokenizer"])

@@ -13,7 +13,6 @@ CSAN = FAMILIES["csan"]
 LOCALITIES = {
     "plain": tiny.PLAIN,
     "everything": LOCAL,
-    "encoder area": tiny.LOCALITIES["encoder area"],
 }
 
 
@@ -41,7 +40,7 @@ def test_csan_is_the_same_under_each(locality, implementation, tmp_path):
 def test_flash_attention_with_local_layers_says_what_to_use(implementation, tmp_path):
     """Refused when it is chosen, whether or not the package is installed."""
     message = rf"'{implementation}' cannot run CSAN's local layers.*head_area; use one of \['eager', 'sdpa', 'blocked'"
-    model = tiny.csan(**LOCALITIES["encoder area"])
+    model = tiny.csan(**tiny.LOCALITIES["encoder area"])
     with pytest.raises(ValueError, match=message):
         model.set_attn_implementation(implementation)
     assert model.config._attn_implementation == "sdpa"

@@ -6,7 +6,7 @@ import json
 import pytest
 import tiny
 import torch
-from families import FAMILIES, gradients, sources, targets, training_batch
+from families import FAMILIES, gradients, sources, training_batch
 from safetensors.torch import load_file, save_file
 
 from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
@@ -24,7 +24,6 @@ every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 IDS = sources()["input_ids"]  # [3, 7]
 MASK = sources()["attention_mask"]
 LABELS = training_batch()["labels"]  # [3, 6]
-TARGETS = targets(3, 6)
 
 
 def masked(value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -50,6 +50,16 @@ def test_none_is_no_value(name):
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
+def test_a_tuple_is_returned_where_it_is_asked_for(name):
+    batch = sources((4, 3))
+    model = make(name)
+    inputs = {**batch, "decoder_input_ids": batch["input_ids"], "use_cache": False}
+    logits, *_ = model(**inputs, return_dict=False)
+    torch.testing.assert_close(logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
 def test_a_cache_by_a_new_name_fails_instead_of_being_left_out(name, monkeypatch):
     """As when transformers 5.24 renamed `past_key_values`, and each step saw one token."""
     model = make(name)

@@ -15,10 +15,7 @@ CSAN, PERVASIVE, RECURRENT, CONVOLUTIONAL = (
 # other
 UNTIED = {"tie_word_embeddings": False}
 CASES = {
-    "csan, queries and values": (CSAN, ["q_proj", "v_proj"], {}),
-    "csan, feed-forward": (CSAN, ["fc1", "fc2"], {}),
     "csan, all linear layers": (CSAN, "all-linear", {}),
-    "csan, the Gaussian": (CSAN, ["query_proj", "center_proj", "window_proj"], {}),
     "csan, output": (CSAN, ["lm_head"], UNTIED),
     "csan, embeddings": (CSAN, ["embed_tokens"], {**UNTIED, **CSAN.separate}),
     "csan, separate vocabularies": (CSAN, ["q_proj", "v_proj"], CSAN.separate),

@@ -191,18 +191,16 @@ def few_cells(batch: dict) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", ["csan", "pervasive attention"])
-@settings(max_examples=100)
-@given(data=st.data())
-def test_valid_configurations_work(name, data):
-    assert_works(name, data)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_valid_configurations_work(name):
+    few_fields = name in ("rnnsearch", "conv_s2s")
 
+    @settings(max_examples=40 if few_fields else 100)
+    @given(data=st.data())
+    def check(data):
+        assert_works(name, data)
 
-@pytest.mark.parametrize("name", ["rnnsearch", "conv_s2s"])
-@settings(max_examples=40)
-@given(data=st.data())
-def test_valid_configurations_of_few_fields_work(name, data):
-    assert_works(name, data)
+    check()
 
 
 def assert_works(name, data):

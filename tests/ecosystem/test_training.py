@@ -7,7 +7,15 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from families import FAMILIES, checkpointed_families, every_family, gradients, training_batch
+from families import (
+    FAMILIES,
+    PAD,
+    START,
+    checkpointed_families,
+    every_family,
+    gradients,
+    training_batch,
+)
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 MODELS = {
@@ -60,6 +68,29 @@ def test_labels_are_smoothed(family, tmp_path):
         model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1
     )
     torch.testing.assert_close(trainer.compute_loss(model, dict(batch)), expected)
+
+
+@every_family
+def test_the_loss_is_torchs_cross_entropy(family):
+    """Labels of -100 do not count, and labels are not shifted a second time."""
+    model, batch = family.tiny_model(**family.shared), training_batch()
+    labels = batch.pop("labels")
+    outputs = model(**batch, labels=labels)
+    expected = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    torch.testing.assert_close(outputs.loss, expected)
+    shifted = F.pad(labels[:, :-1], (1, 0), value=START)
+    shifted = shifted.masked_fill(shifted == -100, PAD)
+    explicit = model(**batch, decoder_input_ids=shifted).logits
+    real = labels != -100
+    torch.testing.assert_close(outputs.logits[real], explicit[real], rtol=0, atol=1e-5)
+    assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), shifted)
+    # Accumulated batches, divided by the labels of all
+    parts = [
+        {name: tensor[rows] for name, tensor in {**batch, "labels": labels}.items()}
+        for rows in (slice(0, 1), slice(1, 3))
+    ]
+    losses = [model(**part, num_items_in_batch=real.sum()).loss for part in parts]
+    torch.testing.assert_close(sum(losses), outputs.loss)
 
 
 # ---- activation checkpointing changes no gradient

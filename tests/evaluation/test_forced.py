@@ -52,18 +52,12 @@ def test_the_command_writes_a_score_for_each_line(tmp_path, capsys):
         part.save_pretrained(tmp_path / "model")
     lines = ["zwei drei", "German:"]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
-    arguments = [
-        "--model",
-        str(tmp_path / "model"),
-        "--device",
-        "cpu",
-        "--quiet",
-        "--output_dir",
-        str(tmp_path),
-    ]
-    arguments += ["--forced", "--source_lang", "eng_Latn", "--target_lang", "fra_Latn"]
-    files = ["--source", str(tmp_path / "text"), "--reference", str(tmp_path / "text")]
-    assert main(["evaluate", *arguments, *files]) == 0
+    words = (
+        f"evaluate --model {tmp_path}/model --device cpu --quiet --output_dir {tmp_path} --forced"
+    )
+    words += f" --source_lang eng_Latn --target_lang fra_Latn --source {tmp_path}/text"
+    words += f" --reference {tmp_path}/text"
+    assert main(words.split()) == 0
     own.src_lang, own.tgt_lang, loss, tokens = "eng_Latn", "fra_Latn", 0.0, 0
     for line, text in zip(
         (tmp_path / "text.forced.jsonl").read_text().splitlines(), lines, strict=True
@@ -79,4 +73,4 @@ def test_the_command_writes_a_score_for_each_line(tmp_path, capsys):
     table = json.loads((tmp_path / "forced.json").read_text())["forced"]["text"]
     assert table["perplexity"] == pytest.approx(math.exp(loss / tokens), rel=1e-4)
     assert f"{table['perplexity']:,.3f}" in capsys.readouterr().out
-    assert main(["evaluate", *arguments, *files, "--metrics", "bleu"]) == 2
+    assert main([*words.split(), "--metrics=bleu"]) == 2

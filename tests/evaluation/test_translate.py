@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import csan
+from tiny import csan, recurrent
 from transformers.utils import logging as transformers_logging
 
 import csan_hf_cli
@@ -76,12 +76,6 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizers, max_batch_t
     assert len(set(alone)) > 3, "the test wants different translations"
 
 
-def test_arguments_reach_generate(model, tokenizers):
-    short = translate(model, tokenizers, SENTENCES, max_length=3, num_beams=2)
-    full = translate(model, tokenizers, SENTENCES)
-    assert sum(map(len, short)) < sum(map(len, full))
-
-
 def test_translate_and_the_pipeline_are_one(model, tokenizers, monkeypatch):
     """One length where none is set, one way with what is longer than the model takes."""
     pipe = TextTranslationPipeline(model=model, tokenizer=tokenizers.source, device="cpu")
@@ -134,12 +128,12 @@ def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, capfd):
     switch[before]()
 
 
-def translate_main(arguments):
-    return csan_hf_cli.main(["translate", *arguments])
+def translate_main(words, *more):
+    return csan_hf_cli.main(["translate", *words.split(), *more])
 
 
-def evaluate_main(arguments):
-    return csan_hf_cli.main(["evaluate", *arguments])
+def evaluate_main(words, *more):
+    return csan_hf_cli.main(["evaluate", *words.split(), *more])
 
 
 @pytest.fixture
@@ -161,26 +155,11 @@ def test_a_device_that_is_not_there_is_said_before_a_model_is_loaded(device, tmp
     assert "\n" not in str(error.value)
 
 
-def test_translate_script_line_for_line(folder, model, tokenizers):
-    """In a process of its own, with real standard streams."""
-    result = subprocess.run(
-        [sys.executable, "-m", "csan_hf", "translate", "--model", str(folder), "--device", "cpu"],
-        input="\n".join(SENTENCES).encode() + b"\n",
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr.decode()
-    assert result.stdout.decode() == "".join(
-        f"{line}\n" for line in translate(model, tokenizers, SENTENCES)
-    )
-
-
 def test_the_output_may_be_the_input(folder, model, tokenizers, tmp_path, capsys):
     path = tmp_path / "text"
     path.write_bytes("\ufeff{}\r\n".format("\r\n".join(SENTENCES)).encode())
-    arguments = ["--model", folder, "--input", path, "--output", path, "--num_beams", 2]
-    assert translate_main([*map(str, arguments), "--quiet"]) == 0
+    words = f"--model {folder} --input {path} --output {path} --num_beams 2 --quiet"
+    assert translate_main(words) == 0
     assert capsys.readouterr().out == ""
     lines = list(read_lines(path))
     assert lines == translate(model, tokenizers, SENTENCES, num_beams=2)
@@ -208,29 +187,14 @@ def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, mon
     monkeypatch.setattr(translating, "WINDOW_LINES", 3)  # so that one window is ahead
     (tmp_path / "in").write_text("\n".join([*SENTENCES, "", *SENTENCES]))
     (tmp_path / "prefixes").write_text("eins\n" * 99)
-    arguments = [
-        "--model",
-        str(folder),
-        "--input",
-        str(tmp_path / "in"),
-        "--quiet",
-        "--max_length",
-        "9",
-    ]
-    arguments += [
-        "--max_batch_tokens",
-        "16",
-        "--num_beams",
-        "2",
-        "--prefixes",
-        str(tmp_path / "prefixes"),
-    ]
-    assert translate_main(arguments) == 0
+    words = f"--model {folder} --input {tmp_path}/in --quiet --max_length 9"
+    words += f" --max_batch_tokens 16 --num_beams 2 --prefixes {tmp_path}/prefixes"
+    assert translate_main(words) == 0
     expected = capsys.readouterr().out
     monkeypatch.setattr(TextTranslationPipeline, "translate_segments", None)  # of this process
-    assert translate_main([*arguments, "--processes", "2"]) == 0
+    assert translate_main(words, "--processes=2") == 0
     assert capsys.readouterr().out == expected
-    assert translate_main([*arguments, "--processes", "2", "--sample"]) == 2
+    assert translate_main(words, "--processes=2", "--sample") == 2
     assert "leave out --processes" in capsys.readouterr().err
 
 
@@ -261,24 +225,16 @@ def test_n_best_lists_are_those_of_generate(model, tokenizers):
 def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(translating, "WINDOW_LINES", 3)
     (tmp_path / "in").write_text("\n".join(SENTENCES))
-    arguments = [
-        "--model",
-        str(folder),
-        "--input",
-        str(tmp_path / "in"),
-        "--quiet",
-        "--n_best",
-        "2",
-    ]
+    words = f"--model {folder} --input {tmp_path}/in --quiet --n_best 2"
     windows = n_best_stream(model, tokenizers, SENTENCES, 2, num_beams=2)
     expected = [several for window in windows for several in window]
-    assert translate_main(arguments) == 0
+    assert translate_main(words) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     flat = [(number, each) for number, several in enumerate(expected, 1) for each in several]
     assert lines == [
         [str(number), f"{each.log_probability:.4f}", each.text] for number, each in flat
     ]
-    assert translate_main([*arguments, "--json_lines"]) == 0
+    assert translate_main(words, "--json_lines") == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [entry["line"] for entry in entries] == list(range(1, len(SENTENCES) + 1))
     assert [[each["text"] for each in entry["translations"]] for entry in entries] == [
@@ -287,36 +243,26 @@ def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
     assert entries[1]["translations"][0]["log_probability"] == pytest.approx(
         expected[1][0].log_probability, rel=1e-4
     )
-    assert translate_main([*arguments, "--num_beams", "1"]) == 2
+    assert translate_main(words, "--num_beams=1") == 2
     assert "--n_best 2 needs as many beams, got --num_beams 1" in capsys.readouterr().err
 
 
 def test_samples_and_prefixes(folder, tmp_path, capsys):
     text = "A sentence. " * 40  # more than the model's positions: translated in parts
     (tmp_path / "in").write_text(f"two\n\na much longer sentence\nnine\n{text}")
-    arguments = [
-        "--model",
-        str(folder),
-        "--input",
-        str(tmp_path / "in"),
-        "--quiet",
-        "--max_length",
-        "9",
-    ]
+    words = f"--model {folder} --input {tmp_path}/in --quiet --max_length 9"
+    prefixes = f"--prefixes={tmp_path}/prefixes"
 
     def lines(*more):
-        assert translate_main([*arguments, *more]) == 0
+        assert translate_main(words, *more) == 0
         return capsys.readouterr().out.splitlines()
 
     first, again, other = (
-        lines("--sample", "--temperature", "3", "--seed", seed) for seed in "112"
+        lines("--sample", "--temperature=3", f"--seed={seed}") for seed in (1, 1, 2)
     )
     assert first == again != other
     (tmp_path / "prefixes").write_text("two words\neins\n\neins\neins")
-    found, free = (
-        lines("--prefixes", str(tmp_path / "prefixes"), "--num_beams", "3"),
-        lines("--num_beams", "3"),
-    )
+    found, free = lines(prefixes, "--num_beams=3"), lines("--num_beams=3")
     assert found[0].startswith("two words")
     assert found[1:3] == free[1:3]
     assert found[3].startswith("eins")
@@ -327,7 +273,7 @@ def test_samples_and_prefixes(folder, tmp_path, capsys):
         0,
     )
     (tmp_path / "prefixes").write_text("zwei\n")
-    assert translate_main([*arguments, "--prefixes", str(tmp_path / "prefixes")]) == 2
+    assert translate_main(words, prefixes) == 2
     assert "fewer prefixes than sentences" in capsys.readouterr().err
 
 
@@ -341,23 +287,19 @@ def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, cap
         pair.save_pretrained(tmp_path / name)
     for name in ("in", "reference"):
         (tmp_path / name).write_text("\n".join(SENTENCES))
-    arguments = ["--model", str(folder), str(tmp_path / "other"), "--max_length", "12", "--quiet"]
-    assert translate_main([*arguments, "--input", str(tmp_path / "in")]) == 0
+    words = f"--model {folder} {tmp_path}/other --max_length 12 --quiet"
+    assert translate_main(f"{words} --input {tmp_path}/in") == 0
     ensemble = EnsembleForConditionalGeneration.of([model, other])
     assert capsys.readouterr().out.splitlines() == translate(
         ensemble, tokenizers, SENTENCES, max_length=12
     )
-    arguments += ["--source", str(tmp_path / "in"), "--reference", str(tmp_path / "reference")]
-    assert evaluate_main(arguments) == 2
+    words += f" --source {tmp_path}/in --reference {tmp_path}/reference"
+    assert evaluate_main(words) == 2
     assert "pass --output_dir" in capsys.readouterr().err
-    assert evaluate_main([*arguments, "--output_dir", str(tmp_path / "out")]) == 0
-    assert json.loads((tmp_path / "out" / "scores.json").read_text())["model"] == arguments[1:3]
-    assert (
-        translate_main(
-            ["--model", str(folder), str(tmp_path / "foreign"), "--input", str(tmp_path / "in")]
-        )
-        == 2
-    )
+    assert evaluate_main(f"{words} --output_dir {tmp_path}/out") == 0
+    models = json.loads((tmp_path / "out" / "scores.json").read_text())["model"]
+    assert models == [str(folder), f"{tmp_path}/other"]
+    assert translate_main(f"--model {folder} {tmp_path}/foreign --input {tmp_path}/in") == 2
     assert "have different vocabularies" in capsys.readouterr().err
 
 
@@ -384,9 +326,9 @@ def test_what_is_translated_is_kept(
     monkeypatch.setattr(translating, "WINDOW_LINES", 2)
     (tmp_path / "in").write_bytes("\n".join(SENTENCES[:4]).encode() + b"\nnine\n\xff\nlast\n")
     (tmp_path / "out").write_text("old")
-    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet"]
+    words = f"--model {folder} --input {tmp_path}/in --quiet"
     if output == "file":
-        arguments += ["--output", str(tmp_path / "out")]
+        words += f" --output {tmp_path}/out"
     if ending != "not UTF-8":
 
         def press(self, segments, original=TextTranslationPipeline.translate_segments, **options):
@@ -397,9 +339,7 @@ def test_what_is_translated_is_kept(
 
         monkeypatch.setattr(TextTranslationPipeline, "translate_segments", press)
         (tmp_path / "in").write_text("\n".join([*SENTENCES[:4], "nine"]))
-    assert translate_main(arguments) == {"Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}.get(
-        ending, 2
-    )
+    assert translate_main(words) == {"Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}.get(ending, 2)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     printed, told = capsys.readouterr()
@@ -452,12 +392,11 @@ def test_a_dead_worker_is_said_with_what_was_kept(folder, tmp_path, capsys, monk
         return submit(self, segments, **options)
 
     monkeypatch.setattr(TranslationPool, "translate_segments", translate_or_die)
-    output = str(tmp_path / "out")
-    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--output", output]
-    assert translate_main([*arguments, "--quiet", "--processes", "1"]) == 2
+    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out"
+    assert translate_main(f"{words} --quiet --processes 1") == 2
     told = capsys.readouterr().err
     assert "A process of --processes has died" in told
-    assert told.endswith(f" translations are in {output}.partial.\n")
+    assert told.endswith(f" translations are in {tmp_path}/out.partial.\n")
     assert told.count("\n") == 1
 
 
@@ -499,10 +438,12 @@ def run_on(command, model, folder):
 
 
 @pytest.fixture(scope="module")
-def graphs(model, tokenizers, tmp_path_factory):
+def graphs(tokenizers, tmp_path_factory):
     pytest.importorskip("onnxruntime")
     from csan_hf.hub.onnx import export_onnx
 
+    model = recurrent(vocab_size=len(tokenizers.source))
+    model.generation_config.max_length = 12
     path = tmp_path_factory.mktemp("graphs") / "onnx"
     export_onnx(model, path, tokenizers=tokenizers)
     return path
@@ -543,8 +484,9 @@ def test_a_report_shows_models_without_attention_as_it_does_files(kind, request,
 @pytest.mark.parametrize("options", [[], ["--forced"]])
 def test_an_empty_test_set_is_said_before_a_model_is_loaded(options, tmp_path, capsys):
     (tmp_path / "empty").touch()
-    files = ["--source", str(tmp_path / "empty"), "--reference", str(tmp_path / "empty")]
-    assert evaluate_main(["--model", str(tmp_path / "none"), *files, *options]) == 2
+    empty = tmp_path / "empty"
+    words = f"--model {tmp_path}/none --source {empty} --reference {empty}"
+    assert evaluate_main(words, *options) == 2
     assert capsys.readouterr().err == (
         f"error: {tmp_path / 'empty'} is empty: there is nothing to score.\n"
     )
@@ -609,17 +551,8 @@ def test_input_that_cannot_be_read_is_one_line(name, content, message, folder, t
 def test_evaluate_script_on_files(folder, model, tokenizers, tmp_path, capsys):
     (tmp_path / "news.en").write_text("\n".join(SENTENCES) + "\n")
     (tmp_path / "news.de").write_text("\n".join("zwei" for _ in SENTENCES) + "\n")
-    arguments = [
-        "--model",
-        folder,
-        "--source",
-        tmp_path / "news.en",
-        "--reference",
-        tmp_path / "news.de",
-    ]
-    assert (
-        evaluate_main([*map(str, arguments), "--output_dir", str(tmp_path / "out"), "--quiet"]) == 0
-    )
+    words = f"--model {folder} --source {tmp_path}/news.en --reference {tmp_path}/news.de"
+    assert evaluate_main(f"{words} --output_dir {tmp_path}/out --quiet") == 0
     hypotheses = (tmp_path / "out" / "news.hypotheses.txt").read_text().split("\n")[:-1]
     assert hypotheses == translate(model, tokenizers, SENTENCES)
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]["news"]
@@ -636,8 +569,9 @@ def test_evaluate_script_on_a_translation(standard_input, tmp_path, capsys):
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    files = [str(argument) for name in texts for argument in (f"--{name}", tmp_path / name)]
-    assert evaluate_main([*files, "--by_length", "--output_dir", str(tmp_path / "out")]) == 0
+    pairs = f"--source {tmp_path}/source --reference {tmp_path}/reference --hypotheses"
+    words = f"{pairs} {tmp_path}/hypotheses"
+    assert evaluate_main(f"{words} --by_length --output_dir {tmp_path}/out") == 0
     printed = capsys.readouterr().out
     assert "| 1 to 1 | 1 | 1.0 | 1.0 |" in printed
     assert "| 3 to 3 | 1 | 3.0 | 3.0 |" in printed
@@ -645,10 +579,10 @@ def test_evaluate_script_on_a_translation(standard_input, tmp_path, capsys):
     assert scores["sentences"] == 2
     assert scores["by_length"][0]["chrf"] == 100.0
     standard_input(texts["hypotheses"].encode())
-    assert evaluate_main([*files[:-1], "-", "--by_length"]) == 0
+    assert evaluate_main(f"{pairs} - --by_length") == 0
     assert capsys.readouterr().out == printed
     (tmp_path / "hypotheses").write_text("a\n")
-    assert evaluate_main(files) == 2
+    assert evaluate_main(words) == 2
     assert "hypotheses has 1: line 2" in capsys.readouterr().err
 
 
@@ -656,51 +590,30 @@ def test_scripts_say_what_is_wrong(standard_input, folder, tmp_path, capsys, mon
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "a").write_text("x\n")
     (tmp_path / "b").write_text("x\ny\n")
-    assert (
-        evaluate_main(
-            [
-                "--model",
-                str(folder),
-                "--source",
-                str(tmp_path / "a"),
-                "--reference",
-                str(tmp_path / "b"),
-            ]
-        )
-        == 2
-    )
+    words = f"--model {folder} --source {tmp_path}/a --reference"
+    assert evaluate_main(f"{words} {tmp_path}/b") == 2
     told = capsys.readouterr().err
     assert "1 lines" in told
     assert "2: line 2" in told
-    arguments = [
-        "--model",
-        folder,
-        "--source",
-        tmp_path / "a",
-        "--reference",
-        tmp_path / "a",
-        "--output_dir",
-    ]
-    for place, more, message in (
-        (tmp_path / "a", [], f"error: {tmp_path}/a/a.hypotheses.txt: Not a directory\n"),
-        (tmp_path / "new", ["--num_beams", "0"], 'error: Parser key "num_beams"'),
-        (tmp_path / "new", ["--metrics", "comet"], "error: COMET needs the program comet-score"),
+    for options, message in (
+        (f"{tmp_path}/a", f"error: {tmp_path}/a/a.hypotheses.txt: Not a directory\n"),
+        (f"{tmp_path}/new --num_beams 0", 'error: Parser key "num_beams"'),
+        (f"{tmp_path}/new --metrics comet", "error: COMET needs the program comet-score"),
         (
-            tmp_path / "new",
-            ["--bleu_tokenize", "31a"],
+            f"{tmp_path}/new --bleu_tokenize 31a",
             "error: --bleu_tokenize must be one of none, zh, 13a",
         ),
     ):
-        assert evaluate_main([*map(str, arguments), str(place), *more, "--quiet"]) == 2
+        assert evaluate_main(f"{words} {tmp_path}/a --quiet --output_dir {options}") == 2
         assert capsys.readouterr().err.startswith(message)
     standard_input(b"x\n")
-    assert translate_main(["--model", str(tmp_path / "none")]) == 2
+    assert translate_main(f"--model {tmp_path}/none") == 2
     assert (
         capsys.readouterr().err
         == f"error: There is no folder {tmp_path}/none to read the model from.\n"
     )
     standard_input(b"x\n")
-    assert translate_main(["--model", "owner/none"]) == 2
+    assert translate_main("--model owner/none") == 2
     told = capsys.readouterr().err
     assert told.startswith(
         "error: There is no folder owner/none here, and that name cannot be read from the Hub: "

@@ -225,6 +225,16 @@ def test_the_hub_is_not_asked_for_a_folder_that_is_gone(separate, tmp_path, monk
     assert "again lacks target_tokenizer/" in caplog.text
 
 
+def test_code_of_a_target_tokenizer_that_did_not_run_is_not_passed_on(separate, tmp_path):
+    theirs = save_self_contained(*separate, tmp_path / "theirs")
+    file = theirs / "target_tokenizer" / "tokenizer_config.json"
+    settings = json.loads(file.read_text()) | {"auto_map": {"AutoTokenizer": [None, "odd.Odd"]}}
+    file.write_text(json.dumps(settings))
+    AutoModelForSeq2SeqLM.from_pretrained(theirs).save_pretrained(tmp_path / "ours")
+    saved = json.loads((tmp_path / "ours" / file.relative_to(theirs)).read_text())
+    assert "auto_map" not in saved
+
+
 def test_a_plain_trainer_saves_complete_checkpoints(separate, tmp_path):
     model, pair = separate
     rows = [{"input_ids": [3, 4, 1], "attention_mask": [1, 1, 1], "labels": [3, 1]}]

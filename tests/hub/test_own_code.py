@@ -91,35 +91,15 @@ def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
     command = [sys.executable, "-c", STRANGER, "run", "again"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
     assert done.stdout == "[True, False, True, False]\n", done.stderr
-    check_checkpoint(place / "run")
+    with pytest.raises(ValueError, match=r"\(configuration_csan.py, strided.py\): pass --trust_re"):
+        check_checkpoint(place / "run")
+    check_checkpoint(place / "run", trust_remote_code=True)
     monkeypatch.setenv(IMPORTS, "")
-    # Another process with csan_hf takes the file that was saved
-    words = [
-        "--import=run/strided.py",
-        "evaluate",
-        "--model",
-        "run",
-        "--split",
-        "test",
-        "--device",
-        "cpu",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "csan_hf", *words], capture_output=True, check=False, cwd=place
-    )
-    assert done.returncode == 0, done.stderr
+    # Other processes with csan_hf take the file that was saved
     (place / "words.txt").write_text("a b\n")
-    words = [
-        "--import=run/strided.py",
-        "translate",
-        "--model",
-        "run",
-        "--input",
-        "words.txt",
-        "--output",
-        "out",
-    ]
-    command = [sys.executable, "-m", "csan_hf", *words, "--processes=1"]
+    words = "-m csan_hf --import=run/strided.py translate --model run --input words.txt"
+    words += " --output out --processes=1"
+    command = [sys.executable, *words.split()]
     done = subprocess.run(command, capture_output=True, check=False, cwd=place)
     assert done.returncode == 0, done.stderr
 

@@ -152,15 +152,7 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
         )  # no folder of its name
         write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
     push_checkpoint(tmp_path / "saved/tester/csan", "tester/csan", check=False)
-    command = ("-m", "csan_hf", "push")
-    run(
-        hub_here,
-        tmp_path / "home",
-        *command,
-        tmp_path / "saved/tester/grid",
-        "tester/grid",
-        with_csan_hf=True,
-    )
+    assert csan_hf_cli.main(["push", str(tmp_path / "saved/tester/grid"), "tester/grid"]) == 0
     for name in expected:
         files = set(hub_here.repositories[name].files)
         assert files >= {
@@ -381,6 +373,65 @@ def test_a_check_alone_refuses_what_a_push_refuses(mistake, complete, tmp_path, 
             "holds a credential" if mistake == "token" else "leads out of the folder"
         ) in capsys.readouterr().err
     assert not hub_here.requests
+
+
+def write_config(file, **entries):
+    """Adds entries to a config, which need not be there yet."""
+    config = json.loads(file.read_text()) if file.is_file() else {}
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(config | entries))
+
+
+@pytest.mark.parametrize(
+    ("file", "entries", "named"),
+    [
+        ("config.json", {"auto_map": {"AutoConfig": "intruder.Config"}}, "intruder"),
+        ("config.json", {"auto_map": {"AutoTokenizer": ["{elsewhere}--intruder.T", None]}}, "--"),
+        ("config.json", {"custom_pipelines": {"translation": {"impl": "../intruder.P"}}}, "/intr"),
+        ("tokenizer_config.json", {"auto_map": ["intruder.T", None]}, "tokenizer_config.json"),
+        (
+            "target_tokenizer/tokenizer_config.json",
+            {"auto_map": {"AutoTokenizer": [None, "intruder.T"]}},
+            "target_tokenizer/tokenizer_config.json",
+        ),
+        ("canvas.py", None, "canvas.py"),
+    ],
+)
+@pytest.mark.parametrize("options", [["--check_only"], []])
+def test_foreign_code_does_not_run_unasked(
+    options, file, entries, named, complete, tmp_path, capsys, hub_here
+):
+    trace = f"open({str(tmp_path / 'trace')!r}, 'w')\n"
+    for folder in (complete, tmp_path):
+        (folder / "intruder.py").write_text(trace)
+    if entries is None:
+        (complete / file).write_text(trace)
+        write_config(complete / "config.json", auto_map={"AutoConfig": "canvas.X"})
+    else:
+        text = json.dumps(entries).replace("{elsewhere}", str(tmp_path))
+        write_config(complete / file, **json.loads(text))
+    assert csan_hf_cli.main(["push", str(complete), "tester/model", *options]) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert "pass --trust_remote_code" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "trace").exists()
+    assert not hub_here.requests
+
+
+def test_the_check_runs_what_is_uploaded_and_without_the_login(complete, tmp_path, hub_here):
+    """Not a base of adapters, nor code of its own for `generate`, which lie beside it."""
+    trace = tmp_path / "trace"
+    script = f"import os\nopen({str(trace)!r}, 'w').write(os.environ.get('HF_TOKEN', 'none'))\n"
+    (complete / "custom_generate").mkdir()
+    (complete / "custom_generate" / "generate.py").write_text(f"{script}def generate(): ...\n")
+    check_checkpoint(complete)
+    assert not trace.exists()
+    with (complete / "csan_attention.py").open("a") as code:
+        code.write(script)
+    arguments = ["push", str(complete), "tester/model", "--check_only", "--trust_remote_code"]
+    assert csan_hf_cli.main(arguments) == 0
+    assert trace.read_text() == "none"
 
 
 def test_a_check_alone_lists_what_would_be_uploaded(complete, capsys, hub_here):

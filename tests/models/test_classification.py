@@ -3,12 +3,9 @@
 how they train.
 """
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
-from reference.local_attention import local_attention
 from tiny import CSAN_SIZES, ENCODER, PLAIN, padded_sources, tokenizer
 from torch import nn
 from transformers import (
@@ -66,67 +63,6 @@ def labels_for(model, batch, problem_type="single_label_classification"):
 # What they compute
 
 
-def oracle_states(model, ids: list[int]) -> torch.Tensor:
-    """Encoder states [T, d] in float64 of one sentence, written from the papers: post-norm, ReLU,
-    sinusoids.
-    """
-    config = model.config
-    weights = {name: tensor.double() for name, tensor in model.model.encoder.state_dict().items()}
-    width, heads = config.d_model, config.encoder_attention_heads
-
-    def linear(name, states):
-        return states @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-    def norm(name, states):
-        return F.layer_norm(states, (width,), weights[f"{name}.weight"], weights[f"{name}.bias"])
-
-    def split(states):
-        return states.view(1, len(ids), heads, -1).transpose(1, 2)
-
-    states = weights["embed_tokens.weight"][ids] * math.sqrt(width)
-    for position in range(len(ids)):
-        for k in range(width // 2):
-            angle = position / 10000 ** (2 * k / width)
-            states[position, k] += math.sin(angle)
-            states[position, width // 2 + k] += math.cos(angle)
-    for layer in range(config.encoder_layers):
-        attention, local = f"layers.{layer}.self_attn", layer in config.local_layers("encoder")
-        query, key, value = (split(linear(f"{attention}.{name}_proj", states)) for name in "qkv")
-        area = {"window": config.local_window, "head_area": config.head_area} if local else {}
-        mixed = (
-            local_attention(query, key, value, **area)[0].transpose(0, 1).reshape(len(ids), width)
-        )
-        states = norm(f"{attention}_layer_norm", states + linear(f"{attention}.out_proj", mixed))
-        inner = linear(f"layers.{layer}.fc2", linear(f"layers.{layer}.fc1", states).clamp(min=0))
-        states = norm(f"layers.{layer}.final_layer_norm", states + inner)
-    return states
-
-
-@pytest.mark.parametrize(
-    "locality", [PLAIN, {**ENCODER, "local_window": 5, "head_area": 3, "localness_layers": [0]}]
-)
-@both_heads
-@torch.no_grad()
-def test_equals_a_forward_written_by_hand(head, locality):
-    model = tiny(head, **locality)
-    sources = padded_sources(LENGTHS)
-    logits = model(
-        **{**sources, "input_ids": sources["input_ids"].where(sources["attention_mask"] == 1, 17)}
-    ).logits
-    weight, bias = model.score.weight.double(), model.score.bias.double()
-    for row, length in enumerate(LENGTHS):
-        states = oracle_states(model, sources["input_ids"][row, :length].tolist())
-        if head is CsanForSequenceClassification:
-            expected, got = weight @ (states.sum(0) / length) + bias, logits[row]
-        else:
-            expected, got = states @ weight.T + bias, logits[row, :length]
-        torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-5)
-        alone = model(sources["input_ids"][row : row + 1, :length]).logits[
-            0
-        ]  # without a mask every position is real
-        torch.testing.assert_close(alone, got, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("locality", [PLAIN, EVERYTHING])
 @both_heads
@@ -146,27 +82,24 @@ def test_a_row_of_padding_alone_is_finite(head, locality, implementation):
         assert torch.equal(output.logits[1], model.score.bias)
 
 
+@pytest.mark.parametrize("locality", [PLAIN, EVERYTHING])
 @both_heads
 @torch.no_grad()
-def test_hidden_states_and_attentions(head):
-    model = tiny(head, **EVERYTHING)
-    model.set_attn_implementation("eager")
-    sources = padded_sources(LENGTHS)
-    model.config.return_dict = False
-    logits, hidden, attentions = model(**sources, output_hidden_states=True, output_attentions=True)
-    assert (len(hidden), len(attentions)) == (3, 2)
-    for weights in attentions:
-        assert weights.shape == (4, 4, 13, 13)
-        torch.testing.assert_close(weights.sum(-1)[0, :, :9], torch.ones(4, 9))
-        assert not weights[1, :, :, 4:].any()
-        assert not weights[0, :, 0, 3:].any()  # a window of 5 reaches two tokens
-    states = hidden[-1]
-    if head is CsanForSequenceClassification:
-        states = torch.stack([states[row, :length].mean(0) for row, length in enumerate(LENGTHS)])
-    torch.testing.assert_close(model.score(states), logits)
-    embeddings = model.get_input_embeddings()(sources["input_ids"])
-    (by_embeddings,) = model(inputs_embeds=embeddings, attention_mask=sources["attention_mask"])
-    torch.testing.assert_close(by_embeddings, logits)
+def test_logits_are_scores_of_the_encoders_states(head, locality):
+    """Of each token, or of the mean of a sentence's."""
+    model, sources = tiny(head, **locality), padded_sources(LENGTHS)
+    logits = model(**sources).logits
+    for row, length in enumerate(LENGTHS):
+        ids = sources["input_ids"][row : row + 1, :length]
+        states = model.model(ids).last_hidden_state[0]
+        if head is CsanForSequenceClassification:
+            states, expected = states.mean(0), logits[row]
+        else:
+            expected = logits[row, :length]
+        found = states @ model.score.weight.T + model.score.bias
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        # Without a mask every position is real
+        torch.testing.assert_close(model(ids).logits[0], expected, rtol=0, atol=1e-5)
 
 
 @both_heads

@@ -115,9 +115,12 @@ def random_call(area: KeyArea, term: type | None, padded: bool) -> tuple[Attenti
 
     leaves = [leaf(2, 4, 150, 16) for _ in range(3)]
     terms: list = []
-    if term in (GaussianTerm, CutOffGaussianTerm):
+    if term is GaussianTerm:
         leaves += [leaf(2, 4, 150), leaf(2, 4, 150)]
-        terms = [term(75 + 20 * leaves[3], 9 + 4 * leaves[4])]
+        terms = [GaussianTerm(75 + 20 * leaves[3], 9 + 4 * leaves[4])]
+    elif term is CutOffGaussianTerm:
+        leaves.append(leaf(2, 4, 150))
+        terms = [CutOffGaussianTerm(75 + 20 * leaves[3], torch.full((1, 1, 1), 12.0))]
     elif term is DenseBias:
         leaves.append(leaf(2, 4, 150, 150))
         terms = [DenseBias(leaves[3])]
@@ -144,7 +147,7 @@ def test_it_can_be_compiled_with_its_backward(area, term, padded, monkeypatch):
     """
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
     kernel = backend_flex.compiled_kernel("aot_eager")
-    monkeypatch.setattr(backend_flex, "_kernel", lambda device_type: kernel)
+    monkeypatch.setattr(backend_flex, "flex_attention", kernel)
     results = []
     for attend in (backend_flex.flex_local_attention, lambda call: run(call, "eager")):
         call, leaves = random_call(area, term, padded)

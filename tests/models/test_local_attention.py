@@ -5,6 +5,7 @@ shapes.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import torch
@@ -228,9 +229,15 @@ def assert_results_close(
         assert error <= tolerance[name], f"{name}: error {error:.3g} > {tolerance[name]:.3g}"
 
 
-def compare_in_float32(case: Case, backend: str | None) -> None:
+@cache
+def expected_in_float32(case: Case) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Tensors of a case, and what the oracle makes of them; once for all backends."""
     tensors = draw_tensors(case)
-    expected = run_oracle(case, tensors)
+    return tensors, run_oracle(case, tensors)
+
+
+def compare_in_float32(case: Case, backend: str | None) -> None:
+    tensors, expected = expected_in_float32(case)
     if backend == "flex_attention":
         expected = {"output": expected["output"]}
     tolerance = {
@@ -269,12 +276,17 @@ def bfloat16_tolerance(
     }
 
 
-def bfloat16_inputs(case: Case) -> dict[str, Tensor]:
-    """Rounded, but for centers and widths, which stay float32."""
-    return {
+@cache
+def expected_in_bfloat16(case: Case) -> tuple[dict[str, Tensor], ...]:
+    """Tensors rounded, but for centers and widths, which stay float32; what the oracle makes of
+    them, exactly and with rounding.
+    """
+    tensors = {
         name: tensor if name in ("center", "width") else tensor.bfloat16()
         for name, tensor in draw_tensors(case).items()
     }
+    rounded = run_oracle(case, tensors, rounding=oracle.round_to_bfloat16)
+    return tensors, run_oracle(case, tensors), rounded
 
 
 def compare_in_bfloat16(case: Case, backend: str | None) -> int:
@@ -283,9 +295,7 @@ def compare_in_bfloat16(case: Case, backend: str | None) -> int:
 
     (The bounds above are for the worst number of a tensor, and a gradient of zeros could be within
     them.)"""
-    tensors = bfloat16_inputs(case)
-    expected = run_oracle(case, tensors)
-    rounded = run_oracle(case, tensors, rounding=oracle.round_to_bfloat16)
+    tensors, expected, rounded = expected_in_bfloat16(case)
     tolerance = bfloat16_tolerance(expected, rounded, tensors)
     actual = run_product(case, tensors, backend)
     assert_results_close(actual, expected, tolerance)
@@ -330,10 +340,6 @@ def test_bfloat16_equals_oracle(backend):
 @pytest.mark.parametrize(
     "case",
     [
-        Case(queries=70, keys=70, batch=1, window=11),
-        Case(queries=64, keys=64, batch=1, window=1, head_area=5),
-        Case(queries=65, keys=65, batch=1, window=33, causal=True, bias="gaussian"),
-        Case(queries=69, keys=69, batch=1, window=999, head_boundary="circular"),
         Case(queries=180, keys=180, window=11, real=((True,) * 180, (True,) * 70 + (False,) * 110)),
         Case(
             queries=180,
@@ -358,22 +364,14 @@ def test_bfloat16_equals_oracle(backend):
             causal=True,
             real=((False,) * 40 + (True,) * 140,),
         ),
-        Case(queries=1, keys=70, window=11, causal=True, bias="gaussian"),
-        Case(
-            queries=3, keys=9, window=5, causal=True, real=((False,) * 4 + (True,) * 5, (True,) * 9)
-        ),
-        Case(real=((False,) * 13, (True,) * 6 + (False,) * 7), bias="gaussian"),
         Case(bias=(13,)),
         Case(bias=(13, 1)),
         Case(bias=()),
-        Case(bias=(2, 1, 1, 13), head_area=1, real=((True,) * 13, (True,) * 9 + (False,) * 4)),
-        Case(queries=40, keys=40, bias="gaussian", width_shape=(1, 3, 1)),
-        Case(heads=5, head_area=9, bias=(5, 1, 13)),
-        Case(heads=5, head_area=5, head_boundary="circular", bias=(2, 5, 13, 13)),
     ],
     ids=lambda case: f"I{case.queries}-J{case.keys}-M{case.window}-N{case.head_area}-H{case.heads}",
 )
 def test_chosen_cases_equal_oracle(backend, case):
+    """Lengths and shapes that the random cases do not have."""
     compare_in_float32(case, backend)
     if backend in BACKENDS:
         compare_in_bfloat16(case, backend)
@@ -426,51 +424,18 @@ def test_window_edge_is_exact(backend, causal, window, length):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bias", [None, "dense", "gaussian"])
-def test_queries_without_a_visible_key_yield_zeros(backend, dtype, bias):
+def test_queries_without_a_visible_key_yield_zeros(backend, dtype):
     """The batch has a row of padding alone; real rows must not notice what stands in padded places."""
-    lengths = torch.tensor([0, 4, 30])
-    mask = torch.arange(30) < lengths[:, None]
-    torch.manual_seed(0)
-    leaves = [torch.randn(3, 2, 30, 4, dtype=dtype, requires_grad=True) for _ in range(3)]
-    if bias == "dense":
-        leaves.append(torch.randn(3, 2, 30, 30, dtype=dtype, requires_grad=True))
-    elif bias == "gaussian":
-        leaves.extend(
-            [
-                torch.rand(3, 2, 30).mul(30).requires_grad_(),
-                torch.full((3, 2, 30), 5.0).requires_grad_(),
-            ]
-        )
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
-        given = GaussianTerm(*rest) if bias == "gaussian" else rest[0] if rest else None
-        options = {
-            "window": 5,
-            "head_area": 3,
-            "bias": given,
-            "key_padding_mask": mask,
-            "backend": backend,
-        }
-        return local_attention(query, key, value, **options)
-
-    output = attend(*leaves)
+    mask = torch.arange(30) < torch.tensor([0, 4, 30])[:, None]
+    query, key, value = (torch.randn(3, 2, 30, 4, dtype=dtype) for _ in range(3))
+    options = {"window": 5, "head_area": 3, "key_padding_mask": mask, "backend": backend}
+    output = local_attention(query, key, value, **options)
     assert (output[0] == 0).all()
     assert (output[1, :, 6:] == 0).all(), "positions 6.. see no key of the four"
     assert (output[1, :, :6] != 0).any(dim=-1).all()
-    assert output.isfinite().all()
-    output.float().sum().backward()
-    for leaf in leaves:
-        assert leaf.grad.isfinite().all()
-        assert (leaf.grad[0] == 0).all()
-    with torch.no_grad():
-        query, key, value, *rest = leaves
-        output = attend(*leaves)  # again without gradients: torch may choose another kernel then
-        padding = ~mask[:, None, :, None].expand_as(key)
-        changed = attend(
-            query, key.masked_fill(padding, 1e4), value.masked_fill(padding, -1e4), *rest
-        )
-    assert torch.equal(output, changed)
+    padding = ~mask[:, None, :, None].expand_as(key)
+    changed = key.masked_fill(padding, 1e4), value.masked_fill(padding, -1e4)
+    assert torch.equal(local_attention(query, *changed, **options), output)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -230,24 +230,3 @@ def test_beams_are_reordered_with_their_cache(options):
         )
         torch.testing.assert_close(actual, expected[order], rtol=0, atol=1e-12)
     assert (expected[2] - expected[0]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    "name", ["max, k=1", "max, k=3", "max_attention, k=5", "gated", "learned positions"]
-)
-@pytest.mark.parametrize("disturbance", [0.0, 0.05], ids=["itself", "disturbed copy"])
-@torch.no_grad()
-def test_assisted_generation_equals_greedy(name, disturbance):
-    """Words of an assistant that is like the model are mostly accepted; those that are not are
-    cropped.
-    """
-    model, assistant = (tiny_model(seed=1, **MODELS[name]) for _ in range(2))
-    for parameter in assistant.parameters():
-        parameter.add_(disturbance * torch.randn(parameter.shape))
-    search = {"do_sample": False, "max_new_tokens": 24, "min_new_tokens": 24}
-    for row, length in enumerate(LENGTHS):
-        source = SOURCES["input_ids"][row : row + 1, :length]
-        greedy = model.generate(source, **search)
-        assert (
-            model.generate(source, **search, assistant_model=assistant).tolist() == greedy.tolist()
-        )

@@ -148,23 +148,6 @@ def test_a_cache_changes_nothing(options):
 
 
 @every_network
-def test_nothing_is_seen_of_later_target_tokens(options):
-    model = make(options)
-    source = torch.tensor(SOURCES[:1])
-    embeds = torch.randn(
-        1,
-        5,
-        model.model.decoder.embed_tokens.weight.shape[1],
-        dtype=torch.float64,
-        requires_grad=True,
-    )
-    logits = model(source, decoder_inputs_embeds=embeds, use_cache=False).logits
-    (gradient,) = torch.autograd.grad(logits[0, 2].sum(), embeds)
-    assert gradient[0, 3:].abs().max() == 0
-    assert (gradient[0, :3].abs().amax(dim=-1) > 0).any()
-
-
-@every_network
 def test_a_cache_of_a_fixed_size_is_refused(options):
     model = make(options)
     settings = {"max_new_tokens": 3, "pad_token_id": 0}

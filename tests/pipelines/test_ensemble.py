@@ -4,7 +4,9 @@
 import pytest
 import tiny
 import torch
-from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, DynamicCache, MarianConfig, MarianMTModel
 
 from csan_hf import CsanConfig, EnsembleForConditionalGeneration
 from csan_hf.data import train_tokenizer
@@ -127,6 +129,54 @@ def test_drafts_that_are_wrong_are_taken_back(kind, help_from):
     assert ensemble.generate(**source, **length, **drafts).tolist() == expected.tolist()
 
 
+@torch.no_grad()
+def test_a_forward_pass_returns_the_cache_that_the_next_one_takes():
+    ensemble = EnsembleForConditionalGeneration.of(members())
+    targets = tiny.padded_targets((5, 5))["decoder_input_ids"]
+    expected = ensemble(**SOURCE, decoder_input_ids=targets, use_cache=False)
+    assert expected.cache is None
+    first = ensemble(**SOURCE, decoder_input_ids=targets[:, :3], use_cache=True)
+    rest = ensemble(**SOURCE, decoder_input_ids=targets[:, 3:], cache=first.cache, use_cache=True)
+    assert rest.cache is first.cache
+    logits = torch.cat([first.logits, rest.logits], dim=1)
+    torch.testing.assert_close(logits, expected.logits, atol=2e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_generation_takes_a_cache_that_an_ensemble_returned():
+    """As a model takes its own."""
+    model = tiny.csan(0)
+    prefix = tiny.padded_targets((4, 4))["decoder_input_ids"]
+    found = []
+    for each in (model, EnsembleForConditionalGeneration.of([model])):
+        cache = each(**SOURCE, decoder_input_ids=prefix[:, :3], use_cache=True).cache
+        options = {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH, "cache": cache}
+        found.append(each.generate(**SOURCE, decoder_input_ids=prefix, **options).tolist())
+        assert cache.get_seq_length() > 3
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+@pytest.mark.filterwarnings("ignore:.*past_key_values:FutureWarning")
+def test_a_cache_of_another_kind_is_refused(name):
+    ensemble = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(1)])
+    words = "a cache for each member, which DynamicCache cannot hold"
+    with pytest.raises(ValueError, match=words):
+        ensemble.generate(**SOURCE, **{name: DynamicCache()})
+    with pytest.raises(ValueError, match=words):
+        ensemble(**SOURCE, decoder_input_ids=SOURCE["input_ids"], **{name: DynamicCache()})
+
+
+def test_static_caches_are_refused():
+    ensemble = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(1)])
+    words = "cache_implementation='static' is not for ensembles"
+    with pytest.raises(ValueError, match=words):
+        ensemble.generate(**SOURCE, cache_implementation="static")
+    ensemble.generation_config.cache_implementation = "static"
+    with pytest.raises(ValueError, match=words):
+        ensemble.generate(**SOURCE)
+
+
 def test_an_ensemble_is_saved_as_one_checkpoint(tmp_path):
     models = members()
     for number, model in enumerate(models):
@@ -160,6 +210,40 @@ def test_members_share_their_tokens(tmp_path):
     EnsembleForConditionalGeneration.from_pretrained(names[:2])
     with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
         EnsembleForConditionalGeneration.from_pretrained(names)
+
+
+def test_members_and_their_tokenizers_may_lie_in_a_subfolder(tmp_path):
+    for name in ("a", "b"):
+        tiny.csan(0).save_pretrained(tmp_path / name / "best")
+        train_tokenizer([f"{name} c"], 20, kind="symbols").save_pretrained(tmp_path / name / "best")
+    names = [tmp_path / name for name in ("a", "b")]
+    with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
+        EnsembleForConditionalGeneration.from_pretrained(names, subfolder="best")
+
+
+def test_adapters_may_be_members(tmp_path):
+    base = tmp_path / "base"
+    tiny.csan(0).save_pretrained(base)
+    names = [tmp_path / "first", tmp_path / "second"]
+    for name in names:
+        lora = LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj"], r=2)
+        get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(base), lora).save_pretrained(name)
+    ensemble = EnsembleForConditionalGeneration.from_pretrained(names)
+    assert [type(member).__name__ for member in ensemble.members] == [
+        "CsanForConditionalGeneration"
+    ] * 2
+
+
+def test_a_saved_ensemble_that_lacks_weights_is_refused(tmp_path):
+    EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(1)]).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    del weights["members.1.model.encoder.layers.0.fc1.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks 1 weights \(members\.1.*fc1\.weight"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    _, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert len(report["missing_keys"]) == 1
 
 
 def test_an_ensemble_has_the_positions_of_its_members():

@@ -335,14 +335,14 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output", "{folder}"], "{folder}: Is a directory"),
-        (["--output", "{folder}/s"], "{folder}/s is read, too, and would be overwritten"),
-        (["--output", __file__], f"{__file__} is there already and is no page"),
-        (["--output", "{folder}/s/x.html"], "{folder}/s/x.html: Not a directory"),
-        (["--plots", "{folder}/s"], "{folder}/s/scores_by_length.png: Not a directory"),
-        (["--bleu_tokenize", "31a"], "tokenize must be one of none, zh"),
-        (["--metrics", "bleu", "comet"], "COMET needs the program comet-score"),
-        (["b={folder}/s,{folder}/s", "--test", "randomisation"], "1 run and 2 of the baseline"),
+        ("--output {folder}", "{folder}: Is a directory"),
+        ("--output {folder}/s", "{folder}/s is read, too, and would be overwritten"),
+        (f"--output {__file__}", f"{__file__} is there already and is no page"),
+        ("--output {folder}/s/x.html", "{folder}/s/x.html: Not a directory"),
+        ("--plots {folder}/s", "{folder}/s/scores_by_length.png: Not a directory"),
+        ("--bleu_tokenize 31a", "tokenize must be one of none, zh"),
+        ("--metrics bleu comet", "COMET needs the program comet-score"),
+        ("b={folder}/s,{folder}/s --test randomisation", "1 run and 2 of the baseline"),
     ],
 )
 def test_settings_are_looked_at_before_anything_is_translated(
@@ -351,13 +351,9 @@ def test_settings_are_looked_at_before_anything_is_translated(
     monkeypatch.setattr("csan_hf.commands.compare.load_systems", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "s").write_text("eins\n")
-    arguments = [f"{tmp_path}/s", *(argument.format(folder=tmp_path) for argument in arguments)]
-    assert (
-        csan_hf_cli.main(
-            ["report", *arguments, "--source", f"{tmp_path}/s", "--reference", f"{tmp_path}/s"]
-        )
-        == 2
-    )
+    text = f"{tmp_path}/s"
+    words = f"report {text} {arguments.format(folder=tmp_path)} --source {text} --reference {text}"
+    assert csan_hf_cli.main(words.split()) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["s"]
 

@@ -65,13 +65,11 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         settings = {"max_length": 10, "no_repeat_ngram_size": 1}
         path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     (folder / "tiny.yaml").write_text(yaml.safe_dump(RUN))
-    command = [sys.executable, "-m", "accelerate.commands.launch"]
-    command += [
-        "--config_file",
-        "csan_hf/recipes/accelerate/2_cpu_processes.yaml",
-        "tests/training/launched.py",
-    ]
-    command += map(str, [folder, folder / "tiny.yaml", "--output_dir", folder / "run"])
+    words = (
+        "accelerate.commands.launch --config_file csan_hf/recipes/accelerate/2_cpu_processes.yaml"
+    )
+    words += f" tests/training/launched.py {folder} {folder}/tiny.yaml --output_dir {folder}/run"
+    command = [sys.executable, "-m", *words.split()]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -232,17 +230,8 @@ def launch(path):
     """What `accelerate launch` makes of a configuration: its arguments and the environment of the
     processes.
     """
-    command = [
-        "--config_file",
-        str(path),
-        "-m",
-        "csan_hf",
-        "train",
-        "RECIPE.yaml",
-        "--output_dir",
-        "runs/x",
-    ]
-    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
+    words = f"--config_file {path} -m csan_hf train RECIPE.yaml --output_dir runs/x"
+    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(words.split()))
     return args, prepare_multi_gpu_env(args)
 
 
