@@ -43,19 +43,18 @@ def evaluations_without_gain(args: TrainingArguments, state: TrainerState, thres
 
 
 class ScoreEarlyStopping(EarlyStoppingCallback):
-    """The library's early stopping; a resumed run, which may have more patience, takes the count
-    from the log.
+    """The library's early stopping, with the count from the log, also of a resumed run, which may
+    have more patience.
     """
 
-    def on_train_begin(
+    def check_metric_value(
         self,
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        **kwargs: object,
+        metric_value: float,
     ) -> None:
-        """Replays the evaluations before the interruption."""
-        super().on_train_begin(args, state, control, **kwargs)
+        """Counts the evaluations since the last better one, those before an interruption, too."""
         self.early_stopping_patience_counter = evaluations_without_gain(
             args, state, self.early_stopping_threshold or 0.0
         )
@@ -145,25 +144,15 @@ class TranslationProgress(ProgressCallback):
         self.start_step = state.global_step
         self.current_step = state.global_step
         self.start_time = time.time()
-        if state.is_world_process_zero and _shows_bars(args):
+        if state.is_world_process_zero:
             self.training_bar = tqdm(
                 total=state.max_steps,
                 initial=state.global_step,
                 desc="training",
                 unit="step",
                 dynamic_ncols=True,
+                disable=not _shows_bars(args),
             )
-
-    def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: object,
-    ) -> None:
-        """Moves the bar."""
-        if self.training_bar is not None:
-            super().on_step_end(args, state, control, **kwargs)
 
     def on_prediction_step(
         self,
@@ -210,7 +199,7 @@ class TranslationProgress(ProgressCallback):
 
     def _show_loss(self, state: TrainerState, logs: dict[str, float]) -> None:
         loss = f"{logs['loss']:.3f}"
-        if self.training_bar is not None:
+        if self.training_bar is not None and not self.training_bar.disable:
             self.shown["loss"] = loss
             self.training_bar.set_postfix(self.shown)
             return
@@ -225,17 +214,6 @@ class TranslationProgress(ProgressCallback):
             file=sys.stderr,
             flush=True,
         )
-
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: object,
-    ) -> None:
-        """Closes the bar."""
-        if self.training_bar is not None:
-            super().on_train_end(args, state, control, **kwargs)
 
 
 def _shows_bars(args: TrainingArguments) -> bool:
@@ -274,7 +252,8 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, sea
         for number, metric in enumerate(metrics):
             curve = _curve(log_history, f"eval_{metric.name}")
             _plot(panels[1], curve, metric.label, COLOURS[number % len(COLOURS)])
-        _mark_best(panels[1], metrics[0], _curve(log_history, f"eval_{metrics[0].name}"))
+            if number == 0:
+                _mark_best(panels[1], metric, curve)
         panels[1].set(xlabel="updates", ylabel=f"score, {search}", title="Validation")
     for panel in panels:
         panel.grid(alpha=0.3)

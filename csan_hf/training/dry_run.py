@@ -35,6 +35,8 @@ UTILISATION = 0.4
 0.5.
 """
 
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}
+
 
 class Estimate(NamedTuple):
     """Costs of one update on one device.
@@ -182,8 +184,8 @@ def estimate(
         return tensor
 
     def run() -> None:
-        dtype = torch.bfloat16 if args.bf16 else torch.float16
-        with torch.autocast("cpu", dtype=dtype, enabled=bool(args.bf16 or args.fp16)):
+        dtype = DTYPES[args.precision]
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
             # The base model: without labels and padding nothing depends on the content of a tensor
             output = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
             if "logits" in output:
@@ -217,13 +219,12 @@ def counted_flops() -> Iterator[FlopCounterMode]:
         yield counter
 
 
-def matrix_product_rate(args: TranslationTrainingArguments, size: int = 1024) -> float:
+def matrix_product_rate(args: TranslationTrainingArguments) -> float:
     """Measures the operations per second of matrix products in the precision and on the device of
     training.
     """
-    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}
-    dtype = dtypes[args.precision]
-    matrix = torch.ones(size, size, dtype=dtype, device=args.device)
+    size = 1024
+    matrix = torch.ones(size, size, dtype=DTYPES[args.precision], device=args.device)
     matrix @ matrix  # warm-up
     start = time.perf_counter()
     count = 0
