@@ -318,12 +318,11 @@ class RunGuard(TrainerCallback):
         flags = torch.stack([is_bad, number])
         if args.world_size > 1:
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
-        if not flags.is_cuda:
-            self._unread = _UpdateFlags(step, flags.cpu(), ready=None)
-            return
-        on_host = flags.to("cpu", non_blocking=True)  # into pinned memory
-        ready = torch.cuda.Event()
-        ready.record()
+        on_host = flags.to("cpu", non_blocking=flags.is_cuda)  # into pinned memory
+        ready = None
+        if flags.is_cuda:
+            ready = torch.cuda.Event()
+            ready.record()
         self._unread = _UpdateFlags(step, on_host, ready)
 
     def _read(self) -> None:

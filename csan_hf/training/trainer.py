@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from transformers.utils import PushInProgress
 
 from csan_hf.data import (
     TargetMaskCollator,
+    TokenizerPair,
     describe_dataset,
     forward_set_epoch,
     with_bpe_dropout,
@@ -71,9 +72,6 @@ from .checkpoints import (
 from .evaluation import Evaluation
 from .recipe import RecipeError, notify, refusing
 from .stopping import RunError, RunGuard
-
-if TYPE_CHECKING:
-    from csan_hf.data import TokenizerPair
 
 
 class LabelSmoothedCrossEntropy:
@@ -175,9 +173,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         if args.world_size > 1:
             self._prepare_for_processes(model, args)
         search = search_name(args.generation_num_beams)
-        default_callbacks: list[TrainerCallback] = [TrainingPicture(search)]
+        callbacks = [TrainingPicture(search), *callbacks]
         if args.early_stopping_patience is not None:
-            default_callbacks.append(
+            callbacks.append(
                 ScoreEarlyStopping(args.early_stopping_patience, args.early_stopping_threshold)
             )
         collator = TargetMaskCollator if self.family.has_batch_norm else DataCollatorForSeq2Seq
@@ -190,7 +188,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             processing_class=tokenizers.source,
             compute_loss_func=LabelSmoothedCrossEntropy(args.label_smoothing_factor),
             compute_metrics=self._compute_metrics if args.predict_with_generate else None,
-            callbacks=[*default_callbacks, *callbacks],
+            callbacks=callbacks,
         )
         # The library's own smoother differs from torch's and would enter the validation loss.
         self.label_smoother = None
@@ -214,7 +212,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             normalised: Any = model
             normalised.synchronize_batch_norm(torch.distributed.group.WORLD)
         if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP"):
-            _prepare_sharding(model)
+            _prepare_sharding(model, self.family.has_batch_norm)
 
     # ---- training
 
@@ -477,8 +475,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             The hypotheses in dataset order; and `loss` and what `score_translations` returns for
             ``args.metrics``.
         """
-        if generate_arguments.get("num_beams") is None:
-            generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
+        generate_arguments.setdefault("num_beams", self.model.generation_config.num_beams or 1)
         predict_with_generate = self.args.predict_with_generate
         compute_metrics = self.compute_metrics
         self.args.predict_with_generate = True
@@ -551,25 +548,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         finally:
             self._is_saving = False
         if self.is_world_process_zero():
-            self._rotate_checkpoints()
+            best = self.rank_checkpoints()[: self.args.keep_best]
+            if self.state.best_model_checkpoint is not None:
+                # Of equal scores the Trainer calls the first the best
+                best.append(Path(self.state.best_model_checkpoint))
+            rotate_checkpoints(self.args.output_dir, best)
         if self.args.push_to_hub:
-            self._upload(checkpoint)
+            self._push_from_checkpoint(str(checkpoint))
 
-    def _rotate_checkpoints(self) -> None:
-        """Keeps the best checkpoints, and the newest for resuming."""
+    def rank_checkpoints(self) -> list[Path]:
+        """Lists the checkpoints that have a score, best first."""
         args = self.args
-        checkpoints = list_checkpoints(args.output_dir)
-        ranked = rank_checkpoints(
-            checkpoints,
+        return rank_checkpoints(
+            list_checkpoints(args.output_dir),
             self.state.log_history,
             args.metric_for_best_model or "loss",
             greater_is_better=bool(args.greater_is_better),
         )
-        best = ranked[: args.keep_best]
-        # Of equal scores the Trainer calls the first the best
-        best_name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-        best += [path for path in checkpoints if path.name == best_name]
-        rotate_checkpoints(args.output_dir, best)
 
     def _name_best_checkpoint(self) -> None:
         """Corrects the path of the best checkpoint, for which the library takes the staging
@@ -613,13 +608,12 @@ class TranslationTrainer(Seq2SeqTrainer):
     # ---- the Hub
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Nothing: the library calls this while the checkpoint is written, and would upload the
-        whole folder.
+        """Uploads the public files of a checkpoint in the background; nothing when the library
+        calls this, while the checkpoint is written.
         """
-
-    def _upload(self, checkpoint: Path) -> None:
-        """Uploads the public files of a checkpoint in the background."""
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+        if self._is_saving or not self.is_world_process_zero():
+            return
+        if self.args.hub_strategy == HubStrategy.END:
             return
         jobs: Any = []  # the library types one job and takes several
         if self.push_in_progress is not None and not self.push_in_progress.is_done():
@@ -628,7 +622,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             jobs = self.push_in_progress.jobs
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         job = push_in_background(
-            checkpoint,
+            Path(checkpoint_folder),
             str(self.hub_model_id),
             recipe=Path(self.args.output_dir, "recipe.yaml"),
             token=self.args.hub_token,
@@ -668,19 +662,16 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
 
 
-def _prepare_sharding(model: PreTrainedModel) -> None:
+def _prepare_sharding(model: PreTrainedModel, has_batch_norm: bool) -> None:
     """Merges embeddings that share their weights into one module: FSDP allows a weight in only one
     of its groups.
     """
     embedding = model.get_input_embeddings()
     output = model.get_output_embeddings()
     model.set_input_embeddings(embedding)
-    uses = 0
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        if parameter is output.weight:
-            uses += 1
+    parameters = model.named_parameters(remove_duplicate=False)
+    uses = sum(parameter is output.weight for _, parameter in parameters)
     # Every process needs the statistics of batch normalisation whole
-    has_batch_norm = family_of(model.config.model_type).has_batch_norm
     if not has_batch_norm and (uses <= 1 or output.weight is embedding.weight):
         return
     advice = ""
@@ -690,8 +681,3 @@ def _prepare_sharding(model: PreTrainedModel) -> None:
         f"FSDP cannot shard this {model.config.model_type} model: train it without FSDP "
         f"(accelerate launch --multi_gpu, or training.fsdp: false){advice}."
     )
-
-
-def plain_class(model: nn.Module) -> type:
-    """The class of a model, without what FSDP adds to it."""
-    return next(base for base in type(model).__mro__ if not issubclass(base, FSDPModule))
