@@ -282,7 +282,6 @@ class Option:
     """One key of a recipe.
 
     Attributes:
-        path: The key as the command line writes it: `training.learning_rate`.
         section: Its section; "" is the top of the file.
         name: Its name in the section.
         annotation: Its type.
@@ -291,13 +290,17 @@ class Option:
         parser: Parser of the section.
     """
 
-    path: str
     section: str
     name: str
     annotation: Any
     default: Any
     help: str
     parser: ArgumentParser
+
+    @property
+    def path(self) -> str:
+        """The key as the command line writes it: `training.learning_rate`."""
+        return f"{self.section}.{self.name}" if self.section else self.name
 
     @property
     def _members(self) -> tuple[Any, ...]:
@@ -373,25 +376,23 @@ Section = dict[str, Option]
 def _section(section: str, source: Callable[..., Any], without: tuple[str, ...] = ()) -> Section:
     """Reads the keys of a section: the arguments of a class or function that have defaults."""
     parameters = inspect.signature(source).parameters
-    paths = {}
+    names = []
     for name, parameter in parameters.items():
-        path = f"{section}.{name}" if section else name
         has_default = parameter.default is not parameter.empty
-        if has_default and name not in without and path not in _RESERVED:
-            paths[name] = path
+        if has_default and name not in without and f"{section}.{name}" not in _RESERVED:
+            names.append(name)
     parser = ArgumentParser(exit_on_error=False, add_help=False)
     add_arguments = parser.add_function_arguments
     if inspect.isclass(source):
         add_arguments = parser.add_class_arguments
-    skipped: set[Any] = parameters.keys() - paths.keys()
+    skipped: set[Any] = parameters.keys() - set(names)
     add_arguments(source, None, skip=skipped, fail_untyped=False)
     help_texts = _help_texts(source)
     actions = {action.dest: action for action in parser._actions}
     options = {}
-    for name, path in paths.items():
+    for name in names:
         action = actions[name]
         options[name] = Option(
-            path=path,
             section=section,
             name=name,
             annotation=getattr(action, "_typehint", action.type),
@@ -656,15 +657,18 @@ def parse_recipe(
     previous_fields = recipe_sections(written_model)["config"]
     values: dict[str, Any] = {name: {} for name in sections}
     foreign = []  # fields of the file's family that another on the command line does not have
-    for section, key, value in _entries(content):
-        option = sections[section].get(key)
-        path = f"{section}.{key}" if section else key
-        if option is not None:
-            values[section][key] = option.convert(value, f"{source}: {path}")
-        elif section == "config" and key in previous_fields:
-            foreign.append(path)
-        else:
-            raise RecipeError(f"{source}: {_unknown(path, sections)}")
+    for section, options in sections.items():
+        entries = content.get(section) or {}
+        if not section:
+            entries = {key: value for key, value in content.items() if key not in SECTIONS}
+        for key, value in entries.items():
+            path = f"{section}.{key}" if section else str(key)
+            if key in options:
+                values[section][key] = options[key].convert(value, f"{source}: {path}")
+            elif section == "config" and key in previous_fields:
+                foreign.append(path)
+            else:
+                raise RecipeError(f"{source}: {_unknown(path, sections)}")
     if foreign:
         notify(
             f"{source}: {', '.join(foreign)} left out: {find_family(model).config} has no such "
@@ -677,13 +681,3 @@ def parse_recipe(
         values[option.section][option.name] = option.convert(text, f"--{option.path}")
     top = values.pop("")
     return Recipe(**top, **values)
-
-
-def _entries(content: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yields section, key and value of a file."""
-    for name, value in content.items():
-        if name in SECTIONS:
-            for key, entry in (value or {}).items():
-                yield name, str(key), entry
-        else:
-            yield "", str(name), value
