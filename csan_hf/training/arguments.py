@@ -180,7 +180,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.load_best_model_at_end = False
             self.metric_for_best_model = None
             self.early_stopping_patience = None
-        self._check_best_metric()
+        if self.metric_for_best_model is not None:
+            self._check_best_metric(self.metric_for_best_model.removeprefix("eval_"))
         if self.bf16 == "auto":
             self.bf16 = _machine_has_bf16()
         if not torch.accelerator.is_available():
@@ -192,23 +193,22 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "steps"
         if self.save_steps is None:
             self.save_steps = self.eval_steps if self.eval_steps is not None else 500
-        if self.greater_is_better is None and self.metric_for_best_model is not None:
-            name = self.metric_for_best_model.removeprefix("eval_")
-            self.greater_is_better = name != "loss" and find_metric(name).greater_is_better
         super().__post_init__()
 
-    def _check_best_metric(self) -> None:
-        best = self.metric_for_best_model
+    def _check_best_metric(self, name: str) -> None:
+        """Checks that evaluations give the metric, and looks up which of its scores are better."""
         choices = ["loss"]
         hint = ", as training.predict_with_generate is false"
         if self.predict_with_generate:
             choices = [*self.metrics, "loss"]
             hint = ""
-        if best is not None and best.removeprefix("eval_") not in choices:
+        if name not in choices:
             raise ValueError(
                 f"training.metric_for_best_model must be one of {', '.join(choices)}{hint}, got "
-                f"{best!r}."
+                f"{self.metric_for_best_model!r}."
             )
+        if self.greater_is_better is None:
+            self.greater_is_better = name != "loss" and find_metric(name).greater_is_better
 
     @property
     def precision(self) -> str:

@@ -373,7 +373,8 @@ def _initial_config(
     convert it.
     """
     with refusing("init_from"), reading_folder_or_name(name, "model"):
-        saved_type = PreTrainedConfig.get_config_dict(name)[0].get("model_type", "")
+        fields, _ = PreTrainedConfig.get_config_dict(name)
+    saved_type = fields.get("model_type", "")
     model_type = family.config_class.model_type
     converter = family.converters.get(saved_type)
     if saved_type != model_type and converter is None:
@@ -390,7 +391,6 @@ def _initial_config(
             before = convert_config(saved)
             config = convert_config(saved, **recipe.config)
         else:
-            fields, _ = family.config_class.get_config_dict(name)
             before = saved
             # Not from `saved`: the fields are checked together
             config = family.config_class.from_dict({**fields, **recipe.config})

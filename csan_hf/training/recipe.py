@@ -105,8 +105,6 @@ _AFFECTS: dict[str, Affects] = _by_word(_AFFECTED_BY_KEY)
 
 def affected_by(path: str) -> Affects:
     """Returns the effects of a key such as `training.learning_rate`."""
-    if path in _AFFECTS:
-        return _AFFECTS[path]
     for beginning, affects in _AFFECTS.items():
         if path.startswith(beginning):
             return affects

@@ -202,8 +202,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._tokens_seen: Tensor | None = None  # since the last report of the speed
         self._speed_start = 0.0  # time since when they count, evaluations left out
         self._speed_step = 0  # the update at that time
-        self._trained_seconds: float | None = None  # at the last entry of the log
-        self._log_time = 0.0  # time of that entry
+        self._start_time: float | None = None  # of all training, as if it were uninterrupted
 
     def _prepare_for_processes(
         self, model: PreTrainedModel, args: TranslationTrainingArguments
@@ -323,12 +322,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         now = time.time()
         history = self.state.log_history
-        if self._trained_seconds is None:
+        if self._start_time is None:
             earlier = [entry.get("elapsed_seconds", 0.0) for entry in history]
-            self._trained_seconds = max(earlier, default=0.0)
-            self._log_time = now if start_time is None else start_time
-        self._trained_seconds += now - self._log_time
-        self._log_time = now
+            resumed_at = now if start_time is None else start_time
+            self._start_time = resumed_at - max(earlier, default=0.0)
         logs = dict(logs)
         if "train_loss" in logs:
             # A run shorter than logging_steps has its speed in the last entry alone
@@ -344,7 +341,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             logs["updates_per_second"] = round(updates / seconds, 3)
             self._tokens_seen = None
         if self.is_in_train:
-            logs["elapsed_seconds"] = round(self._trained_seconds, 2)
+            logs["elapsed_seconds"] = round(now - self._start_time, 2)
         super().log(logs, start_time)
 
     def refresh_batch_statistics(self) -> None:
@@ -430,11 +427,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         if loss is not None:
             metrics[f"{metric_key_prefix}_loss"] = loss
         metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)
-        return EvalLoopOutput(
+        return output._replace(
             predictions=self._evaluation.restore_order(output.predictions),
             label_ids=self._evaluation.restore_order(output.label_ids),
             metrics=metrics,
-            num_samples=output.num_samples,
         )
 
     def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
