@@ -10,19 +10,23 @@ import io
 import json
 import os
 import pickle
+import queue
 import re
 import secrets
 import shutil
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO
 
 STANDARD_STREAM = "-"
 """The name of standard input where a file is read, of standard output where one is written."""
+
+_LINES_AHEAD = 4096  # of standard input, read while earlier ones are translated
 
 
 @contextmanager
@@ -33,9 +37,10 @@ def open_for_writing(
     raises, an old file stays.
 
     Args:
-        path: The file; its folder is created if missing. "-" stands for standard output. Links are
-            followed; devices and pipes are written to as they are.
-        binary: Whether bytes are written.
+        path: The file, text gzipped if its name ends in ".gz"; its folder is created if missing.
+            "-" stands for standard output. Links are followed; devices and pipes are written to as
+            they are.
+        binary: Whether bytes are written, as they are.
         keep_partial: Write to `partial_name` of the path, which stays if the block raises or the
             process is killed.
 
@@ -52,7 +57,7 @@ def open_for_writing(
     if (
         Path(path).exists() and not Path(path).is_file()
     ):  # a device or a pipe; `open` refuses a folder
-        with _open(path, "w", binary) as file:
+        with _open(path, "w", binary=binary) as file:
             yield file
         return
     target = Path(os.path.realpath(path))
@@ -62,7 +67,8 @@ def open_for_writing(
         unfinished = partial_name(path)
         unfinished.unlink(missing_ok=True)  # of an earlier run, or a link
     try:
-        with _open(unfinished, "x", binary) as file:
+        is_gzip = target.name.endswith(".gz")
+        with _open(unfinished, "x", binary=binary, is_gzip=is_gzip) as file:
             yield file
         if target.exists():
             shutil.copymode(target, unfinished)
@@ -72,9 +78,12 @@ def open_for_writing(
             unfinished.unlink()
 
 
-def _open(path: Path | str, mode: str, binary: bool) -> IO[Any]:
+def _open(path: Path | str, mode: str, *, binary: bool, is_gzip: bool = False) -> IO[Any]:
     if binary:
         return open(path, f"{mode}b")
+    if is_gzip:
+        compressed = gzip.GzipFile(path, f"{mode}b")
+        return io.TextIOWrapper(compressed, encoding="utf-8", newline="\n")
     return open(path, mode, encoding="utf-8", newline="\n")
 
 
@@ -270,8 +279,36 @@ def read_lines(path: Path | str) -> Iterator[str]:
 
 def _open_lines_of(path: Path | str) -> AbstractContextManager[Iterable[bytes]]:
     if path == STANDARD_STREAM:
-        return nullcontext(_open_stream(sys.stdin, "standard input").buffer)
+        stream = _open_stream(sys.stdin, "standard input")
+        # Not its own buffer, whose lock a waiting thread holds when Python ends, a fatal error
+        return open(stream.fileno(), "rb", closefd=False)
     return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")
+
+
+def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:
+    """Yields the lines of standard input, and None whenever none has come for `pause` seconds."""
+    arrived: queue.Queue[str | BaseException] = queue.Queue(maxsize=_LINES_AHEAD)
+
+    def read() -> None:
+        try:
+            for line in read_lines(STANDARD_STREAM):
+                arrived.put(line)
+            arrived.put(StopIteration())
+        except Exception as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = arrived.get(timeout=pause)
+        except queue.Empty:
+            yield None
+            continue
+        if isinstance(line, StopIteration):
+            return
+        if isinstance(line, BaseException):
+            raise line
+        yield line
 
 
 class TextFile(Collection[str]):

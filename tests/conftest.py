@@ -4,6 +4,7 @@
 import gc
 import os
 import shutil
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -46,6 +47,18 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def standard_input(monkeypatch, tmp_path_factory):
+    """A function that puts a text, or bytes, on standard input."""
+
+    def give(content):
+        path = tmp_path_factory.mktemp("standard_input") / "content"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        monkeypatch.setattr(sys, "stdin", path.open())
+
+    return give
 
 
 @pytest.fixture(scope="session")

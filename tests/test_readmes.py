@@ -4,7 +4,6 @@ runs.
 """
 
 import gzip
-import io
 import itertools
 import os
 import re
@@ -153,7 +152,7 @@ def commands(readme):
 
 
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
-def test_commands_run(readme, workplace, monkeypatch, capsys):
+def test_commands_run(readme, workplace, monkeypatch, standard_input, capsys):
     from csan_hf.evaluation import metrics
     from csan_hf.models import locality
 
@@ -170,7 +169,7 @@ def test_commands_run(readme, workplace, monkeypatch, capsys):
             continue
         assert name in COMMANDS or (workplace / name).is_file(), name
         if piped is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
+            standard_input(piped)
         local = {NLLB_NAME: str(workplace / "nllb"), HUB_NAME: str(workplace / "marian")}
         arguments = [local.get(word, word) for word in arguments]
         if name == "train":

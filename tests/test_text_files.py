@@ -5,10 +5,12 @@ as line n.
 
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import stat
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -21,6 +23,7 @@ from csan_hf.text_files import (
     partial_name,
     path_inside,
     read_lines,
+    read_lines_as_they_come,
     write_json,
     write_lines,
     write_text,
@@ -170,6 +173,33 @@ def test_standard_input_is_read_as_files_are_and_line_by_line(monkeypatch, tmp_p
         os.close(writer)
         with pytest.raises(ValueError, match="standard input, line 5: not UTF-8"):
             list(lines)
+
+
+@pytest.mark.parametrize("ending", [b"", b"\xff\n"])
+def test_a_pause_of_standard_input_is_told(ending, monkeypatch):
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "wb", buffering=0) as program:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        lines = read_lines_as_they_come(pause=0.01)
+        for text in ("two", "nine"):
+            program.write(f"{text}\n".encode())
+            arrived = itertools.takewhile(text.__ne__, lines)
+            assert set(arrived) <= {None}
+            assert next(lines) is None
+        program.write(ending)
+        program.close()
+        with pytest.raises(ValueError, match="line 3: not UTF-8") if ending else nullcontext():
+            assert set(lines) <= {None}
+
+
+def test_text_is_compressed_by_its_name(tmp_path):
+    write_lines(tmp_path / "text.gz", ["ä", "b"])
+    assert gzip.decompress((tmp_path / "text.gz").read_bytes()) == "ä\nb\n".encode()
+    with open_for_writing(tmp_path / "x.gz", keep_partial=True) as file:
+        file.write("half\n")
+        file.flush()
+        with gzip.open(tmp_path / "x.gz.partial") as partial:
+            assert partial.readline() == b"half\n"
 
 
 def test_only_newlines_end_a_line_and_a_file_is_read_anew(tmp_path):

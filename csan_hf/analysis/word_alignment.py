@@ -96,7 +96,12 @@ def align_stream(
     check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
     if targets is None:
         windows = translate_stream(
-            model, tokenizers, sources, progress=progress, **generate_arguments
+            model,
+            tokenizers,
+            sources,
+            progress=progress,
+            split_sentences="never",
+            **generate_arguments,
         )
         translations: Iterable[str] = chain.from_iterable(windows)
     else:

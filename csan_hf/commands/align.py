@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf align`."""
 
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +72,8 @@ def align(
         )
     if gold is not None and target is None:
         raise ValueError("--gold belongs to given translations: give --target too")
+    if translations is not None and os.path.realpath(translations) == os.path.realpath(output):
+        raise ValueError(f"--output and --translations are both {output}: choose two files.")
     for written in (output, translations, heat_map):
         if written is not None:
             check_not_read(written, (source, target, gold))

@@ -127,7 +127,7 @@ def report(
         title: heading (default: the names of the systems)
         metrics: bleu, chrf, ter, ...; an unknown name lists all; the first is plotted (default:
             bleu chrf)
-        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: 13a)
+        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: by the references' script)
         test: of significance; two-sided, p-values are adjusted for the number of systems (Holm)
         samples: resamples of the bootstrap
         aligned: sentences that get an alignment

@@ -24,7 +24,7 @@ from csan_hf.alignment import align_pairs
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import EXAMPLES
 from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf.pipelines.sentences import base_language, split_text
+from csan_hf.pipelines.sentences import EVERY_LINE, base_language, split_text
 
 _WORD, _CLICKED = "word", "clicked"  # what can be clicked needs a category
 # Text stays legible on these, in the dark too: gradio halves their opacity
@@ -181,7 +181,7 @@ class DemoModel:
         how = {
             "limit": self.pipeline.source_limit,
             "language": next(iter(self.languages), None),
-            "always": True,
+            "usual": EVERY_LINE,
         }
         split = split_text(text, count_tokens=self.pipeline.token_counter(), **how)
         results = self.pipeline.translate_segments(
@@ -309,7 +309,6 @@ def import_gradio() -> Any:
         os.environ.setdefault(name, "False")  # nothing is sent anywhere, or kept
     try:
         import gradio
-        import sentencex  # noqa: F401
     except ModuleNotFoundError as error:
         raise ImportError(f"the demo needs {error.name}: pip install csan_hf[demo]") from error
     return gradio

@@ -20,7 +20,8 @@ from csan_hf.evaluation.metrics import (
 )
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.evaluation.translate import search_name
-from csan_hf.text_files import check_writable, path_inside, write_json, write_lines
+from csan_hf.pipelines.texts import SplitSentences
+from csan_hf.text_files import check_not_read, check_writable, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
 from . import Dtype, PositiveInt, open_parallel
@@ -45,6 +46,7 @@ def evaluate(
     max_new_tokens: PositiveInt | None = None,
     length_penalty: float | None = None,
     truncation: bool = False,
+    split_sentences: SplitSentences = "never",
     bleu_tokenize: str | None = None,
     metrics: list[str] | None = None,
     by_length: bool = False,
@@ -72,7 +74,11 @@ def evaluate(
         reference: reference translations, one per line (may be .gz)
         output_dir: folder for hypotheses and scores (default: MODEL/evaluation; of an ensemble it
             must be given)
-        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)
+        split_sentences: lines that are translated sentence by sentence: never = those longer than
+            the model takes, as in the scores of training; auto = those with more tokens or
+            sentences than 99 % of the training sources, too; always = all
+        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's,
+            or by the references' script)
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu
             chrf)
         by_length: also score groups of sentences of similar length
@@ -131,6 +137,7 @@ def evaluate(
     files = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
     table = path_inside(output, "forced.json" if forced else "scores.json")
     for path in (*files.values(), table):
+        check_not_read(path, (source, reference))
         check_writable(path)
     processes = launched_processes(device)
     network, tokenizers = load_translation_model(
@@ -165,6 +172,7 @@ def evaluate(
                 max_new_tokens=max_new_tokens,
                 length_penalty=length_penalty,
                 truncation=truncation or None,
+                split_sentences=split_sentences,
                 **working,
             )
             seconds = round(time.time() - start, 2)

@@ -14,8 +14,10 @@ from transformers import set_seed
 from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
+from csan_hf.pipelines.texts import SplitSentences
 from csan_hf.text_files import (
     STANDARD_STREAM,
+    check_not_read,
     check_readable,
     check_writable,
     counted,
@@ -23,6 +25,7 @@ from csan_hf.text_files import (
     open_for_writing,
     partial_name,
     read_lines,
+    read_lines_as_they_come,
 )
 from csan_hf_cli import stopping_on_signals
 
@@ -42,6 +45,7 @@ def translate(
     length_penalty: float | None = None,
     truncation: bool = False,
     check_coverage: bool = False,
+    split_sentences: SplitSentences = "auto",
     prefixes: str | None = None,
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
@@ -59,8 +63,10 @@ def translate(
 ) -> None:
     """Translates standard input or a file, line for line; an empty line stays an empty line.
 
-    Translations are written as they come, a few thousand at a time. If the command is stopped
-    before the end, those that are written are kept: in FILE.partial, with --output FILE.
+    Translations are written as they come, a few thousand at a time; from standard input also what
+    there is when no line has come for a moment, so that a program can wait for its answer. If the
+    command is stopped before the end, those that are written are kept: in FILE.partial, with
+    --output FILE.
 
     Several models are an ensemble: their probabilities are averaged. With --n_best every line of
     the output is the number of a line of the input, from 1, the natural logarithm of the
@@ -72,9 +78,12 @@ def translate(
     Args:
         model: checkpoint folder or Hub name; several = an ensemble
         input: text file, one sentence per line (may be .gz); - = standard input
-        output: file for the translations; - = standard output
+        output: file for the translations (.gz: compressed); - = standard output
         check_coverage: warn where a translation seems to leave out a sentence of a line that has
             several
+        split_sentences: lines that are translated sentence by sentence: auto = those with more
+            tokens or sentences than 99 % of the training sources; always = all; never = those
+            longer than the model takes
         prefixes: text file with what the translation of each line begins with; an empty line for
             nothing
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
@@ -100,6 +109,7 @@ def translate(
             "Several processes cannot share standard input and output: pass --input and --output."
         )
     check_readable(input)
+    check_not_read(output, (input, prefixes))
     check_writable(output)
     network, tokenizers = load_translation_model(
         model,
@@ -132,12 +142,13 @@ def translate(
         "length_penalty": length_penalty,
         "truncation": truncation or None,
         "check_coverage": check_coverage or None,
+        "split_sentences": split_sentences,
         "do_sample": sample or None,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
     }
-    sentences = read_lines(input)
+    sentences = read_lines_as_they_come() if input == STANDARD_STREAM else read_lines(input)
     if n_best is None:
         windows = translate_stream(network, tokenizers, sentences, **options)
     else:

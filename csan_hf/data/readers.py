@@ -120,11 +120,8 @@ def _csv_rows(path: Path, columns: tuple[str, str]) -> Rows:
 
 
 def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader, width = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True), 0
+    reader = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True)
     for fields in filter(None, reader):
-        width = width or len(fields)
-        if len(fields) > width:  # at a comma of a sentence that is not in quotes
-            raise csv.Error(f"line {reader.line_num} has {len(fields)} fields instead of {width}")
         yield reader.line_num, fields
 
 
@@ -134,16 +131,23 @@ def _tsv_rows(path: Path, columns: tuple[str, str]) -> Rows:
 
 
 def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, str]) -> Rows:
-    numbered = all(column.isdecimal() for column in columns)
-    header = [] if numbered else next(lines, (1, []))[1]
+    names: list[str] = []
     for number, fields in lines:
-        names = map(str, range(len(fields))) if numbered else header
+        if not names:
+            names = fields
+            if all(column.isdecimal() for column in columns):
+                names = [str(place) for place in range(len(fields))]
+            else:
+                continue
+        if len(fields) > len(names):  # a comma of a sentence without quotes, or a tab too many
+            raise csv.Error(f"line {number} has {len(fields)} fields instead of {len(names)}")
         row = [*zip(names, fields, strict=False)]
         yield f"line {number}", dict(row) | dict(row[::-1])  # of equal names the first
 
 
 def _jsonl_rows(path: Path, columns: tuple[str, str]) -> Rows:
-    return ((f"line {number}", json.loads(line)) for number, line in enumerate(read_lines(path), 1))
+    lines = enumerate(read_lines(path), 1)
+    return ((f"line {number}", json.loads(line)) for number, line in lines if line.strip())
 
 
 def _parquet_rows(path: Path, columns: tuple[str, str]) -> Rows:

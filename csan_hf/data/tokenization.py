@@ -1,11 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Tokenizers: training, saving, and turning a corpus into token ids.
 
-The usual ones are byte-level BPE. The text is put into Unicode's NFKC form first; from there on
-nothing is lost: `decode(encode(text)) == NFKC(text)` for every string, spaces and line breaks
-included. Others are for character-level transduction, such as grapheme-to-phoneme conversion, where
-a word goes in as letters and comes out as phones. All consist of standard parts only, so
-`AutoTokenizer.from_pretrained` loads them where csan_hf is not installed."""
+The usual ones are byte-level BPE. The text is put into a Unicode form first, NFC by default; from
+there on nothing is lost: `decode(encode(text)) == NFC(text)` for every string, spaces and line
+breaks included. Others are for character-level transduction, such as grapheme-to-phoneme
+conversion, where a word goes in as letters and comes out as phones. All consist of standard parts
+only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed."""
 
 from __future__ import annotations
 
@@ -74,8 +74,9 @@ def train_tokenizer(
             give fewer, of a larger one the most frequent are taken.
         kind: What a token is: a piece of byte-level BPE ("bpe"), a character, white space included
             ("characters"), or what white space separates ("symbols").
-        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters
-            apart. "bpe" has NFKC, "symbols" stay as they are.
+        unicode_form: Unicode form of "bpe" and "characters"; "symbols" stay as they are. NFD takes
+            Korean syllables and accented letters apart. NFKC makes one of signs that look alike, in
+            translations, too: of full-width letters, of ² and 2.
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no
             limit.
         split_digits: Make every digit a token of its own, with "bpe".
@@ -87,7 +88,7 @@ def train_tokenizer(
     check_vocabulary_sizes(vocab_size, kind=kind)
     make: dict[str, Callable[[], Tokenizer]]
     make = {
-        "bpe": partial(_bpe, split_digits),
+        "bpe": partial(_bpe, split_digits, unicode_form),
         "characters": partial(_characters, unicode_form),
         "symbols": _symbols,
     }
@@ -129,13 +130,14 @@ def _ending_with(eos: str, number: int) -> processors.TemplateProcessing:
     )
 
 
-def _bpe(split_digits: bool) -> Tokenizer:
+def _bpe(split_digits: bool, unicode_form: str) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     # A space before the text makes its first word the same token as in the middle of a sentence. It
     # is put there by the normalizer and taken away by the decoder, whatever the text begins with;
     # ByteLevel's own option would put none before a text that begins with a space, and the decoder
     # could not tell the two apart.
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Prepend(" ")])
+    form = getattr(normalizers, unicode_form)()
+    tokenizer.normalizer = normalizers.Sequence([form, normalizers.Prepend(" ")])
     digits = [pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -278,9 +280,9 @@ def _load_tokenizer(
         tokenizer = AutoTokenizer.from_pretrained(
             name, subfolder=subfolder, trust_remote_code=trust_remote_code, **kwargs
         )
-        if (
-            len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
-        ):  # made up by transformers for want of files
+        # For want of files transformers makes up a tokenizer of a model's own class
+        is_small = len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
+        if is_small and type(tokenizer) is not PreTrainedTokenizerFast:
             raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
         if type(tokenizer).__module__.startswith("transformers."):
             for setting in _NOT_SAVED:
@@ -388,8 +390,7 @@ def train_tokenizers(
         joint: One vocabulary for both languages.
         kind: What a token is; see `train_tokenizer`.
         target_kind: The same of a separate target vocabulary; None for `kind`.
-        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters
-            apart.
+        unicode_form: See `train_tokenizer`.
         target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no
             limit.

@@ -10,7 +10,7 @@ import numpy as np
 import sacrebleu.metrics
 
 from .corpus_metric import check_segments
-from .metrics import DEFAULT_METRICS, Bleu, load_metrics
+from .metrics import DEFAULT_METRICS, Bleu, load_metrics, tokenizer_of
 from .significance import confidence_interval, resample
 
 
@@ -30,8 +30,8 @@ def score_translations(
         references: A reference each.
         sources: The source sentences, for metrics that need them, such as COMET.
         metrics: Names in the table of metrics.
-        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`,
-            `intl`, `none`...
+        tokenize: sacreBLEU's tokenizer: `13a`, `zh`, `ja-mecab`, `ko-mecab`, `char`, `intl`,
+            `none`...; None = `tokenizer_of(references)`.
         progress: Shows bars on standard error.
 
     Returns:
@@ -43,7 +43,7 @@ def score_translations(
         ValueError: If the numbers of sentences differ or are zero, or there is no such metric.
     """
     scores: dict[str, Any] = {}
-    for metric in load_metrics(metrics, tokenize=tokenize):
+    for metric in load_metrics(metrics, tokenize=tokenize or tokenizer_of(references)):
         scores |= metric.results(hypotheses, references, sources, progress=progress)
     return scores
 
@@ -100,7 +100,7 @@ def score_by_length(
             "hypothesis_words": float(ours[rows].mean()),
         }
         entries.append({**sizes, **means})
-    for metric in load_metrics(metrics, tokenize=tokenize):
+    for metric in load_metrics(metrics, tokenize=tokenize or tokenizer_of(references)):
         title = f"{metric.label} by length"
         counts = metric.segment_counts(
             hypotheses, references, sources, progress=progress, title=title
@@ -131,7 +131,7 @@ def bleu_by_order(
 
     The difference between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4;
     NAACL 2019, Figure 3)."""
-    metric = Bleu(tokenize)
+    metric = Bleu(tokenize or tokenizer_of(references))
     scorer = metric.scorer = sacrebleu.metrics.BLEU(max_ngram_order=orders, **metric.scorer_options)
     parts = metric.counts(hypotheses, references, progress=progress, title="n-grams")
     sums: Any = sum(part.sum(axis=0) for part in parts)

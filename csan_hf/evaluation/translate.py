@@ -16,15 +16,18 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, PreTrainedModel
+from transformers.utils import logging
 
 from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.text_files import counted
 
 from .pool import TranslationPool
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
+logger = logging.get_logger(__name__)
 
 WINDOW_LINES = 2048
 """Sentences that `translate_stream` sorts by length at a time, in each process."""
@@ -44,8 +47,9 @@ def translate(
     """Translates any number of sentences, longest first, and returns them in the order given.
 
     Each is translated as `csan_hf.pipelines.TextTranslationPipeline` does: nothing of it is cut,
-    but one that is longer than the model takes is split and put together again; and where no length
-    was set, a translation may have twice the source's tokens and 50.
+    but one that is longer than the model takes, or than its training sources were, is split and put
+    together again; and where no length was set, a translation may have twice the source's tokens
+    and 50.
 
     Args:
         model: A sequence-to-sequence model; it translates in evaluation mode, and is left in the
@@ -58,12 +62,11 @@ def translate(
             sentences. Of R processes each translates every R-th batch; the batches, and hence the
             translations, are those of a single process. None: this process translates all.
         generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the
-            `src_lang`, `tgt_lang` and `prefix` of `TranslationPipeline`; None means the default.
+            `src_lang`, `tgt_lang`, `prefix` and `split_sentences` of the pipeline; None means the
+            default.
 
     Raises:
         ValueError: If `num_beams` is less than 1, or if a language is unknown or missing.
-        ImportError: If a sentence is too long for the model, and the sentence splitter is not
-            installed.
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
     work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
@@ -74,7 +77,7 @@ def translate(
 def translate_stream(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
-    sentences: Iterable[str],
+    sentences: Iterable[str | None],
     *,
     max_batch_tokens: int = 4096,
     progress: bool = False,
@@ -87,10 +90,10 @@ def translate_stream(
     `translate`.
 
     A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read
-    and translated at a time; its sentences go together by length. Errors of the iteration over
-    `sentences` are passed on. `prefixes` are how the translations begin, one for each sentence
-    (where a text is split, for the first one of it). The processes of a `pool` translate the
-    batches, and one window more is read ahead.
+    and translated at a time, or what there is where `sentences` yields None; its sentences go
+    together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are how
+    the translations begin, one for each sentence (where a text is split, for the first one of it).
+    The processes of a `pool` translate the batches, and one window more is read ahead.
 
     Yields:
         The translations of a window, in order.
@@ -119,7 +122,7 @@ class Hypothesis(NamedTuple):
 def n_best_stream(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
-    sentences: Iterable[str],
+    sentences: Iterable[str | None],
     n: int,
     *,
     max_batch_tokens: int = 4096,
@@ -159,14 +162,18 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
     ]
 
 
-def _windows(sentences: Iterable[str], processes: PartialState | None) -> Iterator[list[str]]:
+def _windows(
+    sentences: Iterable[str | None], processes: PartialState | None
+) -> Iterator[list[str]]:
     lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
     window: list[str] = []
     characters = 0
     for sentence in sentences:
-        window.append(sentence)
-        characters += len(sentence)
-        if len(window) == lines or characters >= WINDOW_CHARACTERS:
+        if sentence is not None:
+            window.append(sentence)
+            characters += len(sentence)
+        # None ends an empty window, too: with it a pool hands on the one before
+        if sentence is None or len(window) == lines or characters >= WINDOW_CHARACTERS:
             yield window
             window, characters = [], 0
     if window:
@@ -187,7 +194,10 @@ def _translate_windows(
 ) -> Iterator[list[list[dict[str, Any]]]]:
     """The results of each sentence of a window, as many as `num_return_sequences`."""
     beginnings = None if prefixes is None else iter(prefixes)
-    shown = progress and (processes is None or processes.is_main_process)
+    is_main = processes is None or processes.is_main_process
+    options = {name: value for name, value in generate_arguments.items() if value is not None}
+    split_sentences = options.pop("split_sentences", "auto")
+    split_lines = 0
 
     def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
         """A window that is split, and its batches, which a pool begins to translate."""
@@ -200,9 +210,8 @@ def _translate_windows(
             target_tokenizer=tokenizers.target,
             device=model.device,
         )
-        options = {name: value for name, value in generate_arguments.items() if value is not None}
         count = translator.token_counter(**options)
-        splits = translator.split(sentences, **options)
+        splits = translator.split(sentences, split_sentences, **options)
         segments = [segment for split in splits for segment in split.segments]
         forced = None if beginnings is None else _forced_tokens(translator, splits, beginnings)
         batches = list(
@@ -225,11 +234,12 @@ def _translate_windows(
                 **batch_options,
             )
             work.append((batch, call if pool is None else call().result))
-        return translator, splits, options, work
+        return translator, splits, work
 
-    with tqdm(total=total, desc="translating", unit=" sentences", disable=not shown) as bar:
+    hidden = not (progress and is_main)
+    with tqdm(total=total, desc="translating", unit=" sentences", disable=hidden) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
-        for translator, splits, options, work in _ahead(
+        for translator, splits, work in _ahead(
             (started(window, bar) for window in windows), pool is not None
         ):
             numbered_results: list[tuple[int, list[dict[str, Any]]]] = []
@@ -238,11 +248,15 @@ def _translate_windows(
                 bar.update(len(batch))
             if processes is not None:
                 numbered_results = gather_object(numbered_results)
+            split_lines += sum(split.split_lines for split in splits)
             by_place = iter(result for _, result in sorted(numbered_results, key=itemgetter(0)))
             yield [
                 translator.join(split, list(islice(by_place, len(split.segments))), options)
                 for split in splits
             ]
+    is_auto = split_sentences == "auto" and is_main
+    if is_auto and split_lines and translator.usual_source is not None:
+        logger.warning(translator.notice_of_splits(counted(split_lines, "line")))
 
 
 def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:

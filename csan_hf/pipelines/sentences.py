@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from babel.core import get_global
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
+
+EVERY_LINE = {"tokens": 0, "sentences": 0}
+"""What `split_text` leaves whole where every line is to be split into sentences."""
 
 # Where a sentence that is too long may be cut, the best first: after a clause, a word, any
 # character
@@ -31,10 +34,12 @@ class SplitText:
     Attributes:
         segments: n pieces without white space at their ends, to be translated.
         gaps: n + 1 pieces of white space (or nothing): before, between and after the segments.
+        split_lines: Lines that were split at their sentences.
     """
 
     segments: tuple[str, ...]
     gaps: tuple[str, ...]
+    split_lines: int = 0
 
     def join(self, translations: Sequence[str]) -> str:
         """Puts translations of the segments in their places.
@@ -66,10 +71,9 @@ def split_text(
     count_tokens: Callable[[str], int],
     limit: int | None,
     language: str | None,
-    always: bool = False,
+    usual: Mapping[str, int] | None = None,
 ) -> SplitText:
-    """Splits a text at its line breaks, and lines that are too long (`always`: all) at their
-    sentences.
+    """Splits a text at its line breaks, and long lines at their sentences.
 
     A sentence that is still too long is cut after a clause or between words, near its middle, until
     its parts fit, and a warning says so.
@@ -79,9 +83,7 @@ def split_text(
         count_tokens: Tokens of a piece of text, special ones included.
         limit: The most tokens of a segment; None = any number.
         language: ISO 639 code, alone or leading ("de", "deu_Latn"), of the text; None = unknown.
-
-    Raises:
-        ImportError: A line is to be split and the sentence splitter is not installed.
+        usual: The most "tokens" and "sentences" of a line that is left whole; None = any number.
     """
 
     def fits(piece: str) -> bool:
@@ -89,11 +91,18 @@ def split_text(
 
     segments: list[str] = []
     gaps = [""]
+    split_lines = 0
     for line in text.splitlines(keepends=True):
         pieces = [line]
-        if always or not fits(line.strip()):
+        is_usual = usual is None or (
+            count_tokens(line.strip()) <= usual["tokens"]
+            and len(sentences_of(line, language)) <= usual["sentences"]
+        )
+        if not is_usual or not fits(line.strip()):
             pieces = []
-            for sentence in sentences_of(line, language):
+            sentences = sentences_of(line, language)
+            split_lines += len(sentences) > 1
+            for sentence in sentences:
                 parts = _halve(sentence, fits)
                 pieces += parts
                 if len(parts) > 1:
@@ -108,19 +117,13 @@ def split_text(
             if content:
                 segments.append(content)
                 gaps.append(after)
-    return SplitText(tuple(segments), tuple(gaps))
+    return SplitText(tuple(segments), tuple(gaps), split_lines)
 
 
 def sentences_of(line: str, language: str | None) -> list[str]:
     """Returns the sentences of a line, which joined are the line; see `split_text`."""
-    try:
-        from sentencex import segment
-    except ImportError as error:
-        raise ImportError(
-            "A text is longer than the model takes, or check_coverage asks for its sentences. To "
-            "have it split into sentences, install the sentence splitter: pip install "
-            "'csan_hf[text]'. Or pass truncation=True to cut it."
-        ) from error
+    from sentencex import segment  # slow to load, and most lines are one sentence
+
     return segment(base_language(language or "en"), line)
 
 

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from transformers.utils import logging
@@ -15,10 +16,14 @@ from transformers.utils import logging
 from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
+from ..text_files import counted
 from .search import search_by_default
-from .sentences import SplitText, sentences_of, split_text
+from .sentences import EVERY_LINE, SplitText, sentences_of, split_text
 
 logger = logging.get_logger(__name__)
+
+SplitSentences = Literal["auto", "always", "never"]
+"""Which lines are split into sentences; see `TextTranslationPipeline`."""
 
 _WINDOW_IN_BATCHES = 16
 _NO_TOKEN = -1
@@ -34,11 +39,14 @@ class TextTranslationPipeline(TranslationPipeline):
     ```
 
     **Length.** Every line of a text is translated by itself, and line breaks, blank lines and
-    indents are put back as they were. A line with more tokens than the model takes (`source_limit`;
-    a CSAN with `sinusoids=None` takes any number) is split into sentences by
-    [sentencex](https://github.com/wikimedia/sentencex) (`pip install csan_hf[text]`). A sentence
-    that is still too long is cut after a clause or between words, with a warning. So nothing is
-    lost, unless `truncation=True` asks for it.
+    indents are put back as they were. A model that was trained on single sentences translates one
+    of several and leaves out the others: a line with more tokens or sentences than 99 % of the
+    training sources had (`generation_config.usual_source`, which training saves; a CSAN of the
+    preset "long" needs no such bound) is split into sentences by
+    [sentencex](https://github.com/wikimedia/sentencex), as is one with more tokens than the model
+    takes (`source_limit`; a CSAN with `sinusoids=None` takes any number). A sentence that is still
+    too long is cut after a clause or between words, with a warning. So nothing is lost, unless
+    `truncation=True` asks for it.
 
     **Batches.** `batch_size` counts lines and sentences; those of similar length share a batch. Of
     a generator or data set, 16 batches' worth of texts are read at a time (one text with a batch
@@ -48,6 +56,9 @@ class TextTranslationPipeline(TranslationPipeline):
         *args: Passed to `TranslationPipeline`.
         split_texts (`bool`, *optional*, defaults to `True`): Split texts as described, or give each
             as it is.
+        split_sentences (`str`, *optional*, defaults to `"auto"`): Lines that are split into
+            sentences: `"auto"`, those described, `"always"`, all, or `"never"`, those with more
+            tokens than the model takes.
         return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see
             `__call__`.
         return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see
@@ -63,6 +74,7 @@ class TextTranslationPipeline(TranslationPipeline):
         self,
         *args: Any,
         split_texts: bool = True,
+        split_sentences: SplitSentences = "auto",
         return_scores: bool = False,
         return_alignments: bool = False,
         check_coverage: bool = False,
@@ -72,6 +84,7 @@ class TextTranslationPipeline(TranslationPipeline):
         self._trusts_target_tokenizer = trust_target_tokenizer
         super().__init__(*args, **kwargs)
         self.split_texts = split_texts
+        self.split_sentences = split_sentences
         self.return_scores = return_scores
         self.return_alignments = return_alignments
         self.check_coverage = check_coverage
@@ -91,6 +104,7 @@ class TextTranslationPipeline(TranslationPipeline):
         inputs: str | Sequence[str] | Iterable[str],
         *,
         split_texts: bool | None = None,
+        split_sentences: SplitSentences | None = None,
         return_scores: bool | None = None,
         return_alignments: bool | None = None,
         check_coverage: bool | None = None,
@@ -103,6 +117,8 @@ class TextTranslationPipeline(TranslationPipeline):
             inputs (`str`, sequence, generator or data set of `str`): What to translate.
             split_texts (`bool`, *optional*): Whether to split texts, as the description of the
                 class says.
+            split_sentences (`str`, *optional*): Lines that are split into sentences: `"auto"`,
+                `"always"` or `"never"`; see the arguments of the class.
             return_scores (`bool`, *optional*): Add `"sentences"` to each result, a list with one
                 dict for each line or sentence that was translated by itself: `source_text`,
                 `translation_text`, `log_probability`, the sum of the natural logarithms of the
@@ -121,8 +137,6 @@ class TextTranslationPipeline(TranslationPipeline):
             TypeError: An input is not a string.
             ValueError: See `TranslationPipeline`; or alignments are asked of a model of another
                 family.
-            ImportError: A line is too long for the model, and the sentence splitter is not
-                installed.
         """
         alignments = self.return_alignments if return_alignments is None else return_alignments
         gives_attention = getattr(self.model, "gives_attention", True)
@@ -136,6 +150,7 @@ class TextTranslationPipeline(TranslationPipeline):
             "batch_size": batch_size or self._batch_size or 1,
             "return_alignments": alignments,
             "check_coverage": self.check_coverage if check_coverage is None else check_coverage,
+            "split_sentences": split_sentences or self.split_sentences,
         }
         # Sources that are to be cut are not split, nor are those whose translations, as tokens,
         # cannot be joined
@@ -176,6 +191,7 @@ class TextTranslationPipeline(TranslationPipeline):
         *,
         batch_size: int,
         split_texts: bool = True,
+        split_sentences: SplitSentences = "auto",
         return_alignments: bool = False,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
@@ -183,7 +199,10 @@ class TextTranslationPipeline(TranslationPipeline):
         for text in texts:
             check_text(text)
         if split_texts:
-            splits = self.split(texts, **options)
+            splits = self.split(texts, split_sentences=split_sentences, **options)
+            is_auto = split_sentences == "auto" and self.usual_source is not None
+            if is_auto and any(split.split_lines for split in splits):
+                logger.warning_once(self.notice_of_splits("Some lines"))
         else:
             splits = [SplitText((text,), ("", "")) for text in texts]
         segments = [segment for split in splits for segment in split.segments]
@@ -223,17 +242,73 @@ class TextTranslationPipeline(TranslationPipeline):
         for result, alignment in zip(results, alignments, strict=True):
             result["alignment"] = alignment.links()
 
-    def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
+    def split(
+        self, texts: Iterable[str], split_sentences: SplitSentences = "auto", **options: Any
+    ) -> list[SplitText]:
         """Splits texts into what the model takes; options are a call's: languages and prefix
         matter.
+
+        Raises:
+            ValueError: `split_sentences` is none of `SplitSentences`.
         """
-        limit = None if options.get("truncation") else self.source_limit
-        count_tokens = self.token_counter(**options)
-        language = self._language_of(options)
-        return [
-            split_text(text, count_tokens=count_tokens, limit=limit, language=language)
-            for text in texts
-        ]
+        if split_sentences not in get_args(SplitSentences):
+            choices = " or ".join(get_args(SplitSentences))
+            raise ValueError(f"split_sentences must be {choices}, got {split_sentences!r}.")
+        usual = {"auto": self.usual_source, "always": EVERY_LINE, "never": None}
+        how: dict[str, Any] = {
+            "count_tokens": self.token_counter(**options),
+            "limit": None if options.get("truncation") else self.source_limit,
+            "language": self._language_of(options),
+            "usual": usual[split_sentences],
+        }
+        return [split_text(text, **how) for text in texts]
+
+    @property
+    def usual_source(self) -> dict[str, int] | None:
+        """The "tokens" and "sentences" that 99 % of the training sources had at most; None = not
+        known, or of no importance.
+        """
+        return getattr(self.model.generation_config, "usual_source", None)
+
+    def notice_of_splits(self, lines: str) -> str:
+        """Says that lines were split at their sentences, and how to prevent it."""
+        usual = self.usual_source or EVERY_LINE
+        return (
+            f"{lines} had more text than the model was trained on (in 99 % of the cases at most "
+            f"{counted(usual['sentences'], 'sentence')} and {usual['tokens']} tokens): translated "
+            "sentence by sentence. split_sentences='never' leaves lines whole."
+        )
+
+    @cached_property
+    def _target_tags(self) -> dict[str, str]:
+        """Languages and their tags, where a model of csan_hf has several target languages."""
+        tags = {}
+        for token in self.tokenizer.get_added_vocab():
+            match = re.fullmatch(r">>(.+)<<", token)
+            if match:
+                tags[match[1]] = token
+        return tags
+
+    def _tokenize(
+        self,
+        text: str,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in `TranslationPipeline`; a tag within a text is text, unless the text begins with it
+        and no language is given.
+        """
+        tags = self._target_tags
+        tag = tags.get(tgt_lang or "")
+        if tag is not None:
+            text = text.removeprefix(tag).replace(">>", "> >")
+        elif tags and (tgt_lang or not text.startswith((*tags.values(),))):
+            raise ValueError(
+                f"The model translates into {', '.join(tags)}: give one of them as the target "
+                f"language, got {tgt_lang!r}."
+            )
+        return super()._tokenize(text, src_lang, tgt_lang, **kwargs)
 
     def _source_language(self, options: dict[str, Any]) -> str | None:
         """The source language of a call or of the pipeline; None = the tokenizer's."""

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from csan_hf.analysis.figures import plot_ngram_gap, plot_scores_by_length, share_heights
-from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics
+from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics, tokenizer_of
 from csan_hf.evaluation.scores import bleu_by_order, count_words, group_by_length
 from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
@@ -81,7 +81,7 @@ def compare_systems(
         baseline: The name of the system that the others are compared with; None = the last.
         title: Heading of the report.
         metrics: Names in the table of metrics; the first is plotted.
-        tokenize: sacreBLEU's tokenizer; None picks 13a.
+        tokenize: sacreBLEU's tokenizer; None = that of the references' script.
         test: The test of significance.
         samples: Resamples of intervals and of the bootstrap.
         aligned: Number of sentences, from the first, for which checkpoints show word alignments.
@@ -93,6 +93,7 @@ def compare_systems(
     """
     names = check_names([system.name for system in systems], baseline)
     base = len(names) - 1 if baseline is None else names.index(baseline)
+    tokenize = tokenize or tokenizer_of(references)
     table = check_settings(
         [len(system.runs) for system in systems], metrics=metrics, tokenize=tokenize, test=test
     )

@@ -138,7 +138,12 @@ def load_systems(
                 beams = generate_arguments.get("num_beams") or model.generation_config.num_beams
                 system.search = search_name(beams)
             translations = translate(
-                model, tokenizers, list(sources), progress=progress, **generate_arguments
+                model,
+                tokenizers,
+                list(sources),
+                progress=progress,
+                split_sentences="never",
+                **generate_arguments,
             )
             system.runs.append(translations)
         systems.append(system)

@@ -46,7 +46,9 @@ def translate_ensembles(records: SuiteRecords, *, progress: bool = True) -> None
         hypotheses = {}
         for name in names:
             sources = list(splits[name]["source"])
-            hypotheses[name] = translate(model, tokenizers, sources, progress=progress)
+            hypotheses[name] = translate(
+                model, tokenizers, sources, progress=progress, split_sentences="never"
+            )
         member_results = [records.record(member).results for member in members]
         trainings = [results["training"] for results in member_results]
         record = RunRecord(

@@ -172,7 +172,8 @@ class Recipe:
         task: The model card's task on the Hub; null = translation.
         hub_dataset: Name on the Hub of training data that is read from files, for the model card to
             link.
-        bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = 13a.
+        bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = by the
+            references' script.
         resume: Whether to continue from the last checkpoint in output_dir.
         overwrite: Whether to delete what an earlier run left in output_dir before training.
         dry_run: Whether only to check the recipe and its data, and to print sizes, memory and time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import math
 import platform
 import re
@@ -17,17 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
 from torch import Tensor
-from transformers import PreTrainedModel, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 from transformers.utils import logging
 
 import csan_hf
-from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
+from csan_hf.data import (
+    TokenizerPair,
+    example_lengths,
+    load_translation_dataset,
+    tokenize_dataset,
+)
 from csan_hf.evaluation.metrics import metrics_in
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
+from csan_hf.models import CsanConfig
+from csan_hf.pipelines.sentences import sentences_of
 from csan_hf.text_files import digest_of_lines, path_inside, write_json, write_lines
 
 from .arguments import TranslationTrainingArguments
@@ -45,6 +54,8 @@ from .plan import Plan, resolve
 from .recipe import Recipe, notify, refusing
 from .stopping import PREPARED_DATA, StopSignals, on_main_process
 from .trainer import TranslationTrainer
+
+_MOST_COUNTED = 10_000  # sources of which the sentences are counted
 
 
 def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -73,6 +84,9 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         checkpoint, tokenizers, tokenized = _prepare(plan, output)
         set_seed(args.seed)
         model = plan.build_model(tokenizers)
+        if not _follows_its_source(model.config):
+            generation: Any = model.generation_config
+            generation.usual_source = _usual_source(tokenized["train"], plan.data.source_lang)
         notify(_describe_run(model, tokenizers, tokenized, args))
         with refusing("The section training is refused"):
             trainer = TranslationTrainer(
@@ -91,6 +105,30 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
             trainer.resume(checkpoint)
         signals.raise_if_received()
         return finish_run(trainer, plan.recipe, tokenized, signals)
+
+
+def _usual_source(train: Dataset, language: str) -> dict[str, int]:
+    """The tokens and sentences that 99 % of the training sources have at most, for the pipeline."""
+    lengths, _ = example_lengths(train)
+    sample = train.select(range(0, len(train), math.ceil(len(train) / _MOST_COUNTED)))
+    sentences = [len(sentences_of(text, language)) for text in sample["source"]]
+    return {
+        "tokens": int(np.quantile(lengths, 0.99, method="higher")),
+        "sentences": int(np.quantile(sentences, 0.99, method="higher")),
+    }
+
+
+def _follows_its_source(config: PreTrainedConfig) -> bool:
+    """Whether cross-attention moves along the source, as in `long`, which texts of any length
+    need.
+    """
+    if not isinstance(config, CsanConfig):
+        return False
+    localities = [config.layer_locality("cross", layer) for layer in range(config.decoder_layers)]
+    methods = itertools.chain.from_iterable(
+        locality.methods for locality in localities if locality is not None
+    )
+    return any(method.keeps_a_sum for method in methods)
 
 
 def _describe_run(

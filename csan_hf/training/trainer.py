@@ -139,7 +139,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: The same; if it also has the string column `target`, that is the reference
             text.
         callbacks: On top of progress, early stopping and the picture.
-        bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
+        bleu_tokenize: sacreBLEU's tokenizer; None = that of the references' script.
 
     Raises:
         ValueError: If generation would stop at transformers' 20 tokens because no length is set.

@@ -2,8 +2,6 @@
 """`csan-hf align` on files, with a tiny untrained model."""
 
 import gzip
-import io
-import sys
 
 import pytest
 import tiny
@@ -100,10 +98,9 @@ def test_a_gold_file(folder, files, model, tokenizers, tmp_path, capfd):
 
 
 def test_standard_input_and_the_models_translations(
-    folder, model, tokenizers, tmp_path, monkeypatch, capsys
+    folder, model, tokenizers, tmp_path, standard_input, capsys
 ):
-    lines = "".join(f"{line}\n" for line in SOURCES)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    standard_input("".join(f"{line}\n" for line in SOURCES))
     words = f"{folder} --source - --num_beams 2 --translations {tmp_path}/translations"
     assert main(words) == 0
     printed, told = capsys.readouterr()

@@ -32,9 +32,7 @@ def test_delimited(tmp_path):
 
 def test_jsonl(tmp_path):
     path = tmp_path / "pairs.jsonl.gz"
-    lines = (
-        '{"en": "one\\u2028", "de": "eins"}\n{"translation": {"en": "two", "de": "zwei"}, "id": 3}'
-    )
+    lines = '{"en": "one\\u2028", "de": "eins"}\n\n{"translation": {"en": "two", "de": "zwei"}, "id": 3}'
     path.write_bytes(gzip.compress(lines.encode()))
     assert read_table(path, "en", "de") == (["one\u2028", "two"], ["eins", "zwei"])
 
@@ -68,6 +66,11 @@ PAIR = '{"en": "one", "de": "eins"}\n'
         ("tsv", "id\ten\n1\ta\n", "line 2: there is no column 'de' among 'id', 'en'"),
         ("tsv", "en\tde\none\teins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
         ("csv", "en,fr\none,un\n", "line 2: there is no column 'de' among 'en', 'fr'"),
+        (
+            "tsv",
+            "en\tde\none\teins\nthree\ta\tb\n",
+            r"after line 2: not tsv, or damaged \(line 3 has 3 fields instead of 2\)",
+        ),
         ("csv", "en,de\none,eins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
         (
             "csv",

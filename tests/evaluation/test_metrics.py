@@ -20,6 +20,7 @@ from csan_hf.evaluation.metrics import (
     load_metric,
     metrics_in,
     register_metric,
+    tokenizer_of,
     unregister_metric,
 )
 from csan_hf.evaluation.scores import bleu_by_order
@@ -236,7 +237,34 @@ def test_tokenizer_is_passed_on():
     hypotheses, references = ["狗在雪地里奔跑"], ["狗在雪地里跑步"]
     scores = score_translations(hypotheses, references, tokenize="zh")
     assert "tok:zh" in scores["bleu_signature"]
-    assert scores["bleu"] > score_translations(hypotheses, references)["bleu"]
+    assert scores["bleu"] > score_translations(hypotheses, references, tokenize="13a")["bleu"]
+
+
+@pytest.mark.parametrize(
+    ("references", "installed", "expected"),
+    [
+        (["你好，世界！", "OK"], "", "zh"),
+        (["東京は日本の首都です。"], "MeCab", "ja-mecab"),
+        (["東京は日本の首都です。"], "", "char"),
+        (["안녕하세요 여러분"], "mecab_ko", "ko-mecab"),
+        (["สวัสดีชาวโลก"], "", "char"),
+        (["Die Zahl 2 heißt 二."], "", None),
+        (["кафе"], "", None),
+        (["1, 2!"], "", None),
+    ],
+)
+def test_the_tokenizer_follows_the_script(references, installed, expected, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == installed or None)
+    assert tokenizer_of(references) == expected
+
+
+def test_a_text_without_spaces_equals_itself():
+    texts = ["你好，世界！", "今天天气很好。"]
+    scores = score_translations(texts, texts)
+    assert scores["bleu"] == pytest.approx(100)
+    assert "tok:zh" in scores["bleu_signature"]
+    [entry] = score_by_length(texts, texts, texts, groups=1)
+    assert entry["bleu"] == pytest.approx(100)
 
 
 def test_a_tokenizer_that_is_not_there_is_named(monkeypatch):

@@ -4,12 +4,13 @@
 import copy
 import gzip
 import importlib
-import io
 import itertools
 import json
 import logging
 import math
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +29,6 @@ from csan_hf.evaluation import n_best_stream, translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf.text_files import read_lines
 
 ROOT = Path(__file__).parents[2]
 translating = importlib.import_module(
@@ -136,16 +136,6 @@ def evaluate_main(words, *more):
     return csan_hf_cli.main(["evaluate", *words.split(), *more])
 
 
-@pytest.fixture
-def standard_input(monkeypatch):
-    """A function that puts bytes on standard input."""
-
-    def give(content):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-
-    return give
-
-
 @pytest.mark.parametrize("device", ["cuda", "cuda:9", "xpu", "meta", "abacus"])
 def test_a_device_that_is_not_there_is_said_before_a_model_is_loaded(device, tmp_path):
     with pytest.raises(
@@ -155,14 +145,22 @@ def test_a_device_that_is_not_there_is_said_before_a_model_is_loaded(device, tmp
     assert "\n" not in str(error.value)
 
 
-def test_the_output_may_be_the_input(folder, model, tokenizers, tmp_path, capsys):
-    path = tmp_path / "text"
-    path.write_bytes("\ufeff{}\r\n".format("\r\n".join(SENTENCES)).encode())
-    words = f"--model {folder} --input {path} --output {path} --num_beams 2 --quiet"
-    assert translate_main(words) == 0
-    assert capsys.readouterr().out == ""
-    lines = list(read_lines(path))
-    assert lines == translate(model, tokenizers, SENTENCES, num_beams=2)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "translate --model {model} --input {text} --output {text}",
+        "translate --model {model} --input {model}/config.json --output {text} --prefixes {text}",
+        "evaluate --model {model} --source {text} --reference {model}/config.json --output_dir {folder}",
+        "align {model} --source {text} --output {folder}/out --translations {folder}/out",
+    ],
+)
+def test_what_is_read_is_not_written_over(words, folder, tmp_path, capsys):
+    text = tmp_path / "text.hypotheses.txt"
+    shutil.copy(folder / "config.json", text)
+    words = words.format(model=folder, text=text, folder=tmp_path)
+    assert csan_hf_cli.main(words.split()) == 2
+    assert re.search("choose (another file|two files)", capsys.readouterr().err)
+    assert text.read_text() == (folder / "config.json").read_text()
 
 
 def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch):
@@ -180,6 +178,8 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     monkeypatch.setattr(translating, "WINDOW_CHARACTERS", 9)
     texts = ["two", "nine", "two", "two", "the third of May", ""]
     assert [len(window) for window in translate_stream(model, tokenizers, texts)] == [3, 2, 1]
+    texts = ["two", None, None, "nine"]
+    assert [len(window) for window in translate_stream(model, tokenizers, texts)] == [1, 0, 1]
     assert list(translate_stream(model, tokenizers, [])) == []
 
 

@@ -3,7 +3,6 @@
 
 import copy
 import itertools
-import sys
 
 import multilingual
 import pytest
@@ -12,6 +11,8 @@ import torch
 from pipelines.conftest import GERMAN
 
 from csan_hf import EnsembleForConditionalGeneration
+from csan_hf.data import TokenizerPair
+from csan_hf.evaluation import translate_stream
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
 from csan_hf.pipelines.sentences import split_text
 
@@ -90,15 +91,6 @@ def test_what_is_still_too_long_is_said(library_log):
     )
 
 
-def test_without_the_splitter(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencex", None)
-    assert split(TEXT, 9).segments
-    with pytest.raises(
-        ImportError, match=r"pip install 'csan_hf\[text\]'. Or pass truncation=True"
-    ):
-        split("eins zwei drei", 2)
-
-
 def test_lines_are_put_back(translator):
     [result] = translator(TEXT)
     lines = [
@@ -134,6 +126,36 @@ def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
         translator(text, split_texts=False)
     translator("Hund " * 70)
     assert "A sentence is longer than the 64 tokens" in library_log.text
+
+
+def test_a_line_longer_than_the_training_sources_is_split_into_sentences(translator, library_log):
+    line = "Am 3. Mai kam Dr. Haus. Katze!  »Eins … zwei?« Drei."
+    sentences = ["Am 3. Mai kam Dr. Haus.", "Katze!", "»Eins … zwei?«", "Drei."]
+    parts = [translator(sentence)[0]["translation_text"] for sentence in sentences]
+    whole = translator(line)
+    split = [{"translation_text": "{} {}  {} {}".format(*parts)}]
+    translator.tokenizer.source_lang = "de"
+    assert translator(line, split_sentences="always") == split != whole
+    assert library_log.text == ""
+    for tokens, sentences, expected in ((10, 9, split), (99, 1, split), (99, 4, whole)):
+        usual = {"tokens": tokens, "sentences": sentences}
+        translator.model.generation_config.usual_source = usual
+        assert translator(line) == expected
+        [lines] = translate_stream(
+            translator.model,
+            TokenizerPair(translator.tokenizer, translator.tokenizer),
+            [line, "Katze!", line],
+            max_new_tokens=6,
+        )
+        text = expected[0]["translation_text"].strip()
+        assert [lines[0], lines[2]] == [text, text]
+        assert translator(line, split_sentences="never") == whole
+    trained_on = "had more text than the model was trained on (in 99 % of the cases at most"
+    assert f"Some lines {trained_on} 9 sentences and 10 tokens" in library_log.text
+    assert f"2 lines {trained_on} 1 sentence and 99 tokens" in library_log.text
+    assert "4 sentences" not in library_log.text
+    with pytest.raises(ValueError, match="split_sentences must be auto or always or never"):
+        translator(line, split_sentences="sometimes")
 
 
 def test_a_model_without_absolute_positions_takes_whole_lines(joint):

@@ -84,7 +84,16 @@ def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_ther
     # The pipeline knows the tags by the names of the languages
     translate = translation_pipeline(str(output), device="cpu")
     tagged = [translate(f">>{language}<< zwei")[0] for language in ("de", "en")]
-    assert [translate("zwei", tgt_lang=language)[0] for language in ("de", "en")] == tagged
+    for text in ("zwei", ">>de<< zwei"):
+        assert translate(text, tgt_lang="de") == tagged[:1]
+    assert translate("zwei", tgt_lang="en") == tagged[1:]
+    typed = translate.token_counter(tgt_lang="en")(">>de<< zwei")
+    assert typed == translate.token_counter(tgt_lang="en")("> >de<< zwei")
+    for language in (None, "it"):
+        with pytest.raises(
+            ValueError, match=rf"into en, de: give .* target language, got .*{language}"
+        ):
+            translate("zwei", tgt_lang=language)
 
 
 def test_source_and_target_tokenizers_may_come_from_different_places(tmp_path):

@@ -2,6 +2,7 @@
 """`csan-hf train` from end to end: a tiny model on the built-in numbers."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -14,10 +15,13 @@ from safetensors.torch import load_file
 from training.tiny_runs import RECIPE, write_recipe
 
 import csan_hf_cli
+from csan_hf import CsanConfig
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.models import RnnSearchConfig
 from csan_hf.training import load_recipe
+from csan_hf.training.run import _follows_its_source
 
 ROOT = Path(__file__).parents[2]
 CHANGES = {
@@ -93,8 +97,17 @@ def test_the_checkpoint_loads_and_scores_alike(run):
     model, tokenizers = load_translation_model(str(output), device="cpu")
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 24)
     splits, _ = load_translation_dataset(load_recipe(output / "recipe.yaml").data_arguments())
+    lengths = sorted(len(tokenizers.source(text).input_ids) for text in splits["train"]["source"])
+    usual = {"tokens": lengths[math.ceil(0.99 * (len(lengths) - 1))], "sentences": 1}
+    assert model.generation_config.usual_source == usual
     hypotheses = translate(model, tokenizers, list(splits["test"]["source"]))
     assert hypotheses == (output / "hypotheses" / "test.txt").read_text().split("\n")[:-1]
+
+
+def test_what_follows_its_source_takes_any_number_of_sentences():
+    assert _follows_its_source(CsanConfig(**CsanConfig.preset_fields("long", {})))
+    assert not _follows_its_source(CsanConfig(sinusoids=None))
+    assert not _follows_its_source(RnnSearchConfig())
 
 
 def main(words):
