@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.recipe import (
     RecipeError,
-    describe_type,
     find_family,
     load_recipe,
     recipe_sections,
@@ -74,9 +73,9 @@ def format_help(model: str = "csan") -> str:
     indent = " " * 6
     for name, section in recipe_sections(model).items():
         lines += ["", f"{titles.get(name, name)}:"]
-        for option in section.options.values():
+        for option in section.values():
             default = "null" if option.default is None else option.default
-            text = f"  --{option.path}  ({describe_type(option.annotation)}; default {default})"
+            text = f"  --{option.path}  ({option.type_name}; default {default})"
             lines += textwrap.wrap(text, 79, subsequent_indent=indent, break_on_hyphens=False)
             lines += textwrap.wrap(option.help, 79, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines) + "\n"

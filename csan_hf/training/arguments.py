@@ -15,14 +15,6 @@ from transformers.utils import is_torch_bf16_gpu_available
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 
 
-def _field(default: object, text: str) -> Any:
-    """Makes a field with its help."""
-    metadata = {"help": text}
-    if isinstance(default, tuple):
-        return field(default_factory=lambda: [*default], metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
 def _machine_has_bf16() -> bool:
     """Whether bf16 is computed in hardware; a processor without AMX or AVX512-BF16 is slower in it
     than in float32.
@@ -96,103 +88,88 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         ValueError: If a field is out of range; the message names it.
     """
 
-    output_dir: str = _field("trainer_output", "Folder for everything that a run writes.")
-    learning_rate: float = _field(5e-4, "Peak learning rate, reached after warm-up.")
-    lr_scheduler_type: str = _field(
-        "inverse_sqrt",
-        "Schedule after warm-up: 'inverse_sqrt' (Vaswani), 'linear', 'cosine', 'constant'...",
-    )
-    warmup_steps: float = _field(
-        4000, "Updates of linear warm-up; a fraction below 1 is a share of all updates."
-    )
-    optim: str = _field("adamw_torch_fused", "Optimiser; with weight_decay 0, Adam.")
-    adam_beta2: float = _field(0.98, "Adam's second beta.")
-    adam_epsilon: float = _field(1e-9, "Adam's epsilon.")
-    label_smoothing_factor: float = _field(
-        0.1, "Label smoothing, torch's definition: mass spread over the whole vocabulary."
-    )
-    bf16: bool | Literal["auto"] = _field(  # type: ignore[assignment]
-        "auto", "bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."
-    )
-    max_tokens: int | None = _field(
-        4096,
-        "Tokens in a batch on one device, source plus target, padding included. null: batches of "
-        "per_device_train_batch_size sentences instead.",
-    )
-    max_cells: int | None = _field(
-        16384,
-        "Cells of the source x target grid in a batch on one device: the bound of models that "
-        "work on the grid (pervasive_attention), instead of max_tokens. Padding counts unless "
-        "mix_lengths. null: batches of per_device_train_batch_size sentences instead.",
-    )
-    mix_lengths: bool | None = _field(
-        None,
-        "true: every batch holds long and short sentences as the corpus does, and its bound "
-        "counts real tokens or cells. false: a batch holds sentences of like lengths, and little "
-        "is padded. null: true for models with batch normalisation (pervasive_attention), which "
-        "would learn lengths from the batch, else false.",
-    )
-    bpe_dropout: float = _field(
-        0.0,
-        "Probability that a merge of BPE is left out when training sentences are cut into "
-        "tokens, anew in each epoch. At 0.1 batches hold about a quarter more tokens than their "
-        "bound. The random numbers have no seed.",
-    )
-    max_sentences: int | None = _field(
-        None, "Most sentence pairs in a batch, on top of max_tokens or max_cells."
-    )
-    per_device_eval_batch_size: int = _field(64, "Sentences in an evaluation batch.")
-    eval_strategy: str = _field("steps", "When to evaluate: 'steps', 'epoch' or 'no'.")
-    eval_steps: float | None = _field(500, "Updates between two evaluations.")
-    save_strategy: str | None = _field(  # type: ignore[assignment]
-        None, "When to save a checkpoint; null: at each evaluation."
-    )
-    save_steps: float | None = _field(  # type: ignore[assignment]
-        None, "Updates between two checkpoints; null: eval_steps."
-    )
-    logging_steps: float = _field(50, "Updates between two reports of the loss.")
-    logging_nan_inf_filter: bool = _field(
-        False,
-        "Hide losses that are not finite from the log, at the price of waiting for the device at "
-        "every batch. A run ends at the first one either way.",
-    )
-    predict_with_generate: bool = _field(
-        True, "Translate the validation set at each evaluation, for BLEU."
-    )
-    generation_num_beams: int | None = _field(
-        1, "Beams at the evaluations during training; the final scores use generation.num_beams."
-    )
-    load_best_model_at_end: bool = _field(True, "Return to the best checkpoint when training ends.")
-    metrics: list[str] = _field(
-        DEFAULT_METRICS,
-        "What translations are scored by: names in the table of csan_hf.evaluation.metrics.",
-    )
-    metric_for_best_model: str | None = _field(
-        "bleu", "What makes a checkpoint the best: one of metrics, or 'loss'."
-    )
-    early_stopping_patience: int | None = _field(
-        None, "Stop after this many evaluations without a better score; null: train to the end."
-    )
-    early_stopping_threshold: float = _field(
-        0.0, "A smaller gain than this does not count as better."
-    )
-    keep_best: int = _field(
-        5, "Best checkpoints kept, beside the newest; their average is tried as the final model."
-    )
-    average_best: bool = _field(
-        True, "Average the kept checkpoints at the end, and use the average if it scores better."
-    )
-    batch_norm_batches: int = _field(
-        200,
-        "Training batches over which a model with batch normalisation (pervasive_attention) gets "
-        "the statistics of its final weights; 0: keep those of training.",
-    )
-    report_to: str | list[str] | None = _field(
-        "tensorboard", "Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."
-    )
-    ddp_find_unused_parameters: bool | None = _field(
-        False, "With several GPUs: must be true, which is slower, if training drops layers."
-    )
+    output_dir: str = "trainer_output"
+    """Folder for everything that a run writes."""
+    learning_rate: float = 5e-4
+    """Peak learning rate, reached after warm-up."""
+    lr_scheduler_type: str = "inverse_sqrt"
+    """Schedule after warm-up: 'inverse_sqrt' (Vaswani), 'linear', 'cosine', 'constant'..."""
+    warmup_steps: float = 4000
+    """Updates of linear warm-up; a fraction below 1 is a share of all updates."""
+    optim: str = "adamw_torch_fused"
+    """Optimiser; with weight_decay 0, Adam."""
+    adam_beta2: float = 0.98
+    """Adam's second beta."""
+    adam_epsilon: float = 1e-9
+    """Adam's epsilon."""
+    label_smoothing_factor: float = 0.1
+    """Label smoothing, torch's definition: mass spread over the whole vocabulary."""
+    bf16: bool | Literal["auto"] = "auto"  # type: ignore[assignment]
+    """bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."""
+    max_tokens: int | None = 4096
+    """Tokens in a batch on one device, source plus target, padding included. null: batches of
+    per_device_train_batch_size sentences instead.
+    """
+    max_cells: int | None = 16384
+    """Cells of the source x target grid in a batch on one device: the bound of models that work on
+    the grid (pervasive_attention), instead of max_tokens. Padding counts unless mix_lengths. null:
+    batches of per_device_train_batch_size sentences instead.
+    """
+    mix_lengths: bool | None = None
+    """true: every batch holds long and short sentences as the corpus does, and its bound counts
+    real tokens or cells. false: a batch holds sentences of like lengths, and little is padded.
+    null: true for models with batch normalisation (pervasive_attention), which would learn lengths
+    from the batch, else false.
+    """
+    bpe_dropout: float = 0.0
+    """Probability that a merge of BPE is left out when training sentences are cut into tokens, anew
+    in each epoch. At 0.1 batches hold about a quarter more tokens than their bound. The random
+    numbers have no seed.
+    """
+    max_sentences: int | None = None
+    """Most sentence pairs in a batch, on top of max_tokens or max_cells."""
+    per_device_eval_batch_size: int = 64
+    """Sentences in an evaluation batch."""
+    eval_strategy: str = "steps"
+    """When to evaluate: 'steps', 'epoch' or 'no'."""
+    eval_steps: float | None = 500
+    """Updates between two evaluations."""
+    save_strategy: str | None = None  # type: ignore[assignment]
+    """When to save a checkpoint; null: at each evaluation."""
+    save_steps: float | None = None  # type: ignore[assignment]
+    """Updates between two checkpoints; null: eval_steps."""
+    logging_steps: float = 50
+    """Updates between two reports of the loss."""
+    logging_nan_inf_filter: bool = False
+    """Hide losses that are not finite from the log, at the price of waiting for the device at every
+    batch. A run ends at the first one either way.
+    """
+    predict_with_generate: bool = True
+    """Translate the validation set at each evaluation, for BLEU."""
+    generation_num_beams: int | None = 1
+    """Beams at the evaluations during training; the final scores use generation.num_beams."""
+    load_best_model_at_end: bool = True
+    """Return to the best checkpoint when training ends."""
+    metrics: list[str] = field(default_factory=lambda: [*DEFAULT_METRICS])
+    """What translations are scored by: names in the table of csan_hf.evaluation.metrics."""
+    metric_for_best_model: str | None = "bleu"
+    """What makes a checkpoint the best: one of metrics, or 'loss'."""
+    early_stopping_patience: int | None = None
+    """Stop after this many evaluations without a better score; null: train to the end."""
+    early_stopping_threshold: float = 0.0
+    """A smaller gain than this does not count as better."""
+    keep_best: int = 5
+    """Best checkpoints kept, beside the newest; their average is tried as the final model."""
+    average_best: bool = True
+    """Average the kept checkpoints at the end, and use the average if it scores better."""
+    batch_norm_batches: int = 200
+    """Training batches over which a model with batch normalisation (pervasive_attention) gets the
+    statistics of its final weights; 0: keep those of training.
+    """
+    report_to: str | list[str] | None = "tensorboard"
+    """Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."""
+    ddp_find_unused_parameters: bool | None = False
+    """With several GPUs: must be true, which is slower, if training drops layers."""
 
     def __post_init__(self) -> None:
         """Checks the numbers, fills the fields that follow from others, then runs the library's own
@@ -203,7 +180,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.load_best_model_at_end = False
             self.metric_for_best_model = None
             self.early_stopping_patience = None
-        self._check_best_metric()
+        if self.metric_for_best_model is not None:
+            self._check_best_metric(self.metric_for_best_model.removeprefix("eval_"))
         if self.bf16 == "auto":
             self.bf16 = _machine_has_bf16()
         if not torch.accelerator.is_available():
@@ -215,23 +193,22 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "steps"
         if self.save_steps is None:
             self.save_steps = self.eval_steps if self.eval_steps is not None else 500
-        if self.greater_is_better is None and self.metric_for_best_model is not None:
-            name = self.metric_for_best_model.removeprefix("eval_")
-            self.greater_is_better = name != "loss" and find_metric(name).greater_is_better
         super().__post_init__()
 
-    def _check_best_metric(self) -> None:
-        best = self.metric_for_best_model
+    def _check_best_metric(self, name: str) -> None:
+        """Checks that evaluations give the metric, and looks up which of its scores are better."""
         choices = ["loss"]
         hint = ", as training.predict_with_generate is false"
         if self.predict_with_generate:
             choices = [*self.metrics, "loss"]
             hint = ""
-        if best is not None and best.removeprefix("eval_") not in choices:
+        if name not in choices:
             raise ValueError(
                 f"training.metric_for_best_model must be one of {', '.join(choices)}{hint}, got "
-                f"{best!r}."
+                f"{self.metric_for_best_model!r}."
             )
+        if self.greater_is_better is None:
+            self.greater_is_better = name != "loss" and find_metric(name).greater_is_better
 
     @property
     def precision(self) -> str:
@@ -251,74 +228,69 @@ class GenerationArguments:
     library's own.
     """
 
-    num_beams: int | None = _field(None, "Beams; 1 is greedy search.")
-    max_length: int | None = _field(
-        None, "Most target tokens, the one that generation starts with included."
-    )
-    max_new_tokens: int | None = _field(None, "Most target tokens, instead of max_length.")
-    min_length: int | None = _field(
-        None, "Fewest target tokens, the one that generation starts with included."
-    )
-    min_new_tokens: int | None = _field(None, "Fewest target tokens, instead of min_length.")
-    max_time: float | None = _field(None, "Seconds after which a batch ends with what it has.")
-    length_penalty: float | None = _field(
-        None, "Exponent of the length that divides a beam's score: above 0 favours long ones."
-    )
-    early_stopping: bool | str | None = _field(
-        None,
-        "When to stop: true, at num_beams finished hypotheses; false, when better ones are "
-        "unlikely; 'never', when they are impossible.",
-    )
-    no_repeat_ngram_size: int | None = _field(None, "Length of n-grams that may occur once.")
-    encoder_no_repeat_ngram_size: int | None = _field(
-        None, "Length of n-grams of the source that may not occur."
-    )
-    repetition_penalty: float | None = _field(
-        None, "Divides the scores of tokens that have occurred; 1 is none."
-    )
-    encoder_repetition_penalty: float | None = _field(
-        None, "Lowers tokens that are not in the source; 1 is none."
-    )
-    exponential_decay_length_penalty: list[float] | None = _field(
-        None,
-        "A list of a position and a factor: from that position on, the end becomes likelier at "
-        "every token.",
-    )
-    suppress_tokens: list[int] | None = _field(None, "Tokens that are never chosen.")
-    begin_suppress_tokens: list[int] | None = _field(None, "Tokens that are not chosen first.")
-    bad_words_ids: list[list[int]] | None = _field(None, "Sequences of tokens that may not occur.")
-    sequence_bias: list[Any] | None = _field(
-        None, "Pairs of a sequence of tokens and what is added to its score."
-    )
-    forced_bos_token_id: int | None = _field(
-        None, "First target token, such as the language of a multilingual model."
-    )
-    forced_eos_token_id: int | list[int] | None = _field(
-        None, "Last target token where max_length is reached."
-    )
-    renormalize_logits: bool | None = _field(
-        None, "Whether scores are normalised again after all of these."
-    )
-    remove_invalid_values: bool | None = _field(
-        None, "Whether NaN and infinite scores are replaced by finite ones."
-    )
-    use_cache: bool | None = _field(None, "Whether keys and values of earlier positions are kept.")
-    cache_implementation: str | None = _field(
-        None, "Kind of that cache: 'dynamic', 'static', 'quantized'..."
-    )
-    do_sample: bool | None = _field(
-        None, "Whether tokens are drawn by their probability; the settings below apply only then."
-    )
-    temperature: float | None = _field(None, "Divides the logits before sampling.")
-    top_k: int | None = _field(None, "How many of the likeliest tokens are sampled from.")
-    top_p: float | None = _field(
-        None, "Probability of the smallest set of likeliest tokens that is sampled from."
-    )
-    min_p: float | None = _field(
-        None, "Probability that a token needs, as a share of the likeliest one's."
-    )
-    typical_p: float | None = _field(
-        None, "Probability of the smallest set of most typical tokens that is sampled from."
-    )
-    epsilon_cutoff: float | None = _field(None, "Probability that a token needs.")
-    eta_cutoff: float | None = _field(None, "The same, lower where the distribution is flat.")
+    num_beams: int | None = None
+    """Beams; 1 is greedy search."""
+    max_length: int | None = None
+    """Most target tokens, the one that generation starts with included."""
+    max_new_tokens: int | None = None
+    """Most target tokens, instead of max_length."""
+    min_length: int | None = None
+    """Fewest target tokens, the one that generation starts with included."""
+    min_new_tokens: int | None = None
+    """Fewest target tokens, instead of min_length."""
+    max_time: float | None = None
+    """Seconds after which a batch ends with what it has."""
+    length_penalty: float | None = None
+    """Exponent of the length that divides a beam's score: above 0 favours long ones."""
+    early_stopping: bool | str | None = None
+    """When to stop: true, at num_beams finished hypotheses; false, when better ones are unlikely;
+    'never', when they are impossible.
+    """
+    no_repeat_ngram_size: int | None = None
+    """Length of n-grams that may occur once."""
+    encoder_no_repeat_ngram_size: int | None = None
+    """Length of n-grams of the source that may not occur."""
+    repetition_penalty: float | None = None
+    """Divides the scores of tokens that have occurred; 1 is none."""
+    encoder_repetition_penalty: float | None = None
+    """Lowers tokens that are not in the source; 1 is none."""
+    exponential_decay_length_penalty: list[float] | None = None
+    """A list of a position and a factor: from that position on, the end becomes likelier at every
+    token.
+    """
+    suppress_tokens: list[int] | None = None
+    """Tokens that are never chosen."""
+    begin_suppress_tokens: list[int] | None = None
+    """Tokens that are not chosen first."""
+    bad_words_ids: list[list[int]] | None = None
+    """Sequences of tokens that may not occur."""
+    sequence_bias: list[Any] | None = None
+    """Pairs of a sequence of tokens and what is added to its score."""
+    forced_bos_token_id: int | None = None
+    """First target token, such as the language of a multilingual model."""
+    forced_eos_token_id: int | list[int] | None = None
+    """Last target token where max_length is reached."""
+    renormalize_logits: bool | None = None
+    """Whether scores are normalised again after all of these."""
+    remove_invalid_values: bool | None = None
+    """Whether NaN and infinite scores are replaced by finite ones."""
+    use_cache: bool | None = None
+    """Whether keys and values of earlier positions are kept."""
+    cache_implementation: str | None = None
+    """Kind of that cache: 'dynamic', 'static', 'quantized'..."""
+    do_sample: bool | None = None
+    """Whether tokens are drawn by their probability; the settings below apply only then."""
+    temperature: float | None = None
+    """Divides the logits before sampling."""
+    top_k: int | None = None
+    """How many of the likeliest tokens are sampled from."""
+    top_p: float | None = None
+    """Probability of the smallest set of likeliest tokens that is sampled from."""
+    min_p: float | None = None
+    """Probability that a token needs, as a share of the likeliest one's."""
+    typical_p: float | None = None
+    """Probability of the smallest set of most typical tokens that is sampled from."""
+    epsilon_cutoff: float | None = None
+    """Probability that a token needs."""
+    eta_cutoff: float | None = None
+    """The same, lower where the distribution is flat."""

@@ -71,7 +71,7 @@ def load_batches(
     prepare = None
     if args.dataloader_num_workers:
         # Without our handlers, nothing would end a worker that ignores Ctrl-C
-        blocks_signals = trainer.guard.signals is not None
+        blocks_signals = trainer.guard.signals.are_received
         context = args.dataloader_multiprocessing_context
         if blocks_signals:
             context = signal_blocking_context(context)

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Callbacks: progress, early stopping, the picture, the rotation of checkpoints."""
+"""Callbacks: progress, early stopping, the picture."""
 
 from __future__ import annotations
 
@@ -27,42 +27,7 @@ from csan_hf.analysis.figures import COLOURS
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
 from csan_hf.text_files import open_for_writing
 
-from .checkpoints import list_checkpoints, rank_checkpoints, rotate_checkpoints, scores_by_step
-
-
-class KeepBestCheckpoints(TrainerCallback):
-    """Keeps the best checkpoints, and the newest for resuming.
-
-    Args:
-        count: How many of the best.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: object,
-    ) -> None:
-        """Deletes the checkpoints that are not to be kept beside a new one."""
-        if not state.is_world_process_zero:
-            return
-        output_dir = str(args.output_dir)
-        checkpoints = list_checkpoints(output_dir)
-        ranked = rank_checkpoints(
-            checkpoints,
-            state.log_history,
-            args.metric_for_best_model or "loss",
-            greater_is_better=bool(args.greater_is_better),
-        )
-        kept = ranked[: self.count]
-        # Of equal scores the Trainer calls the first the best
-        best_name = f"checkpoint-{state.best_global_step}"
-        kept += [path for path in checkpoints if path.name == best_name]
-        rotate_checkpoints(output_dir, kept)
+from .checkpoints import scores_by_step
 
 
 def evaluations_without_gain(args: TrainingArguments, state: TrainerState, threshold: float) -> int:
@@ -78,19 +43,18 @@ def evaluations_without_gain(args: TrainingArguments, state: TrainerState, thres
 
 
 class ScoreEarlyStopping(EarlyStoppingCallback):
-    """The library's early stopping; a resumed run, which may have more patience, takes the count
-    from the log.
+    """The library's early stopping, with the count from the log, also of a resumed run, which may
+    have more patience.
     """
 
-    def on_train_begin(
+    def check_metric_value(
         self,
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        **kwargs: object,
+        metric_value: float,
     ) -> None:
-        """Replays the evaluations before the interruption."""
-        super().on_train_begin(args, state, control, **kwargs)
+        """Counts the evaluations since the last better one, those before an interruption, too."""
         self.early_stopping_patience_counter = evaluations_without_gain(
             args, state, self.early_stopping_threshold or 0.0
         )
@@ -180,25 +144,15 @@ class TranslationProgress(ProgressCallback):
         self.start_step = state.global_step
         self.current_step = state.global_step
         self.start_time = time.time()
-        if state.is_world_process_zero and _shows_bars(args):
+        if state.is_world_process_zero:
             self.training_bar = tqdm(
                 total=state.max_steps,
                 initial=state.global_step,
                 desc="training",
                 unit="step",
                 dynamic_ncols=True,
+                disable=not _shows_bars(args),
             )
-
-    def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: object,
-    ) -> None:
-        """Moves the bar."""
-        if self.training_bar is not None:
-            super().on_step_end(args, state, control, **kwargs)
 
     def on_prediction_step(
         self,
@@ -245,7 +199,7 @@ class TranslationProgress(ProgressCallback):
 
     def _show_loss(self, state: TrainerState, logs: dict[str, float]) -> None:
         loss = f"{logs['loss']:.3f}"
-        if self.training_bar is not None:
+        if self.training_bar is not None and not self.training_bar.disable:
             self.shown["loss"] = loss
             self.training_bar.set_postfix(self.shown)
             return
@@ -260,17 +214,6 @@ class TranslationProgress(ProgressCallback):
             file=sys.stderr,
             flush=True,
         )
-
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: object,
-    ) -> None:
-        """Closes the bar."""
-        if self.training_bar is not None:
-            super().on_train_end(args, state, control, **kwargs)
 
 
 def _shows_bars(args: TrainingArguments) -> bool:
@@ -309,7 +252,8 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, sea
         for number, metric in enumerate(metrics):
             curve = _curve(log_history, f"eval_{metric.name}")
             _plot(panels[1], curve, metric.label, COLOURS[number % len(COLOURS)])
-        _mark_best(panels[1], metrics[0], _curve(log_history, f"eval_{metrics[0].name}"))
+            if number == 0:
+                _mark_best(panels[1], metric, curve)
         panels[1].set(xlabel="updates", ylabel=f"score, {search}", title="Validation")
     for panel in panels:
         panel.grid(alpha=0.3)

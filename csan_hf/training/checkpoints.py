@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import re
 import shutil
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -183,7 +182,7 @@ def list_checkpoints(output_dir: Path | str) -> list[Path]:
     """Returns the checkpoint folders under `output_dir`, oldest first."""
     checkpoints = []
     for path in Path(output_dir).glob("checkpoint-*"):
-        if re.fullmatch(r"checkpoint-\d+", path.name) and path.is_dir():
+        if path.name.removeprefix("checkpoint-").isdecimal() and path.is_dir():
             checkpoints.append(path)
     return sorted(checkpoints, key=checkpoint_step)
 

@@ -8,7 +8,6 @@ import datetime
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from .checkpoints import (
     list_checkpoints,
     whole_checkpoints,
 )
-from .recipe import Affects, Recipe, RecipeError, affected_by, load_recipe, refusing
+from .recipe import Affects, Recipe, RecipeError, affected_by, load_recipe, notify, refusing
 from .stopping import PREPARED_DATA
 
 MARK = ".csan_hf_run"
@@ -131,7 +130,7 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     harmless = [key for key in changed if key != "output_dir"]
     if harmless:
         changes = "; ".join(f"{key} from {before.get(key)} to {now.get(key)}" for key in harmless)
-        print(f"Changed since the run began: {changes}.", file=sys.stderr, flush=True)
+        notify(f"Changed since the run began: {changes}.")
 
 
 def _is_endless(values: dict[str, Any]) -> bool:
@@ -157,8 +156,7 @@ def choose_checkpoint(output: Path) -> Path | None:
         fault = find_fault(path)
         if fault is None:
             skipped = f"skipped {'; '.join(faults)}; " if faults else ""
-            notice = f"Resuming from {path} ({skipped}--overwrite starts anew)."
-            print(notice, file=sys.stderr, flush=True)
+            notify(f"Resuming from {path} ({skipped}--overwrite starts anew).")
             return path
         faults.append(f"{path.name} ({fault})")
     if faults or (output / "results.json").is_file():
@@ -233,11 +231,10 @@ def _lock(descriptor: int, folder: Path) -> None:
     except (BlockingIOError, PermissionError):
         pass
     except OSError as error:
-        warning = (
+        notify(
             f"{folder} lies on a file system without locks ({error.strerror}): let no other run "
             "use it."
         )
-        print(warning, file=sys.stderr, flush=True)
         return
     owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
     raise RecipeError(

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pkgutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,10 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    Trainer,
+    get_scheduler,
 )
+from transformers.integrations import get_reporting_integration_callbacks
 
 from csan_hf.data import DataArguments, TokenizerPair, train_tokenizers
 from csan_hf.data.corpora import check_files, language_tags
@@ -37,7 +38,15 @@ from csan_hf.models.translation import language_id
 from csan_hf.text_files import reading_folder_or_name
 
 from .arguments import TranslationTrainingArguments, check_bounds
-from .recipe import PRETRAINED, Recipe, RecipeError, find_family, refuse_credentials, refusing
+from .recipe import (
+    PRETRAINED,
+    Recipe,
+    RecipeError,
+    find_family,
+    notify,
+    refuse_credentials,
+    refusing,
+)
 
 DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
 _PRETRAINED_TARGET = f"{PRETRAINED}_target"
@@ -149,6 +158,7 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     if not recipe.init_from:
         config = _new_config(recipe, family, vocabulary_fields)
     _check_positions(recipe, data, config)
+    _rehearse_training(arguments)
     return Plan(
         recipe=recipe,
         arguments=arguments,
@@ -171,6 +181,38 @@ def _check_initial_folder(initial: str | None, output: str) -> None:
         raise RecipeError(
             f"output_dir is {output}, and init_from reads {initial}: one lies in the other, and "
             "the run would write over what it starts from. Choose another --output_dir."
+        )
+
+
+def _rehearse_training(args: TranslationTrainingArguments) -> None:
+    """Makes loggers, an optimizer of one weight and a schedule, which may not be installed or not
+    take their arguments.
+    """
+    with refusing("The section training is refused: report_to"):
+        for logger in get_reporting_integration_callbacks(args.report_to):
+            logger()
+    if args.optim_target_modules or "lomo" in args.optim:  # such optimizers ask for the model
+        return
+    settings = []
+    for name in ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs"):
+        value = getattr(args, name)
+        if value is not None:
+            settings.append(f"{name} {getattr(value, 'value', value)}")
+    with refusing(f"The section training is refused: {', '.join(settings)}"):
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
+        if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
+            optimizer_class = torch.optim.SGD
+            options = {"lr": args.learning_rate}
+        optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **options)
+        # The updates that epochs come to are known with the data
+        updates = args.max_steps if args.max_steps > 0 else 10**6
+        scheduler_options: Any = args.lr_scheduler_kwargs
+        get_scheduler(
+            args.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=args.get_warmup_steps(updates),
+            num_training_steps=updates,
+            scheduler_specific_kwargs=scheduler_options,
         )
 
 
@@ -249,9 +291,8 @@ def _say_unused_keys(recipe: Recipe) -> None:
     for key in recipe.tokenizer:
         if recipe.init_from or not key.startswith(PRETRAINED):
             unused.append(f"tokenizer.{key}")
-    if unused and os.environ.get("RANK", "0") == "0":
-        notice = f"{', '.join(unused)} not used: the tokenizer of {name} is taken."
-        print(notice, file=sys.stderr, flush=True)
+    if unused:
+        notify(f"{', '.join(unused)} not used: the tokenizer of {name} is taken.")
 
 
 def _load_tokenizers(recipe: Recipe) -> TokenizerPair:
@@ -332,7 +373,8 @@ def _initial_config(
     convert it.
     """
     with refusing("init_from"), reading_folder_or_name(name, "model"):
-        saved_type = PreTrainedConfig.get_config_dict(name)[0].get("model_type", "")
+        fields, _ = PreTrainedConfig.get_config_dict(name)
+    saved_type = fields.get("model_type", "")
     model_type = family.config_class.model_type
     converter = family.converters.get(saved_type)
     if saved_type != model_type and converter is None:
@@ -349,7 +391,6 @@ def _initial_config(
             before = convert_config(saved)
             config = convert_config(saved, **recipe.config)
         else:
-            fields, _ = family.config_class.get_config_dict(name)
             before = saved
             # Not from `saved`: the fields are checked together
             config = family.config_class.from_dict({**fields, **recipe.config})

@@ -16,13 +16,12 @@ import functools
 import hashlib
 import inspect
 import json
-import math
-import reprlib
+import os
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -106,8 +105,6 @@ _AFFECTS: dict[str, Affects] = _by_word(_AFFECTED_BY_KEY)
 
 def affected_by(path: str) -> Affects:
     """Returns the effects of a key such as `training.learning_rate`."""
-    if path in _AFFECTS:
-        return _AFFECTS[path]
     for beginning, affects in _AFFECTS.items():
         if path.startswith(beginning):
             return affects
@@ -228,19 +225,17 @@ class Recipe:
         A key that is left out has its default, unless that comes from a checkpoint or a tokenizer.
         """
         written = self.to_dict()
-        reads_config = self.init_from is not None
-        reads_tokenizer = reads_config or PRETRAINED in self.tokenizer
+        existing: tuple[str, ...] = ()
+        if self.init_from is not None:
+            existing = ("config", "tokenizer")
+        elif PRETRAINED in self.tokenizer:
+            existing = ("tokenizer",)
         values = {}
         for option in recipe_options(self.model):
-            if affecting is not None and not affected_by(option.path) & affecting:
-                continue
-            default = option.default
-            if reads_config and option.section == "config":
-                default = None
-            if reads_tokenizer and option.section == "tokenizer":
-                default = None
-            section = written.get(option.section, {}) if option.section else written
-            values[option.path] = section.get(option.name, default)
+            if affecting is None or affected_by(option.path) & affecting:
+                section = written.get(option.section, {}) if option.section else written
+                default = None if option.section in existing else option.default
+                values[option.path] = section.get(option.name, default)
         return values
 
     def fingerprint(self, affecting: Affects) -> str:
@@ -272,154 +267,152 @@ def refusing(what: str) -> Iterator[None]:
         raise RecipeError(f"{what}: {error}") from error
 
 
+def notify(text: str) -> None:
+    """Prints a notice for people, in the main process."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)
+
+
 # ---- the keys
 
 
 @dataclass(frozen=True)
 class Option:
-    """One key of a recipe; `path` is how the command line writes it: `training.learning_rate`."""
+    """One key of a recipe.
 
-    path: str
+    Attributes:
+        section: Its section; "" is the top of the file.
+        name: Its name in the section.
+        annotation: Its type.
+        default: Its value where a recipe leaves it out.
+        help: A sentence or two.
+        parser: Parser of the section.
+    """
+
     section: str
     name: str
     annotation: Any
     default: Any
     help: str
+    parser: ArgumentParser
 
+    @property
+    def path(self) -> str:
+        """The key as the command line writes it: `training.learning_rate`."""
+        return f"{self.section}.{self.name}" if self.section else self.name
 
-class Section:
-    """The keys of one section ("" is the top of the file): the arguments of a class or function
-    that have defaults.
+    @property
+    def _members(self) -> tuple[Any, ...]:
+        """The members of a union, or the type alone."""
+        is_union = typing.get_origin(self.annotation) in (typing.Union, types.UnionType)
+        return typing.get_args(self.annotation) if is_union else (self.annotation,)
 
-    The parser, which takes half a second for the longest, is made when it is needed.
-    """
+    @property
+    def type_name(self) -> str:
+        """The type for people: `int | null`, `list[int]`."""
+        names = (
+            "null" if member is types.NoneType else inspect.formatannotation(member)
+            for member in self._members
+        )
+        return " | ".join(names)
 
-    def __init__(
-        self, name: str, source: Callable[..., Any], without: Collection[str] = ()
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.parameters = inspect.signature(source).parameters
-        self.keys = []
-        for key, parameter in self.parameters.items():
-            has_default = parameter.default is not parameter.empty
-            if has_default and key not in without and self.path(key) not in _RESERVED:
-                self.keys.append(key)
+    def takes(self, kind: type) -> bool:
+        """Whether a value of this type fits."""
+        return any(
+            member is Any or (typing.get_origin(member) or member) is kind
+            for member in self._members
+        )
 
-    def path(self, key: str) -> str:
-        """Returns the key with the name of the section."""
-        return f"{self.name}.{key}" if self.name else key
-
-    @functools.cached_property
-    def _parser(self) -> ArgumentParser:
-        parser = ArgumentParser(exit_on_error=False, add_help=False)
-        add_arguments = parser.add_function_arguments
-        if inspect.isclass(self.source):
-            add_arguments = parser.add_class_arguments
-        skipped: set[Any] = {*self.parameters} - {*self.keys}
-        add_arguments(self.source, None, skip=skipped, fail_untyped=False)
-        return parser
-
-    @functools.cached_property
-    def options(self) -> dict[str, Option]:
-        """The keys with their types, defaults and help."""
-        options = {}
-        help_texts = self._help_texts()
-        for action in self._parser._actions:
-            key = action.dest
-            if key in self.keys:
-                options[key] = Option(
-                    path=self.path(key),
-                    section=self.name,
-                    name=key,
-                    annotation=getattr(action, "_typehint", action.type),
-                    default=getattr(action.default, "value", action.default),
-                    help=textwrap.shorten(
-                        help_texts.get(key) or action.help or "", 240, placeholder="..."
-                    ),
-                )
-        return {key: options[key] for key in self.keys}
-
-    def _help_texts(self) -> dict[str, str | None]:
-        """Reads help from the metadata of dataclass fields, or from the docstring."""
-        texts: dict[str, str | None] = {}
-        for entry in docstring_parser.parse(inspect.getdoc(self.source) or "").params:
-            texts |= dict.fromkeys(entry.arg_name.split(", "), entry.description)
-        if dataclasses.is_dataclass(self.source):
-            for argument in dataclasses.fields(self.source):
-                if argument.metadata.get("help"):
-                    texts[argument.name] = argument.metadata["help"]
-        return texts
-
-    def convert(self, key: str, value: object, where: str) -> Any:
-        """Turns a value of YAML, or text of the command line, into the type of its key.
+    def convert(self, value: object, where: str) -> Any:
+        """Turns a value of YAML, or text of the command line, into the type of the key.
 
         YAML reads `1e3` as text, and a name that looks like a number as a number; the key's type
         corrects both. Raises a `RecipeError` that names the value by `where` if it does not fit.
         """
-        annotation = self.options[key].annotation
-        if value is not None or _takes(annotation, type(None)):
+        if value is not None or self.takes(types.NoneType):
             for reading in _readings(value):
                 with contextlib.suppress(ArgumentError, RecursionError):
-                    converted = self._parser.parse_object({key: reading}, defaults=False)[key]
+                    content = {self.name: reading}
+                    converted = self.parser.parse_object(content, defaults=False)[self.name]
                     return converted.as_dict() if isinstance(converted, Namespace) else converted
         hint = ""
-        if isinstance(value, bool) and _takes(annotation, str):
+        if isinstance(value, bool) and self.takes(str):
             hint = " YAML reads no, off, yes and on as true or false: put the text in quotes."
-        raise RecipeError(
-            f"{where} must be {describe_type(annotation)}, got {_SHORT.repr(value)}.{hint}"
-        )
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = 200
-_SHORT.maxother = 200
+        raise RecipeError(f"{where} must be {self.type_name}, got {value!r:.200}.{hint}")
 
 
 def _readings(value: object) -> Iterator[Any]:
-    """Yields the interpretations of a YAML value: as is, as a number, as text."""
+    """Yields the interpretations of a YAML value: as is, as a number, as text, as a list."""
     yield value
     if isinstance(value, list):
         yield [_number(item) for item in value]
-    else:
-        yield _number(value)
+        return
+    yield _number(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
+    if isinstance(value, str) and "," in value and not value.startswith("["):
+        yield from _readings([part.strip() for part in value.split(",")])
 
 
 def _number(value: Any) -> Any:
     """Reads text such as `1e3` or `nan` as a number, and a number without a fraction as a whole
     one.
     """
+    if isinstance(value, bool):
+        return value
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return value
-    if isinstance(value, bool):
-        return value
-    return int(number) if math.isfinite(number) and number.is_integer() else number
+    return int(number) if number.is_integer() else number
 
 
-def _members(annotation: object) -> tuple[Any, ...]:
-    """Returns the members of a union, or the type alone."""
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    return typing.get_args(annotation) if is_union else (annotation,)
+Section = dict[str, Option]
+"""The keys of one section by name."""
 
 
-def _takes(annotation: object, kind: type) -> bool:
-    return any(
-        member is Any or (typing.get_origin(member) or member) is kind
-        for member in _members(annotation)
-    )
+@functools.cache
+def _section(section: str, source: Callable[..., Any], without: tuple[str, ...] = ()) -> Section:
+    """Reads the keys of a section: the arguments of a class or function that have defaults."""
+    parameters = inspect.signature(source).parameters
+    names = []
+    for name, parameter in parameters.items():
+        has_default = parameter.default is not parameter.empty
+        if has_default and name not in without and f"{section}.{name}" not in _RESERVED:
+            names.append(name)
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
+    add_arguments = parser.add_function_arguments
+    if inspect.isclass(source):
+        add_arguments = parser.add_class_arguments
+    skipped: set[Any] = parameters.keys() - set(names)
+    add_arguments(source, None, skip=skipped, fail_untyped=False)
+    help_texts = _help_texts(source)
+    actions = {action.dest: action for action in parser._actions}
+    options = {}
+    for name in names:
+        action = actions[name]
+        options[name] = Option(
+            section=section,
+            name=name,
+            annotation=getattr(action, "_typehint", action.type),
+            default=getattr(action.default, "value", action.default),
+            help=textwrap.shorten(help_texts.get(name) or "", 240, placeholder="..."),
+            parser=parser,
+        )
+    return options
 
 
-def describe_type(annotation: object) -> str:
-    """Names a type for people: `int | null`, `list[int]`."""
-    names = (
-        "null" if member is types.NoneType else inspect.formatannotation(member)
-        for member in _members(annotation)
-    )
-    return " | ".join(names)
+def _help_texts(source: Callable[..., Any]) -> dict[str, str | None]:
+    """Reads help from docstrings, of the source or of its attributes, and from the metadata of
+    dataclass fields.
+    """
+    texts: dict[str, str | None] = {}
+    if dataclasses.is_dataclass(source):
+        for argument in dataclasses.fields(source):
+            texts[argument.name] = argument.metadata.get("help")
+    for entry in docstring_parser.parse_from_object(source).params:
+        texts |= dict.fromkeys(entry.arg_name.split(", "), entry.description)
+    return texts
 
 
 def find_family(name: object) -> ModelFamily:
@@ -438,57 +431,52 @@ def find_family(name: object) -> ModelFamily:
 def recipe_sections(model: str = "csan") -> dict[str, Section]:
     """Returns the sections of a recipe for one model family, the top of the file as ""."""
     config = find_family(model).config_class
-    inherited = [
-        key for key in PreTrainedConfig.__annotations__ if key not in config.__annotations__
-    ]
+    inherited = PreTrainedConfig.__annotations__.keys() - config.__annotations__.keys()
     return {
-        "": Section("", Recipe, SECTIONS),
-        "config": Section("config", config, inherited),
-        "data": Section("data", DataArguments),
-        "tokenizer": Section("tokenizer", train_tokenizers),
-        "training": Section("training", TranslationTrainingArguments),
-        "generation": Section("generation", GenerationArguments),
+        "": _section("", Recipe, SECTIONS),
+        "config": _section("config", config, tuple(inherited)),
+        "data": _section("data", DataArguments),
+        "tokenizer": _section("tokenizer", train_tokenizers),
+        "training": _section("training", TranslationTrainingArguments),
+        "generation": _section("generation", GenerationArguments),
     }
 
 
-def recipe_options(model: str = "csan") -> tuple[Option, ...]:
-    """Lists every key of a recipe for one model family, with type, default and help."""
-    return tuple(
-        option for section in recipe_sections(model).values() for option in section.options.values()
-    )
+def recipe_options(model: str = "csan") -> Iterator[Option]:
+    """Yields every key of a recipe for one model family, with type, default and help."""
+    for section in recipe_sections(model).values():
+        yield from section.values()
 
 
-def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
+def find_key(name: str, sections: Mapping[str, Section]) -> Option:
     """Finds what a key of the command line means: a path, or a key that only one section has.
 
     Raises a `RecipeError` if there is none, with a suggestion, or if several sections have the key.
     """
     name = name.replace("-", "_")
     where, _, key = name.rpartition(".")
-    if where in sections and key in sections[where].keys:
-        return sections[where], key
-    bare = [section for section in sections.values() if name in section.keys]
-    if len(bare) != 1:
-        choices = " or ".join(f"--{section.path(name)}" for section in bare)
-        raise RecipeError(
-            f"--{name} is ambiguous: write {choices}." if bare else _unknown(name, sections)
-        )
-    return bare[0], name
+    if key in sections.get(where, {}):
+        return sections[where][key]
+    bare = [section[name] for section in sections.values() if name in section]
+    if not bare:
+        raise RecipeError(_unknown(name, sections))
+    if len(bare) > 1:
+        choices = " or ".join(f"--{option.path}" for option in bare)
+        raise RecipeError(f"--{name} is ambiguous: write {choices}.")
+    return bare[0]
 
 
 def _unknown(path: str, sections: Mapping[str, Section]) -> str:
     """Explains why a key cannot be set, or suggests the nearest keys."""
-    if path in SECTIONS:
-        return f"the section {path} must hold keys and values."
     section, _, name = path.rpartition(".")
     for candidate in (section,) if section else SECTIONS:
         reason = _RESERVED.get(f"{candidate}.{name}")
         if reason:
             return f"{candidate}.{name} cannot be set: {reason}."
     paths: dict[str, list[str]] = {}  # of each key, in all sections
-    for entry in sections.values():
-        for key in entry.keys:
-            paths.setdefault(key, []).append(entry.path(key))
+    for options in sections.values():
+        for option in options.values():
+            paths.setdefault(option.name, []).append(option.path)
     similar: list[str] = []
     for key in difflib.get_close_matches(name, paths, n=3):
         similar += paths[key]
@@ -523,22 +511,25 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         RecipeError: If one of the two cannot be read, or holds a credential or a section without
             keys and values.
     """
-    content = read_yaml(path)
-    refuse_credentials(content, str(path))
+    content = _read_file(path)
     base = content.pop("base", None)
     if base is None:
         return content
-    below = read_yaml(find_base(base, RECIPES.locate(path)))
+    below = _read_file(find_base(base, RECIPES.locate(path)))
     if "base" in below:
         raise RecipeError(
             f"{path}: the base {base} has a base itself: name that one, and repeat what {base} "
             "changes."
         )
-    refuse_credentials(below, str(base))
-    check_sections(below, str(base))
-    check_sections(content, str(path))
     below.pop("output_dir", None)
     return merge(below, content)
+
+
+def _read_file(path: Path | str) -> dict[str, Any]:
+    content = read_yaml(path)
+    refuse_credentials(content, str(path))
+    check_sections(content, str(path))
+    return content
 
 
 def find_base(base: Any, file: Path) -> Path:
@@ -554,7 +545,7 @@ def find_base(base: Any, file: Path) -> Path:
 
 
 def check_sections(content: dict[str, Any], source: str) -> None:
-    """Refuses a section that holds no keys and values, before recipes are merged by section."""
+    """Refuses a section that holds no keys and values."""
     for key in SECTIONS:
         section = content.get(key)
         is_name = key == "tokenizer" and isinstance(section, str)
@@ -594,7 +585,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = f"it is not valid YAML: {place}{reason}"
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         problem = str(error)
     else:
         if isinstance(content, dict | None):
@@ -625,7 +616,7 @@ def _as_yaml(text: str) -> Any:
     """
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError):
         return text
 
 
@@ -653,75 +644,39 @@ def parse_recipe(
 
     `source` is the file's name for errors.
     """
+    check_sections(content, source)
     content = dict(content)
-    tokenizer = content.get("tokenizer")
-    if isinstance(tokenizer, str):
-        content["tokenizer"] = {PRETRAINED: tokenizer}
+    if isinstance(content.get("tokenizer"), str):
+        content["tokenizer"] = {PRETRAINED: content["tokenizer"]}
     written_model = str(content.get("model", "csan"))
     model = dict(overrides).get("model", written_model)
-    sections = recipe_sections(model)
     if model != written_model:
         content |= _OF_A_FAMILY
-        if isinstance(content.get("config"), dict):
-            content["config"] = _fields_of_family(
-                content["config"],
-                sections["config"],
-                previous=recipe_sections(written_model)["config"],
-                source=source,
-            )
-    recipe = Recipe()
-    for section, key, value in _entries(content, sections, source):
-        _set(recipe, section, key, section.convert(key, value, f"{source}: {section.path(key)}"))
-    for name, text in overrides:
-        if name == "tokenizer":
-            name = f"tokenizer.{PRETRAINED}"
-        section, key = find_key(name, sections)
-        annotation = section.options[key].annotation
-        if text == "true" and not _takes(annotation, bool):  # the text of a key without a value
-            raise RecipeError(f"--{section.path(key)} needs a value: {describe_type(annotation)}.")
-        value = text
-        takes_list = _takes(annotation, list) and not _takes(annotation, str)
-        if takes_list and "," in text and text[0] != "[":
-            value = [part.strip() for part in text.split(",")]
-        _set(recipe, section, key, section.convert(key, value, f"--{section.path(key)}"))
-    return recipe
-
-
-def _set(recipe: Recipe, section: Section, key: str, value: object) -> None:
-    if section.name:
-        getattr(recipe, section.name)[key] = value
-    else:
-        setattr(recipe, key, value)
-
-
-def _fields_of_family(
-    config: dict[str, Any], section: Section, *, previous: Section, source: str
-) -> dict[str, Any]:
-    """Leaves out the config's fields that only the file's family has, with a notice, where the
-    command line names another family.
-    """
-    foreign = [key for key in config if key in previous.keys and key not in section.keys]
+    sections = recipe_sections(model)
+    previous_fields = recipe_sections(written_model)["config"]
+    values: dict[str, Any] = {name: {} for name in sections}
+    foreign = []  # fields of the file's family that another on the command line does not have
+    for section, options in sections.items():
+        entries = content.get(section) or {}
+        if not section:
+            entries = {key: value for key, value in content.items() if key not in SECTIONS}
+        for key, value in entries.items():
+            path = f"{section}.{key}" if section else str(key)
+            if key in options:
+                values[section][key] = options[key].convert(value, f"{source}: {path}")
+            elif section == "config" and key in previous_fields:
+                foreign.append(path)
+            else:
+                raise RecipeError(f"{source}: {_unknown(path, sections)}")
     if foreign:
-        print(
-            f"{source}: {', '.join(map(section.path, foreign))} left out: "
-            f"{section.source.__name__} has no such fields, and its defaults are used (--help "
-            "lists them).",
-            file=sys.stderr,
+        notify(
+            f"{source}: {', '.join(foreign)} left out: {find_family(model).config} has no such "
+            "fields, and its defaults are used (--help lists them)."
         )
-    return {key: value for key, value in config.items() if key not in foreign}
-
-
-def _entries(
-    content: dict[str, Any], sections: Mapping[str, Section], source: str
-) -> Iterator[tuple[Section, str, Any]]:
-    """Yields each value of a file with its section and key."""
-    for name, value in content.items():
-        section = sections[""]
-        entries = {name: value}
-        if name in SECTIONS and isinstance(value, dict | None):
-            section = sections[name]
-            entries = value or {}
-        for key, entry in entries.items():
-            if key not in section.keys:
-                raise RecipeError(f"{source}: {_unknown(section.path(str(key)), sections)}")
-            yield section, key, entry
+    for name, text in overrides:
+        option = find_key(f"tokenizer.{PRETRAINED}" if name == "tokenizer" else name, sections)
+        if text == "true" and not option.takes(bool):  # the text of a key without a value
+            raise RecipeError(f"--{option.path} needs a value: {option.type_name}.")
+        values[option.section][option.name] = option.convert(text, f"--{option.path}")
+    top = values.pop("")
+    return Recipe(**top, **values)

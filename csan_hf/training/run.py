@@ -45,17 +45,15 @@ from .checkpoints import (
     average_weights,
     checkpoint_step,
     find_fault,
-    list_checkpoints,
     load_weights,
-    rank_checkpoints,
     read_weights,
     scores_by_step,
 )
 from .output_folder import begin_run, check_output_folder, choose_checkpoint, lock_folder
 from .plan import Plan, resolve
-from .recipe import Recipe, refusing
+from .recipe import Recipe, notify, refusing
 from .stopping import PREPARED_DATA, StopSignals, on_main_process
-from .trainer import TranslationTrainer, plain_class
+from .trainer import TranslationTrainer
 
 _MOST_COUNTED = 10_000  # sources of which the sentences are counted
 
@@ -89,7 +87,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         if not _follows_its_source(model.config):
             generation: Any = model.generation_config
             generation.usual_source = _usual_source(tokenized["train"], plan.data.source_lang)
-        _print_once(args, _describe_run(model, tokenizers, tokenized, args))
+        notify(_describe_run(model, tokenizers, tokenized, args))
         with refusing("The section training is refused"):
             trainer = TranslationTrainer(
                 model,
@@ -160,11 +158,6 @@ def _quieten(args: TranslationTrainingArguments) -> None:
         warnings.simplefilter("ignore")
 
 
-def _print_once(args: TranslationTrainingArguments, text: str) -> None:
-    if args.process_index == 0:
-        print(text, file=sys.stderr, flush=True)
-
-
 def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, DatasetDict]:
     """Returns the checkpoint to resume from, if any, the tokenizers and the tokenized corpus, for
     all processes.
@@ -206,10 +199,10 @@ def _prepare_alone(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair
     with refusing("The data cannot be used"):
         tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
     if checkpoint is None:
-        _print_once(args, f"Starting a new run in {output}.")
+        notify(f"Starting a new run in {output}.")
     begin_run(recipe, output)
     tokenizers.save_pretrained(str(output))
-    _print_once(args, str(loaded.merge(filtered)))
+    notify(str(loaded.merge(filtered)))
     return checkpoint, tokenizers, tokenized
 
 
@@ -241,7 +234,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
             "weights": f"the best checkpoint (step {state.best_global_step})",
             "steps": [state.best_global_step],
         }
-    checkpoints = on_main_process(args, lambda: _best_checkpoints(trainer, metric))
+    checkpoints = on_main_process(args, lambda: _best_checkpoints(trainer))
     if not checkpoints:
         return last
 
@@ -274,24 +267,17 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     return chosen
 
 
-def _best_checkpoints(trainer: TranslationTrainer, metric: str) -> list[Path]:
+def _best_checkpoints(trainer: TranslationTrainer) -> list[Path]:
     """Lists the best checkpoints, without those far from the best one, which would spoil the
     average.
     """
-    args = trainer.args
-    history = trainer.state.log_history
-    readable = []
-    for path in list_checkpoints(args.output_dir):
-        if find_fault(path, to_resume=False) is None:
-            readable.append(path)
-    ranked = rank_checkpoints(
-        readable, history, metric, greater_is_better=bool(args.greater_is_better)
-    )
-    if not ranked:
+    ranked = trainer.rank_checkpoints()
+    readable = [path for path in ranked if find_fault(path, to_resume=False) is None]
+    if not readable:
         return []
-    losses = scores_by_step(history, "loss")
-    worst = _FAR * losses.get(checkpoint_step(ranked[0]), math.inf)
-    best = ranked[: args.keep_best]
+    losses = scores_by_step(trainer.state.log_history, "loss")
+    worst = _FAR * losses.get(checkpoint_step(readable[0]), math.inf)
+    best = readable[: trainer.args.keep_best]
     return [path for path in best if losses.get(checkpoint_step(path), 0.0) <= worst]
 
 
@@ -306,16 +292,18 @@ def finish_run(
     set_seed(trainer.args.seed)
     chosen = choose_weights(trainer, tokenized.get("validation"))
     signals.raise_if_received()
-    held_out = {name: split for name, split in tokenized.items() if name != "train"}
     scores: dict[str, Any] = {}
-    for name, split in held_out.items():
+    references: dict[str, str] = {}
+    for name, split in tokenized.items():
+        if name == "train":
+            continue
         scores[name], hypotheses = _score_split(trainer, split)
         if trainer.is_world_process_zero():
             write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
+        references[name] = digest_of_lines(split["target"])
         signals.raise_if_received()
-    references = {name: digest_of_lines(split["target"]) for name, split in held_out.items()}
     results = {
-        "model": plain_class(trainer.model).__name__,
+        "model": trainer.family.model_class.__name__,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "chosen": chosen,
         "scores": scores,

@@ -111,6 +111,11 @@ class StopSignals:
         self._process = os.getpid()
         self._previous: dict[int, Any] = {}
 
+    @property
+    def are_received(self) -> bool:
+        """Whether the context is entered, in the main thread."""
+        return bool(self._previous)
+
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
@@ -235,7 +240,7 @@ class RunGuard(TrainerCallback):
 
     def __init__(self, trainer: TranslationTrainer) -> None:
         self.trainer = trainer
-        self.signals: StopSignals | None = None
+        self.signals = StopSignals(trainer.args.output_dir)  # which receives none
         self._losses_finite: list[Tensor] = []  # of the update under way, on the device
         self._unread: _UpdateFlags | None = None
         self._stop_signal = 0  # received by any process
@@ -253,8 +258,7 @@ class RunGuard(TrainerCallback):
         self._losses_finite = []
         self._unread = None
         self._stop_signal = 0
-        if self.signals is not None:
-            self.signals.phase = "training"
+        self.signals.phase = "training"
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -273,7 +277,7 @@ class RunGuard(TrainerCallback):
         """Ends the run, if a signal came before or during the evaluation and the save."""
         self._collect(state.global_step)
         self._read()
-        if not self._stop_signal or self.signals is None:
+        if not self._stop_signal:
             return
         # Not by `control.should_training_stop`, with which the library would evaluate and save once
         # more, and log the end of the training
@@ -289,8 +293,7 @@ class RunGuard(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Lets a signal end the run at once from here on."""
-        if self.signals is not None:
-            self.signals.phase = "after"
+        self.signals.phase = "after"
 
     def check(self, weights: Iterable[Tensor]) -> None:
         """Checks the weights before a save: the last gradient may have overflowed.
@@ -309,8 +312,8 @@ class RunGuard(TrainerCallback):
         """Reads the flags of the update before, and starts to collect those of this one."""
         self._read()
         args = self.trainer.args
-        received = self.signals.received if self.signals is not None else 0
-        number = torch.tensor(received, dtype=torch.int32).to(args.device, non_blocking=True)
+        received = torch.tensor(self.signals.received, dtype=torch.int32)
+        number = received.to(args.device, non_blocking=True)
         is_bad = torch.zeros_like(number)
         if self._losses_finite:
             is_bad = (~torch.stack(self._losses_finite).all()).int()
@@ -318,12 +321,11 @@ class RunGuard(TrainerCallback):
         flags = torch.stack([is_bad, number])
         if args.world_size > 1:
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
-        if not flags.is_cuda:
-            self._unread = _UpdateFlags(step, flags.cpu(), ready=None)
-            return
-        on_host = flags.to("cpu", non_blocking=True)  # into pinned memory
-        ready = torch.cuda.Event()
-        ready.record()
+        on_host = flags.to("cpu", non_blocking=flags.is_cuda)  # into pinned memory
+        ready = None
+        if flags.is_cuda:
+            ready = torch.cuda.Event()
+            ready.record()
         self._unread = _UpdateFlags(step, on_host, ready)
 
     def _read(self) -> None:

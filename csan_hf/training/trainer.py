@@ -6,11 +6,10 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,6 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -41,6 +38,7 @@ from transformers.utils import PushInProgress
 
 from csan_hf.data import (
     TargetMaskCollator,
+    TokenizerPair,
     describe_dataset,
     forward_set_epoch,
     with_bpe_dropout,
@@ -54,7 +52,6 @@ from csan_hf.text_files import apply_umask
 from .arguments import TranslationTrainingArguments
 from .batches import RowsAndCopies, cut_for_processes, load_batches, training_batches
 from .callbacks import (
-    KeepBestCheckpoints,
     ScoreEarlyStopping,
     TrainingPicture,
     TranslationProgress,
@@ -64,17 +61,17 @@ from .checkpoints import (
     UNFINISHED,
     check_names,
     check_same_data,
+    list_checkpoints,
     load_weights,
     name_checkpoint,
+    rank_checkpoints,
     read_weights,
+    rotate_checkpoints,
     whole_checkpoints,
 )
 from .evaluation import Evaluation
-from .recipe import RecipeError, refusing
+from .recipe import RecipeError, notify, refusing
 from .stopping import RunError, RunGuard
-
-if TYPE_CHECKING:
-    from csan_hf.data import TokenizerPair
 
 
 class LabelSmoothedCrossEntropy:
@@ -141,7 +138,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         train_dataset: Columns `input_ids`, `attention_mask`, `labels`.
         eval_dataset: The same; if it also has the string column `target`, that is the reference
             text.
-        callbacks: On top of progress, early stopping, the picture and the rotation of checkpoints.
+        callbacks: On top of progress, early stopping and the picture.
         bleu_tokenize: sacreBLEU's tokenizer; None = that of the references' script.
 
     Raises:
@@ -176,12 +173,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         if args.world_size > 1:
             self._prepare_for_processes(model, args)
         search = search_name(args.generation_num_beams)
-        default_callbacks: list[TrainerCallback] = [
-            KeepBestCheckpoints(args.keep_best),
-            TrainingPicture(search),
-        ]
+        callbacks = [TrainingPicture(search), *callbacks]
         if args.early_stopping_patience is not None:
-            default_callbacks.append(
+            callbacks.append(
                 ScoreEarlyStopping(args.early_stopping_patience, args.early_stopping_threshold)
             )
         collator = TargetMaskCollator if self.family.has_batch_norm else DataCollatorForSeq2Seq
@@ -194,7 +188,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             processing_class=tokenizers.source,
             compute_loss_func=LabelSmoothedCrossEntropy(args.label_smoothing_factor),
             compute_metrics=self._compute_metrics if args.predict_with_generate else None,
-            callbacks=[*default_callbacks, *callbacks],
+            callbacks=callbacks,
         )
         # The library's own smoother differs from torch's and would enter the validation loss.
         self.label_smoother = None
@@ -208,8 +202,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._tokens_seen: Tensor | None = None  # since the last report of the speed
         self._speed_start = 0.0  # time since when they count, evaluations left out
         self._speed_step = 0  # the update at that time
-        self._trained_seconds: float | None = None  # at the last entry of the log
-        self._log_time = 0.0  # time of that entry
+        self._start_time: float | None = None  # of all training, as if it were uninterrupted
 
     def _prepare_for_processes(
         self, model: PreTrainedModel, args: TranslationTrainingArguments
@@ -218,11 +211,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             normalised: Any = model
             normalised.synchronize_batch_norm(torch.distributed.group.WORLD)
         if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP"):
-            _prepare_sharding(model)
-
-    def _say(self, notice: str) -> None:
-        if self.is_world_process_zero():
-            print(notice, file=sys.stderr, flush=True)
+            _prepare_sharding(model, self.family.has_batch_norm)
 
     # ---- training
 
@@ -245,19 +234,6 @@ class TranslationTrainer(Seq2SeqTrainer):
             with refusing("The section training is refused"):
                 return with_bpe_dropout(dataset, self.tokenizers, self.args.bpe_dropout)
         return super()._remove_unused_columns(dataset, description)
-
-    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """See transformers; the optimizer may not be installed, or not take its arguments."""
-        with refusing(f"The section training is refused: optim {self.args.optim}"):
-            return super().create_optimizer(model)
-
-    def create_scheduler(
-        self, num_training_steps: int, optimizer: Optimizer | None = None
-    ) -> LRScheduler:
-        """See transformers; the schedule may not take its arguments."""
-        schedule = f"lr_scheduler_type {self.args.lr_scheduler_type}"
-        with refusing(f"The section training is refused: {schedule}"):
-            return super().create_scheduler(num_training_steps, optimizer)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
@@ -285,12 +261,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         notice = check_same_data(checkpoint, self.describe_run())
         if notice is not None:
-            self._say(notice)
+            notify(notice)
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if not self.is_finished(state):
             self.train(resume_from_checkpoint=str(checkpoint))
             return
-        self._say(
+        notify(
             f"Training had ended at update {state.global_step}: only the end of the run is "
             "repeated."
         )
@@ -346,12 +322,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         now = time.time()
         history = self.state.log_history
-        if self._trained_seconds is None:
+        if self._start_time is None:
             earlier = [entry.get("elapsed_seconds", 0.0) for entry in history]
-            self._trained_seconds = max(earlier, default=0.0)
-            self._log_time = now if start_time is None else start_time
-        self._trained_seconds += now - self._log_time
-        self._log_time = now
+            resumed_at = now if start_time is None else start_time
+            self._start_time = resumed_at - max(earlier, default=0.0)
         logs = dict(logs)
         if "train_loss" in logs:
             # A run shorter than logging_steps has its speed in the last entry alone
@@ -367,7 +341,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             logs["updates_per_second"] = round(updates / seconds, 3)
             self._tokens_seen = None
         if self.is_in_train:
-            logs["elapsed_seconds"] = round(self._trained_seconds, 2)
+            logs["elapsed_seconds"] = round(now - self._start_time, 2)
         super().log(logs, start_time)
 
     def refresh_batch_statistics(self) -> None:
@@ -453,11 +427,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         if loss is not None:
             metrics[f"{metric_key_prefix}_loss"] = loss
         metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)
-        return EvalLoopOutput(
+        return output._replace(
             predictions=self._evaluation.restore_order(output.predictions),
             label_ids=self._evaluation.restore_order(output.label_ids),
             metrics=metrics,
-            num_samples=output.num_samples,
         )
 
     def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
@@ -498,8 +471,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             The hypotheses in dataset order; and `loss` and what `score_translations` returns for
             ``args.metrics``.
         """
-        if generate_arguments.get("num_beams") is None:
-            generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
+        generate_arguments.setdefault("num_beams", self.model.generation_config.num_beams or 1)
         predict_with_generate = self.args.predict_with_generate
         compute_metrics = self.compute_metrics
         self.args.predict_with_generate = True
@@ -571,8 +543,24 @@ class TranslationTrainer(Seq2SeqTrainer):
             ) from error
         finally:
             self._is_saving = False
+        if self.is_world_process_zero():
+            best = self.rank_checkpoints()[: self.args.keep_best]
+            if self.state.best_model_checkpoint is not None:
+                # Of equal scores the Trainer calls the first the best
+                best.append(Path(self.state.best_model_checkpoint))
+            rotate_checkpoints(self.args.output_dir, best)
         if self.args.push_to_hub:
-            self._upload(checkpoint)
+            self._push_from_checkpoint(str(checkpoint))
+
+    def rank_checkpoints(self) -> list[Path]:
+        """Lists the checkpoints that have a score, best first."""
+        args = self.args
+        return rank_checkpoints(
+            list_checkpoints(args.output_dir),
+            self.state.log_history,
+            args.metric_for_best_model or "loss",
+            greater_is_better=bool(args.greater_is_better),
+        )
 
     def _name_best_checkpoint(self) -> None:
         """Corrects the path of the best checkpoint, for which the library takes the staging
@@ -616,13 +604,12 @@ class TranslationTrainer(Seq2SeqTrainer):
     # ---- the Hub
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Nothing: the library calls this while the checkpoint is written, and would upload the
-        whole folder.
+        """Uploads the public files of a checkpoint in the background; nothing when the library
+        calls this, while the checkpoint is written.
         """
-
-    def _upload(self, checkpoint: Path) -> None:
-        """Uploads the public files of a checkpoint in the background."""
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+        if self._is_saving or not self.is_world_process_zero():
+            return
+        if self.args.hub_strategy == HubStrategy.END:
             return
         jobs: Any = []  # the library types one job and takes several
         if self.push_in_progress is not None and not self.push_in_progress.is_done():
@@ -631,7 +618,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             jobs = self.push_in_progress.jobs
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         job = push_in_background(
-            checkpoint,
+            Path(checkpoint_folder),
             str(self.hub_model_id),
             recipe=Path(self.args.output_dir, "recipe.yaml"),
             token=self.args.hub_token,
@@ -671,19 +658,16 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
 
 
-def _prepare_sharding(model: PreTrainedModel) -> None:
+def _prepare_sharding(model: PreTrainedModel, has_batch_norm: bool) -> None:
     """Merges embeddings that share their weights into one module: FSDP allows a weight in only one
     of its groups.
     """
     embedding = model.get_input_embeddings()
     output = model.get_output_embeddings()
     model.set_input_embeddings(embedding)
-    uses = 0
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        if parameter is output.weight:
-            uses += 1
+    parameters = model.named_parameters(remove_duplicate=False)
+    uses = sum(parameter is output.weight for _, parameter in parameters)
     # Every process needs the statistics of batch normalisation whole
-    has_batch_norm = family_of(model.config.model_type).has_batch_norm
     if not has_batch_norm and (uses <= 1 or output.weight is embedding.weight):
         return
     advice = ""
@@ -693,8 +677,3 @@ def _prepare_sharding(model: PreTrainedModel) -> None:
         f"FSDP cannot shard this {model.config.model_type} model: train it without FSDP "
         f"(accelerate launch --multi_gpu, or training.fsdp: false){advice}."
     )
-
-
-def plain_class(model: nn.Module) -> type:
-    """The class of a model, without what FSDP adds to it."""
-    return next(base for base in type(model).__mro__ if not issubclass(base, FSDPModule))

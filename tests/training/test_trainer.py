@@ -237,10 +237,10 @@ def test_early_stopping_counts_across_a_resumption(make_trainer):
     ).args
     callback = ScoreEarlyStopping(3)
     for scores, expected in (([1, 2, 3], 0), ([5, 4, 3], 2), ([5, 4, 6, 6], 1), ([], 0)):
-        callback.on_train_begin(args, _state(scores), TrainerControl())
+        callback.check_metric_value(args, _state(scores), TrainerControl(), 0.0)
         assert callback.early_stopping_patience_counter == expected, scores
     for scores, expected in (([9, 8, 7], 0), ([7, 8, 9], 2)):
-        callback.on_train_begin(fewer, _state(scores, "eval_wer"), TrainerControl())
+        callback.check_metric_value(fewer, _state(scores, "eval_wer"), TrainerControl(), 0.0)
         assert callback.early_stopping_patience_counter == expected, scores
 
 
