@@ -164,6 +164,15 @@ def _add_grid(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def add_cell_lines(axes: Axes, **style: Any) -> None:
+    """Draws lines between the cells of the image in these axes."""
+    left, right, lower, upper = axes.images[0].get_extent()
+    axes.set_xticks(np.arange(left + 1, right), minor=True)
+    axes.set_yticks(np.arange(upper + 1, lower), minor=True)
+    axes.grid(which="minor", **style)
+    axes.tick_params(which="minor", length=0)
+
+
 def share_heights(figures: Sequence[Figure]) -> None:
     """Gives figures of one kind the same range of heights, so that they can be compared."""
     for alike in zip(*(figure.axes for figure in figures), strict=True):

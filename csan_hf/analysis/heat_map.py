@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from csan_hf.alignment import Alignment
 
-from .figures import figure_style, new_figure, save_figure
+from .figures import add_cell_lines, figure_style, new_figure, save_figure
 
 _LONGEST_SIDE = 50.0  # inches
 _CELL = (0.3, 0.6)  # inches: of a long and of a short sentence
@@ -102,10 +102,7 @@ def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequen
     axes.set_xlabel("source")
     axes.set_ylabel("target")
     # Thin lines between the cells lead the eye to the labels
-    axes.set_xticks(np.arange(columns - 1) + 0.5, minor=True)
-    axes.set_yticks(np.arange(rows - 1) + 0.5, minor=True)
-    axes.grid(which="minor", color="0.9", linewidth=0.5)
-    axes.tick_params(which="minor", length=0)
+    add_cell_lines(axes, color="0.9", linewidth=0.5)
 
 
 def _add_colour_bar(figure: Figure, image: Any, label: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from csan_hf.analysis.locality_picture import layer_groups
 from csan_hf.data import TokenizerPair
 from csan_hf.models.csan_attention import CsanAttention
 from csan_hf.models.distances import RelativePositions
@@ -85,25 +86,18 @@ def _relative_positions(model: Any) -> bool:
             f"CTranslate2 has no {kind}, only checkpoints of CSAN: see `csan-hf export-onnx`."
         )
     relative_positions: set[RelativePositions | None] = set()
-    depths = {
-        "encoder": config.encoder_layers,
-        "decoder": config.decoder_layers,
-        "cross": config.decoder_layers,
-    }
-    for part, depth in depths.items():
-        for index in range(depth):
-            locality = config.layer_locality(part, index)
-            methods = locality.methods if locality is not None else ()
-            for method in methods:
-                is_relative = isinstance(method, RelativePositions)
-                if part == "cross" or not is_relative or method.per_head:
-                    heads = " of each head" if is_relative else ""
-                    raise ValueError(
-                        f"CTranslate2 has no `{method.key}`{heads} ({part} layer {index}): see "
-                        "`csan-hf export-onnx`."
-                    )
-            if part != "cross":
-                relative_positions.add(methods[0] if methods else None)
+    for part, locality, layers in layer_groups(config):
+        methods: tuple[Any, ...] = locality.methods if locality is not None else ()
+        for method in methods:
+            is_relative = isinstance(method, RelativePositions)
+            if part == "cross" or not is_relative or method.per_head:
+                heads = " of each head" if is_relative else ""
+                raise ValueError(
+                    f"CTranslate2 has no `{method.key}`{heads} ({part} layer {layers[0]}): see "
+                    "`csan-hf export-onnx`."
+                )
+        if part != "cross":
+            relative_positions.add(methods[0] if methods else None)
     is_absolute = relative_positions == {None}
     if not is_absolute and (len(relative_positions) > 1 or config.sinusoids is not None):
         raise ValueError(
