@@ -85,23 +85,27 @@ def attention_statistics(
         ValueError: If one has more tokens than the model has positions, or the model gives no
             attention weights of an encoder.
     """
-    mass: Any = 0.0
-    entropy: Any = 0.0
+    mass: list[np.ndarray] = []
+    entropy: list[np.ndarray] = []
     queries = 0
     model = evaluation_view(model)
     # The faster implementations never have the attention weights
     model.set_attn_implementation("eager")
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
-        layers = model(**batch, **_start(model, batch), output_attentions=True).encoder_attentions
+        layers = model.get_encoder()(**batch, output_attentions=True).attentions
         if not layers or layers[0] is None:
             raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
         real = batch["attention_mask"].bool()
         seen = real[:, None, :, None] & real[:, None, None, :]
-        statistics = [_layer_statistics(weights, seen, distance) for weights in layers]
-        mass = mass + np.stack([layer_mass for layer_mass, _ in statistics])
-        entropy = entropy + np.stack([layer_entropy for _, layer_entropy in statistics])
+        masses, entropies = zip(
+            *(_layer_statistics(weights, seen, distance) for weights in layers), strict=True
+        )
+        mass.append(np.stack(masses))
+        entropy.append(np.stack(entropies))
         queries += int(real.sum())
-    return AttentionStatistics(mass / queries, entropy / queries, queries)
+    return AttentionStatistics(
+        np.sum(mass, axis=0) / queries, np.sum(entropy, axis=0) / queries, queries
+    )
 
 
 def _layer_statistics(
@@ -137,7 +141,7 @@ def learned_windows(
         The windows, or None where no layer has any.
     """
     model = evaluation_view(model)
-    heads = _heads(model)
+    heads = model.config.encoder_attention_heads
     focuses: dict[int, list[tuple[np.ndarray, ...]]] = {}
     current: dict[str, torch.Tensor] = {}
 
@@ -208,7 +212,7 @@ def area_usage(
             as many dimensions as there are heads.
     """
     model = evaluation_view(model)
-    heads = _heads(model)
+    heads = model.config.encoder_attention_heads
     modules = {
         layer: module
         for layer, module in _encoder_attentions(model).items()
@@ -265,16 +269,6 @@ def _heads_seen(
     return seen[0]
 
 
-def _heads(model: PreTrainedModel) -> int:
-    return int(model.config.encoder_attention_heads)
-
-
-def _start(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the shortest decoder input, as only the encoder is measured."""
-    start = model.config.decoder_start_token_id or 0
-    return {"decoder_input_ids": torch.full_like(batch["input_ids"][:, :1], start)}
-
-
 def _batches(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
@@ -290,14 +284,11 @@ def _batches(
         total=len(texts), desc="attention", unit=" sentences", disable=not progress, delay=1
     ) as bar:
         while texts:
-            fitting = 1  # there are seldom more tokens than characters
-            while (
-                fitting < min(batch_size, len(texts))
-                and (fitting + 1) * len(texts[fitting]) ** 2 <= BATCH_CELLS
-            ):
-                fitting += 1
-            part = texts[:fitting]
-            texts = texts[fitting:]
+            part = texts[:batch_size]
+            # There are seldom more tokens than characters
+            while len(part) > 1 and len(part) * len(part[-1]) ** 2 > BATCH_CELLS:
+                part.pop()
+            texts = texts[len(part) :]
             encoded = tokenizers.source(
                 part, padding=True, padding_side="right", return_tensors="pt"
             )
