@@ -155,7 +155,7 @@ def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
     """Yields pairs that are aligned at a time: `WINDOW_LINES`, fewer where their matrices would be
     large.
     """
-    window: list[tuple[str, str]] = []
+    window = []
     cells = 0
     for source, target in pairs:
         window.append((source, target))

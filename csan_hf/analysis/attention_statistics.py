@@ -8,6 +8,7 @@ included."""
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -142,30 +143,24 @@ def learned_windows(
     """
     model = evaluation_view(model)
     heads = model.config.encoder_attention_heads
-    focuses: dict[int, list[tuple[np.ndarray, ...]]] = {}
-    current: dict[str, torch.Tensor] = {}
-
-    def keep_focus(layer: int, terms: Sequence[Any]) -> None:
-        for term in terms:
-            if hasattr(term, "center") and hasattr(term, "width"):
-                focus = _focus_of_real_queries(term.center, term.width, current["mask"], heads)
-                focuses.setdefault(layer, []).append(focus)
-
+    focuses = defaultdict(list)
+    observed: dict[int, Sequence[Any]] = {}
     for layer, attention in _encoder_attentions(model).items():
         if getattr(attention, "locality", None) is not None:
-            attention.observe_terms = partial(keep_focus, layer)  # of the view
+            attention.observe_terms = partial(observed.__setitem__, layer)  # of the view
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
-        current["mask"] = batch["attention_mask"].bool()
+        mask = batch["attention_mask"].bool()
         model.get_encoder()(**batch)
+        for layer, terms in observed.items():
+            for term in terms:
+                if hasattr(term, "center") and hasattr(term, "width"):
+                    focus = _focus_of_real_queries(term.center, term.width, mask, heads)
+                    focuses[layer].append(focus)
         if not focuses:
             return None
-    windows = LearnedWindows(layers=list(focuses), widths=[], shares=[], offsets=[])
-    for batches in focuses.values():
-        widths, shares, offsets = zip(*batches, strict=True)
-        windows.widths.append(np.concatenate(widths, axis=1))
-        windows.shares.append(np.concatenate(shares, axis=1))
-        windows.offsets.append(np.concatenate(offsets, axis=1))
-    return windows
+    windows = [np.concatenate(batches, axis=2) for batches in focuses.values()]
+    widths, shares, offsets = map(list, zip(*windows, strict=True))
+    return LearnedWindows(list(focuses), widths, shares, offsets)
 
 
 def _encoder_attentions(model: PreTrainedModel) -> dict[int, Any]:
@@ -176,15 +171,16 @@ def _encoder_attentions(model: PreTrainedModel) -> dict[int, Any]:
 
 def _focus_of_real_queries(
     center: torch.Tensor, width: torch.Tensor, mask: torch.Tensor, heads: int
-) -> tuple[np.ndarray, ...]:
-    """Returns width, width over length, and middle minus position of the real queries, [H, queries]
-    each.
+) -> np.ndarray:
+    """Returns width, width over length, and middle minus position of the real queries, [3, H,
+    queries].
     """
     batch, length = mask.shape
     width = width.expand(batch, heads, length).float()
     share = width / mask.sum(dim=1).view(-1, 1, 1)
     offset = center.expand(batch, heads, length).float() - torch.arange(length, device=mask.device)
-    return tuple(values.transpose(0, 1)[:, mask].cpu().numpy() for values in (width, share, offset))
+    focus = torch.stack([width, share, offset])  # [3, B, H, J]
+    return focus.transpose(1, 2)[:, :, mask].cpu().numpy()
 
 
 @torch.inference_mode()

@@ -124,6 +124,12 @@ def save_figure(figure: Figure, path: Path | str, *, dpi: int = 150, margin: flo
         figure.savefig(file, format="png", dpi=dpi, bbox_inches="tight", pad_inches=margin)
 
 
+def save_as_png_and_svg(figure: Figure, stem: Path) -> None:
+    """Writes a figure twice, under a name that gets the endings."""
+    for ending in (".png", ".svg"):
+        save_figure(figure, f"{stem}{ending}")
+
+
 def page_svg(figure: Figure, name: str) -> str:
     """Returns a figure as an `<svg>` element in the colour of the page's text; no other figure
     there has its name.

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from matplotlib.figure import Figure
 
-from csan_hf.analysis.figures import page_svg, save_figure
+from csan_hf.analysis.figures import page_svg, save_as_png_and_svg
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.significance import SIGNIFICANT, Test, shown_p_value
 from csan_hf.hub.model_card import PLOTS, write_model_card
@@ -72,8 +72,7 @@ def write_report(report: Report, path: Path | str, *, plots: Path | str | None =
 def write_plots(plots: Iterable[ReportPlot], folder: Path | str) -> None:
     """Writes plots into a folder, each as PNG and SVG."""
     for plot in plots:
-        for ending in ("png", "svg"):
-            save_figure(plot.figure, Path(folder) / f"{plot.name}.{ending}")
+        save_as_png_and_svg(plot.figure, Path(folder, plot.name))
 
 
 def render_template(name: str, **values: Any) -> str:

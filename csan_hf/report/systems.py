@@ -113,10 +113,9 @@ def load_systems(
                 raise FileNotFoundError(f"{path}: no such file or checkpoint")
             if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
                 files[path] = open_lines(path)
-                lines = len(files[path])
-                if lines != len(sources):
+                if len(files[path]) != len(sources):
                     raise ValueError(
-                        f"{path} has {counted(lines, 'line')} for "
+                        f"{path} has {counted(len(files[path]), 'line')} for "
                         f"{counted(len(sources), 'source')}: it must have as many."
                     )
     systems = []

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_figure
+from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_as_png_and_svg
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_value
 from csan_hf.evaluation.translate import search_name
@@ -101,18 +101,16 @@ def write_suite_report(
 
     metric = find_metric(suite.metric)
     search = _search(suite)
-    figures = {}
     for table in tables:
         if not table.rows:
             continue
         tests = differences(table, suite.baseline)
-        figures[table.title] = plot_differences(tests, metric, suite.baseline, search)
+        figure = plot_differences(tests, metric, suite.baseline, search)
+        save_as_png_and_svg(figure, output / table.title)
         if lengths and suite.lengths and table.title == suite.lengths[0]:
             label = f"{metric.label}, {search}"
-            figures[CURVES] = plot_scores_by_joined(_curves(table), label, lengths.trained)
-    for name, figure in figures.items():
-        for ending in (".png", ".svg"):
-            save_figure(figure, output / f"{name}{ending}")
+            figure = plot_scores_by_joined(_curves(table), label, lengths.trained)
+            save_as_png_and_svg(figure, output / CURVES)
 
 
 def check_folder(records: SuiteRecords) -> None:
@@ -196,7 +194,7 @@ def _markdown(
     metric = find_metric(suite.metric)
     form = f".{metric.decimals}f"
     segments_only, single = _systems_without_seeds(suite, tables)
-    few: dict[str, int] = {}
+    few = {}
     devices: set[str] = set()
     table_texts = []
     for table in tables:
@@ -391,7 +389,7 @@ def _csv(tables: list[Table]) -> str:
 
 def _curves(table: Table) -> dict[str, dict[int, list[float]]]:
     """System -> sentences joined -> the scores of its seeds."""
-    curves: dict[str, dict[int, list[float]]] = {}
+    curves = {}
     for name, row in table.rows.items():
         curves[name] = {
             int(column): list(score.seeds.values()) for column, score in row.columns.items()
@@ -403,12 +401,13 @@ def differences(table: Table, baseline: str) -> dict[str, dict[str, PairedTest |
     """Returns the difference to the baseline of all systems but that: of several columns pooled,
     then of each column.
     """
-    tests: dict[str, dict[str, PairedTest | None]] = {}
+    tests = {}
     for name, row in table.rows.items():
         if name == baseline:
             continue
-        tests[name] = {POOLED: row.pooled} if len(table.columns) > 1 else {}
+        row_tests = {POOLED: row.pooled} if len(table.columns) > 1 else {}
         for column in table.columns:
             score = row.columns.get(column)
-            tests[name][column] = score.test if score else None
+            row_tests[column] = score.test if score else None
+        tests[name] = row_tests
     return tests
