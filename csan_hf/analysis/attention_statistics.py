@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +21,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from csan_hf.alignment import check_positions
+from csan_hf.data import TokenizerPair
 from csan_hf.models.evaluation_view import evaluation_view
-
-if TYPE_CHECKING:
-    from csan_hf.data import TokenizerPair
 
 BATCH_CELLS = 2**22
 """Characters squared of the sentences of a batch: every layer and head has a matrix of each."""

@@ -88,14 +88,16 @@ def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequen
     step = ceil(size / (_POINTS_PER_CELL * cell) - 1e-6)
     # Signs of mathematics in a text ("$") are signs and not commands
     style: dict[str, Any] = {"fontsize": size, "family": families, "parse_math": False}
-    slanted: dict[str, Any] = {
-        "rotation": 45,
-        "rotation_mode": "anchor",
-        "ha": "left",
-        "va": "center",
-    }
     rows, columns = alignment.matrix.shape
-    axes.set_xticks(range(0, columns, step), alignment.source.tokens[::step], **slanted, **style)
+    axes.set_xticks(
+        range(0, columns, step),
+        alignment.source.tokens[::step],
+        rotation=45,
+        rotation_mode="anchor",
+        ha="left",
+        va="center",
+        **style,
+    )
     axes.set_yticks(range(0, rows, step), alignment.target.tokens[::step], **style)
     axes.xaxis.set_ticks_position("top")
     axes.xaxis.set_label_position("top")

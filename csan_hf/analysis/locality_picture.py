@@ -365,7 +365,7 @@ def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] 
         left.set(xlabel=key, ylabel="head", title=f"of query i = {position + 1} in head {head + 1}")
         middle.set(xlabel=key, ylabel="query: position i", title="of every query, in its own head")
         right.set(xlabel="keys of head", ylabel="query: head", title="of every head")
-        for axes in (left, middle, right):
+        for axes in row.axes:
             axes.title.set_fontsize(9)
     lowered = any(((reach.heads > 0) & (reach.heads < 1)).any() for reach in reaches)
     seen = "seen (paler: lowered by the energies added)" if lowered else "seen"
