@@ -30,8 +30,6 @@ WINDOW_CELLS = 2**27  # characters of the source times those of the target
 
 TokenizedPair: TypeAlias = tuple[TokenizedText, TokenizedText]
 Outputs: TypeAlias = Seq2SeqLMOutput | Seq2SeqModelOutput
-Weights: TypeAlias = tuple[np.ndarray, str]
-"""Float32 [B, I, J] for a batch of pairs, padding included, and what the numbers are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +127,8 @@ def align_pairs(
         # The faster implementations never have the attention weights
         model.set_attn_implementation("eager")
 
-    def weights_of(batch: Sequence[TokenizedPair]) -> Weights:
-        inputs = _padded_batch(batch, tokenizers.source.pad_token_id or 0)
-        return _cross_attention(model, forward or model, inputs, layer)
-
+    padding = tokenizers.source.pad_token_id or 0
+    measure = "attention"
     with tqdm(total=total, desc="aligning", unit=" sentences", disable=not progress) as bar:
         for window in _windows(pairs):
             sources, targets = zip(*window, strict=True)
@@ -140,14 +136,26 @@ def align_pairs(
             target_texts = tokenize_texts(tokenizers.target, targets, target=True)
             check_positions(model, (len(text.ids) for text in source_texts + target_texts))
             tokenized = list(zip(source_texts, target_texts, strict=True))
-            yield from _align_window(tokenized, weights_of, batch_size, bar)
+            matrices = {}
+            for numbers in _batches(tokenized, batch_size):
+                batch = _padded_batch([tokenized[number] for number in numbers], padding)
+                weights, measure = _cross_attention(model, forward or model, batch, layer)
+                for number, matrix in zip(numbers, weights, strict=True):
+                    source, target = tokenized[number]
+                    # A copy: a view would keep the padded weights of the whole batch
+                    matrices[number] = matrix[: len(target.ids), : len(source.ids)].copy()
+                bar.update(len(numbers))
+            bar.update(len(tokenized) - len(matrices))
+            for number, (source, target) in enumerate(tokenized):
+                without_tokens = np.zeros((len(target.ids), len(source.ids)), dtype=np.float32)
+                yield Alignment(source, target, matrices.get(number, without_tokens), measure)
 
 
 def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
     """Yields pairs that are aligned at a time: `WINDOW_LINES`, fewer where their matrices would be
     large.
     """
-    window: list[tuple[str, str]] = []
+    window = []
     cells = 0
     for source, target in pairs:
         window.append((source, target))
@@ -158,28 +166,6 @@ def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
             cells = 0
     if window:
         yield window
-
-
-def _align_window(
-    pairs: Sequence[TokenizedPair],
-    weights_of: Callable[[Sequence[TokenizedPair]], Weights],
-    batch_size: int,
-    bar: tqdm,
-) -> Iterator[Alignment]:
-    measure = "attention"
-    matrices = [
-        np.zeros((len(target.ids), len(source.ids)), dtype=np.float32) for source, target in pairs
-    ]
-    bar.update(sum(matrix.size == 0 for matrix in matrices))
-    for batch in _batches(pairs, batch_size):
-        weights, measure = weights_of([pairs[number] for number in batch])
-        for place, number in enumerate(batch):
-            target_length, source_length = matrices[number].shape
-            # A copy: a view would keep the padded weights of the whole batch
-            matrices[number] = weights[place, :target_length, :source_length].copy()
-        bar.update(len(batch))
-    for (source, target), matrix in zip(pairs, matrices, strict=True):
-        yield Alignment(source=source, target=target, matrix=matrix, measure=measure)
 
 
 def _batches(pairs: Sequence[TokenizedPair], batch_size: int) -> Iterator[list[int]]:
@@ -205,7 +191,8 @@ def _cross_attention(
     forward: Callable[..., Outputs],
     inputs: dict[str, torch.Tensor],
     layer: int,
-) -> Weights:
+) -> tuple[np.ndarray, str]:
+    """Float32 [B, I, J] for a batch of pairs, padding included, and what the numbers are."""
     on_device = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     layers = forward(**on_device, output_attentions=True).cross_attentions
     if not layers or layers[0] is None:

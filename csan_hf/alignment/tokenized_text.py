@@ -120,7 +120,7 @@ def _words_of_tokens(text: str, starts: Iterable[int], special: Iterable[int]) -
     for each token that stands for nothing in the text.
     """
     ends = [match.end() for match in re.finditer(r"\S+", text)]
-    words: list[int | None] = []
+    words = []
     for start, is_special in zip(starts, special, strict=True):
         word = bisect_right(ends, start)  # the word around this place, or else the next one
         words.append(None if is_special or word == len(ends) else word)

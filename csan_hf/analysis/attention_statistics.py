@@ -8,10 +8,11 @@ included."""
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +21,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from csan_hf.alignment import check_positions
+from csan_hf.data import TokenizerPair
 from csan_hf.models.evaluation_view import evaluation_view
-
-if TYPE_CHECKING:
-    from csan_hf.data import TokenizerPair
 
 BATCH_CELLS = 2**22
 """Characters squared of the sentences of a batch: every layer and head has a matrix of each."""
@@ -85,23 +84,27 @@ def attention_statistics(
         ValueError: If one has more tokens than the model has positions, or the model gives no
             attention weights of an encoder.
     """
-    mass: Any = 0.0
-    entropy: Any = 0.0
+    mass: list[np.ndarray] = []
+    entropy: list[np.ndarray] = []
     queries = 0
     model = evaluation_view(model)
     # The faster implementations never have the attention weights
     model.set_attn_implementation("eager")
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
-        layers = model(**batch, **_start(model, batch), output_attentions=True).encoder_attentions
+        layers = model.get_encoder()(**batch, output_attentions=True).attentions
         if not layers or layers[0] is None:
             raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
         real = batch["attention_mask"].bool()
         seen = real[:, None, :, None] & real[:, None, None, :]
-        statistics = [_layer_statistics(weights, seen, distance) for weights in layers]
-        mass = mass + np.stack([layer_mass for layer_mass, _ in statistics])
-        entropy = entropy + np.stack([layer_entropy for _, layer_entropy in statistics])
+        masses, entropies = zip(
+            *(_layer_statistics(weights, seen, distance) for weights in layers), strict=True
+        )
+        mass.append(np.stack(masses))
+        entropy.append(np.stack(entropies))
         queries += int(real.sum())
-    return AttentionStatistics(mass / queries, entropy / queries, queries)
+    return AttentionStatistics(
+        np.sum(mass, axis=0) / queries, np.sum(entropy, axis=0) / queries, queries
+    )
 
 
 def _layer_statistics(
@@ -137,31 +140,25 @@ def learned_windows(
         The windows, or None where no layer has any.
     """
     model = evaluation_view(model)
-    heads = _heads(model)
-    focuses: dict[int, list[tuple[np.ndarray, ...]]] = {}
-    current: dict[str, torch.Tensor] = {}
-
-    def keep_focus(layer: int, terms: Sequence[Any]) -> None:
-        for term in terms:
-            if hasattr(term, "center") and hasattr(term, "width"):
-                focus = _focus_of_real_queries(term.center, term.width, current["mask"], heads)
-                focuses.setdefault(layer, []).append(focus)
-
+    heads = model.config.encoder_attention_heads
+    focuses = defaultdict(list)
+    observed: dict[int, Sequence[Any]] = {}
     for layer, attention in _encoder_attentions(model).items():
         if getattr(attention, "locality", None) is not None:
-            attention.observe_terms = partial(keep_focus, layer)  # of the view
+            attention.observe_terms = partial(observed.__setitem__, layer)  # of the view
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
-        current["mask"] = batch["attention_mask"].bool()
+        mask = batch["attention_mask"].bool()
         model.get_encoder()(**batch)
+        for layer, terms in observed.items():
+            for term in terms:
+                if hasattr(term, "center") and hasattr(term, "width"):
+                    focus = _focus_of_real_queries(term.center, term.width, mask, heads)
+                    focuses[layer].append(focus)
         if not focuses:
             return None
-    windows = LearnedWindows(layers=list(focuses), widths=[], shares=[], offsets=[])
-    for batches in focuses.values():
-        widths, shares, offsets = zip(*batches, strict=True)
-        windows.widths.append(np.concatenate(widths, axis=1))
-        windows.shares.append(np.concatenate(shares, axis=1))
-        windows.offsets.append(np.concatenate(offsets, axis=1))
-    return windows
+    windows = [np.concatenate(batches, axis=2) for batches in focuses.values()]
+    widths, shares, offsets = map(list, zip(*windows, strict=True))
+    return LearnedWindows(list(focuses), widths, shares, offsets)
 
 
 def _encoder_attentions(model: PreTrainedModel) -> dict[int, Any]:
@@ -172,15 +169,16 @@ def _encoder_attentions(model: PreTrainedModel) -> dict[int, Any]:
 
 def _focus_of_real_queries(
     center: torch.Tensor, width: torch.Tensor, mask: torch.Tensor, heads: int
-) -> tuple[np.ndarray, ...]:
-    """Returns width, width over length, and middle minus position of the real queries, [H, queries]
-    each.
+) -> np.ndarray:
+    """Returns width, width over length, and middle minus position of the real queries, [3, H,
+    queries].
     """
     batch, length = mask.shape
     width = width.expand(batch, heads, length).float()
     share = width / mask.sum(dim=1).view(-1, 1, 1)
     offset = center.expand(batch, heads, length).float() - torch.arange(length, device=mask.device)
-    return tuple(values.transpose(0, 1)[:, mask].cpu().numpy() for values in (width, share, offset))
+    focus = torch.stack([width, share, offset])  # [3, B, H, J]
+    return focus.transpose(1, 2)[:, :, mask].cpu().numpy()
 
 
 @torch.inference_mode()
@@ -208,7 +206,7 @@ def area_usage(
             as many dimensions as there are heads.
     """
     model = evaluation_view(model)
-    heads = _heads(model)
+    heads = model.config.encoder_attention_heads
     modules = {
         layer: module
         for layer, module in _encoder_attentions(model).items()
@@ -265,16 +263,6 @@ def _heads_seen(
     return seen[0]
 
 
-def _heads(model: PreTrainedModel) -> int:
-    return int(model.config.encoder_attention_heads)
-
-
-def _start(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the shortest decoder input, as only the encoder is measured."""
-    start = model.config.decoder_start_token_id or 0
-    return {"decoder_input_ids": torch.full_like(batch["input_ids"][:, :1], start)}
-
-
 def _batches(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
@@ -290,14 +278,11 @@ def _batches(
         total=len(texts), desc="attention", unit=" sentences", disable=not progress, delay=1
     ) as bar:
         while texts:
-            fitting = 1  # there are seldom more tokens than characters
-            while (
-                fitting < min(batch_size, len(texts))
-                and (fitting + 1) * len(texts[fitting]) ** 2 <= BATCH_CELLS
-            ):
-                fitting += 1
-            part = texts[:fitting]
-            texts = texts[fitting:]
+            part = texts[:batch_size]
+            # There are seldom more tokens than characters
+            while len(part) > 1 and len(part) * len(part[-1]) ** 2 > BATCH_CELLS:
+                part.pop()
+            texts = texts[len(part) :]
             encoded = tokenizers.source(
                 part, padding=True, padding_side="right", return_tensors="pt"
             )

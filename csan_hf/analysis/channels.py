@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +13,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqModelOutput
 
 from csan_hf.alignment import Alignment, align_pairs
+from csan_hf.data import TokenizerPair
 from csan_hf.models.evaluation_view import evaluation_view
-
-if TYPE_CHECKING:
-    from csan_hf.data import TokenizerPair
 
 
 def channel_shares(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -20,13 +20,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from csan_hf.evaluation.metrics import CorpusMetric
+from csan_hf.evaluation.significance import PairedTest
 from csan_hf.text_files import open_for_writing, printable, write_text
 
 from .attention_statistics import AttentionStatistics, LearnedWindows
-
-if TYPE_CHECKING:
-    from csan_hf.evaluation.metrics import CorpusMetric
-    from csan_hf.evaluation.significance import PairedTest
 
 # Okabe and Ito (2008): told apart also without red or green, and on white as on black
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
@@ -124,6 +122,12 @@ def save_figure(figure: Figure, path: Path | str, *, dpi: int = 150, margin: flo
         figure.savefig(file, format="png", dpi=dpi, bbox_inches="tight", pad_inches=margin)
 
 
+def save_as_png_and_svg(figure: Figure, stem: Path) -> None:
+    """Writes a figure twice, under a name that gets the endings."""
+    for ending in (".png", ".svg"):
+        save_figure(figure, f"{stem}{ending}")
+
+
 def page_svg(figure: Figure, name: str) -> str:
     """Returns a figure as an `<svg>` element in the colour of the page's text; no other figure
     there has its name.
@@ -162,6 +166,15 @@ def _chart(width: float = _WIDTH, height: float = _HEIGHT) -> Iterator[tuple[Fig
 def _add_grid(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
     axes.grid(axis=axis, color="0.5", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def add_cell_lines(axes: Axes, **style: Any) -> None:
+    """Draws lines between the cells of the image in these axes."""
+    left, right, lower, upper = axes.images[0].get_extent()
+    axes.set_xticks(np.arange(left + 1, right), minor=True)
+    axes.set_yticks(np.arange(upper + 1, lower), minor=True)
+    axes.grid(which="minor", **style)
+    axes.tick_params(which="minor", length=0)
 
 
 def share_heights(figures: Sequence[Figure]) -> None:
@@ -352,18 +365,15 @@ def plot_attention_distance(statistics: AttentionStatistics) -> Figure:
     last = mass.shape[1] - 1
     with _chart() as (figure, axes):
         for layer, row in enumerate(mass):
-            label = f"layer {layer + 1}"
             axes.plot(
-                range(last + 1),
                 100 * row,
-                label=label,
+                label=f"layer {layer + 1}",
                 markersize=4,
                 linewidth=1.2,
                 **style_of(layer),
             )
-        axes.set_xticks(
-            [*range(0, last - 1, 2), last], [*map(str, range(0, last - 1, 2)), f"{last}+"]
-        )
+        distances = [*range(0, last - 1, 2), last]
+        axes.set_xticks(distances, [*map(str, distances[:-1]), f"{last}+"])
         axes.set(xlabel="tokens from the query", ylabel="attention, %")
         _add_legend(axes)
     return figure
@@ -410,7 +420,7 @@ def plot_learned_windows(windows: LearnedWindows) -> Figure:
                 offset = (head - (heads - 1) / 2) * width
                 axes.boxplot(
                     [layer[head] for layer in values],
-                    positions=[place + offset for place in range(len(values))],
+                    positions=np.arange(len(values)) + offset,
                     widths=0.8 * width,
                     whis=(5, 95),
                     showfliers=False,
@@ -435,7 +445,7 @@ def plot_channel_ranks(ranks: np.ndarray) -> Figure:
     """
     with _chart() as (figure, axes):
         places = range(1, len(ranks) + 1)
-        axes.bar(places, [100 * share for share in ranks], color=COLOURS[0])
+        axes.bar(places, 100 * ranks, color=COLOURS[0])
         axes.set_xticks(places)
         axes.set(xlabel="source tokens by their channels", ylabel="share of the channels, %")
     return figure

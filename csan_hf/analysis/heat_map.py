@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from csan_hf.alignment import Alignment
 
-from .figures import figure_style, new_figure, save_figure
+from .figures import add_cell_lines, figure_style, new_figure, save_figure
 
 _LONGEST_SIDE = 50.0  # inches
 _CELL = (0.3, 0.6)  # inches: of a long and of a short sentence
@@ -88,24 +88,23 @@ def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequen
     step = ceil(size / (_POINTS_PER_CELL * cell) - 1e-6)
     # Signs of mathematics in a text ("$") are signs and not commands
     style: dict[str, Any] = {"fontsize": size, "family": families, "parse_math": False}
-    slanted: dict[str, Any] = {
-        "rotation": 45,
-        "rotation_mode": "anchor",
-        "ha": "left",
-        "va": "center",
-    }
     rows, columns = alignment.matrix.shape
-    axes.set_xticks(range(0, columns, step), alignment.source.tokens[::step], **slanted, **style)
+    axes.set_xticks(
+        range(0, columns, step),
+        alignment.source.tokens[::step],
+        rotation=45,
+        rotation_mode="anchor",
+        ha="left",
+        va="center",
+        **style,
+    )
     axes.set_yticks(range(0, rows, step), alignment.target.tokens[::step], **style)
     axes.xaxis.set_ticks_position("top")
     axes.xaxis.set_label_position("top")
     axes.set_xlabel("source")
     axes.set_ylabel("target")
     # Thin lines between the cells lead the eye to the labels
-    axes.set_xticks(np.arange(columns - 1) + 0.5, minor=True)
-    axes.set_yticks(np.arange(rows - 1) + 0.5, minor=True)
-    axes.grid(which="minor", color="0.9", linewidth=0.5)
-    axes.tick_params(which="minor", length=0)
+    add_cell_lines(axes, color="0.9", linewidth=0.5)
 
 
 def _add_colour_bar(figure: Figure, image: Any, label: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,16 +23,17 @@ from csan_hf.families import FAMILIES
 from csan_hf.models import CsanConfig, PervasiveAttentionConfig
 from csan_hf.models.attention_call import AttentionCall, KeyArea, Term
 from csan_hf.models.backend_dense import DenseCells
-from csan_hf.models.gaussian import GaussianTerm
+from csan_hf.models.gaussian import Gaussian, GaussianTerm
 from csan_hf.models.locality import PARTS, AttentionSite, LayerLocality, LocalityMethod
 from csan_hf.models.sublayers import Block
 
-from .figures import COLOURS, new_figure, save_figure
+from .figures import COLOURS, add_cell_lines, new_figure, save_figure
 
 _UNSEEN = "#e9e9e9"
 _SEEN = COLOURS[0]
-_QUERY = COLOURS[3]
 _MASKED = "#f7dca6"
+_QUERY: Any = {"fill": False, "edgecolor": COLOURS[3], "linewidth": 1.8}
+_ROW: Any = {"fill": False, "edgecolor": "black", "linestyle": "--"}
 _PARTS = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",
@@ -134,7 +135,7 @@ def attention_reaches(
     """
     csan: CsanConfig = _as_config(config)
     is_classifier = any("Classification" in name for name in csan.architectures or [])
-    groups = _groups(csan, ("encoder",) if is_classifier else tuple(PARTS))
+    groups = layer_groups(csan, ["encoder"] if is_classifier else PARTS)
     if length is None:
         length = _SHORTEST
         for _, locality, _ in groups:
@@ -145,21 +146,19 @@ def attention_reaches(
 
 def is_drawn(config: PreTrainedConfig | dict[str, Any]) -> bool:
     """Whether a model has a picture of its locality: something of it is local."""
-    model_type = config["model_type"] if isinstance(config, dict) else config.model_type
-    if model_type not in _drawn_families():
+    fields = config if isinstance(config, dict) else config.to_dict()
+    if fields["model_type"] not in _drawn_families():
         return False
-    config = _as_config(config)
-    if not isinstance(config, CsanConfig):
-        return True
-    return any(locality for _, locality, _ in _groups(config, tuple(PARTS)))
+    drawn = _as_config(fields)
+    return not isinstance(drawn, CsanConfig) or bool(drawn.localities())
 
 
 def _drawn_families() -> list[str]:
     return [name for name, family in FAMILIES.items() if family.draw is not None]
 
 
-def _groups(
-    config: CsanConfig, parts: Sequence[str]
+def layer_groups(
+    config: CsanConfig, parts: Iterable[str] = PARTS
 ) -> list[tuple[str, LayerLocality | None, tuple[int, ...]]]:
     """The layers of each part that are alike, local ones first."""
     groups = []
@@ -219,9 +218,7 @@ def _reach(
     head = num_heads // 2
     position = length - 1 - length // 4 if site.is_causal else length // 2
     weights = _example_weights(site, locality, area, length)
-    areas = torch.zeros(num_heads, num_heads)
-    for query_head in range(num_heads):
-        areas[query_head, _area_of(query_head, num_heads, area)] = 1.0
+    areas = area.with_neighbours(torch.eye(num_heads)[None, :, None]).sum(dim=2)[0]
     return AttentionReach(
         part=part,
         layers=layers,
@@ -259,7 +256,7 @@ def _example_term(method: Any, site: AttentionSite, length: int) -> Term | None:
     """A method's term in a sentence of `length` tokens: that of a Gaussian as `caption` says,
     others as untrained.
     """
-    if method.key == "gaussian":
+    if isinstance(method, Gaussian):
         center = (torch.arange(length, dtype=torch.float32) + _SHIFT[site.part]).clamp(0, length)
         return GaussianTerm(
             center[None, None], torch.full((1, 1, 1), _example_width(method, length))
@@ -282,7 +279,7 @@ def _example_call(site: AttentionSite, length: int) -> AttentionCall:
     )
 
 
-def _example_width(method: Any, length: int) -> float:
+def _example_width(method: Gaussian, length: int) -> float:
     """Width of a Gaussian as a trained model might predict it."""
     return {"fixed": float(method.size), "head": 10.0}.get(method.width, length / 2)
 
@@ -297,7 +294,19 @@ _CAPTIONS = {
     "relative_bias": "biases of {0.buckets} buckets of distances",
     "neighbor": "Gaussian (around the query, width D predicted; here D = {half:g})",
     "local_hard": "Gaussian (centre P predicted, width D = {0.width:g}{cut}; here P = {half:g})",
-    "gaussian": "Gaussian (centre P predicted, width {width}; here P = {place}{example})",
+    "gaussian fixed": "Gaussian (centre P predicted, width D = {example:g}; here P = {place})",
+    "gaussian layer": (
+        "Gaussian (centre P predicted, width D predicted per layer; here P = {place}, "
+        "D = {example:g})"
+    ),
+    "gaussian query": (
+        "Gaussian (centre P predicted, width D predicted per query; here P = {place}, "
+        "D = {example:g})"
+    ),
+    "gaussian head": (
+        "Gaussian (centre P predicted, width D learned for each head; here P = {place}, "
+        "D = {example:g})"
+    ),
     "moving_gaussian": (
         "Gaussian (centre P moves on by a predicted step, width D learned for each head)"
     ),
@@ -313,34 +322,21 @@ def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> s
     """Says a method in a few words, as above a picture; of one from outside the package its key and
     settings.
     """
-    settings: dict[str, Any] = {
-        field.name: getattr(method, field.name) for field in dataclasses.fields(method)
-    }
-    if method.key not in _CAPTIONS:
-        shown = ", ".join(f"{name} {value}" for name, value in settings.items())
-        return method.key.replace("_", " ") + (f" ({shown})" if shown else "")
     values = {
         "half": length / 2,
         "place": _PLACE[part],
-        "cut": ", cut off at P ± D" if settings.get("cut_off") else "",
+        "cut": ", cut off at P ± D" if getattr(method, "cut_off", False) else "",
     }
-    if method.key == "gaussian":
-        kind = settings["width"]
-        example = _example_width(method, length)
-        if kind == "fixed":
-            values |= {"width": f"D = {example:g}", "example": ""}
-        else:
-            predicted = "learned for each head" if kind == "head" else f"predicted per {kind}"
-            values |= {"width": f"D {predicted}", "example": f", D = {example:g}"}
-    text = _CAPTIONS[method.key].format(method, **values)
-    return f"{text}, wrapped" if settings.get("boundary") == "circular" else text
-
-
-def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
-    """The heads that a head attends to."""
-    slots = torch.arange(-area.half_area, area.half_area + 1) + head
-    real = area.visible_heads(num_heads)
-    return slots % num_heads if real is None else slots[real[head]]
+    name = method.key
+    if isinstance(method, Gaussian):
+        name = f"{name} {method.width}"
+        values["example"] = _example_width(method, length)
+    if name not in _CAPTIONS:
+        settings = dataclasses.asdict(method).items()
+        shown = ", ".join(f"{name} {value}" for name, value in settings)
+        return method.key.replace("_", " ") + (f" ({shown})" if shown else "")
+    text = _CAPTIONS[name].format(method, **values)
+    return f"{text}, wrapped" if getattr(method, "boundary", None) == "circular" else text
 
 
 def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
@@ -369,31 +365,30 @@ def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] 
         left.set(xlabel=key, ylabel="head", title=f"of query i = {position + 1} in head {head + 1}")
         middle.set(xlabel=key, ylabel="query: position i", title="of every query, in its own head")
         right.set(xlabel="keys of head", ylabel="query: head", title="of every head")
-        for axes in (left, middle, right):
+        for axes in row.axes:
             axes.title.set_fontsize(9)
     lowered = any(((reach.heads > 0) & (reach.heads < 1)).any() for reach in reaches)
     seen = "seen (paler: lowered by the energies added)" if lowered else "seen"
     handles = [
         Patch(facecolor=_SEEN, label=seen),
         Patch(facecolor=_UNSEEN, label="not seen"),
-        Patch(
-            facecolor="none",
-            edgecolor=_QUERY,
-            linewidth=1.8,
-            label="the query's own head and position",
-        ),
+        Patch(**_QUERY, label="the query's own head and position"),
     ]
     not_local = [_describe(reach) for reach in shown if reach.locality is None]
+    _add_legend(figure, handles, "\n".join(not_local))
+    return figure
+
+
+def _add_legend(figure: Figure, handles: list[Patch], title: str | None = None) -> None:
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=3,
+        ncols=len(handles),
         frameon=False,
         fontsize=9,
-        title="\n".join(not_local),
+        title=title,
         title_fontsize=9,
     )
-    return figure
 
 
 def _describe(reach: AttentionReach) -> str:
@@ -414,25 +409,19 @@ def _describe(reach: AttentionReach) -> str:
 
 def _show_weights(axes: Axes, weights: torch.Tensor, aspect: Literal["equal", "auto"]) -> None:
     rows, columns = weights.shape
-    # From pale to full blue; what is not seen has a colour outside that range
-    shades = _shades(np.linspace(0.08, 1, 256))
-    image = np.ma.masked_equal(weights.numpy(), 0.0)
-    # People count from 1, as the layers are counted here
-    extent = (0.5, columns + 0.5, rows + 0.5, 0.5)
     axes.imshow(
-        image,
-        cmap=shades,
+        np.ma.masked_equal(weights.numpy(), 0.0),
+        # From pale to full blue; what is not seen has a colour outside that range
+        cmap=_shades(np.linspace(0.08, 1, 256)),
         vmin=0.0,
         vmax=1.0,
         aspect=aspect,
-        extent=extent,
+        # People count from 1, as the layers are counted here
+        extent=(0.5, columns + 0.5, rows + 0.5, 0.5),
         interpolation="nearest",
     )
     if max(rows, columns) <= _GRID_LINES:
-        axes.set_xticks(np.arange(1, columns) + 0.5, minor=True)
-        axes.set_yticks(np.arange(1, rows) + 0.5, minor=True)
-        axes.grid(which="minor", color="white", linewidth=0.8)
-        axes.tick_params(which="minor", length=0)
+        add_cell_lines(axes, color="white", linewidth=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     axes.tick_params(labelsize=9)
@@ -444,9 +433,7 @@ def _shades(shares: np.ndarray) -> Colormap:
 
 
 def _outline(axes: Axes, column: float, row: float) -> None:
-    corner = (column - 0.5, row - 0.5)
-    query = Rectangle(corner, 1, 1, fill=False, edgecolor=_QUERY, linewidth=1.8, zorder=3)
-    axes.add_patch(query)
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **_QUERY, zorder=3))
 
 
 def draw_grid(
@@ -468,15 +455,10 @@ def draw_grid(
     handles = [
         Patch(facecolor=_SEEN, label="seen"),
         Patch(facecolor=_MASKED, label="masked: later target tokens"),
-        Patch(facecolor="none", edgecolor=_QUERY, linewidth=1.8, label="the cell"),
-        Patch(
-            facecolor="none",
-            edgecolor="black",
-            linestyle="--",
-            label="its row, of which one vector is made",
-        ),
+        Patch(**_QUERY, label="the cell"),
+        Patch(**_ROW, label="its row, of which one vector is made"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    _add_legend(figure, handles)
     return figure
 
 
@@ -486,18 +468,15 @@ def _draw_kernel(axes: Axes, kernel_size: int) -> None:
     colours[1:-1, 1:-1] = 2
     colours[1 : side + 2, 1:-1] = 1
     edge = side + 1.5
-    cmap = ListedColormap([_UNSEEN, _SEEN, _MASKED])
     axes.imshow(
         colours,
-        cmap=cmap,
+        cmap=ListedColormap([_UNSEEN, _SEEN, _MASKED]),
         vmin=0,
         vmax=2,
         extent=(-edge, edge, edge, -edge),
         interpolation="nearest",
     )
-    for line in np.arange(-edge + 1, edge):
-        axes.axhline(line, color="white", linewidth=0.8)
-        axes.axvline(line, color="white", linewidth=0.8)
+    add_cell_lines(axes, color="white", linewidth=0.8)
     _outline(axes, 0, 0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -521,16 +500,7 @@ def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) ->
         interpolation="nearest",
     )
     axes.axhspan(0.5, border + 0.5, color=_MASKED)
-    row = Rectangle(
-        (-edge + 0.1, -0.5),
-        2 * edge - 0.2,
-        1,
-        fill=False,
-        edgecolor="black",
-        linestyle="--",
-        zorder=2,
-    )
-    axes.add_patch(row)
+    axes.add_patch(Rectangle((-edge + 0.1, -0.5), 2 * edge - 0.2, 1, **_ROW, zorder=2))
     _outline(axes, 0, 0)
     title = (
         f"All {layers} layers: {radius} target tokens back, {radius} source tokens to either side"

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from csan_hf.alignment import Alignment, align_pairs, check_fast
+from csan_hf.data import TokenizerPair
 from csan_hf.evaluation import translate_stream
-
-if TYPE_CHECKING:
-    from csan_hf.data import TokenizerPair
 
 
 def align(

@@ -148,14 +148,13 @@ def convert_attn2d(
             "the paper's equations 3 and 9, and from those here, by a factor that depends on the "
             "sentence's length, so no weights make up for it.)"
         )
-    source: Any = "The state dict"
-    content: Any = checkpoint
     if isinstance(checkpoint, str | os.PathLike):
-        source = checkpoint
-        content = _load(checkpoint)
+        state = _state_dict(_load(checkpoint), checkpoint)
+    else:
+        state = _state_dict(checkpoint, "The state dict")
     weights = {
         name.removeprefix("module."): weight  # of a DataParallel
-        for name, weight in _state_dict(content, source).items()
+        for name, weight in state.items()
         if not name.endswith((".conv2.mask", ".incremental_state"))
     }
     fields = _dense_fields(weights)
@@ -165,12 +164,13 @@ def convert_attn2d(
             "(src_embedding.pos_embedding.weight) take token 0 for padding, so they can be "
             "converted with pad_token_id=0 only."
         )
-    tokens = {
+    fields |= {
+        "aggregation": _AGGREGATIONS[aggregation],
+        "batch_norm_eps": _EPS,
         "pad_token_id": pad_token_id,
         "eos_token_id": eos_token_id,
         "decoder_start_token_id": decoder_start_token_id,
     }
-    fields |= {"aggregation": _AGGREGATIONS[aggregation], "batch_norm_eps": _EPS, **tokens}
     return _make_model(weights, fields, overrides, year=2018)
 
 
@@ -209,7 +209,7 @@ def convert_attn2d_residual(
     changed = {
         name: options[name]
         for name, values in _OFFERED.items()
-        if name in options and options[name] not in values
+        if options.get(name, values[0]) not in values
     }
     if changed:
         raise ValueError(
@@ -229,9 +229,8 @@ def _load(path: str | os.PathLike) -> Any:
         pickle.UnpicklingError,
         EOFError,
         RuntimeError,
-        KeyError,
+        LookupError,
         TypeError,
-        IndexError,
         ValueError,
         OSError,
     ) as error:
@@ -263,16 +262,11 @@ def _dense_fields(weights: StateDict) -> dict[str, Any]:
     conv2 = "net.features.denseblock1.denselayer1.conv2.weight"
     norm = "net.features.transition1.norm.weight"
     _check_dimensions(weights, {source: 2, target: 2, conv1: 4, conv2: 4, norm: 1}, year=2018)
-    source_dim = weights[source].shape[1]
-    target_dim = weights[target].shape[1]
+    fields = _embedding_fields(weights[source], weights[target])
     num_layers = max(_numbers(r"net\.features\.denseblock1\.denselayer(\d+)\.", weights))
-    growth_rate = (len(weights[norm]) - (source_dim + target_dim) // 2) // num_layers
-    fields: dict[str, Any] = {
-        "vocab_size": len(weights[source]),
-        "decoder_vocab_size": len(weights[target]),
-        "source_embed_dim": source_dim,
-        "target_embed_dim": target_dim,
-        "share_encoder_decoder_embeddings": torch.equal(weights[source], weights[target]),
+    channels = (fields["source_embed_dim"] + fields["target_embed_dim"]) // 2
+    growth_rate = (len(weights[norm]) - channels) // num_layers
+    fields |= {
         # With a linear map before it, the output projection is the embedding
         "tie_word_embeddings": "aggregator.lin.weight" in weights,
         "num_layers": num_layers,
@@ -299,11 +293,12 @@ def _residual_fields(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     projection = "decoder.projection.weight"
     projection_bias = "decoder.projection.bias"
     layers = "decoder.net.residual_blocks"
-    dimensions = {source: 2, target: 2, prediction: 2, projection: 2, projection_bias: 1}
-    dimensions |= {"decoder.prediction.bias": 1}
-    dimensions |= {f"{layers}.0.mconv2.weight": 4, f"{layers}.0.fc1.weight": 2}
+    mconv2 = f"{layers}.0.mconv2.weight"
+    fc1 = f"{layers}.0.fc1.weight"
+    dimensions = {source: 2, target: 2, prediction: 2, projection: 2, mconv2: 4, fc1: 2}
+    dimensions |= {projection_bias: 1, "decoder.prediction.bias": 1}
     _check_dimensions(weights, dimensions, year=2020)
-    kernel = weights[f"{layers}.0.mconv2.weight"]
+    kernel = weights[mconv2]
     num_layers = 1 + max(_numbers(re.escape(layers) + r"\.(\d+)\.", weights))
     for number in range(num_layers):  # without a bias unless --conv-bias
         weights.setdefault(f"{layers}.{number}.mconv2.bias", torch.zeros(len(kernel)))
@@ -321,18 +316,25 @@ def _residual_fields(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {
         "block": "residual",
         "aggregation": "gated_max" if is_gated else "max",
-        "vocab_size": len(weights[source]),
-        "decoder_vocab_size": len(weights[target]),
-        "source_embed_dim": weights[source].shape[1],
-        "target_embed_dim": weights[target].shape[1],
-        "share_encoder_decoder_embeddings": torch.equal(weights[source], weights[target]),
+        **_embedding_fields(weights[source], weights[target]),
         "tie_word_embeddings": is_tied,
         "num_layers": num_layers,
         "kernel_size": kernel.shape[3],
-        "ffn_dim": len(weights[f"{layers}.0.fc1.weight"]),
+        "ffn_dim": len(weights[fc1]),
         "scale_embedding": True,
         "position_embeddings": "learned" if has_positions else None,
         "max_position_embeddings": length,
+    }
+
+
+def _embedding_fields(source: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:
+    """The config's fields that follow from the tables of embeddings, [entries, width]."""
+    return {
+        "vocab_size": len(source),
+        "decoder_vocab_size": len(target),
+        "source_embed_dim": source.shape[1],
+        "target_embed_dim": target.shape[1],
+        "share_encoder_decoder_embeddings": torch.equal(source, target),
     }
 
 
@@ -366,9 +368,8 @@ def _their_name(name: str, year: int) -> str:
 def _make_model(
     weights: StateDict, fields: dict[str, Any], overrides: dict[str, Any], year: int
 ) -> PervasiveAttentionForConditionalGeneration:
-    fixed = fields.keys() & overrides.keys()
-    if fixed:
-        names = ", ".join(sorted(fixed))
+    names = ", ".join(sorted(fields.keys() & overrides.keys()))
+    if names:
         raise ValueError(f"{names} cannot be given, as the weights say it or an argument does.")
     config = PervasiveAttentionConfig(**{**_DROPOUTS, **fields, **overrides})
     model: Any = PervasiveAttentionForConditionalGeneration(config)

@@ -76,8 +76,7 @@ def convert_marian(
         RuntimeError: An override changes the shape of a weight.
     """
     fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
-    marian = _load_source(name_or_path_or_model, MarianMTModel, fields)
-    model: Any = CsanForConditionalGeneration(convert_config(marian.config, **fields))
+    marian, model = _source_and_csan(name_or_path_or_model, MarianMTModel, fields)
     weights = dict(marian.state_dict())
     for name in set(_POSITIONS) & weights.keys():
         weight = weights[name]
@@ -89,11 +88,7 @@ def convert_marian(
 
 
 def convert_m2m100(
-    name_or_path_or_model: str | os.PathLike | M2M100ForConditionalGeneration,
-    *,
-    local_window: int | None = None,
-    head_area: int = 1,
-    **config_overrides: Any,
+    name_or_path_or_model: str | os.PathLike | M2M100ForConditionalGeneration, **fields: Any
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of an M2M100 or NLLB model, weight for weight, ready for fine-tuning.
 
@@ -104,9 +99,7 @@ def convert_m2m100(
     model = convert_m2m100("facebook/nllb-200-distilled-600M", local_window=11, head_area=3)
     ```
     """
-    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
-    source = _load_source(name_or_path_or_model, M2M100ForConditionalGeneration, fields)
-    model: Any = CsanForConditionalGeneration(convert_config(source.config, **fields))
+    source, model = _source_and_csan(name_or_path_or_model, M2M100ForConditionalGeneration, fields)
     # M2M100 has no bias
     weights = {**source.state_dict(), "final_logits_bias": model.final_logits_bias}
     return _transfer(source, model, weights)
@@ -117,10 +110,7 @@ def convert_bart(
     | os.PathLike
     | BartForConditionalGeneration
     | MBartForConditionalGeneration,
-    *,
-    local_window: int | None = None,
-    head_area: int = 1,
-    **config_overrides: Any,
+    **fields: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of a BART or mBART model, weight for weight, ready for fine-tuning.
 
@@ -132,7 +122,6 @@ def convert_bart(
     model = convert_bart("facebook/mbart-large-50-many-to-many-mmt", local_window=11, head_area=3)
     ```
     """
-    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     if isinstance(name_or_path_or_model, PreTrainedModel):
         config = name_or_path_or_model.config
     else:
@@ -140,8 +129,7 @@ def convert_bart(
     family: type[PreTrainedModel] = BartForConditionalGeneration
     if isinstance(config, MBartConfig):
         family = MBartForConditionalGeneration
-    source = _load_source(name_or_path_or_model, family, fields)
-    model: Any = CsanForConditionalGeneration(convert_config(source.config, **fields))
+    source, model = _source_and_csan(name_or_path_or_model, family, fields)
     weights = dict(source.state_dict())
     for name in _POSITIONS:
         weights[name] = weights[name][2:]  # the first two, kept for padding, stand for no position
@@ -216,15 +204,15 @@ def convert_config(
     return CsanConfig(**fields)
 
 
-def _load_source(source: Any, model_class: Any, fields: dict[str, Any]) -> Any:
-    """Returns the model to convert: `source` itself, or the complete model of a directory or Hub
-    name.
+def _source_and_csan(source: Any, model_class: Any, fields: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns the model to convert, `source` itself or the complete model of a directory or Hub
+    name, and a new CSAN of its sizes.
     """
     if isinstance(source, model_class):
-        return source
+        return source, CsanForConditionalGeneration(convert_config(source.config, **fields))
     with reading_folder_or_name(source, "model"):
         # What is out of range is refused before a model of such sizes is built
-        convert_config(model_class.config_class.from_pretrained(source), **fields)
+        config = convert_config(model_class.config_class.from_pretrained(source), **fields)
         # Sizes that differ are reported below. The library types this as if it always returned the
         # model alone
         loaded: Any = model_class.from_pretrained(
@@ -232,12 +220,11 @@ def _load_source(source: Any, model_class: Any, fields: dict[str, Any]) -> Any:
         )
     model, report = loaded
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        problem = report.get(kind)
-        if problem:
+        if report.get(kind):
             raise ValueError(
-                f"The checkpoint {source} has {kind.replace('_', ' ')}: {sorted(problem)}"
+                f"The checkpoint {source} has {kind.replace('_', ' ')}: {sorted(report[kind])}"
             )
-    return model
+    return model, CsanForConditionalGeneration(config)
 
 
 def _shared_fields(config: PreTrainedConfig, target: type[PreTrainedConfig]) -> dict[str, Any]:

@@ -1,24 +1,32 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Export to CTranslate2 of what it can express: full attention, with Shaw's relative positions or
 without.
+
+The import raises `ImportError` where CTranslate2 is missing (`pip install ctranslate2`).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from csan_hf.analysis.locality_picture import layer_groups
 from csan_hf.data import TokenizerPair
 from csan_hf.models.csan_attention import CsanAttention
 from csan_hf.models.distances import RelativePositions
 from csan_hf.text_files import new_directory
+
+try:
+    from ctranslate2.converters.converter import Converter
+    from ctranslate2.converters.transformers import BartLoader
+    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import Activation
+except ImportError as error:
+    raise ImportError("The export needs ctranslate2: pip install ctranslate2") from error
 
 _NEVER = -1.0e9  # bias of a token that is never to be chosen
 
@@ -54,11 +62,7 @@ def export_ctranslate2(
     Raises:
         ValueError: The model has a method that CTranslate2 cannot express, or the directory is not
             empty.
-        ImportError: CTranslate2 is missing (`pip install ctranslate2`).
     """
-    if importlib.util.find_spec("ctranslate2") is None:
-        raise ImportError("The export needs ctranslate2: pip install ctranslate2")
-    from ctranslate2.converters.converter import Converter
 
     class CsanConverter(Converter):
         def _load(self) -> Any:
@@ -82,25 +86,18 @@ def _relative_positions(model: Any) -> bool:
             f"CTranslate2 has no {kind}, only checkpoints of CSAN: see `csan-hf export-onnx`."
         )
     relative_positions: set[RelativePositions | None] = set()
-    depths = {
-        "encoder": config.encoder_layers,
-        "decoder": config.decoder_layers,
-        "cross": config.decoder_layers,
-    }
-    for part, depth in depths.items():
-        for index in range(depth):
-            locality = config.layer_locality(part, index)
-            methods = locality.methods if locality is not None else ()
-            for method in methods:
-                is_relative = isinstance(method, RelativePositions)
-                if part == "cross" or not is_relative or method.per_head:
-                    heads = " of each head" if is_relative else ""
-                    raise ValueError(
-                        f"CTranslate2 has no `{method.key}`{heads} ({part} layer {index}): see "
-                        "`csan-hf export-onnx`."
-                    )
-            if part != "cross":
-                relative_positions.add(methods[0] if methods else None)
+    for part, locality, layers in layer_groups(config):
+        methods: tuple[Any, ...] = locality.methods if locality is not None else ()
+        for method in methods:
+            is_relative = isinstance(method, RelativePositions)
+            if part == "cross" or not is_relative or method.per_head:
+                heads = " of each head" if is_relative else ""
+                raise ValueError(
+                    f"CTranslate2 has no `{method.key}`{heads} ({part} layer {layers[0]}): see "
+                    "`csan-hf export-onnx`."
+                )
+        if part != "cross":
+            relative_positions.add(methods[0] if methods else None)
     is_absolute = relative_positions == {None}
     if not is_absolute and (len(relative_positions) > 1 or config.sinusoids is not None):
         raise ValueError(
@@ -115,9 +112,6 @@ def _relative_positions(model: Any) -> bool:
 
 
 def _specification(model: Any, tokenizers: TokenizerPair) -> Any:
-    from ctranslate2.specs import TransformerSpec
-    from ctranslate2.specs.common_spec import Activation
-
     has_relative_positions = _relative_positions(model)
     model = deepcopy(model).float()  # CTranslate2 quantises in place
     config = model.config
@@ -142,8 +136,9 @@ def _specification(model: Any, tokenizers: TokenizerPair) -> Any:
         layernorm_embedding=config.sinusoids == "bart",
         with_relative_position=has_relative_positions,
     )
-    _set_stack(spec.encoder, spec.encoder.embeddings[0], model.model.encoder)
-    _set_stack(spec.decoder, spec.decoder.embeddings, model.model.decoder)
+    loader = _CsanLoader()
+    loader.set_encoder(spec.encoder, model.model.encoder)
+    loader.set_decoder(spec.decoder, model.model.decoder)
     bias = model.final_logits_bias[0].detach().float().clone()
     for words in model.generation_config.bad_words_ids or ():
         bias[words] = _NEVER  # of one token each: `translate_batch` has `suppress_sequences`
@@ -166,49 +161,30 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
     return [names.get(number, f"<unused {number}>") for number in range(size)]
 
 
-def _set_stack(spec: Any, embeddings: Any, stack: Any) -> None:
-    embeddings.weight = stack.embed_tokens.weight
-    spec.scale_embeddings = stack.embed_tokens.embed_scale
-    if stack.config.sinusoids is not None:
-        positions = stack.embed_positions
-        table = positions.weight
-        if positions.kind != "bart":
-            table = positions.create_weight(positions.num_positions)  # in full precision
-        spec.position_encodings.encodings = table
-    if stack.config.sinusoids == "bart":
-        _set_norm(spec.layernorm_embedding, stack.layernorm_embedding)
-    if stack.config.normalize_before:
-        _set_norm(spec.layer_norm, stack.layer_norm)
-    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
-        _set_attention(layer_spec.self_attention, layer.self_attn, layer.self_attn_layer_norm)
-        if hasattr(layer, "encoder_attn"):
-            _set_attention(layer_spec.attention, layer.encoder_attn, layer.encoder_attn_layer_norm)
-        _set_linear(layer_spec.ffn.linear_0, layer.fc1)
-        _set_linear(layer_spec.ffn.linear_1, layer.fc2)
-        _set_norm(layer_spec.ffn.layer_norm, layer.final_layer_norm)
+class _CsanLoader(BartLoader):
+    """CTranslate2's own reader of BART, whose layers have the names of CSAN's."""
 
+    def set_common_layers(self, spec: Any, stack: Any) -> None:
+        """Sets what stands before and after the layers of an encoder or decoder."""
+        is_encoder = isinstance(spec.embeddings, list)
+        self.set_embeddings(
+            spec.embeddings[0] if is_encoder else spec.embeddings, stack.embed_tokens
+        )
+        spec.scale_embeddings = stack.embed_tokens.embed_scale
+        if stack.config.sinusoids is not None:
+            positions = stack.embed_positions
+            table = positions.weight
+            if positions.kind != "bart":
+                table = positions.create_weight(positions.num_positions)  # in full precision
+            spec.position_encodings.encodings = table
+        if stack.config.sinusoids == "bart":
+            self.set_layer_norm(spec.layernorm_embedding, stack.layernorm_embedding)
+        if stack.config.normalize_before:
+            self.set_layer_norm(spec.layer_norm, stack.layer_norm)
 
-def _set_attention(spec: Any, attention: CsanAttention, norm: nn.LayerNorm) -> None:
-    """Queries, keys and values are one layer in self-attention; in cross-attention keys and values
-    are.
-    """
-    query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
-    layers = [[query], [key, value]] if attention.is_cross_attention else [[query, key, value]]
-    for layer, parts in zip(spec.linear[:-1], layers, strict=True):
-        layer.weight = torch.cat([part.weight for part in parts])
-        layer.bias = torch.cat([part.bias for part in parts])
-    _set_linear(spec.linear[-1], attention.out_proj)
-    _set_norm(spec.layer_norm, norm)
-    for tables in attention.locality_modules().values():
-        spec.relative_position_keys = tables.keys
-        spec.relative_position_values = tables.values
-
-
-def _set_linear(spec: Any, linear: nn.Linear) -> None:
-    spec.weight = linear.weight
-    spec.bias = linear.bias
-
-
-def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
-    spec.gamma = norm.weight
-    spec.beta = norm.bias
+    def set_attention(self, spec: Any, attention: CsanAttention, *, self_attention: bool) -> None:
+        """Sets an attention and its tables of relative positions."""
+        super().set_attention(spec, attention, self_attention)
+        for tables in attention.locality_modules().values():
+            spec.relative_position_keys = tables.keys
+            spec.relative_position_values = tables.values

@@ -129,9 +129,11 @@ def build_model_card(
         )
         or None,
     )
-    network: dict[str, Any] = {"kind": family.kind or results.get("model"), "papers": family.papers}
+    facts: dict[str, Any] = {"kind": family.kind or results.get("model"), "papers": family.papers}
     if family.describe is not None:
-        network |= pkgutil.resolve_name(family.describe)(config, task)
+        facts |= pkgutil.resolve_name(family.describe)(config, task)
+    for section in ("training", "environment", "chosen", "parameters"):
+        facts[section] = results.get(section) or {}
     shown = public_recipe(recipe)
     recipe_text = ""
     if shown:
@@ -146,14 +148,10 @@ def build_model_card(
     return ModelCard.from_template(
         card_data,
         template_path=str(TEMPLATE),
-        **network,
-        training=results.get("training") or {},
-        environment=results.get("environment") or {},
-        chosen=results.get("chosen") or {},
-        parameters=results.get("parameters") or {},
-        picture=_file_name(output_dir, TRAINING_PICTURE),
-        locality_picture=_file_name(output_dir, LOCALITY_PICTURE),
-        bibliography=_bibliography(network["papers"]),
+        **facts,
+        picture=TRAINING_PICTURE if (output_dir / TRAINING_PICTURE).is_file() else None,
+        locality_picture=LOCALITY_PICTURE if (output_dir / LOCALITY_PICTURE).is_file() else None,
+        bibliography=_bibliography(facts["papers"]),
         name=name,
         description=recipe.get("description"),
         task=task,
@@ -179,17 +177,11 @@ def build_model_card(
     )
 
 
-def _file_name(folder: Path, name: str) -> str | None:
-    """The name of a file if it is in the folder."""
-    return name if (folder / name).is_file() else None
-
-
 def _bibliography(papers: Collection[str]) -> str:
     """The entries of `papers.bib` with these keys, in its order."""
     entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
-    keys = [entry[entry.index("{") + 1 : entry.index(",")] for entry in entries]
-    cited = [entry for key, entry in zip(keys, entries, strict=True) if key in papers]
-    return "\n\n".join(cited)
+    cited = tuple(f"{key}," for key in papers)
+    return "\n\n".join(entry for entry in entries if entry.partition("{")[2].startswith(cited))
 
 
 def _eval_results(
@@ -283,15 +275,12 @@ def card_problems(
         The problems found, one sentence each; none if the card is right.
     """
     data: Any = card.data
-    expected = {
-        "library_name": ["transformers"],
-        "pipeline_tag": [pipeline_tag or data.get("pipeline_tag")],
-    }
+    tags = [pipeline_tag or data.get("pipeline_tag")]
     if pipeline_tag == "translation":  # whose pipeline serves any conversion of text
-        expected["pipeline_tag"].append("text2text-generation")
+        tags.append("text2text-generation")
     problems = [
         f"{field} must be {' or '.join(map(str, values))}, got {data.get(field)!r}"
-        for field, values in expected.items()
+        for field, values in {"library_name": ["transformers"], "pipeline_tag": tags}.items()
         if data.get(field) not in values or not data.get(field)
     ]
     if results is not None:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..analysis.locality_picture import caption
+from ..analysis.locality_picture import caption, layer_groups
 from ..models import CsanConfig
 from ..models.csan_attention import CsanAttention
-from ..models.locality import PARTS, AttentionSite, LayerLocality, LocalityMethod
+from ..models.locality import AttentionSite, LayerLocality, LocalityMethod
 
 _PARTS = {
     "encoder": "Self-attention of the encoder",
@@ -224,13 +224,13 @@ def _as_config(config: dict[str, Any]) -> CsanConfig:
     return CsanConfig.from_dict({"local_window": None, "head_area": 1, **config})
 
 
-def _groups(config: CsanConfig) -> list[tuple[str, LayerLocality, list[int]]]:
+def _groups(config: CsanConfig) -> list[tuple[str, LayerLocality, tuple[int, ...]]]:
     """The local layers by part and locality."""
-    groups: dict[tuple[str, Any], list[int]] = {}
-    for part in PARTS:
-        for index in config.local_layers(part):
-            groups.setdefault((part, config.layer_locality(part, index)), []).append(index)
-    return [(part, locality, layers) for (part, locality), layers in groups.items()]
+    return [
+        (part, locality, layers)
+        for part, locality, layers in layer_groups(config)
+        if locality is not None
+    ]
 
 
 def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from csan_hf.evaluation.significance import (
 )
 
 from .page import Report, ReportPlot
-from .plots import alignment_plots, attention_plots, word_alignments
+from .plots import alignment_plots, attention_plots, table_rows, word_alignments
 from .systems import ScoreCell, System, check_names
 
 MOST_LISTED = 100_000
@@ -110,10 +110,12 @@ def compare_systems(
     ]
     counts_by_metric = []
     for metric in table:
-        counts = [
-            _run_counts(metric, system, references, sources, progress=progress)
-            for system in systems
-        ]
+        counts = []
+        for system in systems:
+            bar = {"progress": progress, "title": f"{metric.label}, {system.name}"}
+            counts.append(
+                [metric.segment_counts(run, references, sources, **bar) for run in system.runs]
+            )
         cells = _score_cells(
             metric, counts, samples=samples, progress=progress, test=test, base=base
         )
@@ -155,22 +157,6 @@ def file_names(names: Sequence[str]) -> list[str]:
             ending = f"{plain}_{number}"
         endings[ending.casefold()] = ending
     return list(endings.values())
-
-
-def _run_counts(
-    metric: CorpusMetric,
-    system: System,
-    references: Collection[str],
-    sources: Collection[str],
-    *,
-    progress: bool,
-) -> list[np.ndarray]:
-    """The metric's counts [S, K] of each run."""
-    title = f"{metric.label}, {system.name}"
-    return [
-        metric.segment_counts(run, references, sources, progress=progress, title=title)
-        for run in system.runs
-    ]
 
 
 def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) -> np.ndarray:
@@ -269,13 +255,11 @@ def _ngram_plot(
         system.name: bleu_by_order(system.runs[0], references, tokenize=tokenize, progress=progress)
         for system in systems
     }
-    rows = []
-    for order, of_systems in enumerate(zip(*scores.values(), strict=True), 1):
-        rows.append([str(order), *(f"{score:.2f}" for score in of_systems)])
+    by_order = list(zip(*scores.values(), strict=True))
     return ReportPlot(
         name="ngram_gap",
         title=f"BLEU of n-grams up to each length, minus that of {baseline}",
         figure=plot_ngram_gap(scores, baseline),
         columns=["n", *scores],
-        rows=rows,
+        rows=table_rows(range(1, len(by_order) + 1), by_order, ".2f"),
     )

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import yaml
 from matplotlib.figure import Figure
 
-from csan_hf.analysis.figures import page_svg, save_figure
+from csan_hf.analysis.figures import page_svg, save_as_png_and_svg
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.significance import SIGNIFICANT, Test, shown_p_value
 from csan_hf.hub.model_card import PLOTS, write_model_card
@@ -71,8 +72,7 @@ def write_report(report: Report, path: Path | str, *, plots: Path | str | None =
 def write_plots(plots: Iterable[ReportPlot], folder: Path | str) -> None:
     """Writes plots into a folder, each as PNG and SVG."""
     for plot in plots:
-        for ending in ("png", "svg"):
-            save_figure(plot.figure, Path(folder) / f"{plot.name}.{ending}")
+        save_as_png_and_svg(plot.figure, Path(folder, plot.name))
 
 
 def render_template(name: str, **values: Any) -> str:
@@ -85,6 +85,8 @@ def render_template(name: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=name.endswith(".md.jinja"),
     )
+    json_format = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    environment.policies["json.dumps_kwargs"] = json_format
     return environment.get_template(name).render(values)
 
 
@@ -95,14 +97,9 @@ def render_report(report: Report) -> str:
     page = render_template(
         "report.html.jinja",
         report=report,
-        sentences=len(report.sources) if report.sentences is None else report.sentences,
-        listed=len(report.sources),
         plots=[(plot, page_svg(plot.figure, plot.name)) for plot in report.plots],
         aligned=max(max(system.alignments, default=-1) + 1 for system in report.systems),
-        signatures={
-            metric.label: metric.signature for metric in report.metrics if metric.signature
-        },
-        data=_script_json(_examples(report)),
+        data=_examples(report),
         p_value=shown_p_value,
         significant=SIGNIFICANT,
     )
@@ -114,16 +111,15 @@ def _examples(report: Report) -> dict[str, Any]:
     """Returns the data that the page's script reads."""
     systems = []
     for system in report.systems:
-        scores = []
-        for metric, of_metric in zip(report.metrics, system.segment_scores, strict=True):
-            scores.append([round(float(score), metric.decimals) for score in of_metric])
-        alignments = {row: asdict(alignment) for row, alignment in system.alignments.items()}
-        hypotheses = list(islice(system.runs[0], len(report.sources)))
+        scores = [
+            np.round(segment_scores, metric.decimals).tolist()
+            for metric, segment_scores in zip(report.metrics, system.segment_scores, strict=True)
+        ]
         entry = {
             "name": system.name,
-            "hypotheses": hypotheses,
+            "hypotheses": list(islice(system.runs[0], len(report.sources))),
             "scores": scores,
-            "alignments": alignments,
+            "alignments": {row: asdict(pair) for row, pair in system.alignments.items()},
         }
         systems.append(entry)
     metrics = [{"label": metric.label, "decimals": metric.decimals} for metric in report.metrics]
@@ -134,14 +130,6 @@ def _examples(report: Report) -> dict[str, Any]:
         "metrics": metrics,
         "systems": systems,
     }
-
-
-def _script_json(value: object) -> str:
-    """Writes JSON that can stand in a script element, whatever the sentences say."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def check_card(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:

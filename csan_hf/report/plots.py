@@ -74,34 +74,28 @@ def alignment_plots(
     if model is None or tokenizers is None:
         return []
     targets = list(islice(system.runs[0], len(sources)))
-    numbers = [
-        number
-        for number in pairs_within_positions(model, tokenizers, sources, targets)
-        if sources[number].strip() and targets[number].strip()
-    ]
-    if not numbers:
+    pairs = []
+    for number in pairs_within_positions(model, tokenizers, sources, targets):
+        if sources[number].strip() and targets[number].strip():
+            pairs.append((sources[number], targets[number]))
+    if not pairs:
         return []
-    example = numbers[0]
-    for number in numbers:
-        lengths = {len(sources[number].split()), len(targets[number].split())}
-        if lengths <= set(_EXAMPLE_WORDS):
-            example = number
+    example = pairs[0]
+    for pair in pairs:
+        if all(len(text.split()) in _EXAMPLE_WORDS for text in pair):
+            example = pair
             break
-    pair = [sources[example]], [targets[example]]
-    [alignment] = align(model, tokenizers, *pair)
+    source, target = example
+    [alignment] = align(model, tokenizers, [source], [target])
     title = f"alignment of a sentence ({alignment.measure})"
     plots = [_heat_map(system, f"alignment_{name}", title, alignment)]
     if getattr(model.config, "aggregation", None) != "max":
         return plots
-    [share] = channel_shares(model, tokenizers, *pair)
+    [share] = channel_shares(model, tokenizers, [source], [target])
     plots.append(_heat_map(system, f"channels_{name}", "share of channels per source token", share))
-    measured = numbers[:_MEASURED]
+    measured_sources, measured_targets = zip(*pairs[:_MEASURED], strict=True)
     shares = channel_shares(
-        model,
-        tokenizers,
-        [sources[number] for number in measured],
-        [targets[number] for number in measured],
-        progress=progress,
+        model, tokenizers, measured_sources, measured_targets, progress=progress
     )
     ranks = channel_ranks(shares)
     plot = _plot_of(
@@ -110,22 +104,19 @@ def alignment_plots(
         "how many channels go to few source tokens",
         figure=plot_channel_ranks(ranks),
         columns=["rank of the source token", "share of the channels, %"],
-        rows=[[str(rank), f"{100 * value:.1f}"] for rank, value in enumerate(ranks, 1)],
+        rows=table_rows(range(1, len(ranks) + 1), 100 * ranks[:, None], ".1f"),
     )
     return [*plots, plot]
 
 
 def _heat_map(system: System, name: str, title: str, alignment: Alignment) -> ReportPlot:
-    rows = []
-    for token, row in zip(alignment.target.tokens, alignment.matrix, strict=True):
-        rows.append([token, *(f"{value:.3f}" for value in row)])
     return _plot_of(
         system,
         name,
         title,
         figure=plot_heat_map(alignment),
         columns=["target \\ source", *alignment.source.tokens],
-        rows=rows,
+        rows=table_rows(alignment.target.tokens, alignment.matrix, ".3f"),
     )
 
 
@@ -156,8 +147,9 @@ def attention_plots(
         return []
     statistics = attention_statistics(model, tokenizers, sources, progress=progress)
     last = statistics.mass.shape[2] - 1
-    heads = range(1, statistics.entropy.shape[1] + 1)
     layers = range(1, len(statistics.entropy) + 1)
+    heads = range(1, statistics.entropy.shape[1] + 1)
+    of_heads = ["layer", *(f"head {head}" for head in heads)]
     plots = [
         _plot_of(
             system,
@@ -165,15 +157,15 @@ def attention_plots(
             "attention by distance from the query, means of the heads",
             figure=plot_attention_distance(statistics),
             columns=["layer", *map(str, range(last)), f"{last} or more"],
-            rows=_rows(layers, [_percent(mass.mean(axis=0)) for mass in statistics.mass]),
+            rows=table_rows(layers, 100 * statistics.mass.mean(axis=1), ".1f"),
         ),
         _plot_of(
             system,
             f"entropy_{name}",
             "entropy of the attention",
             figure=plot_attention_entropy(statistics),
-            columns=["layer", *(f"head {head}" for head in heads)],
-            rows=_rows(layers, [_numbers(row, ".2f") for row in statistics.entropy]),
+            columns=of_heads,
+            rows=table_rows(layers, statistics.entropy, ".2f"),
         ),
     ]
     windows = learned_windows(model, tokenizers, sources, progress=progress)
@@ -181,14 +173,14 @@ def attention_plots(
         title = (
             "windows that the queries look at, and their middles (numbers: median windows, tokens)"
         )
-        medians = [_numbers(map(np.median, layer), ".1f") for layer in windows.widths]
+        medians = [np.median(widths, axis=1) for widths in windows.widths]
         plot = _plot_of(
             system,
             f"windows_{name}",
             title,
             figure=plot_learned_windows(windows),
-            columns=["layer", *(f"head {head}" for head in heads)],
-            rows=_rows([layer + 1 for layer in windows.layers], medians),
+            columns=of_heads,
+            rows=table_rows([layer + 1 for layer in windows.layers], medians, ".1f"),
         )
         plots.append(plot)
     usage: dict[int, np.ndarray] = {}
@@ -203,8 +195,8 @@ def attention_plots(
     if usage:
         rows = []
         for layer, shares in usage.items():
-            for head, row in enumerate(shares, 1):
-                rows.append([f"{layer + 1}, {head}", *_percent(row)])
+            labels = [f"{layer + 1}, {head}" for head in heads]
+            rows += table_rows(labels, 100 * shares, ".1f")
         plot = _plot_of(
             system,
             f"area_{name}",
@@ -217,13 +209,11 @@ def attention_plots(
     return plots
 
 
-def _rows(labels: Iterable[int], cells: Iterable[list[str]]) -> list[list[str]]:
-    return [[str(label), *row] for label, row in zip(labels, cells, strict=True)]
-
-
-def _numbers(values: Iterable[float], form: str) -> list[str]:
-    return [format(value, form) for value in values]
-
-
-def _percent(shares: np.ndarray) -> list[str]:
-    return _numbers(100 * shares, ".1f")
+def table_rows(
+    labels: Iterable[object], numbers: Iterable[Iterable[float]], form: str
+) -> list[list[str]]:
+    """Returns rows of a table: a label and its numbers, formatted."""
+    rows = []
+    for label, values in zip(labels, numbers, strict=True):
+        rows.append([str(label), *(format(value, form) for value in values)])
+    return rows

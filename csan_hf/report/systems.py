@@ -8,20 +8,18 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from csan_hf.data import TokenizerPair
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.significance import PairedTest
 from csan_hf.evaluation.translate import search_name
 from csan_hf.text_files import counted, open_lines
-
-if TYPE_CHECKING:
-    from csan_hf.data import TokenizerPair
 
 logger = logging.get_logger(__name__)
 _HUB_NAME = re.compile(r"(?!-)([\w-]+|[\w-][\w.-]*/[\w.-]+)")
@@ -113,10 +111,9 @@ def load_systems(
                 raise FileNotFoundError(f"{path}: no such file or checkpoint")
             if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
                 files[path] = open_lines(path)
-                lines = len(files[path])
-                if lines != len(sources):
+                if len(files[path]) != len(sources):
                     raise ValueError(
-                        f"{path} has {counted(lines, 'line')} for "
+                        f"{path} has {counted(len(files[path]), 'line')} for "
                         f"{counted(len(sources), 'source')}: it must have as many."
                     )
     systems = []

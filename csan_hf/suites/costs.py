@@ -69,7 +69,7 @@ def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int) ->
     lines.append(f"  {'system':<{width}}  parameters  s/update   speed  runs  hours")
     for system in suite.systems:
         speed = speeds[system]
-        run_seconds = [seconds[run] for run in suite.runs if run.system == system]
+        run_seconds = [whole for run, whole in seconds.items() if run.system == system]
         shown = system if len(system) <= width else f"{system[: width - 1]}…"
         lines.append(
             f"  {shown:<{width}} {speed.parameters:>11,}  {speed.seconds:>8.3f}  "

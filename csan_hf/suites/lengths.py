@@ -74,9 +74,8 @@ def read_lengths(texts: Texts) -> Lengths | None:
                 shares.append(_failure_shares(sentences, groups))
                 scores.append(_scores_by_place(sentences, groups, texts.metrics[data]))
         if shares:
-            mean_shares = map(float, np.mean(shares, axis=0))
-            failures[system] = dict(zip(FAILURES, mean_shares, strict=True))
-            places[system] = list(map(float, np.mean(scores, axis=0)))
+            failures[system] = dict(zip(FAILURES, np.mean(shares, axis=0).tolist(), strict=True))
+            places[system] = np.mean(scores, axis=0).tolist()
     return Lengths(trained, longest, failures, places)
 
 

@@ -57,15 +57,10 @@ class SuiteRecords:
         return {tuple(row[name] for name in _KEY): row for row in self._table.to_pylist()}
 
     @cached_property
-    def _translations(self) -> dict[RunKey, dict[str, list[str]]]:
-        """Run -> split -> its translations in the order of the segments."""
-        table = _read_table(self.output / HYPOTHESES)
-        columns = [table[name].to_pylist() for name in (*_KEY, "split", "text")]
-        translations: dict[RunKey, dict[str, list[str]]] = {}
-        for data, system, seed, split, text in zip(*columns, strict=True):
-            splits = translations.setdefault((data, system, seed), {})
-            splits.setdefault(split, []).append(text)
-        return translations
+    def _translations(self) -> dict[tuple[str, str, int, str], list[str]]:
+        """Run and split -> its translations in the order of the segments."""
+        rows = _read_table(self.output / HYPOTHESES).to_pandas()
+        return rows.groupby([*_KEY, "split"])["text"].agg(list).to_dict()
 
     def about(self, subject: str) -> dict[str, Any]:
         """What was published of the suite as a whole.
@@ -104,10 +99,11 @@ class SuiteRecords:
         if run.folder(self.output).is_dir():
             return RunRecord.from_folder(run.folder(self.output), splits)
         row = self._published[run.key]
-        hypotheses = self._translations.get(run.key, {})
+        hypotheses = {}
         for split in splits:
-            if split not in hypotheses:
+            if (*run.key, split) not in self._translations:
                 raise RecipeError(f"{self.output / HYPOTHESES} lacks {split} of {run.name}.")
+            hypotheses[split] = self._translations[*run.key, split]
         return RunRecord(
             recipe=json.loads(row["recipe"]),
             results=json.loads(row["results"]),

@@ -199,7 +199,7 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
         baseline in list(systems),
         f"the baseline {baseline!r} is not one of the systems {', '.join(systems)}.",
     )
-    recipes: dict[tuple[str, str], Settings] = {}
+    recipes = {}
     for set_name, set_settings in data.items():
         for system, settings in systems.items():
             recipes[set_name, system] = _recipe(base, settings, set_settings, system)

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_figure
-from csan_hf.evaluation.metrics import CorpusMetric, find_metric
+from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_as_png_and_svg
+from csan_hf.evaluation.metrics import find_metric
 from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_value
 from csan_hf.evaluation.translate import search_name
 from csan_hf.report.page import render_template
@@ -33,10 +33,8 @@ POOLED = "all columns pooled"
 REPORT = "report.md"
 SCORES = "scores.csv"
 FLOPS = "FLOPs a target token (×10⁵)"
-_OPTIONAL = ("±", "p over columns", "vote of the seeds")
-
-TextColumn = tuple[str, list[str]]
-"""A column of a Markdown table: its head, and a text for each row."""
+_OPTIONAL = (FLOPS, "±", "p over columns", "vote of the seeds")
+"""Columns that are left out where they have no text."""
 
 
 @dataclass(frozen=True)
@@ -103,18 +101,16 @@ def write_suite_report(
 
     metric = find_metric(suite.metric)
     search = _search(suite)
-    figures = {}
     for table in tables:
         if not table.rows:
             continue
         tests = differences(table, suite.baseline)
-        figures[table.title] = plot_differences(tests, metric, suite.baseline, search)
+        figure = plot_differences(tests, metric, suite.baseline, search)
+        save_as_png_and_svg(figure, output / table.title)
         if lengths and suite.lengths and table.title == suite.lengths[0]:
             label = f"{metric.label}, {search}"
-            figures[CURVES] = plot_scores_by_joined(_curves(table), label, lengths.trained)
-    for name, figure in figures.items():
-        for ending in (".png", ".svg"):
-            save_figure(figure, output / f"{name}{ending}")
+            figure = plot_scores_by_joined(_curves(table), label, lengths.trained)
+            save_as_png_and_svg(figure, output / CURVES)
 
 
 def check_folder(records: SuiteRecords) -> None:
@@ -196,26 +192,31 @@ def _markdown(
     lengths: Lengths | None,
 ) -> str:
     metric = find_metric(suite.metric)
+    form = f".{metric.decimals}f"
     segments_only, single = _systems_without_seeds(suite, tables)
-    few: dict[str, int] = {}
+    few = {}
     devices: set[str] = set()
-    shown: set[str] = set()
     table_texts = []
     for table in tables:
         for column, count in table.segments.items():
             if count < _FEW_SEGMENTS:
                 few[column] = count
-        columns = _score_columns(table, metric, suite.baseline)
-        shown.update(head for head, _ in columns)
-        table_texts.append((table, _aligned(columns), _unequal(table)))
+        table_texts.append((table, _score_table(table, form, suite.baseline)))
     for fact in facts.values():
         devices.update(map(_plain, fact.devices))
+    failures = None
+    places = None
+    if lengths:
+        shares = {name: list(kinds.values()) for name, kinds in lengths.failures.items()}
+        failures = _length_table(FAILURES, shares, "{:.0%}")
+        numbers = map(str, range(1, lengths.longest + 1))
+        places = _length_table(numbers, lengths.places, f"{{:{form}}}")
     return render_template(
         "suite.md.jinja",
         suite=suite,
         metric=metric,
         search=_search(suite),
-        systems=_aligned(_system_columns(suite, facts)),
+        systems=_system_table(suite, facts),
         devices=sorted(devices),
         segments_only=segments_only,
         single=single,
@@ -225,14 +226,15 @@ def _markdown(
         unfinished_named=_unfinished_text(suite, unfinished),
         failed=failed,
         lengths=lengths,
-        failures=lengths and _aligned(_failure_columns(lengths)),
-        places=lengths and _aligned(_place_columns(lengths, metric)),
+        failures=failures,
+        places=places,
         kinds=FAILURES,
         curves=CURVES,
-        shown=shown,
+        heads="\n".join(text.partition("\n")[0] for _, text in table_texts),
         significant=SIGNIFICANT,
         flops=FLOPS,
-        number=_number,
+        form=form,
+        shown=_shown,
         plain=_plain,
     )
 
@@ -270,84 +272,66 @@ def _unfinished_text(suite: Suite, unfinished: list[str]) -> str:
     )
 
 
-def _system_columns(suite: Suite, facts: dict[str, SystemFacts]) -> list[TextColumn]:
-    base = facts[suite.baseline].parameters
-    differences = []
-    for name, fact in facts.items():
-        if name == suite.baseline or base is None or fact.parameters is None:
-            differences.append("")
-        else:
-            differences.append(f"{fact.parameters - base:+,}")
-    systems = facts.values()
-    columns = [
-        ("system", list(facts)),
-        ("parameters", [_shown(fact.parameters, ",") for fact in systems]),
-        ("Δ parameters", differences),
-        ("speed of training", [_shown(fact.relative_speed, ".2f", "× ") for fact in systems]),
-        ("minutes a run (median)", [_shown(fact.minutes, ".1f") for fact in systems]),
-        ("runs", [str(fact.runs) for fact in systems]),
-    ]
-    if any(fact.flops for fact in systems):
-        flops = [fact.flops / 1e5 if fact.flops else None for fact in systems]
-        columns.append((FLOPS, [_shown(value, ",.0f") for value in flops]))
+def _system_table(suite: Suite, facts: dict[str, SystemFacts]) -> str:
     titles: dict[str, None] = {}
     for figures in suite.published.values():
         titles |= dict.fromkeys(figures)
-    for title in titles:
-        published = [suite.published.get(name, {}).get(title) for name in facts]
-        columns.append((f"published {title}", [_plain(str(figure or "")) for figure in published]))
-    return columns
+    heads = ["system", "parameters", "Δ parameters", "speed of training", "minutes a run (median)"]
+    heads += ["runs", FLOPS, *(f"published {title}" for title in titles)]
+    base = facts[suite.baseline].parameters
+    rows = []
+    for name, fact in facts.items():
+        difference = None
+        if name != suite.baseline and base is not None and fact.parameters is not None:
+            difference = fact.parameters - base
+        cells = [
+            name,
+            _shown(fact.parameters, ","),
+            _shown(difference, "+,"),
+            _shown(fact.relative_speed, ".2f", "× "),
+            _shown(fact.minutes, ".1f"),
+            str(fact.runs),
+            _shown(fact.flops / 1e5 if fact.flops else None, ",.0f"),
+        ]
+        figures = suite.published.get(name, {})
+        rows.append(cells + [_plain(str(figures.get(title) or "")) for title in titles])
+    return _aligned(heads, rows)
 
 
-def _failure_columns(lengths: Lengths) -> list[TextColumn]:
-    columns = [("system", list(lengths.failures))]
-    for kind in FAILURES:
-        shares = [f"{100 * shares[kind]:.0f}%" for shares in lengths.failures.values()]
-        columns.append((kind, shares))
-    return columns
+def _length_table(heads: Iterable[str], numbers: dict[str, list[float]], form: str) -> str:
+    rows = [[name, *map(form.format, values)] for name, values in numbers.items()]
+    return _aligned(["system", *heads], rows)
 
 
-def _place_columns(lengths: Lengths, metric: type[CorpusMetric]) -> list[TextColumn]:
-    columns = [("system", list(lengths.places))]
-    for place in range(lengths.longest):
-        scores = [_number(scores[place], metric) for scores in lengths.places.values()]
-        columns.append((str(place + 1), scores))
-    return columns
-
-
-def _unequal(table: Table) -> str | None:
-    """The system whose seeds differ more than those of others."""
-    name, p_value = table.unequal_seeds or ("", 1.0)
-    return _plain(name) if p_value < SIGNIFICANT else None
-
-
-def _score_columns(table: Table, metric: type[CorpusMetric], baseline: str) -> list[TextColumn]:
-    rows = table.rows.values()
-    columns = [("system", list(table.rows))]
-    for column in table.columns:
-        columns.append((column, [_score(row.columns.get(column), metric) for row in rows]))
+def _score_table(table: Table, form: str, baseline: str) -> str:
+    heads = ["system", *table.columns]
     if len(table.columns) > 1:
-        # Means over fewer columns than those that have runs are not comparable
-        most = len(table.segments)
-        means = [row.mean if len(row.columns) == most else None for row in rows]
-        columns.append(("mean", [_number(mean, metric) for mean in means]))
-    columns += [
-        ("±", [_number(row.between_seeds, metric) for row in rows]),
-        (f"Δ to {baseline}", [_difference(row.pooled, metric) for row in rows]),
-        ("p", [_p_value(row.pooled.p_value if row.pooled else None) for row in rows]),
-        ("p (Holm)", [_p_value(row.adjusted, r"\*") for row in rows]),
-        ("p over columns", [_p_value(row.over_columns and row.over_columns[1]) for row in rows]),
-        ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
-    ]
-    return [(head, texts) for head, texts in columns if any(texts) or head not in _OPTIONAL]
+        heads.append("mean")
+    heads += ["±", f"Δ to {baseline}", "p", "p (Holm)", "p over columns", "vote of the seeds"]
+    rows = []
+    for name, row in table.rows.items():
+        cells = [name, *(_score(row.columns.get(column), form) for column in table.columns)]
+        if len(table.columns) > 1:
+            # Means over fewer columns than those that have runs are not comparable
+            is_whole = len(row.columns) == len(table.segments)
+            cells.append(_shown(row.mean if is_whole else None, form))
+        cells += [
+            _shown(row.between_seeds, form),
+            _difference(row.pooled, form),
+            _p_value(row.pooled.p_value if row.pooled else None),
+            _p_value(row.adjusted, r"\*"),
+            _p_value(row.over_columns and row.over_columns[1]),
+            _shown(_mean_vote(row), form),
+        ]
+        rows.append(cells)
+    return _aligned(heads, rows)
 
 
-def _score(score: Score | None, metric: type[CorpusMetric]) -> str:
+def _score(score: Score | None, form: str) -> str:
     if score is None:
         return ""
     is_sure = score.adjusted is not None and score.adjusted < SIGNIFICANT
-    star = r"\*" if is_sure else ""
-    return _number(score.score, metric) + star
+    return _shown(score.score, form) + (r"\*" if is_sure else "")
 
 
 def _mean_vote(row: Row) -> float | None:
@@ -355,11 +339,11 @@ def _mean_vote(row: Row) -> float | None:
     return statistics.mean(votes) if len(votes) == len(row.columns) else None
 
 
-def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> str:
+def _difference(test: PairedTest | None, form: str) -> str:
     if test is None:
         return ""
     values = (test.difference, *test.interval)
-    difference, low, high = (_shown(value, f"+.{metric.decimals}f") for value in values)
+    difference, low, high = (_shown(value, f"+{form}") for value in values)
     return f"{difference} [{low}, {high}]"
 
 
@@ -367,19 +351,18 @@ def _p_value(value: float | None, star: str = "") -> str:
     return "" if value is None else shown_p_value(value).replace("*", star)
 
 
-def _number(value: float | None, metric: type[CorpusMetric]) -> str:
-    return _shown(value, f".{metric.decimals}f")
-
-
 def _shown(value: float | None, form: str, before: str = "") -> str:
     return "" if value is None else f"{before}{value:{form}}"
 
 
-def _aligned(columns: list[TextColumn]) -> str:
+def _aligned(heads: list[str], rows: list[list[str]]) -> str:
     """A Markdown table, numbers to the right."""
-    lines = [_line([head for head, _ in columns]), "| --- |" + " ---: |" * (len(columns) - 1)]
-    lines += map(_line, zip(*(texts for _, texts in columns), strict=True))
-    return "\n".join(lines)
+    columns = []
+    for head, *texts in zip(heads, *rows, strict=True):
+        if head not in _OPTIONAL or any(texts):
+            columns.append([head, *texts])
+    head_line, *lines = map(_line, zip(*columns, strict=True))
+    return "\n".join([head_line, "| --- |" + " ---: |" * (len(columns) - 1), *lines])
 
 
 def _line(texts: Iterable[str]) -> str:
@@ -406,7 +389,7 @@ def _csv(tables: list[Table]) -> str:
 
 def _curves(table: Table) -> dict[str, dict[int, list[float]]]:
     """System -> sentences joined -> the scores of its seeds."""
-    curves: dict[str, dict[int, list[float]]] = {}
+    curves = {}
     for name, row in table.rows.items():
         curves[name] = {
             int(column): list(score.seeds.values()) for column, score in row.columns.items()
@@ -418,12 +401,13 @@ def differences(table: Table, baseline: str) -> dict[str, dict[str, PairedTest |
     """Returns the difference to the baseline of all systems but that: of several columns pooled,
     then of each column.
     """
-    tests: dict[str, dict[str, PairedTest | None]] = {}
+    tests = {}
     for name, row in table.rows.items():
         if name == baseline:
             continue
-        tests[name] = {POOLED: row.pooled} if len(table.columns) > 1 else {}
+        row_tests = {POOLED: row.pooled} if len(table.columns) > 1 else {}
         for column in table.columns:
             score = row.columns.get(column)
-            tests[name][column] = score.test if score else None
+            row_tests[column] = score.test if score else None
+        tests[name] = row_tests
     return tests

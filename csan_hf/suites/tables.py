@@ -109,7 +109,7 @@ def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
     suite = texts.suite
     counts: dict[str, Counts] = {}
     votes: dict[str, dict[str, float]] = defaultdict(dict)
-    segments: dict[str, int] = {}
+    segments = {}
     # Sums of counts are scored alike, whatever the data set's tokenizer
     metric = texts.metrics[suite.runs[0].data]
     for name in suite.rows:
@@ -169,22 +169,20 @@ def _row(name: str, resampling: _Resampling, votes: dict[str, float]) -> Row:
         mean=float(np.mean([score.score for score in scores.values()])),
         pooled=resampling.test(name, shared),
         over_columns=resampling.test_over(name, shared),
-        between_seeds=_deviation(pooled) if pooled else None,
+        between_seeds=_deviation(pooled) if pooled and len(pooled.scores) > 1 else None,
     )
 
 
-def _deviation(system: Resampled) -> float | None:
+def _deviation(system: Resampled) -> float:
     """Standard deviation between the seeds of a system that has several."""
-    return float(system.scores.std(ddof=1)) if len(system.scores) > 1 else None
+    return float(system.scores.std(ddof=1))
 
 
 def _unequal_seeds(scores: dict[str, Resampled]) -> tuple[str, float] | None:
     """The system whose seeds differ most, and the p-value of its differing from the others."""
-    deviations = {}
-    for name, system in scores.items():
-        deviation = _deviation(system)
-        if deviation is not None:
-            deviations[name] = deviation
+    deviations = {
+        name: _deviation(system) for name, system in scores.items() if len(system.scores) > 1
+    }
     if not deviations:
         return None
     most = max(deviations, key=lambda name: deviations[name])

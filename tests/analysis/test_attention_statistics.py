@@ -182,13 +182,11 @@ def test_long_sentences_are_measured_a_few_at_a_time(tokenizers, monkeypatch):
     model, sizes = make_model(tokenizers), []
     texts = ["one two", "x", "the number is twenty-one.", "one two", "one two"]
     together = attention_statistics(model, tokenizers, texts)
-    model.register_forward_pre_hook(
+    model.get_encoder().register_forward_pre_hook(
         lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True
     )
-    # two of "one two"
-    monkeypatch.setattr(
-        sys.modules["csan_hf.analysis.attention_statistics"], "BATCH_CELLS", 2 * 7**2
-    )
+    # 2 · 7², for two of "one two"
+    monkeypatch.setattr(sys.modules["csan_hf.analysis.attention_statistics"], "BATCH_CELLS", 98)
     alone = attention_statistics(model, tokenizers, texts)
     assert sizes == [2, 2, 1]
     assert alone.mass == pytest.approx(together.mass, abs=1e-6)
