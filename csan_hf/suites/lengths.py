@@ -72,7 +72,7 @@ def read_lengths(texts: Texts) -> Lengths | None:
             if run.system == system and run.data == data:
                 sentences = _cut(texts, run, splits, groups)
                 shares.append(_failure_shares(sentences, groups))
-                scores.append(_scores_by_place(sentences, groups, texts.metrics[data]))
+                scores.append(_scores_by_place(sentences, groups, texts.metric(data, references)))
         if shares:
             failures[system] = dict(zip(FAILURES, np.mean(shares, axis=0).tolist(), strict=True))
             places[system] = np.mean(scores, axis=0).tolist()

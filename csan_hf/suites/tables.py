@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from csan_hf.evaluation.metrics import CorpusMetric
+from csan_hf.evaluation.metrics import CorpusMetric, load_metric
 from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
     PairedTest,
@@ -111,7 +111,7 @@ def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
     votes: dict[str, dict[str, float]] = defaultdict(dict)
     segments = {}
     # Sums of counts are scored alike, whatever the data set's tokenizer
-    metric = texts.metrics[suite.runs[0].data]
+    metric = load_metric(suite.metric)
     for name in suite.rows:
         for column, (data, splits) in columns.items():
             hypotheses = {
@@ -122,7 +122,7 @@ def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
             if not hypotheses:
                 continue
             references = texts.references(data, splits)
-            count = texts.metrics[data].segment_counts
+            count = texts.metric(data, references).segment_counts
             counts.setdefault(name, {})[column] = {
                 seed: count(lines, references) for seed, lines in hypotheses.items()
             }

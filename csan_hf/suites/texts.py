@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from csan_hf.data.corpora import load_translation_dataset
-from csan_hf.evaluation.metrics import load_metric
+from csan_hf.evaluation.metrics import CorpusMetric, load_metric, tokenizer_of
 from csan_hf.text_files import digest_of_lines, one_line, read_lines, write_lines
 from csan_hf.training.recipe import RecipeError
 
@@ -22,7 +22,6 @@ class Texts:
     Attributes:
         suite: The suite.
         runs: The finished runs and ensembles.
-        metrics: Data set -> the metric of its language.
 
     Raises:
         RecipeError: Runs were trained on or scored with different data.
@@ -31,10 +30,6 @@ class Texts:
     def __init__(self, records: SuiteRecords) -> None:
         self.suite = records.suite
         self.runs = records.finished
-        self.metrics = {
-            data: load_metric(self.suite.metric, tokenize=run.recipe.get("bleu_tokenize"))
-            for data, run in self.suite.first_runs.items()
-        }
         self._records = records
         self._references: dict[tuple[str, str], list[str]] = {}
         # References or a training set -> their digest, and who used them
@@ -73,6 +68,11 @@ class Texts:
     def references(self, data: str, splits: Sequence[str]) -> list[str]:
         """The references of the splits, one split after the other."""
         return list(chain.from_iterable(self._of_split(data, split) for split in splits))
+
+    def metric(self, data: str, references: Sequence[str]) -> CorpusMetric:
+        """The suite's metric, for the references of a data set."""
+        tokenize = self.suite.first_runs[data].recipe.get("bleu_tokenize")
+        return load_metric(self.suite.metric, tokenize=tokenize or tokenizer_of(references))
 
     def _of_split(self, data: str, split: str) -> list[str]:
         """References in the suite's folder if the runs were scored with them, else the data's."""
