@@ -32,7 +32,8 @@ if [ ! -f "$stamp" ]; then
   constraints > "$environment/constraints.txt"
   install=("$environment/bin/python" -m pip install --quiet --disable-pip-version-check -c "$environment/constraints.txt")
   "${install[@]}" torch
-  "${install[@]}" -e ".${EXTRAS:+[$EXTRAS]}"
+  # compat: a path, which comes before a folder called csan_hf in the working directory, such as the clone in its parent
+  "${install[@]}" --config-settings editable_mode=compat -e ".${EXTRAS:+[$EXTRAS]}"
   # Also beyond the bound in pyproject.toml, so that a new release is met here first
   [ "$VERSIONS" != newest ] || "${install[@]}" --upgrade transformers
   touch "$stamp"

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What pyproject.toml, constraints.txt and the scripts say agrees, for every Python that is named."""
 
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def listed(name):
     return [Requirement(line) for line in lists[name]]
 
 
-EXTRAS = ("text", "onnx", "dev")
+EXTRAS = ("onnx", "dev")
 LISTED = [requirement for name in ("dependencies", *EXTRAS) for requirement in listed(name)]
 REQUIREMENTS = [
     requirement for requirement in LISTED if requirement.name != "csan_hf"
@@ -88,3 +89,14 @@ def test_a_wheel_has_every_file_that_is_not_python():
         path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     }
     assert {path for path in files - packed if path.suffix not in (".py", ".md")} == set()
+
+
+def test_a_folder_of_the_packages_name_is_not_taken_for_it(tmp_path):
+    """Such as the clone, seen from its parent folder."""
+    (tmp_path / "csan_hf").mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", "import csan_hf; csan_hf.CsanConfig"]
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr

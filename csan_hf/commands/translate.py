@@ -29,7 +29,7 @@ from csan_hf.text_files import (
 )
 from csan_hf_cli import stopping_on_signals
 
-from . import Dtype, NonNegativeInt, PositiveInt, beside_bars
+from . import Dtype, NonNegativeInt, PositiveInt, beside_bars, open_parallel
 
 
 def translate(
@@ -152,6 +152,8 @@ def translate(
         "top_k": top_k,
         "top_p": top_p,
     }
+    if prefixes is not None and input != STANDARD_STREAM:
+        open_parallel(input, prefixes)  # a prefix for each line
     sentences = read_lines_as_they_come() if input == STANDARD_STREAM else read_lines(input)
     if n_best is None:
         windows = translate_stream(network, tokenizers, sentences, **options)

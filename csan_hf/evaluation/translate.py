@@ -312,8 +312,10 @@ def _forced_tokens(
             raise ValueError(
                 "There are fewer prefixes than sentences: give one for each, an empty one for none."
             )
-        ids = translator.target_tokenizer(beginning, add_special_tokens=False)["input_ids"]
-        tokens += [ids if number == 0 else [] for number in range(len(split.segments))]
+        # As a target: some tokenizers hold two vocabularies
+        ids = translator.target_tokenizer(text_target=beginning, add_special_tokens=False)
+        for number in range(len(split.segments)):
+            tokens.append(ids["input_ids"] if number == 0 else [])
     return tokens
 
 

@@ -272,9 +272,10 @@ def test_samples_and_prefixes(folder, tmp_path, capsys):
         1,
         0,
     )
-    (tmp_path / "prefixes").write_text("zwei\n")
-    assert translate_main(words, prefixes) == 2
-    assert "fewer prefixes than sentences" in capsys.readouterr().err
+    for count in (1, 9):
+        (tmp_path / "prefixes").write_text("zwei\n" * count)
+        assert translate_main(words, prefixes) == 2
+        assert "has no partner" in capsys.readouterr().err
 
 
 def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, capsys):

@@ -8,7 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import multilingual
 import pytest
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
+from csan_hf.data import TokenizerPair
+from csan_hf.evaluation import translate_stream
 from csan_hf.pipelines import translation_pipeline
 
 LANGUAGES = {
@@ -69,6 +72,24 @@ def test_languages(family, library_log):
             assert translator(TEXT, src_lang=other) == [{"translation_text": from_other}]
         assert translator(TEXT) == [{"translation_text": expected}]
     assert "no effect" not in library_log.text
+
+
+def test_prefixes_of_two_vocabularies_are_targets(tmp_path):
+    files = []
+    for first in (("</s>", "<unk>", "<pad>"), ("</s>", "<unk>", "<pad>", "more", "tokens")):
+        folder = tmp_path / str(len(first))
+        files.append(multilingual.sentencepiece_model(folder, first))
+    (source, source_ids), (target, target_ids) = files
+    tokenizer = MarianTokenizer(source, target, source_ids, target_ids, separate_vocabs=True)
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer.decoder)}
+    config = MarianConfig(
+        **{**sizes, **multilingual.SIZES, "share_encoder_decoder_embeddings": False},
+        **{"pad_token_id": 2, "decoder_start_token_id": 2, "eos_token_id": 0},
+    )
+    model = multilingual.build(MarianMTModel, config, tokenizer)[0]
+    pair = TokenizerPair(tokenizer, tokenizer)
+    [[text]] = translate_stream(model, pair, ["one"], prefixes=["eins zwei"], max_new_tokens=6)
+    assert text.startswith("eins zwei")
 
 
 def test_unknown_pieces_of_a_tokenizer_in_python_are_named(tmp_path, library_log):
