@@ -14,7 +14,8 @@ from onnxruntime import InferenceSession, SessionOptions
 BATCH = 32
 
 directory = Path(sys.argv[1])
-words = [line.strip() for line in sys.stdin]
+words = [line.decode().strip() for line in sys.stdin.buffer]
+sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115  # whatever the locale is
 options = SessionOptions()
 options.intra_op_num_threads = 1  # small graphs gain nothing from more
 encoder = InferenceSession(directory / "encoder_model.onnx", options)
@@ -33,8 +34,15 @@ limit = config["max_length"]
 
 def letter_ids(word: str) -> list[int]:
     """The letters of a word and the end."""
-    normalized = unicodedata.normalize(source["normalizer"]["type"], word)
-    return [*(letters.get(letter, letters["<unk>"]) for letter in normalized), letters["</s>"]]
+    normalizer = source["normalizer"]
+    for step in normalizer.get("normalizers", [normalizer]):
+        if step["type"] == "Lowercase":
+            word = word.lower()
+        elif step["type"] == "Replace":
+            word = word.replace(step["pattern"]["String"], step["content"])
+        else:
+            word = unicodedata.normalize(step["type"], word)
+    return [*(letters.get(letter, letters["<unk>"]) for letter in word), letters["</s>"]]
 
 
 def translate(batch: list[list[int]]) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from csan_hf.text_files import read_lines
+from csan_hf.text_files import counted, read_lines
 
 Pairs = tuple[list[str], list[str]]
 """Source sentences and target sentences, equally many."""
@@ -141,6 +141,14 @@ def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, st
                 continue
         if len(fields) > len(names):  # a comma of a sentence without quotes, or a tab too many
             raise csv.Error(f"line {number} has {len(fields)} fields instead of {len(names)}")
+        missing = [
+            column for column in columns if column.isdecimal() and int(column) >= len(fields)
+        ]
+        if missing:
+            raise csv.Error(
+                f"line {number} has {counted(len(fields), 'field')}: there is no column "
+                f"{missing[0]}, counted from 0; is a tab or a comma missing?"
+            )
         row = [*zip(names, fields, strict=False)]
         yield f"line {number}", dict(row) | dict(row[::-1])  # of equal names the first
 

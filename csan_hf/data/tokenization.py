@@ -45,6 +45,7 @@ SPECIAL_TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN)
 
 TokenKind = Literal["bpe", "characters", "symbols"]
 UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
+Case = Literal["keep", "lower"]
 
 DEFAULT_VOCABULARY_SIZE = 8000
 TARGET_SUBFOLDER = "target_tokenizer"
@@ -57,6 +58,7 @@ def train_tokenizer(
     *,
     kind: TokenKind = "bpe",
     unicode_form: UnicodeForm = "NFC",
+    case: Case = "keep",
     model_max_length: int | None = None,
     split_digits: bool = True,
     show_progress: bool = False,
@@ -77,6 +79,7 @@ def train_tokenizer(
         unicode_form: Unicode form of "bpe" and "characters"; "symbols" stay as they are. NFD takes
             Korean syllables and accented letters apart. NFKC makes one of signs that look alike, in
             translations, too: of full-width letters, of ² and 2.
+        case: "lower" takes capital letters for small ones, and ’ for ', except with "symbols".
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no
             limit.
         split_digits: Make every digit a token of its own, with "bpe".
@@ -93,6 +96,9 @@ def train_tokenizer(
         "symbols": _symbols,
     }
     tokenizer = make[kind]()
+    if case == "lower" and kind != "symbols":
+        lowered = [normalizers.Lowercase(), normalizers.Replace("’", "'")]
+        tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *lowered])
     trainer: Any = trainers.WordLevelTrainer
     if kind == "bpe":
         trainer = partial(
@@ -375,6 +381,7 @@ def train_tokenizers(
     kind: TokenKind = "bpe",
     target_kind: TokenKind | None = None,
     unicode_form: UnicodeForm = "NFC",
+    case: Case = "keep",
     target_vocab_size: int | None = None,
     model_max_length: int | None = None,
     split_digits: bool = True,
@@ -391,6 +398,7 @@ def train_tokenizers(
         kind: What a token is; see `train_tokenizer`.
         target_kind: The same of a separate target vocabulary; None for `kind`.
         unicode_form: See `train_tokenizer`.
+        case: The same of the source vocabulary; of a joint one for both languages.
         target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no
             limit.
@@ -418,9 +426,8 @@ def train_tokenizers(
         split_digits=split_digits,
         show_progress=show_progress,
     )
-    source = train(
-        _texts(dataset, ["source", "target"] if joint else ["source"]), vocab_size, kind=kind
-    )
+    columns = ["source", "target"] if joint else ["source"]
+    source = train(_texts(dataset, columns), vocab_size, kind=kind, case=case)
     if joint:
         return TokenizerPair(source, source)
     target_texts = _texts(dataset, ["target"])

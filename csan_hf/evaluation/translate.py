@@ -136,7 +136,7 @@ def n_best_stream(
     samples.
 
     Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a
-    single, blank, one.
+    single, blank, one. Hypotheses of one text, of other tokens, are one, with the better score.
 
     Yields:
         The hypotheses of a window, [sentences][n], in the order that `generate` gives them.
@@ -151,15 +151,15 @@ def n_best_stream(
 
 
 def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
+    """Hypotheses in the order of the results; of those of one text, the first."""
     if "sentences" not in several[0]:
         return [Hypothesis("", 0.0)]
-    return [
-        Hypothesis(
-            result["translation_text"].strip(),
-            sum(part["log_probability"] for part in result["sentences"]),
-        )
-        for result in several
-    ]
+    by_text: dict[str, Hypothesis] = {}
+    for result in several:
+        text = result["translation_text"].strip()
+        log_probability = sum(part["log_probability"] for part in result["sentences"])
+        by_text.setdefault(text, Hypothesis(text, log_probability))
+    return list(by_text.values())
 
 
 def _windows(
