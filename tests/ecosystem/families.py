@@ -131,8 +131,3 @@ def training_batch(
 ) -> dict:
     """Source sentences with labels, both padded."""
     return {**sources(lengths), "labels": tiny.labels_of(target_lengths)}
-
-
-def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The gradients that there are, by parameter."""
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

@@ -6,8 +6,9 @@ import json
 import pytest
 import tiny
 import torch
-from families import FAMILIES, gradients, sources, training_batch
+from families import FAMILIES, sources, training_batch
 from safetensors.torch import load_file, save_file
+from tiny import gradients
 
 from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
 from csan_hf.models import seq2seq_model

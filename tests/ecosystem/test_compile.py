@@ -11,7 +11,8 @@ import copy
 import pytest
 import tiny
 import torch
-from families import ONE_LAYER, PLAIN_LAYER, gradients, sources, targets, training_batch
+from families import ONE_LAYER, PLAIN_LAYER, sources, targets, training_batch
+from tiny import gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 
 AREA = {**PLAIN_LAYER, "localness_layers": [0], "local_window": 5, "head_area": 3}

@@ -9,7 +9,8 @@ import copy
 import pytest
 import tiny
 import torch
-from families import FAMILIES, every_family, gradients, training_batch
+from families import FAMILIES, every_family, training_batch
+from tiny import gradients
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 both_types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)

@@ -13,9 +13,9 @@ from families import (
     START,
     checkpointed_families,
     every_family,
-    gradients,
     training_batch,
 )
+from tiny import gradients
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 MODELS = {

@@ -3,12 +3,7 @@ import pytest
 import tiny
 import torch
 
-from csan_hf import (
-    CsanConfig,
-    CsanForConditionalGeneration,
-    PervasiveAttentionConfig,
-    PervasiveAttentionForConditionalGeneration,
-)
+from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import TokenizerPair
 
 SOURCE = ("eins", "zwei", "drei", "vier", "Hund", "Katze")
@@ -35,43 +30,35 @@ def joint():
 
 
 @pytest.fixture
-def separate():
+def pair():
+    """Tokenizers of two vocabularies."""
+    return TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
+
+
+@pytest.fixture
+def separate(pair):
     """A CSAN and its pair of tokenizers."""
-    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
     return build_csan(len(pair.source), len(pair.target), localness_window="query"), pair
 
 
-@pytest.fixture
-def grid():
-    """A Pervasive Attention model and its pair of tokenizers."""
-    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
-    torch.manual_seed(1)
-    sizes = {
-        "vocab_size": len(pair.source),
-        "decoder_vocab_size": len(pair.target),
-        "num_layers": 2,
-        "growth_rate": 4,
-    }
-    sizes |= {"source_embed_dim": 8, "target_embed_dim": 8}
-    config = PervasiveAttentionConfig(**sizes, aggregation="max_attention", init_std=1.5)
-    model = PervasiveAttentionForConditionalGeneration(config).eval()
+def with_pair(make, pair, **options):
+    """A model of another family and its pair of tokenizers."""
+    sizes = {"vocab_size": len(pair.source), "decoder_vocab_size": len(pair.target)}
+    model = make(**sizes, **options)
     model.generation_config.update(num_beams=2, max_length=12)
     return model, pair
 
 
 @pytest.fixture
-def recurrent():
-    """An RNNsearch model and its pair of tokenizers."""
-    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
-    model = tiny.recurrent(vocab_size=len(pair.source), decoder_vocab_size=len(pair.target))
-    model.generation_config.update(num_beams=2, max_length=12)
-    return model, pair
+def grid(pair):
+    return with_pair(tiny.grid, pair, aggregation="max_attention", seed=1)
 
 
 @pytest.fixture
-def convolutional():
-    """A ConvS2S model and its pair of tokenizers."""
-    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
-    model = tiny.convolutional(vocab_size=len(pair.source), decoder_vocab_size=len(pair.target))
-    model.generation_config.update(num_beams=2, max_length=12)
-    return model, pair
+def recurrent(pair):
+    return with_pair(tiny.recurrent, pair)
+
+
+@pytest.fixture
+def convolutional(pair):
+    return with_pair(tiny.convolutional, pair)

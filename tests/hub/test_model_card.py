@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hub.elsewhere import card_code
 from huggingface_hub import ModelCard
 
 from csan_hf import (
@@ -192,9 +193,7 @@ def run_code(tmp_path, monkeypatch, capsys):
     )
 
     def run(text):
-        [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-        assert len([line for line in code.splitlines() if line]) == 3
-        exec(code, {})
+        exec(card_code(text), {})
         return capsys.readouterr().out.strip()
 
     return run

@@ -6,7 +6,7 @@ how they train.
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import CSAN_SIZES, ENCODER, PLAIN, padded_sources, tokenizer
+from tiny import CSAN_SIZES, ENCODER, PLAIN, gradients, padded_sources, tokenizer
 from torch import nn
 from transformers import (
     DataCollatorForTokenClassification,
@@ -77,7 +77,7 @@ def test_a_row_of_padding_alone_is_finite(head, locality, implementation):
     output = model(**sources, labels=labels)
     output.loss.backward()
     assert output.logits.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
     if head is CsanForSequenceClassification:
         assert torch.equal(output.logits[1], model.score.bias)
 
@@ -155,9 +155,7 @@ def test_ignored_labels_have_no_loss(head):
     loss = model(**sources, labels=torch.full_like(labels, -100)).loss
     loss.backward()
     assert loss.item() == 0.0
-    assert not any(
-        parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None
-    )
+    assert not any(gradient.any() for gradient in gradients(model).values())
 
 
 @pytest.mark.parametrize("as_tensor", [True, False])

@@ -4,7 +4,16 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import EVERYWHERE, HEADS, LOCALITIES, PAD, PLAIN, VOCABULARY, padded_sources
+from tiny import (
+    EVERYWHERE,
+    HEADS,
+    LOCALITIES,
+    PAD,
+    PLAIN,
+    VOCABULARY,
+    decode_in_steps,
+    padded_sources,
+)
 from tiny import csan as tiny_model
 
 STEPS = 24  # decoder windows of 5 and 7 roll many times
@@ -15,34 +24,11 @@ CACHED = {name: each for name, each in LOCALITIES.items() if not name.startswith
 every_locality = pytest.mark.parametrize("locality", CACHED.values(), ids=CACHED)
 
 
-def decoder_inputs(rows: int, length: int = STEPS) -> torch.Tensor:
+def decoder_inputs(rows: int, length: int = STEPS) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(3, VOCABULARY, (rows, length), generator=generator)
     ids[:, 0] = PAD  # decoder_start_token_id
-    return ids
-
-
-def cached_logits(
-    model, sources: dict, decoder_input_ids: torch.Tensor, chunks: list[int], **kwargs
-):
-    """Logits [B, T, V] computed a chunk of target positions at a time, and the last cache."""
-    encoder_outputs = model.get_encoder()(**sources)
-    cache, pieces, start = None, [], 0
-    for chunk in chunks:
-        step_options = {name: mask[:, : start + chunk] for name, mask in kwargs.items()}
-        outputs = model(
-            encoder_outputs=encoder_outputs,
-            attention_mask=sources["attention_mask"],
-            decoder_input_ids=decoder_input_ids[:, start : start + chunk],
-            cache=cache,
-            use_cache=True,
-            **step_options,
-        )
-        cache = outputs.cache
-        pieces.append(outputs.logits)
-        start += chunk
-    assert start == decoder_input_ids.shape[1]
-    return torch.cat(pieces, dim=1), cache
+    return {"decoder_input_ids": ids}
 
 
 @every_locality
@@ -130,11 +116,11 @@ def test_steps_with_windows_and_sums_compile_in_one_graph():
         "cross_locality": [None, {"moving_gaussian": 3.0}],
     }
     model = tiny_model(**{**PLAIN, **locality})
-    sources, ids = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)
-    full = model(**sources, decoder_input_ids=ids, use_cache=False).logits
+    sources, targets = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)
+    full = model(**sources, **targets, use_cache=False).logits
     torch.compiler.reset()
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
-    stepwise, _ = cached_logits(model, sources, ids, [3, 1, 4])
+    stepwise, _ = decode_in_steps(model, sources, targets, [3, 1, 4])
     torch.testing.assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
 
 
@@ -148,10 +134,10 @@ def test_steps_with_windows_and_sums_compile_in_one_graph():
 def test_cached_logits_equal_the_full_forward(locality, chunks, implementation):
     model = tiny_model(seed=2, attn_implementation=implementation, **locality)
     sources = padded_sources((9, 4, 13))
-    ids = decoder_inputs(rows=3)
-    full = model(**sources, decoder_input_ids=ids, use_cache=False).logits
+    targets = decoder_inputs(rows=3)
+    full = model(**sources, **targets, use_cache=False).logits
     assert full.std() > 0.5
-    stepwise, _ = cached_logits(model, sources, ids, chunks)
+    stepwise, _ = decode_in_steps(model, sources, targets, chunks)
     torch.testing.assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
 
 
@@ -163,15 +149,10 @@ def test_cached_logits_with_a_padded_target_prefix(locality):
     """
     model = tiny_model(seed=2, **locality)
     sources = padded_sources((9, 4, 13))
-    ids = decoder_inputs(rows=3)
-    mask = (torch.arange(STEPS) >= torch.tensor([0, 3, 6])[:, None]).long()
-    full = model(
-        **sources, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=False
-    ).logits
-    stepwise, _ = cached_logits(
-        model, sources, ids, [7] + [1] * (STEPS - 7), decoder_attention_mask=mask
-    )
-    real = mask.bool()
+    real = torch.arange(STEPS) >= torch.tensor([0, 3, 6])[:, None]
+    targets = {**decoder_inputs(rows=3), "decoder_attention_mask": real.long()}
+    full = model(**sources, **targets, use_cache=False).logits
+    stepwise, _ = decode_in_steps(model, sources, targets, [7] + [1] * (STEPS - 7))
     torch.testing.assert_close(stepwise[real], full[real], rtol=0, atol=TOLERANCE)
 
 
@@ -190,7 +171,8 @@ def test_a_windowed_layer_keeps_only_its_window(window, strategy):
         decoder_localness_layers=[0],
     )
     sources = padded_sources((9, 4))
-    _, cache = cached_logits(model, sources, decoder_inputs(rows=2), [1] * STEPS)
+    _, steps = decode_in_steps(model, sources, decoder_inputs(rows=2), [1] * STEPS)
+    cache = steps[-1].cache
     kept = [layer.keys.shape[-2] for layer in cache.self_attention_cache.layers]
     assert kept[0] <= m + 1
     assert kept[1:] == [STEPS] * (len(kept) - 1)

@@ -175,7 +175,7 @@ def implementations_of(specification, part):
 
 
 @pytest.mark.parametrize(("name", "part"), CASES)
-@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
+@pytest.mark.usefixtures("flex_without_compiler")
 def test_equals_the_oracle(name, part):
     """Real queries' outputs, and the gradients of states and parameters, whatever stands at
     padding.

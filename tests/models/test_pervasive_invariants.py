@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from tiny import AGGREGATIONS, PAD, labels_of, mask_of, padded_batch, padded_sources
+from tiny import AGGREGATIONS, PAD, gradients, labels_of, mask_of, padded_batch, padded_sources
 from tiny import grid as tiny_model
 from torch import Tensor
 
@@ -19,14 +19,6 @@ def shifted(labels: Tensor) -> Tensor:
     ids = torch.full_like(labels, PAD)
     ids[:, 1:] = labels[:, :-1]
     return ids.masked_fill(ids == -100, PAD)
-
-
-def buffers_of(model) -> dict[str, Tensor]:
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-
-def gradients_of(model) -> dict[str, Tensor]:
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 @every_aggregation
@@ -49,7 +41,7 @@ def test_a_row_of_padding_stays_finite(aggregation, training, empty):
     real = reference["decoder_attention_mask"].bool()
     torch.testing.assert_close(outputs.logits[:3][real], expected[real], rtol=0, atol=1e-9)
     outputs.loss.backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
     assert all(buffer.isfinite().all() for buffer in model.buffers())
 
 
@@ -76,8 +68,8 @@ def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
             (
                 outputs.loss,
                 outputs.logits[mask_of(TARGETS).bool()],
-                buffers_of(model),
-                gradients_of(model),
+                dict(model.named_buffers()),
+                gradients(model),
             )
         )
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)

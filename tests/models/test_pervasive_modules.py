@@ -9,8 +9,8 @@ import io
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny import gradients, labels_of, padded_batch, padded_sources, statistics
 from tiny import grid as tiny_model
-from tiny import labels_of, padded_batch, padded_sources, statistics
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -34,8 +34,7 @@ def step(model) -> dict[str, torch.Tensor]:
     """Logits of the real rows, gradients and statistics of a step."""
     logits = model(**BATCH, use_cache=False).logits[REAL]
     logits.square().sum().backward()
-    found = {"logits": logits.detach(), **statistics(model)}
-    return found | {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"logits": logits.detach(), **statistics(model), **gradients(model)}
 
 
 def watched(model):

@@ -6,18 +6,14 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny import gradients, labels_of, padded_sources
 from tiny import grid as tiny_model
-from tiny import labels_of, padded_sources
 from torch._dynamo.testing import CompileCounterWithBackend
 
 
 def pairs(*lengths: int) -> dict[str, torch.Tensor]:
     """Sentences whose targets are of the sources' lengths in reverse."""
     return {**padded_sources(lengths), "labels": labels_of(lengths[::-1])}
-
-
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("training", [True, False])

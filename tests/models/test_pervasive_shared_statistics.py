@@ -5,8 +5,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from tiny import gradients, labels_of, padded_sources, statistics
 from tiny import grid as tiny_model
-from tiny import labels_of, padded_sources, statistics
 
 from csan_hf.models.grid_norm import BACKWARD
 
@@ -22,8 +22,7 @@ def train_step(inputs: dict[str, torch.Tensor], group=None) -> dict[str, torch.T
     model = tiny_model(num_layers=2).double().train()
     model.synchronize_batch_norm(group)
     model(**inputs, num_items_in_batch=1).loss.backward()
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return found | dict(model.named_buffers())
+    return gradients(model) | dict(model.named_buffers())
 
 
 def run_half(rank: int, address: str, folder: str) -> None:
@@ -42,7 +41,8 @@ def run_half(rank: int, address: str, folder: str) -> None:
 
 def test_two_processes_equal_one(tmp_path):
     """With the backward pass by hand and with autograd's."""
-    mp.spawn(run_half, args=(f"file://{tmp_path}/rendezvous", str(tmp_path)), nprocs=2)
+    arguments = (f"file://{tmp_path}/rendezvous", str(tmp_path))
+    mp.start_processes(run_half, arguments, nprocs=2, start_method="fork")
     whole = train_step(BATCH)
     for rank in (0, 1):
         steps = torch.load(tmp_path / f"{rank}.pt")
@@ -68,7 +68,7 @@ def test_two_forwards_before_one_backward(alone):
         model = tiny_model(num_layers=2).double().train()
         model.synchronize_batch_norm(group)
         sum(model(**half).loss for half in HALVES).backward()
-        found.append({name: parameter.grad for name, parameter in model.named_parameters()})
+        found.append(gradients(model))
     torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
 
 

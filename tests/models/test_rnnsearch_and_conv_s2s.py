@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from reference import conv_s2s, rnnsearch
+from tiny import decode_in_steps
 from transformers import DynamicCache, EncoderDecoderCache
 
 from csan_hf.models.configuration_conv_s2s import ConvS2SConfig
@@ -123,27 +124,18 @@ def test_a_cache_changes_nothing(options):
     model = make(options)
     source, source_mask, _ = pad(SOURCES, left=False)
     target, target_mask, _ = pad(TARGETS, left=True)
-    full = model(source, source_mask, target, target_mask, use_cache=False).logits
-    for pieces in ([1] * 6, [6], [2, 4]):
-        cache, parts, end = None, [], 0
-        for size in pieces:
-            start, end = end, end + size
-            output = model(
-                source,
-                source_mask,
-                target[:, start:end],
-                target_mask[:, :end],
-                cache=cache,
-                use_cache=True,
-            )
-            cache = output.cache
-            parts.append(output.logits)
-        real = target_mask.bool()
-        torch.testing.assert_close(torch.cat(parts, dim=1)[real], full[real])
-    for search in ({"num_beams": 3}, {"num_beams": 1}):
-        settings = {**search, "max_new_tokens": 7, "min_new_tokens": 7}
-        translations = model.generate(source, attention_mask=source_mask, **settings)
-        again = model.generate(source, attention_mask=source_mask, use_cache=False, **settings)
+    sources = {"input_ids": source, "attention_mask": source_mask}
+    targets = {"decoder_input_ids": target, "decoder_attention_mask": target_mask}
+    full, real = model(**sources, **targets, use_cache=False).logits, target_mask.bool()
+    for chunks in ([1] * 6, [6], [2, 4]):
+        logits, _ = decode_in_steps(model, sources, targets, chunks)
+        torch.testing.assert_close(logits[real], full[real])
+    for num_beams in (3, 1):
+        settings = {"num_beams": num_beams, "max_new_tokens": 7, "min_new_tokens": 7}
+        translations, again = (
+            model.generate(**sources, **settings, use_cache=use_cache)
+            for use_cache in (True, False)
+        )
         assert torch.equal(translations, again)
 
 
