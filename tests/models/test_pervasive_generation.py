@@ -3,7 +3,6 @@
 forward.
 """
 
-import copy
 from itertools import pairwise
 
 import pytest
@@ -183,24 +182,3 @@ def test_steps_after_a_padded_prompt(kernel_size, lengths):
     for chunks in ([7] + [1] * (STEPS - 7), [1] * STEPS, [2, 2, 10]):
         logits, _ = decode_in_steps(model, SOURCES, targets, chunks)
         torch.testing.assert_close(logits[mask.bool()], full[mask.bool()], rtol=0, atol=TOLERANCE)
-
-
-@every_model
-@torch.no_grad()
-def test_beams_are_reordered_with_their_cache(options):
-    """After a reordering the next steps give what they would have given, in the new order."""
-    model = tiny_model(seed=3, **options).double()
-    sources = {name: tensor[:1].expand(3, -1) for name, tensor in SOURCES.items()}
-    order = torch.tensor([2, 0, 0])
-    _, steps = decode_in_steps(model, sources, TARGETS, [5, 1, 1])
-    cache = steps[-1].cache
-    reordered = copy.deepcopy(cache)
-    reordered.reorder_cache(order)
-    chosen = {name: tensor[order] for name, tensor in TARGETS.items()}
-    for chunks in ([1, 1, 1], [3, 2]):
-        expected, actual = (
-            decode_in_steps(model, sources, targets, chunks, copy.deepcopy(kept), start=7)[0]
-            for targets, kept in ((TARGETS, cache), (chosen, reordered))
-        )
-        torch.testing.assert_close(actual, expected[order], rtol=0, atol=1e-12)
-    assert (expected[2] - expected[0]).abs().max() > 1e-3
