@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
@@ -113,6 +114,11 @@ SHARED = {
     "source_embed_dim": 4,
     "target_embed_dim": 4,
 }
+
+
+every_mode = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
+every_implementation = pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
 
 
 def transformer_sizes(width: int, *, layers: int, heads: int, ffn: int) -> dict[str, int]:
@@ -279,6 +285,15 @@ def padded_batch(
         **padded_sources(sources, widths.get("source_width")),
         **padded_targets(targets, widths.get("target_width")),
     }
+
+
+def padded_on_the_left(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same sentences with their padding before them."""
+    moved = {}
+    for name, rows in batch.items():
+        mask = batch[name.replace("input_ids", "attention_mask")]
+        moved[name] = rows.gather(1, mask.argsort(dim=1, stable=True))
+    return moved
 
 
 def decode_in_steps(

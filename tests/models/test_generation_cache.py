@@ -15,6 +15,7 @@ from tiny import (
     padded_sources,
 )
 from tiny import csan as tiny_model
+from torch.testing import assert_close
 
 STEPS = 24  # decoder windows of 5 and 7 roll many times
 SEVERAL = [7, 1, 3, 1, 1, 5, 6]  # positions of each step
@@ -33,34 +34,16 @@ def decoder_inputs(rows: int, length: int = STEPS) -> dict[str, torch.Tensor]:
 
 @every_locality
 @torch.no_grad()
-def test_generation_with_the_cache_equals_generation_without(locality):
-    model = tiny_model(seed=1, **locality)
-    sources = padded_sources((9, 4, 13))
-    options = {
-        "num_beams": 3,
-        "do_sample": False,
-        "max_new_tokens": STEPS,
-        "min_new_tokens": STEPS - 3,
-        "no_repeat_ngram_size": 1,  # left alone, a random model repeats one token for ever
-        "return_dict_in_generate": True,
-        "output_scores": True,
-    }
-    cached = model.generate(**sources, use_cache=True, **options)
-    recomputed = model.generate(**sources, use_cache=False, **options)
-    assert cached.sequences.tolist() == recomputed.sequences.tolist()
-    torch.testing.assert_close(
-        cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE
-    )
-
-
-@every_locality
-@torch.no_grad()
 def test_logits_and_attentions_agree_whatever_the_cache_keeps(locality):
-    """A window, everything, a static block or nothing; over more steps than any window reaches."""
+    """A window, everything, a static block or nothing; over more steps than any window reaches, with
+    beams that change places.
+    """
     model = tiny_model(attn_implementation="eager", **locality)
     options = {
+        "num_beams": 3,
         "min_new_tokens": 9,
         "max_new_tokens": 9,
+        "no_repeat_ngram_size": 1,  # left alone, a random model repeats one token for ever
         "output_logits": True,
         "output_attentions": True,
     }
@@ -74,13 +57,13 @@ def test_logits_and_attentions_agree_whatever_the_cache_keeps(locality):
     for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
         output = generate(**cache)
         assert torch.equal(output.sequences, expected.sequences)
-        torch.testing.assert_close(output.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        assert_close(output.logits, expected.logits, rtol=1e-4, atol=1e-5)
         for layers, full in zip(
             output.decoder_attentions, expected.decoder_attentions, strict=True
         ):
             for weights, whole in zip(layers, full, strict=True):
                 last = F.pad(whole[:, :, -1:], (0, weights.shape[-1] - whole.shape[-1]))
-                torch.testing.assert_close(weights, last, rtol=1e-4, atol=1e-5)
+                assert_close(weights, last, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -121,39 +104,36 @@ def test_steps_with_windows_and_sums_compile_in_one_graph():
     torch.compiler.reset()
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
     stepwise, _ = decode_in_steps(model, sources, targets, [3, 1, 4])
-    torch.testing.assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
+    assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
 
 
 @every_locality
 @pytest.mark.parametrize(
-    ("implementation", "chunks"),
-    [("eager", SEVERAL), ("sdpa", [1] * STEPS), ("sdpa", SEVERAL), ("blocked", SEVERAL)],
-    ids=["eager", "sdpa, one position a step", "sdpa", "blocked"],
+    ("implementation", "chunks", "padding"),
+    [
+        ("eager", SEVERAL, None),
+        ("sdpa", [1] * STEPS, None),
+        ("sdpa", SEVERAL, None),
+        ("blocked", SEVERAL, None),
+        ("sdpa", [7] + [1] * (STEPS - 7), [0, 3, 6]),
+    ],
+    ids=["eager", "sdpa, one position a step", "sdpa", "blocked", "sdpa, padded prompts"],
 )
 @torch.no_grad()
-def test_cached_logits_equal_the_full_forward(locality, chunks, implementation):
-    model = tiny_model(seed=2, attn_implementation=implementation, **locality)
-    sources = padded_sources((9, 4, 13))
-    targets = decoder_inputs(rows=3)
-    full = model(**sources, **targets, use_cache=False).logits
-    assert full.std() > 0.5
-    stepwise, _ = decode_in_steps(model, sources, targets, chunks)
-    torch.testing.assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
-
-
-@every_locality
-@torch.no_grad()
-def test_cached_logits_with_a_padded_target_prefix(locality):
+def test_cached_logits_equal_the_full_forward(locality, chunks, implementation, padding):
     """Prompts of unequal length are padded on the left; the cache must keep padding and window
     apart.
     """
-    model = tiny_model(seed=2, **locality)
-    sources = padded_sources((9, 4, 13))
-    real = torch.arange(STEPS) >= torch.tensor([0, 3, 6])[:, None]
-    targets = {**decoder_inputs(rows=3), "decoder_attention_mask": real.long()}
+    model = tiny_model(seed=2, attn_implementation=implementation, **locality)
+    sources, targets = padded_sources((9, 4, 13)), decoder_inputs(rows=3)
+    real = torch.ones(3, STEPS, dtype=torch.bool)
+    if padding is not None:
+        real = torch.arange(STEPS) >= torch.tensor(padding)[:, None]
+        targets["decoder_attention_mask"] = real.long()
     full = model(**sources, **targets, use_cache=False).logits
-    stepwise, _ = decode_in_steps(model, sources, targets, [7] + [1] * (STEPS - 7))
-    torch.testing.assert_close(stepwise[real], full[real], rtol=0, atol=TOLERANCE)
+    assert full.std() > 0.5
+    stepwise, _ = decode_in_steps(model, sources, targets, chunks)
+    assert_close(stepwise[real], full[real], rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("window", [1, 5, 9])

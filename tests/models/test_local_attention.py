@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reference import local_attention as oracle
 from reference.dispatch import Operations
 from torch import Tensor
+from torch.testing import assert_close
 
 from csan_hf import local_attention
 from csan_hf.models import backend_blocked, backend_dense
@@ -24,6 +25,7 @@ BACKENDS = ("eager", "chunked", "sdpa", "blocked")
 ALL = (*BACKENDS, "flex_attention")
 ALL_PAIRS = ("eager", "chunked", "sdpa", "flex_attention")
 every_backend = pytest.mark.parametrize("backend", ALL)
+every_differentiable = pytest.mark.parametrize("backend", BACKENDS)
 NEEDS_A_WINDOW = ("blocked",)
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-13}  # no float32 in between would leave this
 BFLOAT16_EPS = torch.finfo(torch.bfloat16).eps  # 2^-7, one unit in the last place of 1.0
@@ -325,7 +327,7 @@ def test_float32_equals_oracle(backend):
     compare()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@every_differentiable
 def test_bfloat16_equals_oracle(backend):
     held = []
 
@@ -380,7 +382,7 @@ def test_chosen_cases_equal_oracle(backend, case):
         compare_in_bfloat16(case, backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@every_differentiable
 def test_narrow_gaussian(backend):
     """A Gaussian without width picks the key at its center, and its gradients stay finite far away
     from it.
@@ -392,7 +394,7 @@ def test_narrow_gaussian(backend):
     output = local_attention(
         query, key, value, window=11, bias=GaussianTerm(center, width), backend=backend
     )
-    torch.testing.assert_close(output, value)
+    assert_close(output, value)
     output.sum().backward()
     assert all(leaf.grad.isfinite().all() for leaf in (query, key, value, center, width))
 
@@ -406,7 +408,6 @@ def test_window_edge_is_exact(backend, causal, window, length):
     output.
     """
     m = (window - 1) // 2
-    torch.manual_seed(0)
     query, key, value = (torch.randn(1, 3, length, 4) for _ in range(3))
 
     def attend(key: Tensor, value: Tensor) -> Tensor:
@@ -425,7 +426,7 @@ def test_window_edge_is_exact(backend, causal, window, length):
                 assert differs[h].nonzero().flatten().tolist() == visible_to
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@every_differentiable
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_queries_without_a_visible_key_yield_zeros(backend, dtype):
     """The batch has a row of padding alone; real rows must not notice what stands in padded places."""
@@ -441,21 +442,18 @@ def test_queries_without_a_visible_key_yield_zeros(backend, dtype):
     assert torch.equal(local_attention(query, *changed, **options), output)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@every_differentiable
 def test_dropout(backend):
     """Dropout acts on the weights: it keeps the mean, and hits values of other heads and positions
     alone.
     """
-    torch.manual_seed(0)
     query = torch.zeros(8, 4, 40, 2)
     value = torch.ones(8, 4, 40, 2)
     options = {"window": 5, "head_area": 3, "backend": backend}
     dropped = local_attention(query, query, value, dropout_p=0.5, **options)
     assert dropped.std() > 0.1
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.03)
-    torch.testing.assert_close(
-        local_attention(query, query, value, dropout_p=0.0, **options), value
-    )
+    assert_close(local_attention(query, query, value, dropout_p=0.0, **options), value)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -493,7 +491,6 @@ def test_a_bias_of_minus_infinity_hides(backend):
     """As a padding mask would; a query from which everything is hidden yields zeros, and gradients
     stay finite.
     """
-    torch.manual_seed(0)
     tensors = [torch.randn(1, 3, 7, 4) for _ in range(3)]
     bias = torch.zeros(7, 7)
     bias[:, 5:] = bias[2] = -math.inf
@@ -503,7 +500,7 @@ def test_a_bias_of_minus_infinity_hides(backend):
     )
     expected[:, :, 2] = 0.0
     output = local_attention(*tensors, window=3, head_area=3, bias=bias, backend=backend)
-    torch.testing.assert_close(output, expected)
+    assert_close(output, expected)
     if backend != "flex_attention":
         leaves = [tensor.clone().requires_grad_() for tensor in [*tensors, bias]]
         local_attention(
@@ -527,14 +524,13 @@ class Even(Term):
 @torch.no_grad()
 def test_a_visibility_of_queries_alone(head_area, padded, backend, window):
     """Of views, as the model passes them."""
-    torch.manual_seed(0)
     tensors = [torch.randn(2, 5, 3, 4).transpose(1, 2) for _ in range(3)]
     real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2]) if padded else None
     options = {"window": window, "head_area": head_area, "key_padding_mask": real}
     expected = oracle.local_attention(*tensors, **options).float()
     expected[:, :, 1::2] = 0.0
     actual = local_attention(*tensors, **options, bias=Even(), backend=backend)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+    assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, None])
@@ -613,5 +609,5 @@ def test_torch_func_equals_autograd(backend, head_area):
     for row in range(2):
         leaves = [batch[row].clone().requires_grad_() for batch in batches]
         expected = torch.autograd.grad(loss(*leaves), leaves)
-        torch.testing.assert_close(gradient(*leaves), expected)
-        torch.testing.assert_close(tuple(batch[row] for batch in stacked), expected)
+        assert_close(gradient(*leaves), expected)
+        assert_close(tuple(batch[row] for batch in stacked), expected)

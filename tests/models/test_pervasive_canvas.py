@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.dispatch import Operations
-from tiny import RESIDUAL, mask_of, padded_sources, padded_targets
+from tiny import RESIDUAL, every_mode, mask_of, padded_sources, padded_targets
 from tiny import grid as tiny_model
 
 from csan_hf.models.canvas import Canvas
@@ -89,7 +89,7 @@ def test_little_room_is_wasted():
     assert real.sum() > 0.75 * height * width
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 def test_the_number_of_operations_is_the_same_for_all_lengths(training):
     """On a GPU each would be a kernel. Nor are lengths read more often; grouped by size, sentences of twelve lengths took twelve
     times as many.

@@ -3,26 +3,27 @@
 
 import pytest
 import torch
-from tiny import AGGREGATIONS, PAD, gradients, labels_of, mask_of, padded_batch, padded_sources
+from tiny import (
+    every_aggregation,
+    every_mode,
+    gradients,
+    labels_of,
+    mask_of,
+    padded_batch,
+    padded_sources,
+)
 from tiny import grid as tiny_model
 from torch import Tensor
+from torch.testing import assert_close
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 
 SOURCES = (6, 3, 7, 1)
 TARGETS = (5, 7, 2, 1)
-every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
-
-
-def shifted(labels: Tensor) -> Tensor:
-    """The decoder input that belongs to labels: the start token before them."""
-    ids = torch.full_like(labels, PAD)
-    ids[:, 1:] = labels[:, :-1]
-    return ids.masked_fill(ids == -100, PAD)
 
 
 @every_aggregation
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 @pytest.mark.parametrize("empty", ["attention_mask", "decoder_attention_mask", "both"])
 def test_a_row_of_padding_stays_finite(aggregation, training, empty):
     """A batch may hold an empty row (the last one of an uneven evaluation): it must not poison the
@@ -39,7 +40,7 @@ def test_a_row_of_padding_stays_finite(aggregation, training, empty):
     assert outputs.logits.isfinite().all()
     assert outputs.cross_attentions[0].isfinite().all()
     real = reference["decoder_attention_mask"].bool()
-    torch.testing.assert_close(outputs.logits[:3][real], expected[real], rtol=0, atol=1e-9)
+    assert_close(outputs.logits[:3][real], expected[real], rtol=0, atol=1e-9)
     outputs.loss.backward()
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
     assert all(buffer.isfinite().all() for buffer in model.buffers())
@@ -59,7 +60,7 @@ def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
         model = tiny_model(kernel_size=3).double().train()
         batch = {**padded_sources(SOURCES), "labels": labels}
         if masked or explicit_ids:
-            batch["decoder_input_ids"] = shifted(labels)
+            batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
         if masked:
             batch["decoder_attention_mask"] = mask_of(TARGETS)
         outputs = model(**batch)
@@ -72,7 +73,7 @@ def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
                 gradients(model),
             )
         )
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+    assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("aggregation", ["max", "average", "max_attention"])
@@ -93,8 +94,8 @@ def test_contributions_are_those_to_the_next_word(aggregation):
         outputs = model(**batch, output_attentions=True, **options)
         return outputs.cross_attentions[0][:, 0][mask.bool()]
 
-    torch.testing.assert_close(contributions(), contributions(labels=following))
-    torch.testing.assert_close(contributions(labels=labels), contributions(labels=ignored))
+    assert_close(contributions(), contributions(labels=following))
+    assert_close(contributions(labels=labels), contributions(labels=ignored))
 
 
 # Tables 1 and 2 of the paper: kernel, layers, parameters in millions; then the two variants of k =

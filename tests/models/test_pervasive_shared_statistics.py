@@ -7,6 +7,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from tiny import gradients, labels_of, padded_sources, statistics
 from tiny import grid as tiny_model
+from torch.testing import assert_close
 
 from csan_hf.models.grid_norm import BACKWARD
 
@@ -46,7 +47,7 @@ def test_two_processes_equal_one(tmp_path):
     whole = train_step(BATCH)
     for rank in (0, 1):
         steps = torch.load(tmp_path / f"{rank}.pt")
-        torch.testing.assert_close(steps, [whole, whole], rtol=1e-9, atol=1e-11)
+        assert_close(steps, [whole, whole], rtol=1e-9, atol=1e-11)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_two_forwards_before_one_backward(alone):
         model.synchronize_batch_norm(group)
         sum(model(**half).loss for half in HALVES).backward()
         found.append(gradients(model))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
+    assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -81,5 +82,5 @@ def test_one_cell_is_refused_in_training(alone, shared):
     one = {"input_ids": torch.tensor([[1]]), "labels": torch.tensor([[1]])}
     with pytest.raises(ValueError, match=r"at least 2 real cells .* got 1" if shared else "got 1"):
         model(**one)
-    torch.testing.assert_close(statistics(model), before, rtol=0, atol=0)
+    assert_close(statistics(model), before, rtol=0, atol=0)
     assert model.eval()(**one).logits.isfinite().all()
