@@ -48,29 +48,15 @@ def csan_configs(draw: Any) -> dict:
     fewest = min(heads, decoder_heads)
     largest = 2 * fewest - 1 if boundary == "mask" else fewest
     gaussian = draw(st.sampled_from([None, "fixed", "layer", "query", "head"]))
-    probability = st.sampled_from([0, 0.0, 0.1, 0.5])
     return {
         **draw(vocabularies()),
-        "d_model": draw(st.sampled_from([4, 8, 20])),
         "encoder_layers": depth,
         "decoder_layers": decoder_depth,
         "encoder_attention_heads": heads,
         "decoder_attention_heads": decoder_heads,
-        "encoder_ffn_dim": draw(st.integers(1, 20)),
-        "decoder_ffn_dim": 7,
-        "activation_function": draw(st.sampled_from(["relu", "gelu", "silu", "tanh"])),
-        "dropout": draw(probability),
-        "attention_dropout": draw(probability),
-        "encoder_layerdrop": draw(st.sampled_from([0.0, 0.0, 0.5, 1.0])),
-        "decoder_layerdrop": draw(st.sampled_from([0.0, 0.0, 0.5])),
-        "normalize_before": draw(st.booleans()),
-        "max_position_embeddings": draw(st.sampled_from([1, 5, 64])),
-        "initialization": draw(st.sampled_from(["xavier", "normal"])),
-        "local_window": draw(st.none() | st.sampled_from(ODD)),
         "head_area": draw(st.sampled_from([n for n in ODD if n <= largest])),
         "head_boundary": boundary,
         "localness_window": gaussian,
-        "localness_window_size": draw(st.sampled_from([0.01, 1, 10.0])),
         "localness_layers": draw(layers_of(depth)),
         "decoder_localness_layers": draw(layers_of(decoder_depth)),
         "cross_localness_layers": draw(layers_of(decoder_depth)) if gaussian else None,
@@ -88,6 +74,21 @@ def embeddings(draw: Any) -> dict:
 
 
 # Fields that others do not depend on
+CSAN = {
+    "d_model": st.sampled_from([4, 8, 20]),
+    "encoder_ffn_dim": st.integers(1, 20),
+    "decoder_ffn_dim": st.just(7),
+    "activation_function": st.sampled_from(["relu", "gelu", "silu", "tanh"]),
+    "dropout": st.sampled_from([0, 0.0, 0.1, 0.5]),
+    "attention_dropout": st.sampled_from([0, 0.0, 0.1, 0.5]),
+    "encoder_layerdrop": st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    "decoder_layerdrop": st.sampled_from([0.0, 0.0, 0.5]),
+    "normalize_before": st.booleans(),
+    "max_position_embeddings": st.sampled_from([1, 5, 64]),
+    "initialization": st.sampled_from(["xavier", "normal"]),
+    "local_window": st.none() | st.sampled_from(ODD),
+    "localness_window_size": st.sampled_from([0.01, 1, 10.0]),
+}
 PERVASIVE = {
     "block": st.sampled_from(["dense", "residual"]),
     "num_layers": st.integers(1, 3),
@@ -120,7 +121,7 @@ CONVOLUTIONAL = {
     "max_position_embeddings": st.sampled_from([15, 64]),
 }
 CONFIGS = {
-    "csan": (csan_configs(), {}),
+    "csan": (csan_configs(), CSAN),
     "pervasive attention": (embeddings(), PERVASIVE),
     "rnnsearch": (embeddings(), RECURRENT),
     "conv_s2s": (vocabularies(), CONVOLUTIONAL),
