@@ -1,9 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import pytest
 import tiny
-import torch
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import TokenizerPair
 
 SOURCE = ("eins", "zwei", "drei", "vier", "Hund", "Katze")
@@ -11,15 +9,18 @@ TARGET = ("one", "two", "three", "four", "five", "dog", "cat")
 
 
 def build_csan(source_size, target_size=None, **overrides):
-    torch.manual_seed(0)
     sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size or source_size}
-    sizes |= {**tiny.transformer_sizes(16, layers=2, heads=4, ffn=16), "decoder_layers": 1}
-    random = {"initialization": "normal", "init_std": 1.5, "max_position_embeddings": 40}
-    shared = target_size is None
-    config = CsanConfig(share_encoder_decoder_embeddings=shared, **sizes, **random, **overrides)
-    model = CsanForConditionalGeneration(config).eval()
+    shared = {"share_encoder_decoder_embeddings": target_size is None}
+    model = tiny.csan(**sizes, **shared, decoder_layers=1, **overrides)
     model.generation_config.update(num_beams=2, max_length=12)
     return model
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Localities are not drawn, which takes a second."""
+    name = "csan_hf.hub.model_card.draw_locality"
+    monkeypatch.setattr(name, lambda config, path: path.write_bytes(b"drawn"))
 
 
 @pytest.fixture

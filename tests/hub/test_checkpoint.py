@@ -270,7 +270,7 @@ def test_too_old_a_transformers_is_told_what_is_needed(monkeypatch):
 
 def classifier_of(directory, head):
     """A classifier whose encoder is that of the translation model in a directory."""
-    names = {0: "O", 1: "animal", 2: "number"}
+    names = {0: "thing", 1: "animal", 2: "number"}
     return head.from_pretrained(
         directory, num_labels=3, id2label=names, label2id={v: k for k, v in names.items()}
     )

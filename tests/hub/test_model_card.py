@@ -38,13 +38,8 @@ environment: {torch: 2.13.0, transformers: 5.23.0, sacrebleu: 2.5.1, device: x86
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """The folder of a run: what a trained model leaves there. Its locality is not drawn, which
-    takes a second.
-    """
-    monkeypatch.setattr(
-        "csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn")
-    )
+def run(tmp_path, undrawn):
+    """The folder of a run: what a trained model leaves there."""
     CsanConfig.base(vocab_size=8000, localness_window="query").to_json_file(
         tmp_path / "config.json"
     )

@@ -138,7 +138,7 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
 def push_classifier(hub, joint, tmp_path):
     """Pushes a classifier as what it is; returns its card."""
     translator = save_self_contained(*joint, tmp_path / "translator")
-    names = {0: "O", 1: "animal", 2: "number"}
+    names = {0: "thing", 1: "animal", 2: "number"}
     model = CsanForTokenClassification.from_pretrained(translator, num_labels=3, id2label=names)
     push_to_hub(
         model, joint[1], "tester/classifier", recipe={"license": "apache-2.0", "language": "de"}
@@ -268,11 +268,8 @@ def test_a_hub_that_is_out_of_reach_is_said(joint, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def complete(joint, tmp_path, monkeypatch):
+def complete(joint, tmp_path, undrawn):
     """A folder that can be shared."""
-    monkeypatch.setattr(
-        "csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn")
-    )
     directory = save_self_contained(*joint, tmp_path / "model")
     write_model_card(directory, {"license": "apache-2.0"}, {})
     return directory
@@ -449,14 +446,13 @@ def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
         ("hypotheses/test.txt", TOKEN),
     ],
 )
-def test_a_folder_with_a_credential_is_not_uploaded(file, text, joint, tmp_path):
-    directory = save_self_contained(*joint, tmp_path / "model")
-    (directory / file).parent.mkdir(exist_ok=True)
+def test_a_folder_with_a_credential_is_not_uploaded(file, text, complete):
+    (complete / file).parent.mkdir(exist_ok=True)
     if file.startswith("hypotheses/"):
-        (directory / "results.json").write_text('{"scores": {"test": {}}}')
-    (directory / file).write_text(text)
+        (complete / "results.json").write_text('{"scores": {"test": {}}}')
+    (complete / file).write_text(text)
     with pytest.raises(IncompleteCheckpointError, match=f"{file} holds a credential") as error:
-        additions_of(directory)
+        additions_of(complete)
     assert not any(secret in str(error.value) for secret in ("correct horse", TOKEN, "a1B2"))
 
 
