@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
@@ -113,6 +114,11 @@ SHARED = {
     "source_embed_dim": 4,
     "target_embed_dim": 4,
 }
+
+
+every_mode = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
+every_implementation = pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
 
 
 def transformer_sizes(width: int, *, layers: int, heads: int, ffn: int) -> dict[str, int]:
@@ -226,6 +232,11 @@ def _drawn(model, seed: int):
     return model.eval()
 
 
+def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The gradients that there are, by parameter."""
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
 def statistics(model: torch.nn.Module) -> dict[str, Tensor]:
     """A copy of the running means and variances of a model's batch norms."""
     return {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
@@ -274,6 +285,41 @@ def padded_batch(
         **padded_sources(sources, widths.get("source_width")),
         **padded_targets(targets, widths.get("target_width")),
     }
+
+
+def padded_on_the_left(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same sentences with their padding before them."""
+    moved = {}
+    for name, rows in batch.items():
+        mask = batch[name.replace("input_ids", "attention_mask")]
+        moved[name] = rows.gather(1, mask.argsort(dim=1, stable=True))
+    return moved
+
+
+def decode_in_steps(
+    model, sources: dict, targets: dict, chunks: list[int], cache=None, start: int = 0, **options
+) -> tuple[Tensor, list]:
+    """Logits [B, T, V] of target rows from `start` on, a chunk of given size at a time, and the
+    outputs of all steps.
+
+    The decoder's mask, if targets have one, is that of all rows so far."""
+    encoder_outputs = model.get_encoder()(**sources)
+    mask = targets.get("decoder_attention_mask")
+    steps = []
+    for chunk in chunks:
+        end = start + chunk
+        outputs = model(
+            encoder_outputs=encoder_outputs,
+            attention_mask=sources["attention_mask"],
+            decoder_input_ids=targets["decoder_input_ids"][:, start:end],
+            decoder_attention_mask=None if mask is None else mask[:, :end],
+            cache=cache,
+            use_cache=True,
+            **options,
+        )
+        steps.append(outputs)
+        cache, start = outputs.cache, end
+    return torch.cat([step.logits for step in steps], dim=1), steps
 
 
 def labels_of(lengths: tuple[int, ...], seed: int = 2) -> Tensor:

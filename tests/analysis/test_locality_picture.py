@@ -2,6 +2,7 @@
 import pytest
 import torch
 from matplotlib.image import imread
+from tiny import CSAN_SIZES
 
 from csan_hf import CsanConfig, CsanModel, PervasiveAttentionConfig, PervasiveAttentionModel
 from csan_hf.analysis import attention_reaches, draw_locality, grid_reach
@@ -11,15 +12,7 @@ LENGTH = 9
 
 
 def csan(**overrides):
-    sizes = {
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 8,
-        "decoder_ffn_dim": 8,
-    }
-    return CsanConfig(
-        vocab_size=20, d_model=16, encoder_layers=3, decoder_layers=2, **sizes, **overrides
-    )
+    return CsanConfig(**{**CSAN_SIZES, "encoder_layers": 3, **overrides})
 
 
 def record(attention, kept):
@@ -67,7 +60,6 @@ def seen_by(kept, query, num_heads):
     ],
 )
 def test_the_reach_is_the_model_s(fields):
-    torch.manual_seed(0)
     config = csan(**fields)
     model = CsanModel._from_config(config, attn_implementation="eager").eval()
     modules = {
@@ -96,7 +88,6 @@ def test_the_reach_is_the_model_s(fields):
 
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (2, 3), (1, 5), (2, 5), (2, 1)])
 def test_the_receptive_field_is_the_model_s(layers, kernel):
-    torch.manual_seed(0)
     config = PervasiveAttentionConfig(
         vocab_size=9,
         source_embed_dim=16,

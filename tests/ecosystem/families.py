@@ -12,6 +12,7 @@ import pytest
 import tiny
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from csan_hf import (
     ConvS2SConfig,
@@ -28,13 +29,7 @@ PAD, EOS, START = 0, 1, 0  # in every family
 WORDS = (2, 11)  # first, and one after the last: tokens that the tiny vocabularies of all have
 
 # Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.
-LOCAL = {
-    **tiny.EVERYWHERE,
-    "local_window": 5,
-    "head_area": 3,
-    "localness_window": "query",
-    "localness_window_size": 4,
-}
+LOCAL = tiny.LOCALITIES["everything, query"]
 # The same in one layer, where a test is slow for each layer
 ONE_LAYER = {**LOCAL, "encoder_layers": 1, "decoder_layers": 1}
 ONE_LAYER |= {name: [0] for name in LOCAL if name.endswith("localness_layers")}
@@ -54,6 +49,8 @@ class Family:
     separate: dict
 
 
+ONE_VOCABULARY = {"share_encoder_decoder_embeddings": True}
+TWO_VOCABULARIES = {"decoder_vocab_size": 37}
 FAMILIES = {
     "csan": Family(
         lambda seed=0, **options: tiny.csan(seed, **{**LOCAL, **options}),
@@ -62,8 +59,7 @@ FAMILIES = {
         shared={},
         separate={
             "share_encoder_decoder_embeddings": False,
-            "vocab_size": 50,
-            "decoder_vocab_size": 37,
+            **TWO_VOCABULARIES,
         },
     ),
     "pervasive attention": Family(
@@ -86,15 +82,15 @@ FAMILIES = {
         tiny.recurrent,
         RnnSearchConfig,
         RnnSearchForConditionalGeneration,
-        shared={"share_encoder_decoder_embeddings": True},
-        separate={"decoder_vocab_size": 37},
+        shared=ONE_VOCABULARY,
+        separate=TWO_VOCABULARIES,
     ),
     "conv_s2s": Family(
         tiny.convolutional,
         ConvS2SConfig,
         ConvS2SForConditionalGeneration,
-        shared={"share_encoder_decoder_embeddings": True},
-        separate={"decoder_vocab_size": 37},
+        shared=ONE_VOCABULARY,
+        separate=TWO_VOCABULARIES,
     ),
 }
 
@@ -126,13 +122,14 @@ def logits_of(model: torch.nn.Module) -> Tensor:
     return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
 
 
+def assert_same(first: torch.nn.Module, second: torch.nn.Module) -> None:
+    """The weights exactly; where they lie in memory decides the order in which some processors add."""
+    assert_close(first.state_dict(), second.state_dict(), rtol=0, atol=0)
+    assert_close(logits_of(first), logits_of(second))
+
+
 def training_batch(
     lengths: tuple[int, ...] = (7, 4, 6), target_lengths: tuple[int, ...] = (5, 6, 3)
 ) -> dict:
     """Source sentences with labels, both padded."""
     return {**sources(lengths), "labels": tiny.labels_of(target_lengths)}
-
-
-def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The gradients that there are, by parameter."""
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

@@ -6,8 +6,9 @@ import json
 import pytest
 import tiny
 import torch
-from families import FAMILIES, gradients, sources, training_batch
+from families import FAMILIES, sources, training_batch
 from safetensors.torch import load_file, save_file
+from tiny import gradients
 
 from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
 from csan_hf.models import seq2seq_model
@@ -20,7 +21,13 @@ MODELS = {
     "rnnsearch": tiny.recurrent,
     "conv_s2s": tiny.convolutional,
 }
-every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+
+
+@pytest.fixture(params=MODELS.values(), ids=MODELS)
+def model(request):
+    return request.param()
+
+
 IDS = sources()["input_ids"]  # [3, 7]
 MASK = sources()["attention_mask"]
 LABELS = training_batch()["labels"]  # [3, 6]
@@ -94,30 +101,25 @@ BAD_CALLS = {
 }
 
 
-@every_model
 @pytest.mark.parametrize(("arguments", "message"), BAD_CALLS.values(), ids=BAD_CALLS)
-def test_bad_calls_are_refused(make, arguments, message):
+def test_bad_calls_are_refused(model, arguments, message):
     with pytest.raises(ValueError, match=message):
-        make()(**{"input_ids": IDS, "attention_mask": MASK, "labels": LABELS, **arguments})
+        model(**{"input_ids": IDS, "attention_mask": MASK, "labels": LABELS, **arguments})
 
 
-@every_model
 @pytest.mark.parametrize(
     "dtype", [torch.bool, torch.uint8, torch.int32, torch.float32, torch.float16, torch.bfloat16]
 )
-def test_masks_of_ones_and_zeros_may_have_any_type(make, dtype):
-    model = make()
+def test_masks_of_ones_and_zeros_may_have_any_type(model, dtype):
     batch = {"input_ids": IDS, "labels": LABELS}
     expected = model(**batch, attention_mask=MASK).logits
     assert torch.equal(model(**batch, attention_mask=MASK.to(dtype)).logits, expected)
 
 
-@every_model
 @pytest.mark.parametrize(
     "num_items_in_batch", [None, 0, torch.tensor(0)], ids=["none", "zero", "zero tensor"]
 )
-def test_labels_of_minus_100_only_cost_nothing(make, num_items_in_batch):
-    model = make()
+def test_labels_of_minus_100_only_cost_nothing(model, num_items_in_batch):
     batch = {"input_ids": IDS, "attention_mask": MASK, "labels": torch.full_like(LABELS, -100)}
     loss = model(**batch, num_items_in_batch=num_items_in_batch).loss
     loss.backward()
@@ -125,32 +127,26 @@ def test_labels_of_minus_100_only_cost_nothing(make, num_items_in_batch):
     assert all(not gradient.any() for gradient in gradients(model).values())
 
 
-@every_model
-def test_labels_may_be_a_slice_and_a_loss_has_the_precision_of_its_model(make):
-    model, length = make().double(), LABELS.shape[1]
-    found = model(
-        input_ids=IDS, attention_mask=MASK, labels=torch.cat([LABELS, LABELS], 1)[:, :length]
-    ).loss
+def test_labels_may_be_a_slice_and_a_loss_has_the_precision_of_its_model(model):
+    slices = torch.cat([LABELS, LABELS], 1)[:, : LABELS.shape[1]]
+    found = model.double()(input_ids=IDS, attention_mask=MASK, labels=slices).loss
     assert found.dtype == torch.float64
     assert torch.equal(found, model(input_ids=IDS, attention_mask=MASK, labels=LABELS).loss)
 
 
-@every_model
-def test_a_mask_with_a_hole_gets_a_warning(make, caplog):
+def test_a_mask_with_a_hole_gets_a_warning(model, caplog):
     type(seq2seq_model.logger).warning_once.cache_clear()
     mask = torch.ones_like(IDS)
     mask[0, 0] = 0
-    make()(input_ids=IDS, attention_mask=mask, labels=LABELS)
+    model(input_ids=IDS, attention_mask=mask, labels=LABELS)
     assert caplog.text == "", "padding on the left is none"
     mask[0, :2] = torch.tensor([1, 0])
-    make()(input_ids=IDS, attention_mask=mask, labels=LABELS)
+    model(input_ids=IDS, attention_mask=mask, labels=LABELS)
     assert "`attention_mask` has padding between real tokens" in caplog.text
 
 
-@every_model
-def test_sources_of_padding_only(make):
+def test_sources_of_padding_only(model):
     """Nothing is visible: finite logits and loss, and whole sentences can be generated."""
-    model = make()
     mask = torch.zeros_like(MASK)
     outputs = model(input_ids=IDS, attention_mask=mask, labels=LABELS)
     assert outputs.logits.isfinite().all()

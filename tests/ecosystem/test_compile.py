@@ -3,7 +3,7 @@
 lengths.
 
 `aot_eager` traces forward and backward as the real compilers do, and leaves out the slow code
-generation. Pervasive Attention without hints: tests/models/test_pervasive_precision_and_compile.py.
+generation.
 """
 
 import copy
@@ -11,8 +11,10 @@ import copy
 import pytest
 import tiny
 import torch
-from families import ONE_LAYER, PLAIN_LAYER, gradients, sources, targets, training_batch
+from families import ONE_LAYER, PLAIN_LAYER, sources, targets, training_batch
+from tiny import every_mode, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.testing import assert_close
 
 AREA = {**PLAIN_LAYER, "localness_layers": [0], "local_window": 5, "head_area": 3}
 MODELS = {
@@ -30,10 +32,34 @@ SHAPES = (
 )
 
 
-def same(found: dict, expected: dict) -> None:
-    assert found.keys() == expected.keys()
-    for name, tensor in found.items():
-        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+SINGLE = {"rtol": 1e-4, "atol": 1e-5}
+DOUBLE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def programs_after(
+    model, batches: list[dict], backend: str = "eager", tolerance: dict = SINGLE, **options
+) -> list[int]:
+    """How many programs there are after each batch; each computes what the model does.
+
+    With a backend that differentiates, its gradients and statistics, too."""
+    twin = copy.deepcopy(model)
+    counter = CompileCounterWithBackend(backend)
+    torch._dynamo.reset()
+    compiled = torch.compile(twin, backend=counter, **options)
+    counts = []
+    for batch in batches:
+        expected, found = model(**batch), compiled(**batch)
+        for name in {"logits", "last_hidden_state"} & expected.keys():
+            assert_close(found[name], expected[name], **tolerance)
+        if backend == "aot_eager":
+            for outputs, module in ((expected, model), (found, twin)):
+                module.zero_grad()
+                outputs.loss.backward()
+            assert_close(found.loss, expected.loss)
+            assert_close(gradients(twin), gradients(model), **tolerance)
+            assert_close(dict(twin.named_buffers()), dict(model.named_buffers()), **tolerance)
+        counts.append(counter.frame_count)
+    return counts
 
 
 @pytest.fixture
@@ -47,27 +73,23 @@ def constant_numbers():
         yield
 
 
+TRAINING = [training_batch(*shapes) for shapes in SHAPES]
+
+
 @pytest.mark.parametrize("name", ["csan, everything", "conv_s2s"])
 @pytest.mark.usefixtures("constant_numbers")
 def test_training_step_is_compiled_once_for_all_lengths(name):
-    model = MODELS[name](seed=1).train()
-    twin = copy.deepcopy(model)
-    counter = CompileCounterWithBackend("aot_eager")
-    torch._dynamo.reset()
-    compiled = torch.compile(twin, backend=counter, dynamic=True, fullgraph=True)
-    frames = []
-    for shapes in SHAPES:
-        batch = training_batch(*shapes)
-        for each in (model, twin):
-            each.zero_grad()
-        expected, found = model(**batch), compiled(**batch)
-        torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(found.loss, expected.loss)
-        expected.loss.backward()
-        found.loss.backward()
-        same(gradients(twin), gradients(model))
-        frames.append(counter.frame_count)
-    assert frames == [frames[0]] * len(SHAPES), f"compiled anew for new lengths: {frames}"
+    options = {"backend": "aot_eager", "dynamic": True, "fullgraph": True}
+    counts = programs_after(MODELS[name](seed=1).train(), TRAINING, **options)
+    assert len(set(counts)) == 1, f"compiled anew for new lengths: {counts}"
+
+
+@every_mode
+def test_training_step_of_a_grid_without_hints(training):
+    model = tiny.grid(num_layers=1).double().train(training)
+    options = {"backend": "aot_eager", "fullgraph": True, "tolerance": DOUBLE}
+    _, *counts = programs_after(model, TRAINING[:3], **options)
+    assert len(set(counts)) == 1, f"compiled anew for new lengths: {counts}"
 
 
 @pytest.mark.usefixtures("constant_numbers")
@@ -76,39 +98,19 @@ def test_lstms_stay_between_graphs():
     """The compiler leaves them to torch's kernels; what surrounds them is compiled once for all
     lengths.
     """
-    model = tiny.recurrent(seed=1, input_feeding=True)
-    counter = CompileCounterWithBackend("eager")
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend=counter, dynamic=True)
-    frames = []
-    for shapes in SHAPES:
-        batch = training_batch(*shapes)
-        torch.testing.assert_close(
-            compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5
-        )
-        frames.append(counter.frame_count)
-    assert frames == [frames[0]] * len(SHAPES), f"compiled anew for new lengths: {frames}"
+    counts = programs_after(tiny.recurrent(seed=1, input_feeding=True), TRAINING, dynamic=True)
+    assert len(set(counts)) == 1, f"compiled anew for new lengths: {counts}"
 
 
 @torch.no_grad()
 def test_forward_without_hints():
     """The first new length makes the program a general one; no later one compiles again."""
-    model = MODELS["csan, area"](seed=1)
-    counter = CompileCounterWithBackend("eager")
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend=counter)
-    frames = []
+    batches = []
     for source, target in SHAPES:
-        batch = {
-            **sources(source),
-            "decoder_input_ids": targets(len(target), max(target)),
-            "use_cache": False,
-        }
-        torch.testing.assert_close(
-            compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5
-        )
-        frames.append(counter.frame_count)
-    assert frames[1:] == [frames[1]] * (len(SHAPES) - 1), f"compiled anew for new lengths: {frames}"
+        ids = targets(len(target), max(target))
+        batches.append({**sources(source), "decoder_input_ids": ids, "use_cache": False})
+    _, *counts = programs_after(MODELS["csan, area"](seed=1), batches)
+    assert len(set(counts)) == 1, f"compiled anew for new lengths: {counts}"
 
 
 @pytest.mark.parametrize("implementation", ["eager", "blocked"])
@@ -116,27 +118,13 @@ def test_other_implementations_are_compiled_once_for_all_lengths(implementation,
     if implementation == "blocked":
         request.getfixturevalue("constant_numbers")
     model = MODELS["csan, area"](attn_implementation=implementation)
-    counter = CompileCounterWithBackend("eager")
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend=counter, dynamic=True)
-    for shapes in SHAPES:
-        batch = training_batch(*shapes)
-        torch.testing.assert_close(
-            compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5
-        )
-    assert counter.frame_count == 1
+    assert programs_after(model, TRAINING, dynamic=True) == [1] * len(SHAPES)
 
 
 @pytest.mark.usefixtures("constant_numbers")
+@torch.no_grad()
 def test_long_sentences_cost_two_programs():
     """From 128 tokens on, sentences are computed in blocks: one more program, whatever the length."""
     model = MODELS["csan, area"](max_position_embeddings=512).get_encoder()
-    counter = CompileCounterWithBackend("eager")
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend=counter, dynamic=True)
-    with torch.no_grad():
-        for length in (20, 50, 100, 140, 200, 333):
-            batch = sources((length, 9))
-            found, expected = (each(**batch).last_hidden_state for each in (compiled, model))
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert counter.frame_count == 2
+    batches = [sources((length, 9)) for length in (20, 50, 100, 140, 200, 333)]
+    assert programs_after(model, batches, dynamic=True)[-1] == 2

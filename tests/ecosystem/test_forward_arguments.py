@@ -9,15 +9,13 @@ from ecosystem.families import FAMILIES, sources
 
 from csan_hf import EnsembleForConditionalGeneration
 
-MODELS = (*FAMILIES, "ensemble")
 
-
-def make(name):
-    if name == "ensemble":
-        return EnsembleForConditionalGeneration.of(
-            [FAMILIES["csan"].tiny_model(seed) for seed in (0, 1)]
-        )
-    return FAMILIES[name].tiny_model()
+@pytest.fixture(params=[*FAMILIES, "ensemble"])
+def model(request):
+    if request.param != "ensemble":
+        return FAMILIES[request.param].tiny_model()
+    members = [FAMILIES["csan"].tiny_model(seed) for seed in (0, 1)]
+    return EnsembleForConditionalGeneration.of(members)
 
 
 def parts_of(model, batch):
@@ -31,38 +29,27 @@ def parts_of(model, batch):
         yield model.model.decoder, {"input_ids": targets, "encoder_hidden_states": states}
 
 
-@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_unknown_keywords_are_refused(name):
-    model = make(name)
-    for part, inputs in parts_of(model, sources((4, 3))):
+def test_unknown_keywords_are_refused(model):
+    batch = sources((4, 3))
+    model(**batch, decoder_input_ids=batch["input_ids"], task_mood=None)  # None is no value
+    for part, inputs in parts_of(model, batch):
         part(**inputs, output_attentions=None, output_hidden_states=False, return_dict=True)
         with pytest.raises(TypeError, match="'task_mood'"):
             part(**inputs, task_mood="merry")
 
 
-@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_none_is_no_value(name):
+def test_a_tuple_is_returned_where_it_is_asked_for(model):
     batch = sources((4, 3))
-    make(name)(**batch, decoder_input_ids=batch["input_ids"], task_mood=None)
-
-
-@pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
-def test_a_tuple_is_returned_where_it_is_asked_for(name):
-    batch = sources((4, 3))
-    model = make(name)
     inputs = {**batch, "decoder_input_ids": batch["input_ids"], "use_cache": False}
     logits, *_ = model(**inputs, return_dict=False)
     torch.testing.assert_close(logits, model(**inputs).logits)
 
 
-@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_a_cache_by_a_new_name_fails_instead_of_being_left_out(name, monkeypatch):
+def test_a_cache_by_a_new_name_fails_instead_of_being_left_out(model, monkeypatch):
     """As when transformers 5.24 renamed `past_key_values`, and each step saw one token."""
-    model = make(name)
     prepare = model.prepare_inputs_for_generation
 
     def prepare_renamed(*args, **kwargs):
@@ -75,10 +62,8 @@ def test_a_cache_by_a_new_name_fails_instead_of_being_left_out(name, monkeypatch
         model.generate(**sources((4, 3)), max_new_tokens=3)
 
 
-@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_the_former_name_of_the_cache_is_taken(name):
-    model = make(name)
+def test_the_former_name_of_the_cache_is_taken(model):
     batch = sources((4, 4))
     inputs: dict = {}
     model._prepare_cache_for_generation(copy.copy(model.generation_config), inputs, None, 2, 9)

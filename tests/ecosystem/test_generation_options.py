@@ -7,7 +7,7 @@ tests/models."""
 
 import pytest
 import torch
-from families import EOS, FAMILIES, START, every_family, sources, targets
+from families import EOS, START, every_family, sources, targets
 
 LENGTHS = (7, 4, 6)
 STEPS = 10
@@ -108,9 +108,9 @@ def test_other_ways_to_give_the_source(family, num_beams):
 @every_family
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_outputs_of_every_step(family, num_beams):
-    outputs = family.tiny_model(
-        seed=1, **({"attn_implementation": "eager"} if family is FAMILIES["csan"] else {})
-    ).generate(
+    model = family.tiny_model(seed=1)
+    model.set_attn_implementation("eager")
+    outputs = model.generate(
         **sources(LENGTHS),
         **VARIED,
         num_beams=num_beams,

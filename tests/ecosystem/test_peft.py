@@ -5,8 +5,9 @@ targets are refused.
 
 import pytest
 import torch
-from families import FAMILIES, logits_of, sources, training_batch
+from families import FAMILIES, assert_same, logits_of, sources, training_batch
 from peft import LoraConfig, PeftModel, get_peft_model
+from torch.testing import assert_close
 
 CSAN, PERVASIVE, RECURRENT, CONVOLUTIONAL = (
     FAMILIES[name] for name in ("csan", "pervasive attention", "rnnsearch", "conv_s2s")
@@ -64,23 +65,13 @@ def train(model, steps: int = 8) -> list[float]:
     return losses
 
 
-def assert_same(first, second) -> None:
-    """The weights exactly; where they lie in memory decides the order in which some processors add."""
-    state, other = first.state_dict(), second.state_dict()
-    assert state.keys() == other.keys()
-    assert all(torch.equal(state[name], other[name]) for name in state)
-    torch.testing.assert_close(logits_of(first), logits_of(second), rtol=1e-5, atol=1e-5)
-
-
 @every_case
 def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     base = family.tiny_model(seed=1, **options)
     before = logits_of(base)
     frozen = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     model = adapted(base, modules)
-    torch.testing.assert_close(
-        logits_of(model), before, rtol=0, atol=1e-5
-    )  # adapters start as the identity
+    assert_close(logits_of(model), before, rtol=0, atol=1e-5)  # adapters start as the identity
     losses = train(model)
     assert losses[-1] < losses[0]
     assert (logits_of(model) - before).abs().max() > 1e-2
@@ -96,7 +87,7 @@ def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     expected = model.generate(**sources(), **search)
     merged = model.merge_and_unload()
     assert type(merged) is family.model_class
-    torch.testing.assert_close(logits_of(merged), after, rtol=1e-4, atol=1e-4)
+    assert_close(logits_of(merged), after, rtol=1e-4, atol=1e-4)
     assert torch.equal(merged.generate(**sources(), **search), expected)
     merged.save_pretrained(tmp_path / "merged")
     assert_same(family.model_class.from_pretrained(tmp_path / "merged"), merged)

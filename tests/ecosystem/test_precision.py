@@ -9,7 +9,8 @@ import copy
 import pytest
 import tiny
 import torch
-from families import FAMILIES, every_family, gradients, training_batch
+from families import FAMILIES, every_family, training_batch
+from tiny import every_implementation, every_mode, gradients
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 both_types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -20,7 +21,7 @@ TOLERANCE = {torch.bfloat16: 0.06, torch.float16: 0.008}
 
 @every_family
 @both_types
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 def test_near_float32(family, dtype, training):
     batch = training_batch()
     exact = family.tiny_model(seed=1).train(training)(**batch)
@@ -61,7 +62,7 @@ def test_float16_activations_beyond_its_range_stay_finite(part, normalize_before
     assert peak[0].isinf(), peak[0]  # the test is about what it says
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
+@every_implementation
 @pytest.mark.parametrize(
     "locality", ["plain", "encoder area", "everything, query", "everything, layer"]
 )

@@ -6,8 +6,9 @@ import tokenize
 
 import pytest
 import torch
-from families import FAMILIES, every_family, logits_of
+from families import FAMILIES, assert_same, every_family, logits_of
 from safetensors.torch import load_file
+from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 UNTIED = {"tie_word_embeddings": False}
@@ -25,14 +26,6 @@ VARIANTS = {
         ["lm_head.weight", "model.shared.weight"],
     ),
 }
-
-
-def assert_same(first, second) -> None:
-    state, other = first.state_dict(), second.state_dict()
-    assert state.keys() == other.keys()
-    assert all(torch.equal(state[name], other[name]) for name in state)
-    # Not bit by bit: where weights lie in memory decides the order in which some processors add
-    torch.testing.assert_close(logits_of(first), logits_of(second))
 
 
 @every_family
@@ -126,7 +119,7 @@ def test_a_device_map_that_offloads_to_disk(family, tmp_path):
     )
     if hasattr(model, "final_logits_bias"):  # CSAN
         assert torch.equal(logits_of(loaded), logits_of(model))
-    torch.testing.assert_close(logits_of(loaded), logits_of(model), rtol=1e-5, atol=1e-5)
+    assert_close(logits_of(loaded), logits_of(model), rtol=1e-5, atol=1e-5)
 
 
 @every_family
@@ -147,7 +140,7 @@ def test_resizing_separate_vocabularies(family, tied, tmp_path):
     model.resize_decoder_token_embeddings(67)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (61, 67)
     assert (model.lm_head.weight is model.get_decoder().embed_tokens.weight) == tied
-    torch.testing.assert_close(logits_of(model)[..., : before.shape[-1]], before, rtol=0, atol=1e-5)
+    assert_close(logits_of(model)[..., : before.shape[-1]], before, rtol=0, atol=1e-5)
     assert_still_a_model(family, model, tmp_path)
 
 

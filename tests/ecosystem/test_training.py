@@ -13,9 +13,10 @@ from families import (
     START,
     checkpointed_families,
     every_family,
-    gradients,
     training_batch,
 )
+from tiny import gradients
+from torch.testing import assert_close
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 MODELS = {
@@ -67,7 +68,7 @@ def test_labels_are_smoothed(family, tmp_path):
     expected = F.cross_entropy(
         model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1
     )
-    torch.testing.assert_close(trainer.compute_loss(model, dict(batch)), expected)
+    assert_close(trainer.compute_loss(model, dict(batch)), expected)
 
 
 @every_family
@@ -77,12 +78,12 @@ def test_the_loss_is_torchs_cross_entropy(family):
     labels = batch.pop("labels")
     outputs = model(**batch, labels=labels)
     expected = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
-    torch.testing.assert_close(outputs.loss, expected)
+    assert_close(outputs.loss, expected)
     shifted = F.pad(labels[:, :-1], (1, 0), value=START)
     shifted = shifted.masked_fill(shifted == -100, PAD)
     explicit = model(**batch, decoder_input_ids=shifted).logits
     real = labels != -100
-    torch.testing.assert_close(outputs.logits[real], explicit[real], rtol=0, atol=1e-5)
+    assert_close(outputs.logits[real], explicit[real], rtol=0, atol=1e-5)
     assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), shifted)
     # Accumulated batches, divided by the labels of all
     parts = [
@@ -90,7 +91,7 @@ def test_the_loss_is_torchs_cross_entropy(family):
         for rows in (slice(0, 1), slice(1, 3))
     ]
     losses = [model(**part, num_items_in_batch=real.sum()).loss for part in parts]
-    torch.testing.assert_close(sum(losses), outputs.loss)
+    assert_close(sum(losses), outputs.loss)
 
 
 # ---- activation checkpointing changes no gradient
@@ -119,10 +120,10 @@ def test_gradients_are_the_same(family, way, dropout):
     torch.manual_seed(0)
     loss = model(**training_batch()).loss
     loss.backward()
-    torch.testing.assert_close(loss, expected_loss, rtol=0, atol=1e-6)
+    assert_close(loss, expected_loss, rtol=0, atol=1e-6)
     assert gradients(model).keys() == expected.keys()
     for name, gradient in gradients(model).items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+        assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
 @checkpointed_families

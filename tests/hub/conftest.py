@@ -1,14 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import pytest
 import tiny
-import torch
 
-from csan_hf import (
-    CsanConfig,
-    CsanForConditionalGeneration,
-    PervasiveAttentionConfig,
-    PervasiveAttentionForConditionalGeneration,
-)
 from csan_hf.data import TokenizerPair
 
 SOURCE = ("eins", "zwei", "drei", "vier", "Hund", "Katze")
@@ -16,15 +9,18 @@ TARGET = ("one", "two", "three", "four", "five", "dog", "cat")
 
 
 def build_csan(source_size, target_size=None, **overrides):
-    torch.manual_seed(0)
     sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size or source_size}
-    sizes |= {**tiny.transformer_sizes(16, layers=2, heads=4, ffn=16), "decoder_layers": 1}
-    random = {"initialization": "normal", "init_std": 1.5, "max_position_embeddings": 40}
-    shared = target_size is None
-    config = CsanConfig(share_encoder_decoder_embeddings=shared, **sizes, **random, **overrides)
-    model = CsanForConditionalGeneration(config).eval()
+    shared = {"share_encoder_decoder_embeddings": target_size is None}
+    model = tiny.csan(**sizes, **shared, decoder_layers=1, **overrides)
     model.generation_config.update(num_beams=2, max_length=12)
     return model
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Localities are not drawn, which takes a second."""
+    name = "csan_hf.hub.model_card.draw_locality"
+    monkeypatch.setattr(name, lambda config, path: path.write_bytes(b"drawn"))
 
 
 @pytest.fixture
@@ -35,43 +31,35 @@ def joint():
 
 
 @pytest.fixture
-def separate():
+def pair():
+    """Tokenizers of two vocabularies."""
+    return TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
+
+
+@pytest.fixture
+def separate(pair):
     """A CSAN and its pair of tokenizers."""
-    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
     return build_csan(len(pair.source), len(pair.target), localness_window="query"), pair
 
 
-@pytest.fixture
-def grid():
-    """A Pervasive Attention model and its pair of tokenizers."""
-    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
-    torch.manual_seed(1)
-    sizes = {
-        "vocab_size": len(pair.source),
-        "decoder_vocab_size": len(pair.target),
-        "num_layers": 2,
-        "growth_rate": 4,
-    }
-    sizes |= {"source_embed_dim": 8, "target_embed_dim": 8}
-    config = PervasiveAttentionConfig(**sizes, aggregation="max_attention", init_std=1.5)
-    model = PervasiveAttentionForConditionalGeneration(config).eval()
+def with_pair(make, pair, **options):
+    """A model of another family and its pair of tokenizers."""
+    sizes = {"vocab_size": len(pair.source), "decoder_vocab_size": len(pair.target)}
+    model = make(**sizes, **options)
     model.generation_config.update(num_beams=2, max_length=12)
     return model, pair
 
 
 @pytest.fixture
-def recurrent():
-    """An RNNsearch model and its pair of tokenizers."""
-    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
-    model = tiny.recurrent(vocab_size=len(pair.source), decoder_vocab_size=len(pair.target))
-    model.generation_config.update(num_beams=2, max_length=12)
-    return model, pair
+def grid(pair):
+    return with_pair(tiny.grid, pair, aggregation="max_attention", seed=1)
 
 
 @pytest.fixture
-def convolutional():
-    """A ConvS2S model and its pair of tokenizers."""
-    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
-    model = tiny.convolutional(vocab_size=len(pair.source), decoder_vocab_size=len(pair.target))
-    model.generation_config.update(num_beams=2, max_length=12)
-    return model, pair
+def recurrent(pair):
+    return with_pair(tiny.recurrent, pair)
+
+
+@pytest.fixture
+def convolutional(pair):
+    return with_pair(tiny.convolutional, pair)

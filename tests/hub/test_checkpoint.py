@@ -5,13 +5,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from hub.elsewhere import run_elsewhere
 from huggingface_hub import RepoUrl
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -53,8 +52,8 @@ for names in CODE.values():
 CLASSIFICATION = "modeling_csan_classification.py"
 
 # Runs where csan_hf cannot be imported: loads each translation checkpoint in every way, saves it
-# again, loads that; classifies, saves again what it loaded, classifies with that. All in one
-# process, since a fresh one costs more than what it does here.
+# again, loads that; classifies, saves again what it loaded, classifies with that; encodes with an
+# encoder alone. All in one process, since a fresh one costs more than what it does here.
 ELSEWHERE = """
 import json, sys
 sys.modules["csan_hf"] = None
@@ -62,6 +61,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSeq2SeqLM,
+    AutoModelForTextEncoding,
     AutoTokenizer,
     pipeline,
 )
@@ -97,7 +97,10 @@ def classify_and_save(task, directory):
 
 translations = {directory: translate_and_save(directory, names) for directory, names in translators.items()}
 classes = {task: classify_and_save(task, directory) for task, directory in classifiers.items()}
-print(json.dumps([translations, classes], default=float))  # scores are numpy numbers
+encoder = AutoModelForTextEncoding.from_pretrained("encoder", **trust)
+words = AutoTokenizer.from_pretrained("encoder", **trust)(sentences[0], return_tensors="pt")
+states = encoder(words["input_ids"]).last_hidden_state.tolist()
+print(json.dumps([translations, classes, states], default=float))  # scores are numpy numbers
 """
 HEADS = {
     "text-classification": CsanForSequenceClassification,
@@ -105,27 +108,10 @@ HEADS = {
 }
 
 
-def run_elsewhere(tmp_path, *arguments):
-    """What a fresh process in `tmp_path` printed, its last line read as JSON."""
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "not supported" not in done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def test_loads_where_the_package_is_not_installed(
     joint, separate, grid, recurrent, convolutional, tmp_path
 ):
-    """Translators of every kind, and both classifiers."""
+    """Translators of every kind, both classifiers, and an encoder."""
     translators = {"joint": joint, "separate": separate, "grid": grid}
     translators |= {"recurrent": recurrent, "convolutional": convolutional}
     for kind, (model, tokenizers) in translators.items():
@@ -140,13 +126,19 @@ def test_loads_where_the_package_is_not_installed(
         kind: [type(m.config).__name__, type(m.model).__name__]
         for kind, (m, _) in translators.items()
     }
+    encoder = transformers.AutoModelForTextEncoding.from_pretrained(tmp_path / "separate")
+    save_self_contained(encoder, separate[1], tmp_path / "encoder")
     (tmp_path / "check.py").write_text(ELSEWHERE)
     arguments = json.dumps([names, dict(zip(HEADS, HEADS, strict=True)), SENTENCES])
-    translations, classes = run_elsewhere(tmp_path, "check.py", arguments)
+    printed, errors = run_elsewhere(tmp_path, "check.py", arguments)
+    assert "not supported" not in errors
+    translations, classes, states = json.loads(printed.splitlines()[-1])
     for kind, (model, tokenizers) in translators.items():
         assert_same_translator(model, tokenizers, translations[kind], tmp_path / kind)
     for task, classifier in classifiers.items():
         assert_same_classifier(classifier, separate[1].source, task, classes[task], tmp_path)
+    ids = separate[1].source(SENTENCES[0], return_tensors="pt")["input_ids"]
+    torch.testing.assert_close(torch.tensor(states), encoder(ids).last_hidden_state)
 
 
 def assert_same_translator(model, tokenizers, found, directory):
@@ -278,7 +270,7 @@ def test_too_old_a_transformers_is_told_what_is_needed(monkeypatch):
 
 def classifier_of(directory, head):
     """A classifier whose encoder is that of the translation model in a directory."""
-    names = {0: "O", 1: "animal", 2: "number"}
+    names = {0: "thing", 1: "animal", 2: "number"}
     return head.from_pretrained(
         directory, num_labels=3, id2label=names, label2id={v: k for k, v in names.items()}
     )
@@ -315,7 +307,7 @@ def test_what_a_classifier_takes_along(head, separate, tmp_path):
     assert CLASSIFICATION not in files
 
 
-def test_the_encoder_alone_is_found_saved_and_found_without_the_package(separate, tmp_path):
+def test_the_encoder_alone_is_found_and_saved(separate, tmp_path):
     model, pair = separate
     save_self_contained(model, pair, tmp_path / "model")
     encoder = transformers.AutoModelForTextEncoding.from_pretrained(tmp_path / "model")
@@ -327,16 +319,6 @@ def test_the_encoder_alone_is_found_saved_and_found_without_the_package(separate
     assert encoder.num_parameters() == model.get_encoder().num_parameters()
     save_self_contained(encoder, pair, tmp_path / "encoder")
     assert not json.loads((tmp_path / "encoder" / "config.json").read_text())["custom_pipelines"]
-    code = (
-        "import json, sys, torch; sys.modules['csan_hf'] = None; from transformers import "
-        "AutoModelForTextEncoding;load = lambda name: "
-        "AutoModelForTextEncoding.from_pretrained(name, trust_remote_code=True);batch = "
-        "[torch.tensor(rows) for rows in json.loads(sys.argv[1])];"
-        "print(json.dumps(load('encoder')(*batch).last_hidden_state.tolist()))"
-    )
-    rows = [batch[name].tolist() for name in ("input_ids", "attention_mask")]
-    states = run_elsewhere(tmp_path, "-c", code, json.dumps(rows))
-    torch.testing.assert_close(torch.tensor(states), expected)
 
 
 def test_saved_over_an_earlier_model(joint, separate, tmp_path):

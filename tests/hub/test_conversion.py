@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
+from torch.testing import assert_close
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -86,25 +87,25 @@ def build(model_class, config_class, **fields):
     return model
 
 
-def inputs_for(model, length=9):
-    """Three sources, two of them padded, and targets."""
+def sources_for(model, length=9):
+    """Three sources, two of them padded."""
     torch.manual_seed(1)
-    mask = (torch.arange(length) < torch.tensor([length, 4, 1])[:, None]).long()
+    mask = tiny.mask_of((length, 4, 1))
     ids = torch.randint(4, 20, (3, length)) * mask + model.config.pad_token_id * (1 - mask)
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "decoder_input_ids": torch.randint(4, 20, (3, length - 2)),
-    }
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def inputs_for(model, length=9):
+    """Sources and targets."""
+    sources = sources_for(model, length)
+    return {**sources, "decoder_input_ids": torch.randint(4, 20, (3, length - 2))}
 
 
 def assert_same(one, other, length=9, **options):
     inputs = inputs_for(one, length)
     with torch.no_grad():
-        torch.testing.assert_close(
-            other(**inputs).logits, one(**inputs).logits, atol=1e-5, rtol=1e-5
-        )
-    del inputs["decoder_input_ids"]
+        assert_close(other(**inputs).logits, one(**inputs).logits, atol=1e-5, rtol=1e-5)
+    sources = sources_for(one, length)
     for beams in (1, 4):
         each = {
             "num_beams": beams,
@@ -112,7 +113,7 @@ def assert_same(one, other, length=9, **options):
             "max_new_tokens": length + 3,
             **options,
         }
-        assert torch.equal(other.generate(**inputs, **each), one.generate(**inputs, **each))
+        assert torch.equal(other.generate(**sources, **each), one.generate(**sources, **each))
 
 
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS.keys())
@@ -159,11 +160,9 @@ def test_m2m100(overrides, tmp_path):
         convert_m2m100(tmp_path / "m2m100"),
     ):
         assert_same(model, found, length=27, forced_bos_token_id=7)
-    inputs = {
-        name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"
-    }
-    static = csan.generate(**inputs, max_new_tokens=9, cache_implementation="static")
-    assert torch.equal(static, model.generate(**inputs, max_new_tokens=9))
+    options = {**sources_for(model), "max_new_tokens": 9}
+    static = csan.generate(**options, cache_implementation="static")
+    assert torch.equal(static, model.generate(**options))
 
 
 @pytest.mark.parametrize("overrides", [{}, {"scale_embedding": True, "encoder_layers": 1}])
@@ -180,13 +179,9 @@ def test_bart_and_mbart(model_class, config_class, overrides, tmp_path):
     assert run_script(tmp_path / "bart", tmp_path / "csan") == 0
     for found in (csan, CsanForConditionalGeneration.from_pretrained(tmp_path / "csan")):
         assert_same(model, found, decoder_start_token_id=2)
-    inputs = {
-        name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"
-    }
-    inputs |= {"max_new_tokens": 9, "decoder_start_token_id": 2}
-    assert torch.equal(
-        csan.generate(**inputs, cache_implementation="static"), model.generate(**inputs)
-    )
+    options = {**sources_for(model), "max_new_tokens": 9, "decoder_start_token_id": 2}
+    static = csan.generate(**options, cache_implementation="static")
+    assert torch.equal(static, model.generate(**options))
     csan.train()(**inputs_for(model)).logits.sum().backward()
     assert csan.model.encoder.embed_positions.weight.grad.any()
     with pytest.raises(
@@ -205,9 +200,9 @@ def test_ready_made_embeddings_count_as_in_marian(scaled):
     expected = csan(**inputs).logits
     ids = inputs.pop("input_ids")
     inputs["inputs_embeds"] = torch.randn(*ids.shape, marian.config.d_model)
-    torch.testing.assert_close(csan(**inputs).logits, marian(**inputs).logits, atol=1e-5, rtol=1e-5)
+    assert_close(csan(**inputs).logits, marian(**inputs).logits, atol=1e-5, rtol=1e-5)
     inputs["inputs_embeds"] = csan.get_input_embeddings()(ids)
-    torch.testing.assert_close(csan(**inputs).logits, expected, atol=1e-6, rtol=0)
+    assert_close(csan(**inputs).logits, expected, atol=1e-6, rtol=0)
 
 
 def test_weights_are_copies_and_a_gaussian_is_new():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hub.elsewhere import card_code
 from huggingface_hub import ModelCard
 
 from csan_hf import (
@@ -37,13 +38,8 @@ environment: {torch: 2.13.0, transformers: 5.23.0, sacrebleu: 2.5.1, device: x86
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """The folder of a run: what a trained model leaves there. Its locality is not drawn, which
-    takes a second.
-    """
-    monkeypatch.setattr(
-        "csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn")
-    )
+def run(tmp_path, undrawn):
+    """The folder of a run: what a trained model leaves there."""
     CsanConfig.base(vocab_size=8000, localness_window="query").to_json_file(
         tmp_path / "config.json"
     )
@@ -192,9 +188,7 @@ def run_code(tmp_path, monkeypatch, capsys):
     )
 
     def run(text):
-        [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-        assert len([line for line in code.splitlines() if line]) == 3
-        exec(code, {})
+        exec(card_code(text), {})
         return capsys.readouterr().out.strip()
 
     return run

@@ -4,12 +4,12 @@ model.
 """
 
 import importlib
-import subprocess
 import sys
 
 import pytest
 import yaml
-from hub.test_push import ROOT, TRAIN
+from hub.elsewhere import run_elsewhere
+from hub.test_push import TRAIN
 
 from csan_hf import CsanConfig
 from csan_hf.hub import check_checkpoint
@@ -58,16 +58,24 @@ print((model.get_encoder()(ids, output_attentions=True).attentions[0][0, 0, 0] >
 """
 
 
+PACKAGE_METHODS = dict(locality._REGISTRY)
+
+
+def forget(monkeypatch):
+    """The method is as unknown as in a new process."""
+    monkeypatch.setenv(IMPORTS, "")
+    monkeypatch.setattr(locality, "_REGISTRY", dict(PACKAGE_METHODS))
+    sys.modules.pop("csan_hf.models.strided", None)
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with the method's file; what it registers is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(IMPORTS, "")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
+    forget(monkeypatch)
     (tmp_path / "strided.py").write_text(METHOD)
     yield tmp_path
-    sys.modules.pop("csan_hf.models.strided", None)
+    forget(monkeypatch)
 
 
 def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
@@ -88,20 +96,17 @@ def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
     assert "`csan-hf --import strided.py train`" in (place / "run" / "README.md").read_text()
     assert "strided.py" in public_files(place / "run")
     (place / "strided.py").unlink()
-    command = [sys.executable, "-c", STRANGER, "run", "again"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
-    assert done.stdout == "[True, False, True, False]\n", done.stderr
+    seen, _ = run_elsewhere(place, "-c", STRANGER, "run", "again")
+    assert seen == "[True, False, True, False]\n"
     with pytest.raises(ValueError, match=r"\(configuration_csan.py, strided.py\): pass --trust_re"):
         check_checkpoint(place / "run")
-    check_checkpoint(place / "run", trust_remote_code=True)
-    monkeypatch.setenv(IMPORTS, "")
-    # Other processes with csan_hf take the file that was saved
+    check_checkpoint(place / "run", trust_remote_code=True, load=False)
+    # Who comes later, with csan_hf, takes the file that was saved
+    forget(monkeypatch)
     (place / "words.txt").write_text("a b\n")
-    words = "-m csan_hf --import=run/strided.py translate --model run --input words.txt"
-    words += " --output out --processes=1"
-    command = [sys.executable, *words.split()]
-    done = subprocess.run(command, capture_output=True, check=False, cwd=place)
-    assert done.returncode == 0, done.stderr
+    words = ["translate", "--model", "run", "--input", "words.txt", "--output", "out"]
+    assert main(words) == 2
+    assert main(["--import=run/strided.py", *words]) == 0
 
 
 def test_a_mistake_in_it_is_one_line(place, capsys):

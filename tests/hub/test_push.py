@@ -2,15 +2,12 @@
 """Pushing to a Hub on this machine, and loading from it where csan_hf cannot be imported."""
 
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 import yaml
+from hub.elsewhere import card_code, run_elsewhere
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
 from reference.loopback_hub import LoopbackHub, Repository
@@ -26,7 +23,7 @@ from csan_hf.hub import (
     save_self_contained,
     write_model_card,
 )
-from csan_hf.hub.public_files import PrivateContentError, public_files
+from csan_hf.hub.public_files import PrivateContentError, foreign_code, public_files
 from csan_hf.hub.push import additions_of, push_in_background
 from csan_hf.pipelines import TranslationPipeline
 
@@ -88,56 +85,26 @@ def hub_here(hub, monkeypatch):
     return hub
 
 
-def run(hub, home, *arguments, with_csan_hf=False, **more):
-    """A fresh process whose Hub is `hub` and whose cache is `home`."""
-    own = {
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(home),
-        "HF_TOKEN": "hf_token",
-        "HF_HUB_OFFLINE": "0",
-    }
-    environment = {**os.environ, **own, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more}
-    if not with_csan_hf:
-        environment.pop("PYTHONPATH")
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=home.parent,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "A new version of the following files" not in done.stderr, (
-        "the library warns of code without a revision"
-    )
-    return done.stdout
-
-
-def load_elsewhere(hub, home, names, sentences, cards=()):
+def load_elsewhere(hub, folder, names, sentences, cards=()):
     """What models of these names translate where csan_hf is not installed, where the code of the
     cards runs, too.
 
     Returns:
         The translations by name, and what the cards' code printed.
     """
-    (home.parent / "load.py").write_text(ELSEWHERE)
+    (folder / "load.py").write_text(ELSEWHERE)
     codes = [card_code(card) for card in cards]
     names = {name: hub.repositories[name].commit for name in names}
     for name in names:  # what comes later concerns nobody who names a commit
         hub.repositories[name].files.pop("target_tokenizer/tokenizer.json", None)
-    output = run(hub, home, "load.py", json.dumps([names, sentences, codes]))
+    environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_token", "HF_HUB_OFFLINE": "0"}
+    arguments = json.dumps([names, sentences, codes])
+    output, errors = run_elsewhere(folder, "load.py", arguments, **environment)
+    assert "A new version of the following files" not in errors, "of code without a revision"
     *printed, online, offline = output.strip().splitlines()
     assert offline == online
     assert hub.requests[-1] == "GET /api/whoami-v2?last", "the cache was enough"
     return dict(zip(names, json.loads(online), strict=True)), printed
-
-
-def card_code(text):
-    """The code of a card: three lines."""
-    [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len([line for line in code.splitlines() if line]) == 3
-    return code
 
 
 def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path):
@@ -163,9 +130,7 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
             "translation.py",
         }
     card = push_classifier(hub_here, joint, tmp_path)
-    found, printed = load_elsewhere(
-        hub_here, tmp_path / "elsewhere", list(expected), SENTENCES, [card.content]
-    )
+    found, printed = load_elsewhere(hub_here, tmp_path, list(expected), SENTENCES, [card.content])
     assert found == expected
     assert "entity" in "".join(printed)
 
@@ -173,7 +138,7 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
 def push_classifier(hub, joint, tmp_path):
     """Pushes a classifier as what it is; returns its card."""
     translator = save_self_contained(*joint, tmp_path / "translator")
-    names = {0: "O", 1: "animal", 2: "number"}
+    names = {0: "thing", 1: "animal", 2: "number"}
     model = CsanForTokenClassification.from_pretrained(translator, num_labels=3, id2label=names)
     push_to_hub(
         model, joint[1], "tester/classifier", recipe={"license": "apache-2.0", "language": "de"}
@@ -208,7 +173,7 @@ TOKEN = "hf_" + "sEcReT9x" * 4
 USER = "zaphodb"
 
 
-def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
+def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_path, monkeypatch):
     """The run is as hostile as can be: secrets and local paths lie wherever they could be taken
     along from.
     """
@@ -236,19 +201,15 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
         "_damaged-checkpoint-1/optimizer.pt",
         "last-checkpoint/rng_state.pth",
     ]
-    hub.repositories["tester/trained"] = Repository(
+    hub_here.repositories["tester/trained"] = Repository(
         dict.fromkeys(leftovers, f"{TOKEN} {person}".encode())
     )
-    environment = {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}
-    arguments = ("-m", "csan_hf", "train", tmp_path / "recipe.yaml", "--output_dir", output)
-    run(
-        hub,
-        person / "home",
-        *arguments,
-        with_csan_hf=True,
-        **{key: str(value) for key, value in environment.items()},
-    )
-    repository = hub.repositories["tester/trained"]
+    for name, value in {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(person)
+    arguments = ["train", str(tmp_path / "recipe.yaml"), "--output_dir", str(output)]
+    assert csan_hf_cli.main(arguments) == 0
+    repository = hub_here.repositories["tester/trained"]
     code = {path.name for path in output.glob("*.py")}
     assert (
         {"modeling_csan.py", "translation.py"}
@@ -282,9 +243,9 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
         "Card with the revision to load",
     ]
     # the first one by its name, the last one by the code of its card, as it stands there
-    hub.repositories["tester/first"] = Repository(repository.history[0])
+    hub_here.repositories["tester/first"] = Repository(repository.history[0])
     card = repository.files["README.md"].decode()
-    loaded, _ = load_elsewhere(hub, tmp_path / "elsewhere", ["tester/first"], ["zwölf"], [card])
+    loaded, _ = load_elsewhere(hub_here, tmp_path, ["tester/first"], ["zwölf"], [card])
     assert loaded["tester/first"][0].keys() == {"translation_text"}
     # card and results are of one run
     results = json.loads(repository.files["results.json"])
@@ -307,11 +268,8 @@ def test_a_hub_that_is_out_of_reach_is_said(joint, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def complete(joint, tmp_path, monkeypatch):
+def complete(joint, tmp_path, undrawn):
     """A folder that can be shared."""
-    monkeypatch.setattr(
-        "csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn")
-    )
     directory = save_self_contained(*joint, tmp_path / "model")
     write_model_card(directory, {"license": "apache-2.0"}, {})
     return directory
@@ -419,23 +377,20 @@ def test_foreign_code_does_not_run_unasked(
     assert not hub_here.requests
 
 
-def test_the_check_runs_what_is_uploaded_and_without_the_login(complete, tmp_path, hub_here):
-    """Not a base of adapters, nor code of its own for `generate`, which lie beside it."""
-    trace = tmp_path / "trace"
-    script = f"import os\nopen({str(trace)!r}, 'w').write(os.environ.get('HF_TOKEN', 'none'))\n"
+def test_a_check_alone_runs_and_lists_what_would_be_uploaded(complete, tmp_path, capsys, hub_here):
+    """Without the login, and not code of its own for `generate`, which lies beside it."""
+    script = "import os\nopen({!r}, 'w').write(os.environ.get('HF_TOKEN', 'none'))\n".format
+    beside, trace = tmp_path / "beside", tmp_path / "trace"
     (complete / "custom_generate").mkdir()
-    (complete / "custom_generate" / "generate.py").write_text(f"{script}def generate(): ...\n")
-    check_checkpoint(complete)
-    assert not trace.exists()
+    code = f"{script(str(beside))}def generate(): ...\n"
+    (complete / "custom_generate" / "generate.py").write_text(code)
+    assert foreign_code(complete) == []
     with (complete / "csan_attention.py").open("a") as code:
-        code.write(script)
+        code.write(script(str(trace)))
     arguments = ["push", str(complete), "tester/model", "--check_only", "--trust_remote_code"]
     assert csan_hf_cli.main(arguments) == 0
     assert trace.read_text() == "none"
-
-
-def test_a_check_alone_lists_what_would_be_uploaded(complete, capsys, hub_here):
-    assert csan_hf_cli.main(["push", str(complete), "tester/model", "--check_only"]) == 0
+    assert not beside.exists()
     *files, end = capsys.readouterr().out.splitlines()
     size, name = next(line.split() for line in files if line.endswith("model.safetensors"))
     assert int(size.replace(",", "")) == (complete / name).stat().st_size
@@ -491,14 +446,13 @@ def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
         ("hypotheses/test.txt", TOKEN),
     ],
 )
-def test_a_folder_with_a_credential_is_not_uploaded(file, text, joint, tmp_path):
-    directory = save_self_contained(*joint, tmp_path / "model")
-    (directory / file).parent.mkdir(exist_ok=True)
+def test_a_folder_with_a_credential_is_not_uploaded(file, text, complete):
+    (complete / file).parent.mkdir(exist_ok=True)
     if file.startswith("hypotheses/"):
-        (directory / "results.json").write_text('{"scores": {"test": {}}}')
-    (directory / file).write_text(text)
+        (complete / "results.json").write_text('{"scores": {"test": {}}}')
+    (complete / file).write_text(text)
     with pytest.raises(IncompleteCheckpointError, match=f"{file} holds a credential") as error:
-        additions_of(directory)
+        additions_of(complete)
     assert not any(secret in str(error.value) for secret in ("correct horse", TOKEN, "a1B2"))
 
 

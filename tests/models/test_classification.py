@@ -6,8 +6,9 @@ how they train.
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import CSAN_SIZES, ENCODER, PLAIN, padded_sources, tokenizer
+from tiny import CSAN_SIZES, ENCODER, PLAIN, gradients, padded_sources, tokenizer
 from torch import nn
+from torch.testing import assert_close
 from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
@@ -71,13 +72,10 @@ def test_a_row_of_padding_alone_is_finite(head, locality, implementation):
     model.set_attn_implementation(implementation)
     sources = padded_sources((6, 4))
     sources["attention_mask"][1] = 0
-    labels = (
-        torch.tensor([0, 1]) if head is CsanForSequenceClassification else torch.zeros(2, 6).long()
-    )
-    output = model(**sources, labels=labels)
+    output = model(**sources, labels=labels_for(model, sources))
     output.loss.backward()
     assert output.logits.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
     if head is CsanForSequenceClassification:
         assert torch.equal(output.logits[1], model.score.bias)
 
@@ -97,9 +95,9 @@ def test_logits_are_scores_of_the_encoders_states(head, locality):
         else:
             expected = logits[row, :length]
         found = states @ model.score.weight.T + model.score.bias
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        assert_close(found, expected, rtol=0, atol=1e-5)
         # Without a mask every position is real
-        torch.testing.assert_close(model(ids).logits[0], expected, rtol=0, atol=1e-5)
+        assert_close(model(ids).logits[0], expected, rtol=0, atol=1e-5)
 
 
 @both_heads
@@ -134,9 +132,9 @@ def test_problems_of_sequence_classification(problem, tmp_path):
     assert model.config.problem_type is None
     output = model(**sources, labels=labels)
     assert model.config.problem_type == problem
-    torch.testing.assert_close(output.loss, loss(output.logits, labels))
+    assert_close(output.loss, loss(output.logits, labels))
     for same in (labels.int(), labels.squeeze(-1), labels[:, None] if labels.ndim == 1 else labels):
-        torch.testing.assert_close(model(**sources, labels=same).loss, output.loss)
+        assert_close(model(**sources, labels=same).loss, output.loss)
     model.save_pretrained(tmp_path)
     loaded = CsanForSequenceClassification.from_pretrained(tmp_path)
     assert loaded.config.problem_type == problem
@@ -151,13 +149,11 @@ def test_ignored_labels_have_no_loss(head):
     if head is CsanForTokenClassification:
         output, kept = model(**sources, labels=labels), labels != -100
         assert kept.sum() == sum(LENGTHS)
-        torch.testing.assert_close(output.loss, F.cross_entropy(output.logits[kept], labels[kept]))
+        assert_close(output.loss, F.cross_entropy(output.logits[kept], labels[kept]))
     loss = model(**sources, labels=torch.full_like(labels, -100)).loss
     loss.backward()
     assert loss.item() == 0.0
-    assert not any(
-        parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None
-    )
+    assert not any(gradient.any() for gradient in gradients(model).values())
 
 
 @pytest.mark.parametrize("as_tensor", [True, False])
@@ -180,7 +176,7 @@ def test_accumulated_losses_add_up_to_that_of_the_whole_batch(head, problem_type
         inputs = {name: tensor[part] for name, tensor in sources.items()}
         items = count if as_tensor else count.item()
         losses.append(model(**inputs, labels=labels[part], num_items_in_batch=items).loss)
-    torch.testing.assert_close(sum(losses), whole)
+    assert_close(sum(losses), whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -204,21 +200,18 @@ def test_the_mean_does_not_overflow_in_half_precision():
 # What a checkpoint gives and takes
 
 
-def vocabularies(kind):
-    return (
-        {}
-        if kind == "shared"
-        else {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 60}
-    )
-
-
-@pytest.mark.parametrize("kind", ["shared", "separate"])
+@pytest.mark.parametrize(
+    "vocabularies",
+    [{}, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 60}],
+    ids=["shared", "separate"],
+)
 @pytest.mark.parametrize("original", [CsanForConditionalGeneration, CsanModel])
 @both_heads
 @torch.no_grad()
-def test_takes_the_encoder_of_a_translation_checkpoint(head, original, kind, tmp_path, caplog):
-    options = {**SIZES, **EVERYTHING, **vocabularies(kind)}
-    translator = original(CsanConfig(**options)).eval()
+def test_takes_the_encoder_of_a_translation_checkpoint(
+    head, original, vocabularies, tmp_path, caplog
+):
+    translator = original(CsanConfig(**SIZES, **EVERYTHING, **vocabularies)).eval()
     translator.save_pretrained(tmp_path)
     model, report = head.from_pretrained(tmp_path, num_labels=5, output_loading_info=True)
     assert report["missing_keys"] == {"score.weight", "score.bias"}
@@ -277,50 +270,39 @@ TOKENIZER = tokenizer(("good", "bad", "film", "Anna", "met", "Ben", "in", "Rome"
 TEXTS = ["good film", "bad", "Anna met Ben in Rome"]
 
 
-def saved(model, tmp_path):
-    model.save_pretrained(tmp_path)
-    TOKENIZER.save_pretrained(tmp_path)
-    return str(tmp_path)
-
-
+@pytest.mark.parametrize(
+    ("head", "names", "options"),
+    [
+        (CsanForSequenceClassification, ["negative", "neutral", "positive"], {"top_k": None}),
+        (CsanForTokenClassification, ["O", "B-PER", "B-LOC"], {"ignore_labels": []}),
+    ],
+)
 @torch.no_grad()
-def test_text_classification_pipeline(tmp_path, caplog):
-    names = {0: "negative", 1: "neutral", 2: "positive"}
-    model = tiny(CsanForSequenceClassification, **WINDOW, vocab_size=len(TOKENIZER), id2label=names)
-    classify = pipeline("text-classification", model=saved(model, tmp_path), device="cpu")
-    assert type(classify.model) is CsanForSequenceClassification
+def test_pipelines(head, names, options, tmp_path, caplog):
+    sizes = {"vocab_size": len(TOKENIZER), "id2label": dict(enumerate(names))}
+    model = tiny(head, **WINDOW, **sizes)
+    of_tokens = head is CsanForTokenClassification
+    for part in (model, TOKENIZER):
+        part.save_pretrained(tmp_path)
+    task = "token-classification" if of_tokens else "text-classification"
+    classify = pipeline(task, model=str(tmp_path), device="cpu", **options)
+    assert type(classify.model) is head
     assert "not supported" not in caplog.text
-    results = classify(TEXTS, batch_size=3, top_k=None)
-    for text, result in zip(TEXTS, results, strict=True):
-        scores = model(**TOKENIZER(text, return_tensors="pt")).logits[0].softmax(-1).tolist()
-        expected = sorted(zip(names.values(), scores, strict=True), key=lambda pair: -pair[1])
-        assert [entry["label"] for entry in result] == [name for name, _ in expected]
-        assert [entry["score"] for entry in result] == pytest.approx(
-            [score for _, score in expected], abs=1e-5
-        )
-
-
-@torch.no_grad()
-def test_token_classification_pipeline(tmp_path, caplog):
-    names = {0: "O", 1: "B-PER", 2: "B-LOC"}
-    model = tiny(CsanForTokenClassification, **WINDOW, vocab_size=len(TOKENIZER), id2label=names)
-    path = saved(model, tmp_path)
-    tag = pipeline("token-classification", model=path, device="cpu", ignore_labels=[])
-    assert type(tag.model) is CsanForTokenClassification
-    assert "not supported" not in caplog.text
-    for text, result in zip(TEXTS, tag(TEXTS, batch_size=3), strict=True):
-        logits = model(**TOKENIZER(text, return_tensors="pt")).logits[0, :-1]  # </s> is no word
-        assert [entry["word"] for entry in result] == text.split()
-        assert [entry["entity"] for entry in result] == [
-            names[label] for label in logits.argmax(-1).tolist()
-        ]
-        scores = logits.softmax(-1).max(-1).values.tolist()
-        assert [entry["score"] for entry in result] == pytest.approx(scores, abs=1e-5)
-        assert [text[entry["start"] : entry["end"]] for entry in result] == text.split()
-    grouped = pipeline(
-        "ner", model=path, device="cpu", aggregation_strategy="simple", ignore_labels=[]
-    )
-    assert {entry["entity_group"] for entry in grouped(TEXTS[2])} <= {"O", "PER", "LOC"}
+    for text, result in zip(TEXTS, classify(TEXTS, batch_size=3), strict=True):
+        scores = model(**TOKENIZER(text, return_tensors="pt")).logits[0].softmax(-1)
+        if of_tokens:
+            scores, labels = scores[:-1].max(-1)  # </s> is no word
+            assert [entry["word"] for entry in result] == text.split()
+            assert [text[entry["start"] : entry["end"]] for entry in result] == text.split()
+        else:
+            scores, labels = scores.sort(descending=True)
+        key = "entity" if of_tokens else "label"
+        assert [entry[key] for entry in result] == [names[label] for label in labels]
+        assert [entry["score"] for entry in result] == pytest.approx(scores.tolist(), abs=1e-5)
+    if of_tokens:
+        options["aggregation_strategy"] = "simple"
+        grouped = pipeline("ner", model=str(tmp_path), device="cpu", **options)
+        assert {entry["entity_group"] for entry in grouped(TEXTS[2])} <= {"O", "PER", "LOC"}
 
 
 # Training

@@ -126,7 +126,7 @@ def random_call(area: KeyArea, term: type | None, padded: bool) -> tuple[Attenti
         terms = [DenseBias(leaves[3])]
     elif term is RelativeBiasTerm:
         leaves.append(leaf(4, 8))
-        terms = [RelativeBiasTerm(leaves[3], 32, False)]
+        terms = [RelativeBiasTerm(leaves[3], 32, False), DirectionTerm(2)]
     real = torch.arange(150) < torch.tensor([[150], [90]]) if padded else None
     return AttentionCall(*leaves[:3], area, 0.3, real, terms=terms), leaves
 

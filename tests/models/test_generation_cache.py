@@ -4,8 +4,18 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import EVERYWHERE, HEADS, LOCALITIES, PAD, PLAIN, VOCABULARY, padded_sources
+from tiny import (
+    EVERYWHERE,
+    HEADS,
+    LOCALITIES,
+    PAD,
+    PLAIN,
+    VOCABULARY,
+    decode_in_steps,
+    padded_sources,
+)
 from tiny import csan as tiny_model
+from torch.testing import assert_close
 
 STEPS = 24  # decoder windows of 5 and 7 roll many times
 SEVERAL = [7, 1, 3, 1, 1, 5, 6]  # positions of each step
@@ -15,66 +25,25 @@ CACHED = {name: each for name, each in LOCALITIES.items() if not name.startswith
 every_locality = pytest.mark.parametrize("locality", CACHED.values(), ids=CACHED)
 
 
-def decoder_inputs(rows: int, length: int = STEPS) -> torch.Tensor:
+def decoder_inputs(rows: int, length: int = STEPS) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(3, VOCABULARY, (rows, length), generator=generator)
     ids[:, 0] = PAD  # decoder_start_token_id
-    return ids
-
-
-def cached_logits(
-    model, sources: dict, decoder_input_ids: torch.Tensor, chunks: list[int], **kwargs
-):
-    """Logits [B, T, V] computed a chunk of target positions at a time, and the last cache."""
-    encoder_outputs = model.get_encoder()(**sources)
-    cache, pieces, start = None, [], 0
-    for chunk in chunks:
-        step_options = {name: mask[:, : start + chunk] for name, mask in kwargs.items()}
-        outputs = model(
-            encoder_outputs=encoder_outputs,
-            attention_mask=sources["attention_mask"],
-            decoder_input_ids=decoder_input_ids[:, start : start + chunk],
-            cache=cache,
-            use_cache=True,
-            **step_options,
-        )
-        cache = outputs.cache
-        pieces.append(outputs.logits)
-        start += chunk
-    assert start == decoder_input_ids.shape[1]
-    return torch.cat(pieces, dim=1), cache
-
-
-@every_locality
-@torch.no_grad()
-def test_generation_with_the_cache_equals_generation_without(locality):
-    model = tiny_model(seed=1, **locality)
-    sources = padded_sources((9, 4, 13))
-    options = {
-        "num_beams": 3,
-        "do_sample": False,
-        "max_new_tokens": STEPS,
-        "min_new_tokens": STEPS - 3,
-        "no_repeat_ngram_size": 1,  # left alone, a random model repeats one token for ever
-        "return_dict_in_generate": True,
-        "output_scores": True,
-    }
-    cached = model.generate(**sources, use_cache=True, **options)
-    recomputed = model.generate(**sources, use_cache=False, **options)
-    assert cached.sequences.tolist() == recomputed.sequences.tolist()
-    torch.testing.assert_close(
-        cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE
-    )
+    return {"decoder_input_ids": ids}
 
 
 @every_locality
 @torch.no_grad()
 def test_logits_and_attentions_agree_whatever_the_cache_keeps(locality):
-    """A window, everything, a static block or nothing; over more steps than any window reaches."""
+    """A window, everything, a static block or nothing; over more steps than any window reaches, with
+    beams that change places.
+    """
     model = tiny_model(attn_implementation="eager", **locality)
     options = {
+        "num_beams": 3,
         "min_new_tokens": 9,
         "max_new_tokens": 9,
+        "no_repeat_ngram_size": 1,  # left alone, a random model repeats one token for ever
         "output_logits": True,
         "output_attentions": True,
     }
@@ -88,13 +57,13 @@ def test_logits_and_attentions_agree_whatever_the_cache_keeps(locality):
     for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
         output = generate(**cache)
         assert torch.equal(output.sequences, expected.sequences)
-        torch.testing.assert_close(output.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        assert_close(output.logits, expected.logits, rtol=1e-4, atol=1e-5)
         for layers, full in zip(
             output.decoder_attentions, expected.decoder_attentions, strict=True
         ):
             for weights, whole in zip(layers, full, strict=True):
                 last = F.pad(whole[:, :, -1:], (0, weights.shape[-1] - whole.shape[-1]))
-                torch.testing.assert_close(weights, last, rtol=1e-4, atol=1e-5)
+                assert_close(weights, last, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -130,49 +99,41 @@ def test_steps_with_windows_and_sums_compile_in_one_graph():
         "cross_locality": [None, {"moving_gaussian": 3.0}],
     }
     model = tiny_model(**{**PLAIN, **locality})
-    sources, ids = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)
-    full = model(**sources, decoder_input_ids=ids, use_cache=False).logits
+    sources, targets = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)
+    full = model(**sources, **targets, use_cache=False).logits
     torch.compiler.reset()
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
-    stepwise, _ = cached_logits(model, sources, ids, [3, 1, 4])
-    torch.testing.assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
+    stepwise, _ = decode_in_steps(model, sources, targets, [3, 1, 4])
+    assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
 
 
 @every_locality
 @pytest.mark.parametrize(
-    ("implementation", "chunks"),
-    [("eager", SEVERAL), ("sdpa", [1] * STEPS), ("sdpa", SEVERAL), ("blocked", SEVERAL)],
-    ids=["eager", "sdpa, one position a step", "sdpa", "blocked"],
+    ("implementation", "chunks", "padding"),
+    [
+        ("eager", SEVERAL, None),
+        ("sdpa", [1] * STEPS, None),
+        ("sdpa", SEVERAL, None),
+        ("blocked", SEVERAL, None),
+        ("sdpa", [7] + [1] * (STEPS - 7), [0, 3, 6]),
+    ],
+    ids=["eager", "sdpa, one position a step", "sdpa", "blocked", "sdpa, padded prompts"],
 )
 @torch.no_grad()
-def test_cached_logits_equal_the_full_forward(locality, chunks, implementation):
-    model = tiny_model(seed=2, attn_implementation=implementation, **locality)
-    sources = padded_sources((9, 4, 13))
-    ids = decoder_inputs(rows=3)
-    full = model(**sources, decoder_input_ids=ids, use_cache=False).logits
-    assert full.std() > 0.5
-    stepwise, _ = cached_logits(model, sources, ids, chunks)
-    torch.testing.assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
-
-
-@every_locality
-@torch.no_grad()
-def test_cached_logits_with_a_padded_target_prefix(locality):
+def test_cached_logits_equal_the_full_forward(locality, chunks, implementation, padding):
     """Prompts of unequal length are padded on the left; the cache must keep padding and window
     apart.
     """
-    model = tiny_model(seed=2, **locality)
-    sources = padded_sources((9, 4, 13))
-    ids = decoder_inputs(rows=3)
-    mask = (torch.arange(STEPS) >= torch.tensor([0, 3, 6])[:, None]).long()
-    full = model(
-        **sources, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=False
-    ).logits
-    stepwise, _ = cached_logits(
-        model, sources, ids, [7] + [1] * (STEPS - 7), decoder_attention_mask=mask
-    )
-    real = mask.bool()
-    torch.testing.assert_close(stepwise[real], full[real], rtol=0, atol=TOLERANCE)
+    model = tiny_model(seed=2, attn_implementation=implementation, **locality)
+    sources, targets = padded_sources((9, 4, 13)), decoder_inputs(rows=3)
+    real = torch.ones(3, STEPS, dtype=torch.bool)
+    if padding is not None:
+        real = torch.arange(STEPS) >= torch.tensor(padding)[:, None]
+        targets["decoder_attention_mask"] = real.long()
+    full = model(**sources, **targets, use_cache=False).logits
+    assert full.std() > 0.5
+    stepwise, _ = decode_in_steps(model, sources, targets, chunks)
+    assert_close(stepwise[real], full[real], rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("window", [1, 5, 9])
@@ -190,7 +151,8 @@ def test_a_windowed_layer_keeps_only_its_window(window, strategy):
         decoder_localness_layers=[0],
     )
     sources = padded_sources((9, 4))
-    _, cache = cached_logits(model, sources, decoder_inputs(rows=2), [1] * STEPS)
+    _, steps = decode_in_steps(model, sources, decoder_inputs(rows=2), [1] * STEPS)
+    cache = steps[-1].cache
     kept = [layer.keys.shape[-2] for layer in cache.self_attention_cache.layers]
     assert kept[0] <= m + 1
     assert kept[1:] == [STEPS] * (len(kept) - 1)

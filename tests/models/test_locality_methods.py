@@ -10,8 +10,9 @@ from reference.dispatch import Operations
 from reference.local_attention import gaussian_energy
 from reference.locality_block import block_parameter_shapes, block_self_attention
 from reference.locality_cnn import cnn_parameter_shapes, convolutions
-from tiny import PLAIN, STRATEGIES, padded_sources
+from tiny import PLAIN, STRATEGIES, mask_of, padded_sources, transformer_sizes
 from tiny import csan as tiny_model
+from torch.testing import assert_close
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -66,14 +67,8 @@ PADDED = PADDINGS[1:]
 
 
 def make_attention(specification, part="encoder", implementation="eager", **options):
-    config = CsanConfig(
-        d_model=H * D,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=H,
-        decoder_attention_heads=H,
-        **{f"{part}_locality": [specification], **options},
-    )
+    sizes = transformer_sizes(H * D, layers=1, heads=H, ffn=1)
+    config = CsanConfig(**sizes, **{f"{part}_locality": [specification], **options})
     config._attn_implementation = implementation
     attention = CsanAttention(config, part).eval()
     generator = torch.Generator().manual_seed(1)
@@ -85,20 +80,16 @@ def make_attention(specification, part="encoder", implementation="eager", **opti
     return attention
 
 
-def padding_of(side):
-    if side == "none":
-        return None
-    padding = torch.arange(T) < torch.tensor(LENGTHS)[:, None]
-    return padding if side == "right" else padding.flip(1)
-
-
 def sentences(side):
     """States [B, T, d], the padding mask and which tokens are real."""
-    padding = padding_of(side)
     states = torch.randn(
         B, T, H * D, generator=torch.Generator().manual_seed(2), requires_grad=True
     )
-    return states, padding, torch.ones(B, T, dtype=torch.bool) if padding is None else padding
+    real = mask_of(LENGTHS).bool()
+    if side == "none":
+        return states, None, torch.ones_like(real)
+    padding = real if side == "right" else real.flip(1)
+    return states, padding, padding
 
 
 def gradients(output, states, parameters):
@@ -175,7 +166,7 @@ def implementations_of(specification, part):
 
 
 @pytest.mark.parametrize(("name", "part"), CASES)
-@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
+@pytest.mark.usefixtures("flex_without_compiler")
 def test_equals_the_oracle(name, part):
     """Real queries' outputs, and the gradients of states and parameters, whatever stands at
     padding.
@@ -198,16 +189,14 @@ def test_equals_the_oracle(name, part):
             ):  # which has no backward on CPU
                 sources = states if part == "cross" else None
                 output = attention(queries, key_value_states=sources, attention_mask=masks)[0][real]
-            torch.testing.assert_close(
-                output, expected, rtol=0, atol=1e-5, msg=lambda text, at=where: at + text
-            )
+            assert_close(output, expected, rtol=0, atol=1e-5, msg=lambda text, at=where: at + text)
             if side == "right":
                 sources = states[:1] if part == "cross" else None
                 with torch.no_grad():
                     alone = attention(
                         queries[:1], key_value_states=sources, attention_mask=AttentionMasks()
                     )[0][0]
-                torch.testing.assert_close(
+                assert_close(
                     alone,
                     expected[: len(alone)],
                     rtol=0,
@@ -217,7 +206,7 @@ def test_equals_the_oracle(name, part):
             if output.requires_grad:
                 found = gradients(output, states, attention.parameters())
                 for one, other in zip(found, expected_gradients, strict=True):
-                    torch.testing.assert_close(
+                    assert_close(
                         one, other, rtol=1e-4, atol=1e-5, msg=lambda text, at=where: at + text
                     )
 
@@ -245,11 +234,11 @@ def assert_equal_at_real_tokens(function, reference, parameters, side):
         function(states, AttentionMasks(None, padding))[real],
         reference(states, padding).float()[real],
     )
-    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+    assert_close(*outputs, rtol=1e-5, atol=1e-5)
     for one, other in zip(
         *(gradients(output, states, parameters) for output in outputs), strict=True
     ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("length", [1, 3, 9])
@@ -290,7 +279,7 @@ def test_convolutions_have_the_model_s_dropout_in_training():
     states = torch.randn(1, 200, H * D)
     before = attention.before(states, None) - states
     still = attention.eval().before(states, None) - states
-    torch.testing.assert_close(before[before != 0], 2 * still[before != 0])
+    assert_close(before[before != 0], 2 * still[before != 0])
     dropped = ((before == 0) & (still != 0)).sum() / (still != 0).sum()
     assert 0.4 < dropped < 0.6
 
@@ -312,7 +301,7 @@ def test_a_block_longer_than_the_sentence_costs_no_more_than_the_sentence():
     expected = make_attention({"block": T})(states, attention_mask=masks)[0]
     with Operations() as operations:
         output = make_attention({"block": 200})(states, attention_mask=masks)[0]
-    torch.testing.assert_close(output, expected)
+    assert_close(output, expected)
     assert operations.largest < 200 * 200
 
 
@@ -333,7 +322,7 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
         return_dict_in_generate=True,
     )
     whole = model(**sources, decoder_input_ids=generated.sequences[:, :-1], use_cache=False).logits
-    torch.testing.assert_close(torch.stack(generated.logits, dim=1), whole, rtol=1e-4, atol=1e-4)
+    assert_close(torch.stack(generated.logits, dim=1), whole, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -347,29 +336,22 @@ def test_a_moving_gaussian_keeps_its_place_in_the_cache(search, cross):
     """As without a cache, which adds all steps up again; also in caches that others make."""
     locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": cross}
     model, sources = tiny_model(**{**PLAIN, **locality}), padded_sources((9, 4))
-    found = []
-    for use_cache in (True, False):
+
+    def translate(**options):
         torch.manual_seed(0)
-        found.append(
-            model.generate(
-                **sources, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache, **search
-            )
-        )
-    assert torch.equal(*found)
-    for cache in (
-        DynamicCache(),
-        EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2))),
+        return model.generate(**sources, min_new_tokens=9, max_new_tokens=9, **search, **options)
+
+    expected = translate(use_cache=False)
+    for options in (
+        {},
+        {"cache": DynamicCache()},
+        {"cache": EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))},
+        {"cache_implementation": "static", "disable_compile": True},
     ):
-        torch.manual_seed(0)
-        again = model.generate(**sources, min_new_tokens=9, max_new_tokens=9, cache=cache, **search)
-        assert torch.equal(again, found[0])
+        assert torch.equal(translate(**options), expected)
     one = {name: tensor[:1] for name, tensor in sources.items()}
     looked_up = model.generate(**one, max_new_tokens=20, prompt_lookup_num_tokens=3)
     assert torch.equal(looked_up, model.generate(**one, max_new_tokens=20))
-    torch.manual_seed(0)
-    static = {"cache_implementation": "static", "disable_compile": True}
-    options = {"min_new_tokens": 9, "max_new_tokens": 9, **search, **static}
-    assert torch.equal(model.generate(**sources, **options), found[0])
 
 
 @torch.no_grad()
@@ -380,9 +362,7 @@ def test_padding_before_a_target_moves_no_gaussian():
     mask = torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
     padded = model(**sources, decoder_input_ids=targets, decoder_attention_mask=mask).logits
     alone = {name: value[1:] for name, value in sources.items()}
-    torch.testing.assert_close(
-        padded[1:, 2:], model(**alone, decoder_input_ids=targets[1:, 2:]).logits
-    )
+    assert_close(padded[1:, 2:], model(**alone, decoder_input_ids=targets[1:, 2:]).logits)
 
 
 @pytest.mark.parametrize("method", ["relative_bias", "relative_positions"])
@@ -470,7 +450,7 @@ def test_a_predicted_window_has_a_floor(strategy, part):
     term = module(call)
     energies, center = energies_of(term, call), term.center.detach().expand(1, H, 6)
     expected = gaussian_energy(center, torch.full_like(center, MINIMUM_WINDOW), 6)
-    torch.testing.assert_close(energies.double(), expected, rtol=1e-4, atol=1e-5)
+    assert_close(energies.double(), expected, rtol=1e-4, atol=1e-5)
     energies.sum().backward()
     assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
     assert query.grad.isfinite().all()
@@ -480,7 +460,7 @@ def test_a_window_below_the_floor_can_widen_again():
     """A clamp would leave it without a gradient; from 0.12 tokens on the window is as predicted."""
     predicted = torch.tensor([0.0, 0.03, 0.12, 4.0], requires_grad=True)
     widths = raise_to_floor(predicted)
-    torch.testing.assert_close(widths.detach(), torch.tensor([0.1, 0.103, 0.12, 4.0]))
+    assert_close(widths.detach(), torch.tensor([0.1, 0.103, 0.12, 4.0]))
     states = torch.zeros(1, H, 4, D)
     term = GaussianTerm(torch.full((1, 1, 4), 1.3), widths[None, None])
     energies_of(term, AttentionCall(states, states, states, KeyArea(), 1.0)).sum().backward()
@@ -508,16 +488,9 @@ def test_half_precision_is_computed_in_float32():
 )
 def test_locality_methods_stay_in_float64(specification):
     """Finite differences of 1e-6 drown in float32."""
-    torch.manual_seed(0)
-    sizes = {
-        "d_model": 4,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_layers": 1,
-    }
-    attention = CsanAttention(
-        CsanConfig(**sizes, encoder_locality=[specification]), "encoder"
-    ).double()
+    sizes = transformer_sizes(4, layers=1, heads=2, ffn=1)
+    config = CsanConfig(**sizes, encoder_locality=[specification])
+    attention = CsanAttention(config, "encoder").double()
     states = torch.randn(1, 4, 4, dtype=torch.float64, requires_grad=True)
     assert attention(states)[0].dtype == torch.float64
     parameters = list(attention.parameters())

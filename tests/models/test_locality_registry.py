@@ -12,8 +12,9 @@ from tiny import csan as tiny_model
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, draw_locality
 from csan_hf.hub.network_text import describe_locality, short_name
+from csan_hf.models import locality
 from csan_hf.models.attention_call import Term
-from csan_hf.models.locality import _REGISTRY, LocalityMethod, LocalityModule, register_locality
+from csan_hf.models.locality import LocalityMethod, LocalityModule, register_locality
 
 # An eighth method, as somebody else would add it: even heads see keys of one parity alone, with a
 # learned preference.
@@ -51,10 +52,15 @@ class Strided(LocalityMethod):
 
 
 @pytest.fixture
-def strided():
+def registry(monkeypatch):
+    """Names that are registered are forgotten afterwards."""
+    monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
+
+
+@pytest.fixture
+def strided(registry):
     register_locality(Strided)
-    yield {**PLAIN, "encoder_locality": [{"strided": 2}, {"strided": {"step": 3}, "window": 5}]}
-    del _REGISTRY["strided"]
+    return {**PLAIN, "encoder_locality": [{"strided": 2}, {"strided": {"step": 3}, "window": 5}]}
 
 
 def test_a_method_from_outside_is_trained_saved_drawn_and_described(strided, tmp_path):
@@ -109,7 +115,7 @@ def test_names_are_taken_once(attributes, message):
         register_locality(type("Other", (Strided,), attributes))
 
 
-def test_a_replacement_stands_alone():
+def test_a_replacement_stands_alone(registry):
     @dataclass(frozen=True)
     class Averaging(LocalityMethod):
         key: ClassVar[str] = "averaging"
@@ -122,17 +128,12 @@ def test_a_replacement_stands_alone():
             return states + 1
 
     register_locality(Averaging)
-    try:
-        with pytest.raises(
-            ValueError, match=r"averaging`.*beside 'window'.*replaces the attention"
-        ):
-            CsanConfig(encoder_layers=2, encoder_locality=[{"averaging": True, "window": 3}, None])
-        model = tiny_model(**{**PLAIN, "encoder_locality": [{"averaging": True}, None]})
-        layer = model.model.encoder.layers[0]
-        states = torch.randn(2, 5, 32)
-        attended = layer.self_attn_layer_norm(states + 1 + (states + 1).mean(dim=1, keepdim=True))
-        expected = layer.final_layer_norm(attended + layer.fc2(torch.relu(layer.fc1(attended))))
-        torch.testing.assert_close(layer(states), expected)
-        assert not hasattr(layer.self_attn, "q_proj")
-    finally:
-        del _REGISTRY["averaging"]
+    with pytest.raises(ValueError, match=r"averaging`.*beside 'window'.*replaces the attention"):
+        CsanConfig(encoder_layers=2, encoder_locality=[{"averaging": True, "window": 3}, None])
+    model = tiny_model(**{**PLAIN, "encoder_locality": [{"averaging": True}, None]})
+    layer = model.model.encoder.layers[0]
+    states = torch.randn(2, 5, 32)
+    attended = layer.self_attn_layer_norm(states + 1 + (states + 1).mean(dim=1, keepdim=True))
+    expected = layer.final_layer_norm(attended + layer.fc2(torch.relu(layer.fc1(attended))))
+    torch.testing.assert_close(layer(states), expected)
+    assert not hasattr(layer.self_attn, "q_proj")

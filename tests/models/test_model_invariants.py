@@ -3,13 +3,22 @@
 
 import pytest
 import torch
-from tiny import LOCALITIES, PLAIN, STRATEGIES, labels_of, padded_sources, padded_targets
+from tiny import (
+    LOCALITIES,
+    PLAIN,
+    STRATEGIES,
+    every_implementation,
+    labels_of,
+    padded_on_the_left,
+    padded_sources,
+    padded_targets,
+)
 from tiny import csan as tiny_model
+from torch.testing import assert_close
 
 LENGTHS = (9, 4, 13, 1)
 TARGETS = (7, 12, 3, 1)
 TOLERANCE = 1e-5
-IMPLEMENTATIONS = ("eager", "sdpa", "blocked")
 every_locality = pytest.mark.parametrize("locality", LOCALITIES.values(), ids=LOCALITIES)
 some_localities = pytest.mark.parametrize(
     "locality",
@@ -20,7 +29,6 @@ some_localities = pytest.mark.parametrize(
         *(f"everything, {strategy}" for strategy in STRATEGIES),
     ],
 )
-every_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 
 
 def training_batch() -> dict[str, torch.Tensor]:
@@ -39,7 +47,7 @@ def test_a_sentence_does_not_notice_its_batch(locality, implementation):
     for row, (source, target) in enumerate(zip(LENGTHS, TARGETS, strict=True)):
         ids = sources["input_ids"][row : row + 1, :source]
         alone = model(input_ids=ids, labels=labels[row : row + 1, :target]).logits
-        torch.testing.assert_close(together[row, :target], alone[0], rtol=0, atol=TOLERANCE)
+        assert_close(together[row, :target], alone[0], rtol=0, atol=TOLERANCE)
 
 
 @some_localities
@@ -68,16 +76,11 @@ def test_padding_on_the_left_and_on_the_right_give_the_same_logits(locality, imp
     model = tiny_model(attn_implementation=implementation, **LOCALITIES[locality])
     sources, targets = (9, 4, 1), (6, 3, 5)
     right = {**padded_sources(sources), **padded_targets(targets)}
-    left = {}
-    for name, tensor in right.items():
-        lengths = targets if name.startswith("decoder") else sources
-        rows = zip(tensor, lengths, strict=True)
-        left[name] = torch.stack([row.roll(tensor.shape[1] - length) for row, length in rows])
-    expected, found = (model(**batch, use_cache=False).logits for batch in (right, left))
+    expected, found = (
+        model(**batch, use_cache=False).logits for batch in (right, padded_on_the_left(right))
+    )
     for row, length in enumerate(targets):
-        torch.testing.assert_close(
-            found[row, -length:], expected[row, :length], rtol=0, atol=TOLERANCE
-        )
+        assert_close(found[row, -length:], expected[row, :length], rtol=0, atol=TOLERANCE)
 
 
 @every_implementation
@@ -96,9 +99,7 @@ def test_without_positions_order_is_what_locality_says(implementation):
         inside = (
             slice(None) if name == "no positions" else slice(4, -4)
         )  # two layers of windows of 5
-        torch.testing.assert_close(
-            found[:, inside], states[:, kept][:, inside], rtol=0, atol=TOLERANCE
-        )
+        assert_close(found[:, inside], states[:, kept][:, inside], rtol=0, atol=TOLERANCE)
     assert (encoder(ids.flip(1)).last_hidden_state.flip(1) - states).abs().max() > 0.1, (
         "order counts"
     )
@@ -110,7 +111,6 @@ def test_no_gradient_from_future_targets(locality, implementation):
     model = tiny_model(attn_implementation=implementation, **locality)
     length = 8
     sources = padded_sources((6, 3))
-    torch.manual_seed(0)
     embeds = torch.randn(2, length, model.config.d_model, requires_grad=True)
     logits = model(**sources, decoder_inputs_embeds=embeds, use_cache=False).logits
     for i in range(length):

@@ -7,20 +7,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import RESIDUAL, padded_sources, padded_targets
+from reference.dispatch import Operations
+from tiny import RESIDUAL, every_mode, mask_of, padded_sources, padded_targets
 from tiny import grid as tiny_model
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from csan_hf.models.canvas import Canvas
 
 
-def mask_of(lengths, width, start=0):
-    places = torch.arange(width)
-    return (places >= start) & (places < start + torch.tensor(lengths)[:, None])
-
-
 def canvas_of(heights, widths, room=15, start=(0, 0), above=2, beside=2, holes=False):
-    rows, columns = mask_of(heights, room, start[0]), mask_of(widths, room, start[1])
+    rows, columns = (
+        mask_of(lengths, room).roll(first, dims=1).bool()
+        for lengths, first in zip((heights, widths), start, strict=True)
+    )
     if holes:
         rows &= torch.arange(room) % 5 != 1
         columns &= torch.arange(room) % 4 != 2
@@ -91,47 +89,21 @@ def test_little_room_is_wasted():
     assert real.sum() > 0.75 * height * width
 
 
-class CountOperations(TorchDispatchMode):
-    """Counts what is computed: on a GPU, each would be a kernel."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += 1
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 def test_the_number_of_operations_is_the_same_for_all_lengths(training):
-    """Nor are lengths read more often; grouped by size, sentences of twelve lengths took twelve
+    """On a GPU each would be a kernel. Nor are lengths read more often; grouped by size, sentences of twelve lengths took twelve
     times as many.
     """
     counts = set()
     for lengths in ((5, 3), (7, 6, 5, 4, 3, 2, 1, 2, 3, 4, 5, 8), (40, 2, 30)):
         model = tiny_model(kernel_size=3).train(training)
         batch = {**padded_sources(lengths), **padded_targets(lengths)}
-        with torch.set_grad_enabled(training), CountOperations() as operations:
+        with torch.set_grad_enabled(training), Operations() as operations:
             logits = model(**batch, use_cache=False).logits
             if training:
                 logits.square().sum().backward()
         counts.add(operations.count)
     assert len(counts) == 1, counts
-
-
-class CountElements(TorchDispatchMode):
-    """Counts the numbers that operations write."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        output = function(*args, **(kwargs or {}))
-        if isinstance(output, torch.Tensor) and output._base is None:
-            self.count += output.numel()
-        return output
 
 
 @pytest.mark.parametrize("options", [{}, RESIDUAL], ids=["dense", "residual"])
@@ -145,8 +117,8 @@ def test_a_cache_for_mixed_lengths_costs_little(options, kernel_size):
     batch = {**padded_sources(lengths), **padded_targets(lengths)}
     written = {}
     for gradients in (True, False):
-        with torch.set_grad_enabled(gradients), CountElements() as elements:
+        with torch.set_grad_enabled(gradients), Operations() as operations:
             cache = model(**batch).cache
-        written[gradients] = elements.count
+        written[gradients] = operations.written
         assert (cache is None) == gradients
     assert written[False] <= 1.5 * written[True], written

@@ -3,13 +3,13 @@
 forward.
 """
 
-import copy
 from itertools import pairwise
 
 import pytest
 import torch
-from tiny import AGGREGATIONS, RESIDUAL, padded_sources, padded_targets
+from tiny import AGGREGATIONS, RESIDUAL, decode_in_steps, padded_sources, padded_targets
 from tiny import grid as tiny_model
+from torch.testing import assert_close
 
 LENGTHS = (6, 3, 5)
 SOURCES = padded_sources(LENGTHS)
@@ -48,55 +48,6 @@ MODELS = {
 every_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 
 
-def cached_steps(
-    model, sources: dict, targets: dict, chunks: list[int], cache=None, start: int = 0
-):
-    """Logits [B, T, V] and cross_attentions [B, 1, T, J], a chunk of target rows at a time, and the
-    last cache.
-
-    The decoder's mask, if targets have one, is that of all rows so far.
-    """
-    encoder_outputs = model.get_encoder()(**sources)
-    mask = targets.get("decoder_attention_mask")
-    pieces, alignments = [], []
-    for chunk in chunks:
-        outputs = model(
-            encoder_outputs=encoder_outputs,
-            attention_mask=sources["attention_mask"],
-            decoder_input_ids=targets["decoder_input_ids"][:, start : start + chunk],
-            decoder_attention_mask=None if mask is None else mask[:, : start + chunk],
-            cache=cache,
-            use_cache=True,
-            output_attentions=True,
-        )
-        cache = outputs.cache
-        pieces.append(outputs.logits)
-        alignments.append(outputs.cross_attentions[0])
-        start += chunk
-    return torch.cat(pieces, dim=1), torch.cat(alignments, dim=2), cache
-
-
-def assert_same_generation(model, **options) -> None:
-    found = []
-    for use_cache in (True, False):
-        torch.manual_seed(3)
-        options |= {"use_cache": use_cache, "return_dict_in_generate": True, "output_scores": True}
-        found.append(model.generate(**SOURCES, **options))
-    cached, recomputed = found
-    assert cached.cache is not None
-    assert cached.sequences.shape[1] > options["min_new_tokens"]
-    assert cached.sequences.tolist() == recomputed.sequences.tolist()
-    rows = cached.sequences.tolist()
-    assert len({tuple(row) for row in rows}) == len(rows), "sentences that differ"
-    assert all(len(set(pairwise(row))) > LONG - 4 for row in rows), "words that differ"
-    if options.get("num_beams", 1) > 1:
-        torch.testing.assert_close(
-            cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE
-        )
-    for step, other in zip(cached.scores, recomputed.scores, strict=True):
-        torch.testing.assert_close(step, other, rtol=0, atol=1e-4)
-
-
 @every_model
 @torch.no_grad()
 def test_beam_search(options):
@@ -106,7 +57,18 @@ def test_beam_search(options):
         options = {**options, "position_embeddings": "learned"}
     model = tiny_model(seed=1, decoder_vocab_size=WORDS, **options)
     search = {"num_beams": 3, "num_return_sequences": 2, "do_sample": False, **VARIED}
-    assert_same_generation(model, **search)
+    search |= {"return_dict_in_generate": True, "output_scores": True}
+    cached, recomputed = (
+        model.generate(**SOURCES, **search, use_cache=use_cache) for use_cache in (True, False)
+    )
+    assert cached.cache is not None
+    assert cached.sequences.shape[1] > LONG - 2
+    rows = cached.sequences.tolist()
+    assert rows == recomputed.sequences.tolist()
+    assert len({tuple(row) for row in rows}) == len(rows), "sentences that differ"
+    assert all(len(set(pairwise(row))) > LONG - 4 for row in rows), "words that differ"
+    assert_close(cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE)
+    assert_close(cached.scores, recomputed.scores, rtol=0, atol=1e-4)
 
 
 @every_model
@@ -121,11 +83,12 @@ def test_steps_equal_the_full_forward(options, chunks):
     full = model(**SOURCES, **TARGETS, use_cache=False, output_attentions=True)
     assert full.logits.std() > 0.1
     assert full.cache is None
-    logits, alignments, cache = cached_steps(model, SOURCES, TARGETS, chunks)
-    torch.testing.assert_close(logits, full.logits, rtol=0, atol=TOLERANCE)
-    assert cache.get_seq_length() == STEPS
+    logits, steps = decode_in_steps(model, SOURCES, TARGETS, chunks, output_attentions=True)
+    assert_close(logits, full.logits, rtol=0, atol=TOLERANCE)
+    assert steps[-1].cache.get_seq_length() == STEPS
     if options.get("aggregation") == "attention":  # the others' words depend on what is in the step
-        torch.testing.assert_close(alignments, full.cross_attentions[0], rtol=0, atol=TOLERANCE)
+        alignments = torch.cat([step.cross_attentions[0] for step in steps], dim=2)
+        assert_close(alignments, full.cross_attentions[0], rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["with gradients", "in training"])
@@ -143,19 +106,20 @@ def test_a_cache_is_refused_where_it_would_be_wrong(training):
 def test_dropout_alone_acts_while_generating():
     """All else in eval mode, as for an estimate of uncertainty (Gal and Ghahramani, 2016)."""
     model = tiny_model(kernel_size=3)
-    expected, _, _ = cached_steps(model, SOURCES, TARGETS, [2, 1, 1])
+    expected, _ = decode_in_steps(model, SOURCES, TARGETS, [2, 1, 1])
     dropout = model.model.decoder.dense_block.layers[0].dropout.train()
-    found, _, cache = cached_steps(model, SOURCES, TARGETS, [2, 1, 1])
-    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
-    assert cache.get_seq_length() == 4
+    found, steps = decode_in_steps(model, SOURCES, TARGETS, [2, 1, 1])
+    assert_close(found, expected, rtol=0, atol=TOLERANCE)
+    assert steps[-1].cache.get_seq_length() == 4
     dropout.p = 0.5
-    assert (cached_steps(model, SOURCES, TARGETS, [2, 1, 1])[0] - expected).abs().max() > 1e-3
+    dropped, _ = decode_in_steps(model, SOURCES, TARGETS, [2, 1, 1])
+    assert (dropped - expected).abs().max() > 1e-3
 
 
 @torch.no_grad()
 def test_a_cache_of_other_sentences_or_another_model_is_refused():
     model = tiny_model(kernel_size=3)
-    _, _, cache = cached_steps(model, SOURCES, TARGETS, [2])
+    _, [first] = decode_in_steps(model, SOURCES, TARGETS, [2])
     fewer = {name: tensor[:2] for name, tensor in SOURCES.items()}
     shorter = {name: tensor[:, :4] for name, tensor in SOURCES.items()}
     for other, given in (
@@ -165,19 +129,20 @@ def test_a_cache_of_other_sentences_or_another_model_is_refused():
     ):
         ids = {"decoder_input_ids": TARGETS["decoder_input_ids"][: len(given["input_ids"])]}
         with pytest.raises(ValueError, match="`cache` must hold"):
-            cached_steps(other, given, ids, [1], cache=cache, start=2)
+            decode_in_steps(other, given, ids, [1], cache=first.cache, start=2)
 
 
 @torch.no_grad()
 def test_autocast_may_begin_and_end_between_steps():
     model = tiny_model(kernel_size=3)
-    expected, _, _ = cached_steps(model, SOURCES, TARGETS, [5])
+    expected, _ = decode_in_steps(model, SOURCES, TARGETS, [5])
     cache, found = None, []
     for start, chunk, enabled in ((0, 2, False), (2, 1, True), (3, 2, False)):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            logits, _, cache = cached_steps(model, SOURCES, TARGETS, [chunk], cache, start)
+            logits, [step] = decode_in_steps(model, SOURCES, TARGETS, [chunk], cache, start)
+        cache = step.cache
         found.append(logits.float())
-    torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=0.05)
+    assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=0.05)
 
 
 @torch.no_grad()
@@ -206,27 +171,5 @@ def test_steps_after_a_padded_prompt(kernel_size, lengths):
     targets = {**TARGETS, "decoder_attention_mask": mask}
     full = model(**SOURCES, **targets, use_cache=False).logits
     for chunks in ([7] + [1] * (STEPS - 7), [1] * STEPS, [2, 2, 10]):
-        logits, _, _ = cached_steps(model, SOURCES, targets, chunks)
-        torch.testing.assert_close(logits[mask.bool()], full[mask.bool()], rtol=0, atol=TOLERANCE)
-
-
-@every_model
-@torch.no_grad()
-def test_beams_are_reordered_with_their_cache(options):
-    """After a reordering the next steps give what they would have given, in the new order."""
-    model = tiny_model(seed=3, **options).double()
-    sources = {name: tensor[:1].expand(3, -1) for name, tensor in SOURCES.items()}
-    order = torch.tensor([2, 0, 0])
-    _, _, cache = cached_steps(model, sources, TARGETS, [5, 1, 1])
-    reordered = copy.deepcopy(cache)
-    reordered.reorder_cache(order)
-    chosen = {name: tensor[order] for name, tensor in TARGETS.items()}
-    for chunks in ([1, 1, 1], [3, 2]):
-        expected, _, _ = cached_steps(
-            model, sources, TARGETS, chunks, cache=copy.deepcopy(cache), start=7
-        )
-        actual, _, _ = cached_steps(
-            model, sources, chosen, chunks, cache=copy.deepcopy(reordered), start=7
-        )
-        torch.testing.assert_close(actual, expected[order], rtol=0, atol=1e-12)
-    assert (expected[2] - expected[0]).abs().max() > 1e-3
+        logits, _ = decode_in_steps(model, SOURCES, targets, chunks)
+        assert_close(logits[mask.bool()], full[mask.bool()], rtol=0, atol=TOLERANCE)

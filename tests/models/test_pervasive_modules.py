@@ -9,10 +9,11 @@ import io
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny import every_mode, gradients, labels_of, padded_batch, padded_sources, statistics
 from tiny import grid as tiny_model
-from tiny import labels_of, padded_batch, padded_sources, statistics
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.testing import assert_close
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from csan_hf.models.dense_block import DenseBlock
@@ -34,8 +35,7 @@ def step(model) -> dict[str, torch.Tensor]:
     """Logits of the real rows, gradients and statistics of a step."""
     logits = model(**BATCH, use_cache=False).logits[REAL]
     logits.square().sum().backward()
-    found = {"logits": logits.detach(), **statistics(model)}
-    return found | {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"logits": logits.detach(), **statistics(model), **gradients(model)}
 
 
 def watched(model):
@@ -49,7 +49,7 @@ def checkpointed(model):
     return model
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 @pytest.mark.parametrize(
     "options", [{"kernel_size": 3, "gated": True}, {"kernel_size": 5, "num_layers": 3}]
 )
@@ -57,13 +57,13 @@ def test_shortcuts_and_checkpointing_compute_what_the_modules_say(options, train
     """Neither logits nor gradients change, and the statistics are brought up to date once."""
     expected = step(watched(tiny_model(**options).double().train(training)))
     for model in (tiny_model(**options).double(), checkpointed(tiny_model(**options).double())):
-        torch.testing.assert_close(step(model.train(training)), expected, rtol=1e-9, atol=1e-9)
+        assert_close(step(model.train(training)), expected, rtol=1e-9, atol=1e-9)
     with torch.no_grad():
         logits = tiny_model(**options).double().train(training)(**BATCH).logits[REAL]
-    torch.testing.assert_close(logits, expected["logits"], rtol=1e-9, atol=1e-9)
+    assert_close(logits, expected["logits"], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
 def test_a_checkpoints_own_code_trains_to_the_same_gradients(training, checkpointing, tmp_path):
     """It has no hand-written backward pass: autograd differentiates the modules."""
@@ -77,7 +77,7 @@ def test_a_checkpoints_own_code_trains_to_the_same_gradients(training, checkpoin
     if checkpointing:
         checkpointed(model)
     expected = step(tiny_model(**options).double().train(training))
-    torch.testing.assert_close(step(model), expected, rtol=1e-9, atol=1e-9)
+    assert_close(step(model), expected, rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
@@ -88,7 +88,7 @@ def test_modules_generate_what_the_shortcut_generates():
 
 
 @pytest.mark.parametrize("part", ["norm1", "conv1", "norm2", "conv2", "dropout"])
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 def test_forward_hooks_act(part, training):
     model = tiny_model(kernel_size=3).train(training)
     before = model(**BATCH, use_cache=False).logits[REAL]
@@ -106,7 +106,7 @@ def test_a_forward_hook_may_edit_a_norms_output_in_place(norm):
         model = tiny_model(kernel_size=3).train()
         block_of(model).get_submodule(norm).register_forward_hook(edit)
         found.append(step(model))
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert_close(*found, rtol=0, atol=0)
 
 
 def test_backward_hooks_act():
@@ -136,7 +136,7 @@ def test_a_replaced_module_is_called():
             return (self.inner(cells) + self.inner(cells)) / 2
 
     layer.conv1 = Twice(layer.conv1)
-    torch.testing.assert_close(step(model)["logits"], expected["logits"], rtol=1e-5, atol=1e-5)
+    assert_close(step(model)["logits"], expected["logits"], rtol=1e-5, atol=1e-5)
     with torch.no_grad():
         layer.conv1 = nn.Linear(layer.conv1.inner.in_features, layer.conv1.inner.out_features)
     assert (step(model)["logits"] - expected["logits"]).abs().max() > 1e-3
@@ -165,9 +165,7 @@ def test_weights_of_another_type_are_left_to_their_module():
     conv1 = block_of(model).layers[0].conv1
     conv1.weight = nn.Parameter(conv1.weight.detach().as_subclass(Quantized), requires_grad=False)
     assert type(conv1.weight) is Quantized
-    torch.testing.assert_close(
-        torch.as_tensor(model(**BATCH).logits), expected, rtol=1e-5, atol=1e-5
-    )
+    assert_close(torch.as_tensor(model(**BATCH).logits), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("how", ["eval", "frozen"])
@@ -187,7 +185,7 @@ def test_one_norm_rests(how):
             f"{name}.running_mean",
             f"{name}.running_var",
         }
-    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+    assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
@@ -245,9 +243,7 @@ def test_torchs_update_bn_fills_averaged_weights():
 
     update_bn(batches, Unpack([averaged]))
     model.refresh_batch_statistics(batches)
-    torch.testing.assert_close(
-        statistics(averaged.module), statistics(model), rtol=1e-9, atol=1e-12
-    )
+    assert_close(statistics(averaged.module), statistics(model), rtol=1e-9, atol=1e-12)
 
 
 class Unpicklable:
@@ -283,7 +279,7 @@ def test_statistics_are_float32_in_every_type(dtype, tmp_path):
     for made in (tiny_model().to(dtype), type(model).from_pretrained(tmp_path, dtype=dtype)):
         assert made.lm_head.weight.dtype == dtype
         assert all(buffer.dtype == torch.float32 for buffer in statistics(made).values())
-        torch.testing.assert_close(statistics(made), before, rtol=0, atol=0)
+        assert_close(statistics(made), before, rtol=0, atol=0)
     if dtype == torch.bfloat16:
         made.train()(**BATCH).logits.float().square().sum().backward()
         assert all(buffer.dtype == torch.float32 for buffer in statistics(made).values())
@@ -310,7 +306,7 @@ def test_refreshed_statistics_are_averages_over_the_batches():
     expected = {
         name: torch.stack([single[name] for single in singles]).mean(0) for name in singles[0]
     }
-    torch.testing.assert_close(statistics(model), expected, rtol=1e-9, atol=1e-12)
+    assert_close(statistics(model), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
@@ -336,7 +332,7 @@ def test_momentum_is_each_norms_own(slow):
     for name, found in now.items():
         momentum = next(momentum for norm, momentum in momenta.items() if norm in name)
         expected = before[name].lerp(batch[name], 1.0 if momentum is None else momentum)
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
+        assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
 
 
 def test_refreshing_statistics_changes_nothing_else():

@@ -8,9 +8,18 @@ from itertools import product
 import pytest
 import torch
 from reference import pervasive_attention as oracle
-from tiny import AGGREGATIONS, RESIDUAL, SHARED, TARGET_VOCABULARY, padded_batch
+from tiny import (
+    AGGREGATIONS,
+    RESIDUAL,
+    SHARED,
+    TARGET_VOCABULARY,
+    every_aggregation,
+    every_mode,
+    padded_batch,
+)
 from tiny import grid as tiny_model
 from torch import Tensor
+from torch.testing import assert_close
 
 from csan_hf.models.grid_norm import GridBatchNorm
 
@@ -55,8 +64,6 @@ def _cases() -> dict[str, dict]:
 
 
 CASES = _cases()
-every_mode = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 
 
 def leaves_of(model) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -110,21 +117,19 @@ def assert_equals_oracle(
         actual = {row: outputs[row] for row in expected}
         bound = tolerance if training else eval_tolerance
         for row in expected:
-            torch.testing.assert_close(actual[row].double(), expected[row], rtol=bound, atol=bound)
+            assert_close(actual[row].double(), expected[row], rtol=bound, atol=bound)
         with torch.no_grad():
             without_gradients = (
                 tiny_model(seed, **options).to(dtype).train(training)(**batch).logits
             )
         for row in expected:
-            torch.testing.assert_close(
-                without_gradients[row].double(), expected[row], rtol=bound, atol=bound
-            )
+            assert_close(without_gradients[row].double(), expected[row], rtol=bound, atol=bound)
         weigh(actual).backward()
         for name, parameter in model.named_parameters():
             found, right = (
                 torch.zeros_like(p) if p.grad is None else p.grad for p in (parameter, leaves[name])
             )
-            torch.testing.assert_close(
+            assert_close(
                 found.double(),
                 right,
                 rtol=tolerance,
@@ -212,7 +217,7 @@ def test_frozen_parameters(frozen, training):
         assert all(
             (p.grad is None) == (freeze and frozen in name) for name, p in model.named_parameters()
         )
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
+    assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
 
 
 @every_mode
@@ -235,7 +240,7 @@ def test_two_forwards_before_their_backwards(training):
         gradients(losses[1]),
     )
     expected = {name: first[name] + second[name] for name in both}
-    torch.testing.assert_close(both, expected, rtol=1e-9, atol=1e-9)
+    assert_close(both, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.4])
@@ -259,8 +264,8 @@ def test_running_statistics(batch, gated, momentum):
         mean, variance = found.running(
             before[f"{name}.running_mean"], before[f"{name}.running_var"], momentum
         )
-        torch.testing.assert_close(after[f"{name}.running_mean"], mean, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(after[f"{name}.running_var"], variance, rtol=1e-9, atol=1e-9)
+        assert_close(after[f"{name}.running_mean"], mean, rtol=1e-9, atol=1e-9)
+        assert_close(after[f"{name}.running_var"], variance, rtol=1e-9, atol=1e-9)
         assert after[f"{name}.num_batches_tracked"] == before[f"{name}.num_batches_tracked"] + 1
 
 
@@ -285,4 +290,4 @@ def test_alignments(aggregation, batch, variant):
     for b, i in result.logits:
         for j in range(J):
             expected = right.get((b, i, j), torch.tensor(0.0, dtype=torch.float64))
-            torch.testing.assert_close(found[b, 0, i, j], expected, rtol=1e-9, atol=1e-9)
+            assert_close(found[b, 0, i, j], expected, rtol=1e-9, atol=1e-9)

@@ -3,8 +3,17 @@
 
 import pytest
 import torch
-from tiny import PAD, padded_batch, padded_sources, statistics, tokenizer
+from tiny import (
+    PAD,
+    every_mode,
+    padded_batch,
+    padded_on_the_left,
+    padded_sources,
+    statistics,
+    tokenizer,
+)
 from tiny import grid as tiny_model
+from torch.testing import assert_close
 
 from csan_hf import PervasiveAttentionModel
 from csan_hf.data import TargetMaskCollator
@@ -35,7 +44,7 @@ def test_the_collators_mask_decides_without_labels(eos):
             del batch["labels"]
         model(**batch)
         found.append(statistics(model))
-    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert_close(found[1], found[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("eos", [1, [1, 4], None], ids=["one end", "two ends", "no end"])
@@ -51,24 +60,11 @@ def test_without_a_mask_padding_decides(eos):
     model(**sources, decoder_input_ids=decoder_input_ids)
     mask = (torch.arange(6) < torch.tensor(lengths)[:, None]).long()
     twin(**sources, decoder_input_ids=decoder_input_ids, decoder_attention_mask=mask)
-    torch.testing.assert_close(statistics(model), statistics(twin), rtol=0, atol=0)
-
-
-def padded_on_the_left(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    moved = {}
-    for ids, mask in (
-        ("input_ids", "attention_mask"),
-        ("decoder_input_ids", "decoder_attention_mask"),
-    ):
-        shifts = (batch[mask] == 0).sum(1).tolist()
-        for name in (ids, mask):
-            rows = [row.roll(shift) for row, shift in zip(batch[name], shifts, strict=True)]
-            moved[name] = torch.stack(rows)
-    return moved
+    assert_close(statistics(model), statistics(twin), rtol=0, atol=0)
 
 
 @positions
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 def test_left_padding_changes_nothing(position_embeddings, training):
     right = padded_batch(SOURCES, TARGETS, source_width=8, target_width=9)
     left = padded_on_the_left(right)
@@ -82,7 +78,7 @@ def test_left_padding_changes_nothing(position_embeddings, training):
         logits.append(
             model(**batch, use_cache=False).logits[batch["decoder_attention_mask"].bool()]
         )
-    torch.testing.assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12)
+    assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12)
 
 
 @positions
@@ -116,9 +112,7 @@ def test_nan_under_padding_stays_there(compiled):
     }
     torch._dynamo.reset()
     run = torch.compile(model, backend="eager") if compiled else model
-    torch.testing.assert_close(
-        run(**inputs, **masks, use_cache=False).logits[real], expected, rtol=0, atol=1e-5
-    )
+    assert_close(run(**inputs, **masks, use_cache=False).logits[real], expected, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -149,4 +143,4 @@ def test_a_reset_cache_serves_other_weights_and_another_batch():
         cache.reset()
         assert cache.get_seq_length() == 0
         expected = model(**each, use_cache=False).logits
-        torch.testing.assert_close(model(**each, cache=cache).logits, expected, rtol=0, atol=1e-5)
+        assert_close(model(**each, cache=cache).logits, expected, rtol=0, atol=1e-5)

@@ -5,8 +5,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from tiny import gradients, labels_of, padded_sources, statistics
 from tiny import grid as tiny_model
-from tiny import labels_of, padded_sources, statistics
+from torch.testing import assert_close
 
 from csan_hf.models.grid_norm import BACKWARD
 
@@ -22,8 +23,7 @@ def train_step(inputs: dict[str, torch.Tensor], group=None) -> dict[str, torch.T
     model = tiny_model(num_layers=2).double().train()
     model.synchronize_batch_norm(group)
     model(**inputs, num_items_in_batch=1).loss.backward()
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return found | dict(model.named_buffers())
+    return gradients(model) | dict(model.named_buffers())
 
 
 def run_half(rank: int, address: str, folder: str) -> None:
@@ -42,11 +42,12 @@ def run_half(rank: int, address: str, folder: str) -> None:
 
 def test_two_processes_equal_one(tmp_path):
     """With the backward pass by hand and with autograd's."""
-    mp.spawn(run_half, args=(f"file://{tmp_path}/rendezvous", str(tmp_path)), nprocs=2)
+    arguments = (f"file://{tmp_path}/rendezvous", str(tmp_path))
+    mp.start_processes(run_half, arguments, nprocs=2, start_method="fork")
     whole = train_step(BATCH)
     for rank in (0, 1):
         steps = torch.load(tmp_path / f"{rank}.pt")
-        torch.testing.assert_close(steps, [whole, whole], rtol=1e-9, atol=1e-11)
+        assert_close(steps, [whole, whole], rtol=1e-9, atol=1e-11)
 
 
 @pytest.fixture
@@ -68,8 +69,8 @@ def test_two_forwards_before_one_backward(alone):
         model = tiny_model(num_layers=2).double().train()
         model.synchronize_batch_norm(group)
         sum(model(**half).loss for half in HALVES).backward()
-        found.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
+        found.append(gradients(model))
+    assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -81,5 +82,5 @@ def test_one_cell_is_refused_in_training(alone, shared):
     one = {"input_ids": torch.tensor([[1]]), "labels": torch.tensor([[1]])}
     with pytest.raises(ValueError, match=r"at least 2 real cells .* got 1" if shared else "got 1"):
         model(**one)
-    torch.testing.assert_close(statistics(model), before, rtol=0, atol=0)
+    assert_close(statistics(model), before, rtol=0, atol=0)
     assert model.eval()(**one).logits.isfinite().all()

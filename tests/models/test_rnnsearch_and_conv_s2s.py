@@ -6,6 +6,9 @@ import pickle
 import pytest
 import torch
 from reference import conv_s2s, rnnsearch
+from tiny import convolutional, decode_in_steps, recurrent
+from torch.nn.utils.rnn import pad_sequence
+from torch.testing import assert_close
 from transformers import DynamicCache, EncoderDecoderCache
 
 from csan_hf.models.configuration_conv_s2s import ConvS2SConfig
@@ -26,7 +29,7 @@ RECURRENT = {
 }  # fmt: skip
 CONVOLUTIONAL = {
     f"k {kernel}, {encoder} + {decoder}": {
-        "kernel_size": kernel, "encoder_layers": encoder, "decoder_layers": decoder, "embed_dim": 6, "hidden_size": 7,
+        "tie_word_embeddings": kernel == 1, "kernel_size": kernel, "encoder_layers": encoder, "decoder_layers": decoder, "embed_dim": 6, "hidden_size": 7,
     }
     for kernel, encoder, decoder in [(3, 2, 2), (1, 1, 2), (5, 3, 1)]
 }  # fmt: skip
@@ -35,17 +38,8 @@ TARGETS = [[0, 4, 5, 6, 2, 7], [0, 7, 8], [0, 3]]
 
 
 def make(options):
-    recurrent = "hidden_size" in options and "attention" in options
-    config_class, model_class = (
-        (RnnSearchConfig, RnnSearchForConditionalGeneration)
-        if recurrent
-        else (ConvS2SConfig, ConvS2SForConditionalGeneration)
-    )
-    torch.manual_seed(1)
-    model = model_class(config_class(**TOKENS, **options)).double().eval()
-    for name, parameter in model.named_parameters():
-        parameter.data += 0.3 * torch.rand_like(parameter) if name.endswith("bias") else 0.0
-    return model
+    family = recurrent if "attention" in options else convolutional
+    return family(seed=1, **TOKENS, **options).double()
 
 
 def expected(model, options, weights, source, target):
@@ -60,23 +54,15 @@ def expected(model, options, weights, source, target):
         )
         return logits, [attention]
     sizes = {name: options[name] for name in ("kernel_size", "encoder_layers", "decoder_layers")}
-    return conv_s2s.logits(weights, source, target, **sizes, scale_encoder_gradient=True)
+    return conv_s2s.logits(weights, source, target, **sizes)
 
 
-def pad(sentences, left):
-    """Tokens and mask [B, T], and the places of each sentence's tokens."""
-    length = max(map(len, sentences))
-    starts = [length - len(sentence) if left else 0 for sentence in sentences]
-    tokens = torch.zeros(len(sentences), length, dtype=torch.long)
-    mask = torch.zeros_like(tokens)
-    for row, (sentence, start) in enumerate(zip(sentences, starts, strict=True)):
-        tokens[row, start : start + len(sentence)] = torch.tensor(sentence)
-        mask[row, start : start + len(sentence)] = 1
-    places = [
-        slice(start, start + len(sentence))
-        for start, sentence in zip(starts, sentences, strict=True)
-    ]
-    return tokens, mask, places
+def pad(sentences, side):
+    """Tokens and mask [B, T]."""
+    rows = [torch.tensor(sentence) for sentence in sentences]
+    tokens = pad_sequence(rows, batch_first=True, padding_side=side)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side=side)
+    return tokens, mask
 
 
 every_network = pytest.mark.parametrize("options", [*RECURRENT.values(), *CONVOLUTIONAL.values()],
@@ -84,11 +70,12 @@ every_network = pytest.mark.parametrize("options", [*RECURRENT.values(), *CONVOL
 
 
 @every_network
-@pytest.mark.parametrize("left", [False, True], ids=["right padding", "left padding"])
-def test_logits_attentions_and_gradients_equal_the_loops(options, left):
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_logits_attentions_and_gradients_equal_the_loops(options, side):
     model = make(options)
-    source, source_mask, columns = pad(SOURCES, left)
-    target, target_mask, rows = pad(TARGETS, left)
+    source, source_mask = pad(SOURCES, side)
+    target, target_mask = pad(TARGETS, side)
+    rows, columns = target_mask.bool(), source_mask.bool()
     output = model(
         source, source_mask, target, target_mask, use_cache=False, output_attentions=True
     )
@@ -104,14 +91,14 @@ def test_logits_attentions_and_gradients_equal_the_loops(options, left):
     total = torch.zeros((), dtype=torch.float64)
     for n, (sentence, translation) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         logits, attentions = expected(model, options, weights, sentence, translation)
-        torch.testing.assert_close(output.logits[n, rows[n]], logits)
+        assert_close(output.logits[n, rows[n]], logits)
         for own, loop in zip(output.cross_attentions, attentions, strict=True):
-            torch.testing.assert_close(own[n, 0][rows[n], columns[n]], loop)
-            torch.testing.assert_close(own[n, 0][rows[n]].sum(-1), loop.sum(-1))
+            assert_close(own[n, 0][rows[n]][:, columns[n]], loop)
+            assert_close(own[n, 0][rows[n]].sum(-1), loop.sum(-1))
         total = total + (logits * directions[n, rows[n]]).sum()
     total.backward()
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(
+        assert_close(
             parameter.grad, weights[name].grad, msg=lambda message, name=name: f"{name} {message}"
         )
 
@@ -121,29 +108,20 @@ def test_logits_attentions_and_gradients_equal_the_loops(options, left):
 def test_a_cache_changes_nothing(options):
     """Step by step, in one piece and in two; with target rows padded on the left; reordered beams."""
     model = make(options)
-    source, source_mask, _ = pad(SOURCES, left=False)
-    target, target_mask, _ = pad(TARGETS, left=True)
-    full = model(source, source_mask, target, target_mask, use_cache=False).logits
-    for pieces in ([1] * 6, [6], [2, 4]):
-        cache, parts, end = None, [], 0
-        for size in pieces:
-            start, end = end, end + size
-            output = model(
-                source,
-                source_mask,
-                target[:, start:end],
-                target_mask[:, :end],
-                cache=cache,
-                use_cache=True,
-            )
-            cache = output.cache
-            parts.append(output.logits)
-        real = target_mask.bool()
-        torch.testing.assert_close(torch.cat(parts, dim=1)[real], full[real])
-    for search in ({"num_beams": 3}, {"num_beams": 1}):
-        settings = {**search, "max_new_tokens": 7, "min_new_tokens": 7}
-        translations = model.generate(source, attention_mask=source_mask, **settings)
-        again = model.generate(source, attention_mask=source_mask, use_cache=False, **settings)
+    source, source_mask = pad(SOURCES, "right")
+    target, target_mask = pad(TARGETS, "left")
+    sources = {"input_ids": source, "attention_mask": source_mask}
+    targets = {"decoder_input_ids": target, "decoder_attention_mask": target_mask}
+    full, real = model(**sources, **targets, use_cache=False).logits, target_mask.bool()
+    for chunks in ([1] * 6, [6], [2, 4]):
+        logits, _ = decode_in_steps(model, sources, targets, chunks)
+        assert_close(logits[real], full[real])
+    for num_beams in (3, 1):
+        settings = {"num_beams": num_beams, "max_new_tokens": 7, "min_new_tokens": 7}
+        translations, again = (
+            model.generate(**sources, **settings, use_cache=use_cache)
+            for use_cache in (True, False)
+        )
         assert torch.equal(translations, again)
 
 
@@ -185,7 +163,7 @@ def test_checkpointed_layers_keep_nothing_in_a_cache():
             source, decoder_input_ids=source, use_cache=checkpointed
         ).logits.square().sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
-    torch.testing.assert_close(*gradients)
+    assert_close(*gradients)
 
 
 @every_network
@@ -206,7 +184,7 @@ def test_weight_normalised_layers_start_as_drawn():
         ConvS2SConfig(hidden_size=64, embed_dim=64, vocab_size=50, dropout=0.2)
     )
     convolution = model.model.encoder.layers[0].convolution.convolution
-    torch.testing.assert_close(convolution.weight(), convolution.direction)
+    assert_close(convolution.weight(), convolution.direction)
     assert convolution.weight().std().item() == pytest.approx((4 * 0.8 / (3 * 64)) ** 0.5, rel=0.03)
 
 
@@ -224,11 +202,11 @@ def test_published_sizes(config, millions):
     """Table 3 of Elbayad et al. (2018), with its vocabularies of about 12,000 German and 9,000
     English entries.
     """
-    recurrent = isinstance(config, RnnSearchConfig)
+    model_class = ConvS2SForConditionalGeneration
+    if isinstance(config, RnnSearchConfig):
+        model_class = RnnSearchForConditionalGeneration
     with torch.device("meta"):
-        model = (
-            RnnSearchForConditionalGeneration if recurrent else ConvS2SForConditionalGeneration
-        )(config)
+        model = model_class(config)
     assert round(model.num_parameters() / 1e6) == millions
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from reference.dispatch import Operations
-from tiny import PLAIN, padded_sources
+from tiny import PLAIN, every_implementation, padded_on_the_left, padded_sources
 from tiny import csan as tiny_model
 
 from csan_hf.models import csan_attention
@@ -65,17 +65,15 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
+@every_implementation
 @torch.no_grad()
 def test_layers_that_see_something_else_share_nothing(implementation, monkeypatch):
     """Whole sentences and decoding from the cache, padded on the left, as with masks made by each
     layer.
     """
     model = tiny_model(attn_implementation=implementation, **MIXED)
-    ids = padded_sources((9, 4))["input_ids"]
-    ids[1] = ids[1].roll(5)
-    inputs = {"input_ids": ids, "attention_mask": torch.tensor([[1] * 9, [0] * 5 + [1] * 4])}
-    targets = {"decoder_input_ids": ids, "decoder_attention_mask": inputs["attention_mask"]}
+    inputs = padded_on_the_left(padded_sources((9, 4)))
+    targets = {f"decoder_{name}": tensor for name, tensor in inputs.items()}
     search = {"max_new_tokens": 8, "min_new_tokens": 8, "num_beams": 2, "output_logits": True}
 
     def everything():
@@ -110,9 +108,8 @@ class Near(Term):
         return cells.distance.abs() <= max(self.reach)
 
 
-@pytest.mark.parametrize("backend", ["eager", "sdpa", "blocked"])
-def test_terms_that_hold_anything_share_no_mask_wrongly(backend):
-    torch.manual_seed(0)
+@every_implementation
+def test_terms_that_hold_anything_share_no_mask_wrongly(implementation):
     tensor, shared = torch.randn(1, 2, 6, 4), SharedMasks()
     for reach in ([0], [2]):
         terms = (Near(reach),)
@@ -120,4 +117,4 @@ def test_terms_that_hold_anything_share_no_mask_wrongly(backend):
             tensor, tensor, tensor, KeyArea(window=7), 0.5, terms=terms, shared=shared
         )
         alone = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), 0.5, terms=terms)
-        assert torch.equal(run(once, backend), run(alone, backend))
+        assert torch.equal(run(once, implementation), run(alone, implementation))

@@ -86,13 +86,6 @@ def encode(
     return keys, [(z + e) * SQRT_HALF for z, e in zip(keys, embeddings, strict=True)]
 
 
-def full_name(weights: Mapping[str, Tensor], layer: str, projection: str) -> str:
-    """Where the layer keeps this projection of its attention: its own, or its attention module's."""
-    names = [name.removesuffix(".bias") for name in weights if name.endswith(f".{projection}.bias")]
-    (name,) = [name for name in names if name.startswith(f"{layer}.")]
-    return name
-
-
 def attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> tuple[Tensor, Tensor]:
     """The context, scaled by J sqrt(1 / J) for J source tokens (section 3.4), and the attention
     weights [J].
@@ -112,19 +105,13 @@ def logits(
     kernel_size: int,
     encoder_layers: int,
     decoder_layers: int,
-    scale_encoder_gradient: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
     """Logits [I, V] of the decoder inputs `target`, I tokens, and attention weights [I, J] of each
     decoder layer.
 
-    kernel_size: k in tokens, odd, in every layer. scale_encoder_gradient: multiplies the gradient
-    of the encoder's output by 1 / (2 decoder_layers); no value changes."""
-    if kernel_size % 2 == 0:
-        raise ValueError(
-            f"kernel_size is odd, so that the encoder's padding is symmetric; got {kernel_size}"
-        )
-    gradient_scale = 1 / (2 * decoder_layers) if scale_encoder_gradient else 1.0
-    keys, values = encode(weights, source, kernel_size, encoder_layers, gradient_scale)
+    kernel_size: k in tokens, odd, in every layer. The gradient of the encoder's output is
+    multiplied by 1 / (2 decoder_layers)."""
+    keys, values = encode(weights, source, kernel_size, encoder_layers, 1 / (2 * decoder_layers))
 
     side = "model.decoder"
     embeddings = embed(weights, side, target)
@@ -135,10 +122,10 @@ def logits(
         convolved = gated_convolution(
             weights, f"{layer}.convolution.convolution", x, kernel_size - 1
         )
-        projected = linear(weights, full_name(weights, layer, "query_projection"), convolved)
+        projected = linear(weights, f"{layer}.query_projection", convolved)
         queries = [(q + e) * SQRT_HALF for q, e in zip(projected, embeddings, strict=True)]
         contexts, rows = zip(*(attend(query, keys, values) for query in queries), strict=True)
-        attended = linear(weights, full_name(weights, layer, "context_projection"), list(contexts))
+        attended = linear(weights, f"{layer}.context_projection", list(contexts))
         attended = [(new + old) * SQRT_HALF for new, old in zip(attended, convolved, strict=True)]
         x = [(new + residual) * SQRT_HALF for new, residual in zip(attended, x, strict=True)]
         attentions.append(torch.stack(rows))

@@ -15,6 +15,7 @@ class Operations(TorchDispatchMode):
 
     Attributes:
         count: Operations so far.
+        written: Numbers of all results together.
         largest: Numbers of the largest result.
         peak: The most bytes that results held at one time, each storage counted once.
         device: The type of device that every result must be on; None = any.
@@ -23,7 +24,7 @@ class Operations(TorchDispatchMode):
     def __init__(self, device: str | None = None) -> None:
         super().__init__()
         self.device = device
-        self.count = self.largest = self.peak = self._held = 0
+        self.count = self.written = self.largest = self.peak = self._held = 0
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -34,6 +35,7 @@ class Operations(TorchDispatchMode):
                 assert self.device in (None, tensor.device.type), (
                     f"{function} gave a tensor on {tensor.device}"
                 )
+                self.written += tensor.numel()
                 if 0 not in tensor.stride():
                     self.largest = max(self.largest, tensor.numel())
                 self._hold(tensor)

@@ -29,16 +29,19 @@ Rules for every method:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 
 import torch
+from reference.local_attention import visible_heads, visible_positions
 from torch import Tensor
 
 HEAD_WINDOW_LIMIT = 50.0  # tokens
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sentence:
     """One sentence without its padding: query [H, I, D], key and value [H, J, D] in float64."""
 
@@ -83,35 +86,6 @@ class Method:
 
     def value(self, sentence: Sentence, h: int, i: int, s: int, j: int) -> Tensor | float:
         return 0.0
-
-
-@dataclass(frozen=True)
-class Window(Method):
-    """1D-CSAN (Yang et al., NAACL 2019, equations 4-6): |j - i| <= m with m = (M - 1) / 2. No
-    parameters.
-    """
-
-    width: int
-
-    def visible(self, sentence, h, i, s, j):
-        return abs(j - sentence.position(i)) <= (self.width - 1) // 2
-
-
-@dataclass(frozen=True)
-class HeadArea(Method):
-    """2D-CSAN (Yang et al., NAACL 2019, equations 7-9): |s - h| <= n with n = (N - 1) / 2. No
-    parameters.
-    """
-
-    height: int
-    boundary: str = "mask"
-
-    def visible(self, sentence, h, i, s, j):
-        n = (self.height - 1) // 2
-        if self.boundary == "circular":
-            H = sentence.key.shape[0]
-            return min((s - h) % H, (h - s) % H) <= n
-        return abs(s - h) <= n
 
 
 @dataclass(frozen=True)
@@ -198,7 +172,7 @@ class BiDirectional(Method):
         return j <= sentence.position(i) if past else j >= sentence.position(i)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Predictor:
     """scalar[h] = u_h · tanh(W q_i) for the whole query q_i (Yang et al., EMNLP 2018, equations 7
     and 9).
@@ -210,9 +184,12 @@ class Predictor:
     head_weight: Tensor
     of_keys: bool = False
 
-    def scalar(self, sentence: Sentence, h: int, i: int) -> Tensor:
-        states = sentence.mean_key(i) if self.of_keys else sentence.whole_query(i)
-        return self.head_weight[h].double() @ torch.tanh(self.weight.double() @ states)
+
+@lru_cache(maxsize=256)  # every key of the query asks again
+def predicted(predictor: Predictor, sentence: Sentence, h: int, i: int) -> Tensor:
+    states = sentence.mean_key(i) if predictor.of_keys else sentence.whole_query(i)
+    hidden = torch.tanh(predictor.weight.double() @ states)
+    return predictor.head_weight[h].double() @ hidden
 
 
 @dataclass(frozen=True)
@@ -252,20 +229,18 @@ class Gaussian(Method):
     def center_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
         if self.center is None:
             return sentence.query.new_tensor(float(sentence.position(i)))
-        return sentence.length(i) * torch.sigmoid(self.center.scalar(sentence, h, i))
+        return sentence.length(i) * torch.sigmoid(predicted(self.center, sentence, h, i))
 
     def width_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
         if self.width is None:
             return sentence.query.new_tensor(self.fixed_width)
         if isinstance(self.width, Tensor):
-            predicted = HEAD_WINDOW_LIMIT * torch.sigmoid(self.width[h].double())
+            width = HEAD_WINDOW_LIMIT * torch.sigmoid(self.width[h].double())
         else:
-            predicted = sentence.length(i) * torch.sigmoid(self.width.scalar(sentence, h, i))
-        return (
-            torch.maximum(predicted, self.minimum_width + predicted / 10)
-            if self.minimum_width
-            else predicted
-        )
+            width = sentence.length(i) * torch.sigmoid(predicted(self.width, sentence, h, i))
+        if not self.minimum_width:
+            return width
+        return torch.maximum(width, self.minimum_width + width / 10)
 
     def energy(self, sentence, h, i, s, j):
         sigma = self.width_of(sentence, h, i) / 2
@@ -295,30 +270,31 @@ class MovingGaussian(Method):
     def energy(self, sentence, h, i, s, j):
         center = -1.0
         for k in range(i + 1):
-            center = center + torch.log1p(
-                torch.exp(self.step.scalar(sentence, h, k) + self.bias[h].double())
-            )
+            step = predicted(self.step, sentence, h, k) + self.bias[h].double()
+            center = center + torch.log1p(torch.exp(step))
         sigma = torch.exp(self.log_width[h].double()) / 2
         return -((j - center) ** 2) / (2 * sigma**2)
 
 
-def attend_one_query(sentence: Sentence, methods: Sequence[Method], h: int, i: int) -> Tensor:
-    """Output of query i in head h, as wide as the values."""
-    H, J, D = sentence.key.shape
+def attend_one_query(
+    sentence: Sentence,
+    methods: Sequence[Method],
+    h: int,
+    i: int,
+    keys: Iterable[tuple[int, int]],
+) -> Tensor:
+    """Output of query i in head h, as wide as the values; `keys` are the (s, j) of window and area."""
     energies, values = [], []
-    for s in range(H):
-        for j in range(J):
-            if sentence.causal and j > sentence.position(i):
-                continue
-            if not all(method.visible(sentence, h, i, s, j) for method in methods):
-                continue
-            energy = sentence.query[h, i] @ sentence.key[s, j] / math.sqrt(D)
-            value = sentence.value[s, j]
-            for method in methods:
-                energy = energy + method.energy(sentence, h, i, s, j)
-                value = value + method.value(sentence, h, i, s, j)
-            energies.append(energy)
-            values.append(value)
+    for s, j in keys:
+        if not all(method.visible(sentence, h, i, s, j) for method in methods):
+            continue
+        energy = sentence.query[h, i] @ sentence.key[s, j] / math.sqrt(sentence.key.shape[2])
+        value = sentence.value[s, j]
+        for method in methods:
+            energy = energy + method.energy(sentence, h, i, s, j)
+            value = value + method.value(sentence, h, i, s, j)
+        energies.append(energy)
+        values.append(value)
     if not energies:
         return torch.zeros_like(sentence.value[h, 0])
     weights = torch.softmax(torch.stack(energies), dim=0)
@@ -348,9 +324,6 @@ def local_attention(
     float64; padding queries yield zeros. (Values may have a width of their own.)"""
     B, H, I, _ = query.shape  # noqa: E741
     J = key.shape[2]
-    all_methods: list[Method] = [HeadArea(head_area, head_boundary), *methods]
-    if window is not None:
-        all_methods.append(Window(window))
     outputs = []
     for b in range(B):
         real = [j for j in range(J) if key_padding_mask is None or bool(key_padding_mask[b, j])]
@@ -362,11 +335,14 @@ def local_attention(
             causal,
         )
         for h in range(H):
+            heads = visible_heads(h, H, head_area, head_boundary)
             for i in range(I):
-                if i in real_queries:
-                    outputs.append(
-                        attend_one_query(sentence, all_methods, h, real_queries.index(i))
-                    )
-                else:
+                if i not in real_queries:
                     outputs.append(torch.zeros(value.shape[3], dtype=torch.float64))
+                    continue
+                rank = real_queries.index(i)
+                position = sentence.position(rank)
+                positions = visible_positions(position, len(real), window, None, causal)
+                keys = product(heads, positions)
+                outputs.append(attend_one_query(sentence, methods, h, rank, keys))
     return torch.stack(outputs).view(B, H, I, value.shape[3])

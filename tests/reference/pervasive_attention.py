@@ -312,7 +312,7 @@ def alignment(
 ) -> dict[Cell, Tensor]:
     """alpha_ij(w): what source column j adds to the logit of the word w = words[b, i] (equation 7).
 
-    words [B, I]. The sum over j and `word_bias` make the logit, for every aggregation.
+    words [B, I]. The sum over j and the bias of `words()` make the logit, for every aggregation.
     """
     network = Network(state, config, training=False)
     matrix, _ = network.words()
@@ -321,8 +321,3 @@ def alignment(
         for j, share in network.shares(result.features, b, i).items():
             alpha[(b, i, j)] = matrix[int(words[b, i])] @ share
     return alpha
-
-
-def word_bias(state: dict[str, Tensor], config: Any) -> Tensor:
-    """The part of a word's logit that no source token brings, [V]."""
-    return Network(state, config, training=False).words()[1]
