@@ -9,12 +9,14 @@ from typing import Any
 
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import score_by_length, score_translations, translate
+from csan_hf.evaluation.corpus_metric import VARIANTS
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.metrics import (
     DEFAULT_METRICS,
     CorpusMetric,
     check_sacrebleu_tokenizer,
+    find_metric,
     load_metric,
     metrics_in,
 )
@@ -37,7 +39,7 @@ def evaluate(
     recipe: Path | None = None,
     split: list[str] | None = None,
     source: str | None = None,
-    reference: str | None = None,
+    reference: list[str] | None = None,
     output_dir: Path | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
@@ -71,7 +73,8 @@ def evaluate(
         recipe: recipe whose data to use (default: the model's recipe.yaml)
         split: splits of the recipe (default: all but train)
         source: source sentences, one per line (may be .gz)
-        reference: reference translations, one per line (may be .gz)
+        reference: reference translations, one per line (may be .gz); several files = as many
+            references for each line
         output_dir: folder for hypotheses and scores (default: MODEL/evaluation; of an ensemble it
             must be given)
         split_sentences: lines that are translated sentence by sentence: never = those longer than
@@ -95,6 +98,8 @@ def evaluate(
     )
     if len(names) > 1 and output_dir is None:
         raise ValueError("An ensemble has no folder of its own: pass --output_dir.")
+    if forced and len(reference or ()) > 1:
+        raise ValueError("--forced scores one reference: give one --reference.")
     if forced and (hypotheses is not None or metrics or by_length or num_beams):
         raise ValueError(
             "--forced translates nothing: leave out --hypotheses, --metrics, --by_length and "
@@ -103,11 +108,18 @@ def evaluate(
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
     for metric in metrics or ():
         load_metric(metric).check_requirements()
+        if len(reference or ()) > 1 and not find_metric(metric).takes_variants:
+            raise ValueError(f"{metric} compares with one reference: give one --reference.")
     if source is not None and reference is not None:
-        paths = [source, reference]
+        paths = [source, *reference]
         if hypotheses is not None:
             paths.append(hypotheses)
-        sources, references, *translations = open_parallel(*paths)
+        sources, *opened = open_parallel(*paths)
+        translations = opened[len(reference) :]
+        references = opened[0]
+        if len(reference) > 1:
+            variants = zip(*opened[: len(reference)], strict=True)
+            references = [VARIANTS.join(line) for line in variants]
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
         loaded = _load_recipe(recipe or Path(names[0]) / "recipe.yaml")
@@ -137,7 +149,7 @@ def evaluate(
     files = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
     table = path_inside(output, "forced.json" if forced else "scores.json")
     for path in (*files.values(), table):
-        check_not_read(path, (source, reference))
+        check_not_read(path, (source, *(reference or ())))
         check_writable(path)
     processes = launched_processes(device)
     network, tokenizers = load_translation_model(

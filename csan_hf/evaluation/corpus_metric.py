@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, ClassVar, Literal
 
 import datasets
@@ -14,6 +14,9 @@ import numpy as np
 from tqdm.auto import tqdm
 
 Lines = Sequence[str]
+VARIANTS = "\n"
+"""Separates the references of a segment, where it has several and the metric takes them."""
+
 Corpus = Collection[str]
 """Anything that has a length and can be gone through; a `csan_hf.text_files.TextFile` keeps no line
 in memory.
@@ -47,6 +50,7 @@ class CorpusMetric(evaluate.Metric, ABC):
     uses_tokenizer: ClassVar[bool] = (
         False  # whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers
     )
+    takes_variants: ClassVar[bool] = False  # whether a segment may have several references
     segments_at_once: ClassVar[int | None] = 1000  # that `statistics` is given at most; None = all
     on_hub: ClassVar[bool] = (
         False  # whether https://hf.co/metrics has it by this name, for a card's metadata
@@ -156,7 +160,9 @@ class CorpusMetric(evaluate.Metric, ABC):
 
 
 class MeanMetric(CorpusMetric):
-    """100 times the mean of `value`, of a segment's prediction and reference."""
+    """100 times the mean of `value`, of a segment's prediction and the reference that fits best."""
+
+    takes_variants = True
 
     @abstractmethod
     def value(self, prediction: str, reference: str) -> float:
@@ -166,10 +172,12 @@ class MeanMetric(CorpusMetric):
         self, predictions: Lines, references: Lines, sources: Lines | None = None
     ) -> np.ndarray:
         """Returns for each segment its value, and 1."""
-        pairs = zip(predictions, references, strict=True)
-        return np.array(
-            [(self.value(ours, theirs), 1.0) for ours, theirs in pairs], dtype=np.float64
-        )
+        best = max if self.greater_is_better else min
+        rows = []
+        for prediction, variants in zip(predictions, references, strict=True):
+            values = [self.value(prediction, variant) for variant in variants.split(VARIANTS)]
+            rows.append((best(values), 1.0))
+        return np.array(rows, dtype=np.float64)
 
     def score(self, sums: np.ndarray) -> float:
         """Returns the mean over the segments, times 100."""
@@ -177,9 +185,9 @@ class MeanMetric(CorpusMetric):
 
 
 class SacrebleuMetric(CorpusMetric):
-    """A metric of sacreBLEU with one reference a segment: `scorer_class` with `options`, and
-    `tokenize` if given.
-    """
+    """A metric of sacreBLEU: `scorer_class` with `options`, and `tokenize` if given."""
+
+    takes_variants = True
 
     scorer_class: ClassVar[Any]
     options: ClassVar[dict[str, Any]] = {}
@@ -194,9 +202,9 @@ class SacrebleuMetric(CorpusMetric):
         self, predictions: Lines, references: Lines, sources: Lines | None = None
     ) -> np.ndarray:
         """Returns sacreBLEU's counts of each segment, float64 [S, K]."""
-        return np.array(
-            self.scorer._extract_corpus_statistics(predictions, [references]), dtype=np.float64
-        )
+        streams = list(zip_longest(*(variants.split(VARIANTS) for variants in references)))
+        statistics = self.scorer._extract_corpus_statistics(predictions, streams)
+        return np.array(statistics, dtype=np.float64)
 
     def score(self, sums: np.ndarray) -> float:
         """Returns sacreBLEU's score."""

@@ -27,7 +27,7 @@ from rapidfuzz.distance import Levenshtein
 from csan_hf.text_files import write_lines
 
 from .alignment_files import parse_links
-from .corpus_metric import CorpusMetric, Lines, MeanMetric, SacrebleuMetric
+from .corpus_metric import VARIANTS, CorpusMetric, Lines, MeanMetric, SacrebleuMetric
 
 DEFAULT_METRICS = ("bleu", "chrf")
 
@@ -200,13 +200,14 @@ class GraphemeToPhonemeWordErrorRate(MeanMetric):
 
 class ErrorRate(CorpusMetric):
     """Insertions, deletions and replacements of units, at their fewest, per 100 units of the
-    references.
+    references; of several the one with the lowest rate counts.
 
     Units are what white space separates. The rate exceeds 100 where hypotheses are much too long. A
     segment without any reference unit counts its insertions; if no segment has one, the rate is 0
     without insertions, else 100."""
 
     greater_is_better = False
+    takes_variants = True
     upper_bound = None
     citation = (
         "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
@@ -215,17 +216,19 @@ class ErrorRate(CorpusMetric):
     def statistics(
         self, predictions: Lines, references: Lines, sources: Lines | None = None
     ) -> np.ndarray:
-        """Returns edits and reference units of each segment."""
-        pairs = (
-            (ours.split(), theirs.split())
-            for ours, theirs in zip(predictions, references, strict=True)
-        )
-        return np.array(
-            [(Levenshtein.distance(ours, theirs), len(theirs)) for ours, theirs in pairs],
-            np.float64,
-        )
+        """Returns edits and reference units of each segment, of the reference with the lowest
+        rate.
+        """
+        rows = []
+        for prediction, variants in zip(predictions, references, strict=True):
+            counts = []
+            for variant in variants.split(VARIANTS):
+                units = variant.split()
+                counts.append((Levenshtein.distance(prediction.split(), units), len(units)))
+            rows.append(min(counts, key=self.score))
+        return np.array(rows, np.float64)
 
-    def score(self, sums: np.ndarray) -> float:
+    def score(self, sums: np.ndarray | tuple[int, int]) -> float:
         """Returns edits per 100 reference units."""
         edits, units = sums
         return float(100 * edits / units if units else 100 * (edits > 0))

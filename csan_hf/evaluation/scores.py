@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import sacrebleu.metrics
 
-from .corpus_metric import check_segments
+from .corpus_metric import VARIANTS, check_segments
 from .metrics import DEFAULT_METRICS, Bleu, load_metrics, tokenizer_of
 from .significance import confidence_interval, resample
 
@@ -23,11 +23,12 @@ def score_translations(
     tokenize: str | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Scores translations against one reference each; files are read a part at a time.
+    """Scores translations against their references; files are read a part at a time.
 
     Args:
         hypotheses: Detokenised translations: a list, or a `csan_hf.text_files.TextFile`.
-        references: A reference each.
+        references: A reference each, or several, separated by line feeds (`VARIANTS`), where the
+            metrics take them.
         sources: The source sentences, for metrics that need them, such as COMET.
         metrics: Names in the table of metrics.
         tokenize: sacreBLEU's tokenizer: `13a`, `zh`, `ja-mecab`, `ko-mecab`, `char`, `intl`,
@@ -87,7 +88,9 @@ def score_by_length(
     """
     check_segments(hypotheses, references, sources)
     parts = group_by_length(sources, groups)
-    lengths, ours, theirs = (count_words(lines) for lines in (sources, hypotheses, references))
+    lengths = count_words(sources)
+    ours = count_words(hypotheses)
+    theirs = count_words([reference.partition(VARIANTS)[0] for reference in references])
     entries: list[dict[str, Any]] = []
     for rows in parts:
         sizes = {

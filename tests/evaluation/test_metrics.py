@@ -100,6 +100,10 @@ def test_scores_equal_sacrebleus_command_line_to_the_last_digit(tmp_path):
             80.0,
         ),
         ("repeated_terms", ["a"], ["a b"], 100.0),
+        # of several references the best one
+        ("exact_match", ["a", "b"], ["x\na", "x\ny"], 50.0),
+        ("g2p_wer", ["n", "b"], ["m\nn", "x"], 50.0),
+        ("wer", ["a b c", "a"], ["a b x y\na b x", "a"], 100 * 1 / 4),
     ],
 )
 def test_counts_by_hand(name, predictions, references, expected):
@@ -256,6 +260,18 @@ def test_tokenizer_is_passed_on():
 def test_the_tokenizer_follows_the_script(references, installed, expected, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name == installed or None)
     assert tokenizer_of(references) == expected
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_several_references_are_sacrebleus(name):
+    second = ["Ein Hund läuft durch Schnee.", "Zwei Katzen", "x", "y", "Ja!"]
+    metric = load_metric(name)
+    both = [f"{one}\n{other}" for one, other in zip(REFERENCES, second, strict=True)]
+    expected = metric.scorer_class(**metric.scorer_options)
+    score = expected.corpus_score(HYPOTHESES, [REFERENCES, second]).score
+    results = metric.results(HYPOTHESES, both)
+    assert results[name] == pytest.approx(score, abs=1e-12)
+    assert results[f"{name}_signature"] == str(expected.get_signature())
 
 
 def test_a_text_without_spaces_equals_itself():

@@ -582,6 +582,14 @@ def test_evaluate_script_on_a_translation(standard_input, tmp_path, capsys):
     standard_input(texts["hypotheses"].encode())
     assert evaluate_main(f"{pairs} - --by_length") == 0
     assert capsys.readouterr().out == printed
+    (tmp_path / "other").write_text("a\na dog walks\n")
+    several = words.replace("--hypotheses", f"{tmp_path}/other --hypotheses")
+    assert evaluate_main(f"{several} --metrics wer bleu") == 0
+    printed = capsys.readouterr().out
+    assert "  0.00 " in printed
+    assert "nrefs:2" in printed
+    assert evaluate_main(f"{several} --metrics repeated_terms") == 2
+    assert "repeated_terms compares with one reference" in capsys.readouterr().err
     (tmp_path / "hypotheses").write_text("a\n")
     assert evaluate_main(words) == 2
     assert "hypotheses has 1: line 2" in capsys.readouterr().err
