@@ -53,7 +53,8 @@ class DataArguments:
     and `test` may name the splits), or from files, of which `train`, `validation` and `test` are
     the patterns. In a pattern, "{lang}" stands for the language, "{source_lang}" and
     "{target_lang}" for these languages. The extension decides the format: .csv, .tsv, .jsonl and
-    .parquet hold both languages in one file; everything else is plain text, one sentence per line
+    .parquet hold both languages in one file, .dict words and their phones (CMU's and MFA's
+    dictionaries, columns "0" and "1"); everything else is plain text, one sentence per line
     and one file per language. All but parquet may end in .gz.
 
     Raises:
@@ -449,7 +450,18 @@ def _load_part(args: DataArguments, load: Loader, part: str) -> tuple[Dataset, s
         raise ValueError(
             f"{where}: validation_size is {size}, and there are {len(rows)} pairs: set a lower one"
         )
-    return rows.train_test_split(test_size=size, seed=args.data_seed)[part], where
+    sources = rows["source"][:]
+    words = list(dict.fromkeys(sources))
+    if len(words) == len(sources):
+        return rows.train_test_split(test_size=size, seed=args.data_seed)[part], where
+    # A source of several pairs, such as a word of several pronunciations, is on one side
+    random.Random(args.data_seed).shuffle(words)
+    counts = Counter(sources)
+    ends = itertools.accumulate(counts[word] for word in words)
+    held_out = {word for word, end in zip(words, ends, strict=True) if end <= size}
+    is_wanted = part == "test"
+    indices = [place for place, text in enumerate(sources) if (text in held_out) == is_wanted]
+    return rows.select(indices), where
 
 
 def _load_files(args: DataArguments, split: str, pattern: str) -> tuple[Dataset, str]:
@@ -465,7 +477,8 @@ def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
     if "{lang}" not in pattern:
         raise ValueError(
             f"{split} is {pattern!r}: plain text needs one file per language, write {{lang}} where "
-            "the language stands (one file for both languages is a .csv, .tsv, .jsonl or .parquet)"
+            "the language stands (one file for both languages is a .csv, .tsv, .jsonl or .parquet, "
+            "of words and phones a .dict)"
         )
     return [_find_file(args, split, pattern, lang) for lang in (args.source_lang, args.target_lang)]
 

@@ -6,7 +6,9 @@ reason.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,7 @@ def file_format(path: str | Path) -> str:
 
 
 def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
-    """Reads both sides from one CSV, TSV, JSONL or parquet file; for errors see `table_pairs`."""
+    """Reads both sides from one of the `TABLES`; for errors see `table_pairs`."""
     pairs = list(table_pairs(path, (source_column, target_column)))
     return [source for source, _ in pairs], [target for _, target in pairs]
 
@@ -153,6 +155,29 @@ def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, st
         yield f"line {number}", dict(row) | dict(row[::-1])  # of equal names the first
 
 
+# A pronunciation that is not a word's first: "read(2)"
+_VARIANT = re.compile(r"\(\d+\)$")
+
+
+def _dictionary_rows(path: Path, columns: tuple[str, str]) -> Rows:
+    """Words as column "0" and phones as column "1" of CMU's and of MFA's pronouncing dictionaries.
+
+    Comments are left out, as are MFA's probabilities, numbers between the word and its phones."""
+    for number, line in enumerate(read_lines(path), 1):
+        entry, _, _ = line.partition(" #")
+        fields = entry.split()
+        if not fields or line.startswith(";;;"):
+            continue
+        phones = list(itertools.dropwhile(_is_number, fields[1:]))
+        if not phones:
+            raise csv.Error(f"line {number} has a word without phones: {line.strip()[:60]!r}")
+        yield f"line {number}", {"0": _VARIANT.sub("", fields[0]), "1": " ".join(phones)}
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[\d.]+", text) is not None
+
+
 def _jsonl_rows(path: Path, columns: tuple[str, str]) -> Rows:
     lines = enumerate(read_lines(path), 1)
     return ((f"line {number}", json.loads(line)) for number, line in lines if line.strip())
@@ -165,6 +190,7 @@ def _parquet_rows(path: Path, columns: tuple[str, str]) -> Rows:
 TABLES: dict[str, Callable[[Path, tuple[str, str]], Rows]] = {
     ".csv": _csv_rows,
     ".tsv": _tsv_rows,
+    ".dict": _dictionary_rows,
     ".jsonl": _jsonl_rows,
     ".parquet": _parquet_rows,
 }

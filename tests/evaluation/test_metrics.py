@@ -274,6 +274,16 @@ def test_several_references_are_sacrebleus(name):
     assert results[f"{name}_signature"] == str(expected.get_signature())
 
 
+def test_every_pronunciation_of_a_word_is_right():
+    words, phones = ["read", "cat", "read"], ["R EH D", "K AE T", "R IY D"]
+    scores = score_translations(
+        ["R IY D", "K AE D", "R IY D"], phones, sources=words, metrics=["g2p_wer", "per", "bleu"]
+    )
+    assert scores["g2p_wer"] == pytest.approx(100 / 3)
+    assert scores["per"] == pytest.approx(100 / 9)
+    assert scores["bleu"] < 99
+
+
 def test_a_text_without_spaces_equals_itself():
     texts = ["你好，世界！", "今天天气很好。"]
     scores = score_translations(texts, texts)
