@@ -252,7 +252,8 @@ class TokenizerPair:
 
         Raises:
             OSError: There is no tokenizer, or its files are damaged.
-            ValueError: The tokenizer needs code that is not trusted.
+            ValueError: The tokenizer needs code that is not trusted, or SentencePiece's is of words
+                or has user-defined symbols.
             ImportError: SentencePiece's needs the packages sentencepiece and protobuf.
         """
         kwargs["trust_remote_code"] = trust_remote_code
@@ -312,6 +313,12 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     extractor: Any = SentencePieceExtractor(path)
     proto, parts = extractor.proto, extractor.extract(None)
     trainer, rules = proto.trainer_spec, proto.normalizer_spec
+    if trainer.model_type == trainer.WORD or trainer.user_defined_symbols:
+        raise ValueError(
+            f"{path} is a model of SentencePiece of words, or with user_defined_symbols, which the "
+            "library tokenizers would cut otherwise: train one without (model_type unigram, bpe or "
+            "char)."
+        )
     # transformers' own classes read only one of Unigram and BPE each, or leave out the space before
     # a text
     tokenizer: Any = SpmConverter.build_tokenizer_from_spm_proto(

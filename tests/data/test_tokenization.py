@@ -166,7 +166,7 @@ def test_what_holds_no_tokenizer_is_named(tmp_path):
         TokenizerPair.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
 @pytest.mark.parametrize(
     "options", [{}, {"byte_fallback": True, "pad_id": 3}, {"add_dummy_prefix": False, "eos_id": -1}]
 )
@@ -207,6 +207,20 @@ def test_a_model_of_sentencepiece_gives_its_own_tokens(kind, options, tmp_path):
                 assert tokenizer.decode(
                     [*ids, tokenizer.eos_token_id], skip_special_tokens=True
                 ) == oracle.decode(ids)
+
+
+@pytest.mark.parametrize("options", [{"model_type": "word"}, {"user_defined_symbols": ["<x>"]}])
+def test_a_model_of_sentencepiece_that_would_be_read_otherwise_is_refused(options, tmp_path):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    with pytest.raises(ValueError, match="of words, or with user_defined_symbols"):
+        TokenizerPair.from_pretrained(tmp_path / "spm.model")
 
 
 def test_vocabularies_are_joint_or_separate():
