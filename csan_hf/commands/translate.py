@@ -90,7 +90,8 @@ def translate(
         prefixes: text file with what the translation of each line begins with; an empty line for
             nothing
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
-        json_lines: write JSON, a line for each input: its translations with their log-probabilities
+        json_lines: write JSON, a line for each input: its translations with their
+            log-probabilities, and those of their words and tokens
         sample: draw translations instead of searching for the best
         temperature: of --sample: below 1 sharpens the probabilities
         top_k: of --sample: draw from the K likeliest tokens
@@ -158,7 +159,9 @@ def translate(
     if n_best is None:
         windows = translate_stream(network, tokenizers, sentences, **options)
     else:
-        n_best_windows = n_best_stream(network, tokenizers, sentences, n_best, **options)
+        n_best_windows = n_best_stream(
+            network, tokenizers, sentences, n_best, return_words=json_lines, **options
+        )
         write = _as_json if json_lines else _as_columns
         windows = _in_lines(n_best_windows, write)
     is_writer = launched is None or launched.is_main_process
@@ -186,8 +189,8 @@ def _as_json(number: int, hypotheses: list[Hypothesis]) -> Iterable[str]:
 
 
 def _as_columns(number: int, hypotheses: list[Hypothesis]) -> Iterable[str]:
-    for text, log_probability in hypotheses:
-        yield f"{number}\t{log_probability:.4f}\t{one_line(text)}"
+    for hypothesis in hypotheses:
+        yield f"{number}\t{hypothesis.log_probability:.4f}\t{one_line(hypothesis.text)}"
 
 
 def _write_as_they_come(

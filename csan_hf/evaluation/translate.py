@@ -113,10 +113,13 @@ def translate_stream(
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and the natural logarithm of the probability of its tokens."""
+    """A translation, the natural logarithm of the probability of its tokens, and its words.
+
+    The words, where they were asked for, are those of `TextTranslationPipeline`."""
 
     text: str
     log_probability: float
+    words: Sequence[dict[str, Any]] = ()
 
 
 def n_best_stream(
@@ -130,6 +133,7 @@ def n_best_stream(
     processes: PartialState | None = None,
     prefixes: Iterable[str] | None = None,
     pool: TranslationPool | None = None,
+    return_words: bool = False,
     **generate_arguments: Any,
 ) -> Iterator[list[list[Hypothesis]]]:
     """Translates sentences as `translate_stream` does, with the n best hypotheses of each, or n
@@ -137,6 +141,7 @@ def n_best_stream(
 
     Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a
     single, blank, one. Hypotheses of one text, of other tokens, are one, with the better score.
+    `return_words` adds their words.
 
     Yields:
         The hypotheses of a window, [sentences][n], in the order that `generate` gives them.
@@ -145,6 +150,8 @@ def n_best_stream(
         ValueError: See `translate`; or n is more than the beams, and no samples are drawn.
     """
     arguments = {**generate_arguments, "num_return_sequences": n, "return_scores": True}
+    if return_words:
+        arguments["return_words"] = True
     work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes, pool)
     for results in _translate_windows(_windows(sentences, processes), None, *work):
         yield [_hypotheses(several) for several in results]
@@ -158,7 +165,8 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
     for result in several:
         text = result["translation_text"].strip()
         log_probability = sum(part["log_probability"] for part in result["sentences"])
-        by_text.setdefault(text, Hypothesis(text, log_probability))
+        words = [word for part in result["sentences"] for word in part.get("words", ())]
+        by_text.setdefault(text, Hypothesis(text, log_probability, words))
     return list(by_text.values())
 
 

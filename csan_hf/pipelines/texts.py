@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -99,13 +100,15 @@ class TextTranslationPipeline(TranslationPipeline):
         self.check_coverage = check_coverage
 
     def _sanitize_parameters(
-        self, return_scores: bool | None = None, **kwargs: Any
+        self, return_scores: bool | None = None, return_words: bool | None = None, **kwargs: Any
     ) -> tuple[dict, dict, dict]:
         preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(
             **kwargs
         )
         if return_scores is not None:
             forward_params["return_scores"] = return_scores
+        if return_words is not None:
+            forward_params["return_words"] = return_words
         return preprocess_params, forward_params, postprocess_params
 
     def __call__(  # type: ignore[override]
@@ -116,6 +119,7 @@ class TextTranslationPipeline(TranslationPipeline):
         split_sentences: SplitSentences | None = None,
         unknown: Unknown | None = None,
         return_scores: bool | None = None,
+        return_words: bool = False,
         return_alignments: bool | None = None,
         check_coverage: bool | None = None,
         batch_size: int | None = None,
@@ -136,6 +140,9 @@ class TextTranslationPipeline(TranslationPipeline):
                 `translation_text`, `log_probability`, the sum of the natural logarithms of the
                 probabilities of its tokens, end of sentence included, language tokens excluded, and
                 `score`, their mean.
+            return_words (`bool`, *optional*, defaults to `False`): Add `"sentences"` with scores
+                and `words`, the translation's words with their `log_probability` and their
+                `tokens`, each a dict of `token` and `log_probability`.
             return_alignments (`bool`, *optional*): Add `"sentences"` with `alignment`: pairs
                 (source word, target word), counted from 0 in words that white space separates, from
                 `csan_hf.analysis.align`.
@@ -173,6 +180,8 @@ class TextTranslationPipeline(TranslationPipeline):
             options["split_texts"] = False
         if self.return_scores if return_scores is None else return_scores:
             options["return_scores"] = True
+        if return_words:
+            options["return_words"] = True
         if isinstance(inputs, str):
             return self._translate([inputs], **options)[0]
         if isinstance(inputs, Sequence):
@@ -496,7 +505,11 @@ class TextTranslationPipeline(TranslationPipeline):
                 )
 
     def _forward(  # type: ignore[override]
-        self, model_inputs: Any, return_scores: bool = False, **generate_kwargs: Any
+        self,
+        model_inputs: Any,
+        return_scores: bool = False,
+        return_words: bool = False,
+        **generate_kwargs: Any,
     ) -> Any:
         """As in `TranslationPipeline`; with `return_scores` also `log_probability` and `score` [B,
         R].
@@ -504,13 +517,16 @@ class TextTranslationPipeline(TranslationPipeline):
         if self.model.config.model_type in FAMILIES and self.device.type == "cpu":
             generate_kwargs = search_by_default(generate_kwargs)
         outputs = super()._forward(model_inputs, **generate_kwargs)
-        if return_scores:
-            outputs |= self._score(model_inputs, outputs["output_ids"])
+        if return_scores or return_words:
+            scores = self._score(model_inputs, outputs["output_ids"])
+            if not return_words:
+                del scores["token_log_probabilities"]
+            outputs |= scores
         return outputs
 
     def _score(self, model_inputs: Any, output_ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Sum and mean [B, R] of the log-probabilities of the tokens of `output_ids` [B, R, T],
-        from one pass.
+        from one pass, and these [B, R, T - 1], NaN where a token does not count.
         """
         batch, returned, length = output_ids.shape
         ids = output_ids.reshape(batch * returned, length)
@@ -528,6 +544,9 @@ class TextTranslationPipeline(TranslationPipeline):
         return {
             "log_probability": total.reshape(batch, returned),
             "score": mean.reshape(batch, returned),
+            "token_log_probabilities": scores.masked_fill(~counted, math.nan).reshape(
+                batch, returned, length - 1
+            ),
         }
 
     def _is_scored(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -555,7 +574,32 @@ class TextTranslationPipeline(TranslationPipeline):
             if name in model_outputs:
                 for result, value in zip(results, model_outputs[name][0].tolist(), strict=True):
                     result[name] = value
+        if "token_log_probabilities" in model_outputs:
+            ids = model_outputs["output_ids"][0, :, 1:]
+            values = model_outputs["token_log_probabilities"][0]
+            for result, row, row_values in zip(results, ids, values, strict=True):
+                result["words"] = self._words(row.tolist(), row_values.tolist())
         return results
+
+    def _words(self, ids: list[int], log_probabilities: list[float]) -> list[dict[str, Any]]:
+        """The words that tokens make, what white space separates; the end belongs to none."""
+        tokenizer = self.target_tokenizer
+        ends = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+        words: list[dict[str, Any]] = []
+        text_ids: list[int] = []
+        for token, value in zip(ids, log_probabilities, strict=True):
+            if math.isnan(value) or token in ends:
+                continue
+            text_ids.append(token)
+            texts = tokenizer.decode(text_ids).split()
+            while len(words) < max(len(texts), 1):
+                words.append({"word": "", "log_probability": 0.0, "tokens": []})
+            words[-1]["log_probability"] += value
+            name = tokenizer.convert_ids_to_tokens(token)
+            words[-1]["tokens"].append({"token": name, "log_probability": value})
+        for word, text in zip(words, tokenizer.decode(text_ids).split(), strict=False):
+            word["word"] = text
+        return words
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizers and the `TranslationPipeline`, which needs only transformers."""

@@ -15,7 +15,9 @@ from csan_hf.data import train_tokenizer
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(["the number is twenty-one.", "犬が走る。"] * 3, 330)
+    return train_tokenizer(
+        ["the number is twenty-one.", "犬が走る。"] * 3, 330, unicode_form="NFKC"
+    )
 
 
 @pytest.mark.parametrize(

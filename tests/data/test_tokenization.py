@@ -329,6 +329,19 @@ def test_symbols_come_back_exactly(found):
     assert len(symbols("  ".join(found))["input_ids"]) == len(found) + 1
 
 
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+def test_capitals_may_be_small_letters(kind):
+    keep, lower = (
+        train_tokenizer(["don't STOP"], 300, kind=kind, case=case) for case in ("keep", "lower")
+    )
+    assert round_trip(keep, "STOP don't") == "STOP don't"
+    assert round_trip(lower, "STOP Don’t") == "stop don't"
+    texts = Dataset.from_dict({"source": ["A b"], "target": ["C d"]})
+    pair = train_tokenizers(texts, 300, joint=False, kind=kind, case="lower")
+    assert round_trip(pair.source, "A b") == "a b"
+    assert round_trip(pair.target, "C d") == "C d"
+
+
 def test_forms_of_unicode():
     assert round_trip(joined, "你好，世界！ ½ m² e\u0301") == "你好，世界！ ½ m² é"
     assert characters.tokenize("e\u0301갂") == ["é", "갂"]

@@ -186,7 +186,7 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
 def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(translating, "WINDOW_LINES", 3)  # so that one window is ahead
     (tmp_path / "in").write_text("\n".join([*SENTENCES, "", *SENTENCES]))
-    (tmp_path / "prefixes").write_text("eins\n" * 99)
+    (tmp_path / "prefixes").write_text("eins\n" * (2 * len(SENTENCES) + 1))
     words = f"--model {folder} --input {tmp_path}/in --quiet --max_length 9"
     words += f" --max_batch_tokens 16 --num_beams 2 --prefixes {tmp_path}/prefixes"
     assert translate_main(words) == 0
@@ -204,7 +204,7 @@ def test_n_best_lists_are_those_of_generate(model, tokenizers):
     assert [len(several) for several in window] == [3 if text.strip() else 1 for text in SENTENCES]
     for text, several in zip(SENTENCES, window, strict=True):
         if not text.strip():
-            assert several == [("", 0.0)]
+            assert several == [translating.Hypothesis("", 0.0)]
             continue
         inputs = tokenizers.source(text, return_tensors="pt")
         found = model.generate(
@@ -220,6 +220,15 @@ def test_n_best_lists_are_those_of_generate(model, tokenizers):
             found.sequences_scores.tolist()
         )  # without a length penalty: sums of log-probabilities
         assert [each.log_probability for each in several] == pytest.approx(scores, rel=1e-4)
+
+
+def test_hypotheses_of_one_text_are_one():
+    results = [
+        {"translation_text": text, "sentences": [{"log_probability": log_probability}]}
+        for text, log_probability in (("a ", -1.0), ("b", -2.0), ("a", -3.0))
+    ]
+    hypotheses = translating._hypotheses(results)
+    assert [hypothesis[:2] for hypothesis in hypotheses] == [("a", -1.0), ("b", -2.0)]
 
 
 def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
@@ -243,6 +252,14 @@ def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
     assert entries[1]["translations"][0]["log_probability"] == pytest.approx(
         expected[1][0].log_probability, rel=1e-4
     )
+    for entry in entries:
+        for translation in entry["translations"]:
+            parts = translation["words"]
+            assert " ".join(part["word"] for part in parts).split() == translation["text"].split()
+            tokens = [token["log_probability"] for part in parts for token in part["tokens"]]
+            assert sum(tokens) == pytest.approx(sum(part["log_probability"] for part in parts))
+            # The rest is the end's
+            assert sum(tokens) >= translation["log_probability"] - 1e-4
     assert translate_main(words, "--num_beams=1") == 2
     assert "--n_best 2 needs as many beams, got --num_beams 1" in capsys.readouterr().err
 
