@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,6 +27,7 @@ from typing import IO, Any, TextIO
 STANDARD_STREAM = "-"
 """The name of standard input where a file is read, of standard output where one is written."""
 
+_LONGEST_WAIT = 1.0  # seconds that lines of standard input are waited for, all together
 _LINES_AHEAD = 4096  # of standard input, read while earlier ones are translated
 
 
@@ -155,11 +157,14 @@ def check_readable(path: Path | str) -> None:
 
 
 def check_not_read(output: Path | str | None, inputs: Iterable[Path | str | None]) -> None:
-    """Raises a `ValueError` if the file of an output is one of the inputs, which would be lost."""
-    if output is None or not os.path.exists(output):
+    """Raises a `ValueError` if the file of an output, or its `partial_name`, is one of the inputs,
+    which would be lost.
+    """
+    if output is None or output == STANDARD_STREAM:
         return
+    written = (os.path.realpath(output), str(partial_name(output)))
     for path in inputs:
-        if path is not None and os.path.realpath(path) == os.path.realpath(output):
+        if path is not None and os.path.isfile(path) and os.path.realpath(path) in written:
             raise ValueError(
                 f"{output} is read, too, and would be overwritten: choose another file."
             )
@@ -286,7 +291,9 @@ def _open_lines_of(path: Path | str) -> AbstractContextManager[Iterable[bytes]]:
 
 
 def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:
-    """Yields the lines of standard input, and None whenever none has come for `pause` seconds."""
+    """Yields the lines of standard input, and None whenever none has come for `pause` seconds, or
+    they took `_LONGEST_WAIT` to come.
+    """
     arrived: queue.Queue[str | BaseException] = queue.Queue(maxsize=_LINES_AHEAD)
 
     def read() -> None:
@@ -298,17 +305,24 @@ def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:
             arrived.put(error)
 
     threading.Thread(target=read, daemon=True).start()
+    waited = 0.0
     while True:
+        start = time.monotonic()
         try:
             line = arrived.get(timeout=pause)
         except queue.Empty:
+            waited = 0.0
             yield None
             continue
+        waited += time.monotonic() - start
         if isinstance(line, StopIteration):
             return
         if isinstance(line, BaseException):
             raise line
         yield line
+        if waited > _LONGEST_WAIT:
+            waited = 0.0
+            yield None
 
 
 class TextFile(Collection[str]):

@@ -175,6 +175,16 @@ def test_standard_input_is_read_as_files_are_and_line_by_line(monkeypatch, tmp_p
             list(lines)
 
 
+def test_a_steady_writer_is_answered_after_a_while(monkeypatch):
+    monkeypatch.setattr("csan_hf.text_files._LONGEST_WAIT", 0.0)
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "wb", buffering=0) as program:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        program.write(b"two\nnine\n")
+        lines = read_lines_as_they_come(pause=9)
+        assert [next(lines) for _ in range(4)] == ["two", None, "nine", None]
+
+
 @pytest.mark.parametrize("ending", [b"", b"\xff\n"])
 def test_a_pause_of_standard_input_is_told(ending, monkeypatch):
     reading, writing = os.pipe()

@@ -72,8 +72,11 @@ def align(
         )
     if gold is not None and target is None:
         raise ValueError("--gold belongs to given translations: give --target too")
-    if translations is not None and os.path.realpath(translations) == os.path.realpath(output):
-        raise ValueError(f"--output and --translations are both {output}: choose two files.")
+    outputs = [str(path) for path in (output, translations, heat_map) if path is not None]
+    if len({os.path.realpath(path) for path in outputs}) < len(outputs):
+        raise ValueError(
+            f"--output, --translations and --heat_map are {', '.join(outputs)}: choose two files."
+        )
     for written in (output, translations, heat_map):
         if written is not None:
             check_not_read(written, (source, target, gold))

@@ -183,6 +183,7 @@ class DemoModel:
             "language": next(iter(self.languages), None),
             "usual": EVERY_LINE,
         }
+        self.pipeline.check_letters([text])
         split = split_text(text, count_tokens=self.pipeline.token_counter(), **how)
         results = self.pipeline.translate_segments(
             split.segments, batch_size=16, num_beams=num_beams

@@ -140,6 +140,7 @@ def evaluate(
             for name, test_set in sets.items()
         }
         if output_dir is not None:
+            check_not_read(output_dir / "scores.json", paths)
             write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
         _print_table(scores)
         return
@@ -289,8 +290,8 @@ def _print_table(scores: dict[str, dict[str, Any]]) -> None:
         sentences = f"{entry['sentences']:>9,} "
         print(f"{name:<{name_width}}  {sentences}", *values, f"{search:<7}  {speed:>11}")
     for metric in metrics:
-        signature = first.get(f"{metric.name}_signature")
-        if signature:
+        signatures = [entry.get(f"{metric.name}_signature") for entry in scores.values()]
+        for signature in dict.fromkeys(filter(None, signatures)):
             print(f"{metric.label}: {signature}")
     for name, entry in scores.items():
         if "by_length" in entry:

@@ -112,6 +112,8 @@ def translate(
         raise ValueError(
             "Several processes cannot share standard input and output: pass --input and --output."
         )
+    if input == prefixes == STANDARD_STREAM:
+        raise ValueError("--input and --prefixes are both standard input: name a file for one.")
     check_readable(input)
     check_not_read(output, (input, prefixes))
     check_writable(output)
@@ -153,9 +155,11 @@ def translate(
         "top_k": top_k,
         "top_p": top_p,
     }
+    sentences: Iterable[str | None] = read_lines(input)
     if prefixes is not None and input != STANDARD_STREAM:
-        open_parallel(input, prefixes)  # a prefix for each line
-    sentences = read_lines_as_they_come() if input == STANDARD_STREAM else read_lines(input)
+        sentences, options["prefixes"] = open_parallel(input, prefixes)
+    elif input == STANDARD_STREAM and not sample:  # samples depend on what is drawn together
+        sentences = read_lines_as_they_come()
     if n_best is None:
         windows = translate_stream(network, tokenizers, sentences, **options)
     else:
@@ -215,7 +219,7 @@ def _write_as_they_come(
     except (OSError, ValueError) as error:
         if written == 0 or isinstance(error, BrokenPipeError):
             raise
-        raise ValueError(f"{error}. {_kept(written, path)}") from error
+        raise ValueError(f"{str(error).rstrip('.')}. {_kept(written, path)}") from error
 
 
 def _kept(written: int, path: str) -> str:

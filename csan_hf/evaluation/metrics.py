@@ -64,6 +64,7 @@ _SCRIPTS = {
     **dict.fromkeys(("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"), "char"),
 }
 _SAMPLE = 1000  # references whose script is looked at
+_LEAST_SHARE = 0.25  # of the letters; names in Chinese text may have Latin ones
 _LEAST_KANA = 0.05  # of the letters; Japanese text has Chinese ones, too
 
 
@@ -76,10 +77,12 @@ def tokenizer_of(references: Iterable[str]) -> str | None:
         if character.isalpha():
             script = unicodedata.name(character, "").split(" ")[0]
             tokenizers[_SCRIPTS.get(script)] += 1
-    if not tokenizers:
+    letters = tokenizers.total()
+    del tokenizers[None]  # letters of words
+    if tokenizers.total() <= _LEAST_SHARE * letters:
         return None
     [(tokenizer, _)] = tokenizers.most_common(1)
-    if tokenizer == "zh" and tokenizers["ja-mecab"] > _LEAST_KANA * tokenizers.total():
+    if tokenizer == "zh" and tokenizers["ja-mecab"] > _LEAST_KANA * letters:
         tokenizer = "ja-mecab"
     module, _ = _NEEDED.get(tokenizer or "", (None, None))
     if module is not None and importlib.util.find_spec(module) is None:

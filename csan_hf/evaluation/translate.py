@@ -276,9 +276,13 @@ def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
     """Items, of which so many are made before they are asked for."""
     items = iter(items)
     ahead = deque(islice(items, count))
-    for item in items:
-        ahead.append(item)
-        yield ahead.popleft()
+    try:
+        for item in items:
+            ahead.append(item)
+            yield ahead.popleft()
+    except Exception:
+        yield from ahead  # what was made before the error
+        raise
     yield from ahead
 
 

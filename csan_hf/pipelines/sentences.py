@@ -18,6 +18,8 @@ logger = logging.get_logger(__name__)
 EVERY_LINE = {"tokens": 0, "sentences": 0}
 """What `split_text` leaves whole where every line is to be split into sentences."""
 
+_LONGEST_PART = 5000  # characters
+
 # Where a sentence that is too long may be cut, the best first: after a clause, a word, any
 # character
 _CUTS = (
@@ -124,7 +126,25 @@ def sentences_of(line: str, language: str | None) -> list[str]:
     """Returns the sentences of a line, which joined are the line; see `split_text`."""
     from sentencex import segment  # slow to load, and most lines are one sentence
 
-    return segment(base_language(language or "en"), line)
+    code = base_language(language or "en")
+    # Spaces of other kinds make sentencex panic
+    plain = re.sub(r"\s", " ", line)
+    sentences = []
+    start = 0
+    while start < len(line):
+        # A part at a time, as sentencex takes the square of a line's length; what a part ends
+        # within belongs to the next
+        part = plain[start : start + _LONGEST_PART]
+        lengths = [len(sentence) for sentence in segment(code, part)]
+        if start + len(part) < len(line):
+            if len(lengths) > 1:
+                lengths.pop()
+            else:
+                lengths = [part.rfind(" ") + 1 or len(part)]
+        for length in lengths:
+            sentences.append(line[start : start + length])
+            start += length
+    return sentences
 
 
 def base_language(language: str) -> str:

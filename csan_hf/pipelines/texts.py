@@ -7,7 +7,8 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from typing import Any, Literal, get_args
 
@@ -32,6 +33,10 @@ _MOST_WARNINGS = 10
 
 _WINDOW_IN_BATCHES = 16
 _NO_TOKEN = -1
+
+
+def _count_after(prefix: str, count_tokens: Callable[[str], int], text: str) -> int:
+    return count_tokens(prefix + text)
 
 
 class TextTranslationPipeline(TranslationPipeline):
@@ -204,8 +209,12 @@ class TextTranslationPipeline(TranslationPipeline):
         else:  # of torch, data sets may have __getitem__ and __len__ alone
             texts = (inputs[number] for number in range(len(inputs)))
         size = 1 if batch_size == 1 else _WINDOW_IN_BATCHES * batch_size
+        first_line = 1
         while window := list(islice(texts, size)):
-            yield from self._translate(window, batch_size=batch_size, **options)
+            yield from self._translate(
+                window, batch_size=batch_size, first_line=first_line, **options
+            )
+            first_line += len(window)
 
     def _translate(
         self,
@@ -215,13 +224,14 @@ class TextTranslationPipeline(TranslationPipeline):
         split_texts: bool = True,
         split_sentences: SplitSentences = "auto",
         unknown: Unknown = "warn",
+        first_line: int = 1,
         return_alignments: bool = False,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates texts: for each a list of `num_return_sequences` results."""
         for text in texts:
             check_text(text)
-        texts = self.check_letters(texts, unknown)
+        texts = self.check_letters(texts, unknown, first_line)
         if split_texts:
             splits = self.split(texts, split_sentences=split_sentences, **options)
             is_auto = split_sentences == "auto" and self.usual_source is not None
@@ -279,13 +289,33 @@ class TextTranslationPipeline(TranslationPipeline):
             choices = " or ".join(get_args(SplitSentences))
             raise ValueError(f"split_sentences must be {choices}, got {split_sentences!r}.")
         usual = {"auto": self.usual_source, "always": EVERY_LINE, "never": None}
+        target = {**self._preprocess_params, **options}.get("tgt_lang")
+        count_tokens = self.token_counter(**options)
         how: dict[str, Any] = {
-            "count_tokens": self.token_counter(**options),
             "limit": None if options.get("truncation") else self.source_limit,
             "language": self._language_of(options),
-            "usual": usual[split_sentences],
+            "usual": None if options.get("truncation") else usual[split_sentences],
         }
-        return [split_text(text, **how) for text in texts]
+        splits = []
+        for text in texts:
+            # A tag at the beginning of a text is for all of its sentences
+            tag = "" if target else self._leading_tag(text)
+            if not tag:
+                splits.append(split_text(text, count_tokens=count_tokens, **how))
+                continue
+            body = text.removeprefix(tag).lstrip(" ")
+            count = partial(_count_after, f"{tag} ", count_tokens)
+            split = split_text(body, count_tokens=count, **how)
+            segments = tuple(f"{tag} {segment}" for segment in split.segments)
+            splits.append(replace(split, segments=segments))
+        return splits
+
+    def _leading_tag(self, text: str) -> str:
+        """The tag of a target language with which a text begins, or nothing."""
+        for tag in self._target_tags.values():
+            if text.startswith(tag):
+                return tag
+        return ""
 
     def check_letters(
         self, texts: Sequence[str], unknown: Unknown = "warn", first_line: int = 1
@@ -303,13 +333,18 @@ class TextTranslationPipeline(TranslationPipeline):
         checked = list(texts)
         if not checked or self.tokenizer.unk_token_id is None:
             return checked
-        encoded = self.tokenizer(checked, add_special_tokens=False, verbose=False)["input_ids"]
+        # White space at the ends of lines is not translated
+        lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
+        encoded = self.tokenizer(lines, add_special_tokens=False, verbose=False)["input_ids"]
         messages = []
         for number, ids in enumerate(encoded):
+            letters = []
             if self.tokenizer.unk_token_id in ids:
-                letters = ", ".join(map(repr, self._unknown_letters(checked[number])))
+                letters = [piece for piece in self._unknown_letters(lines[number]) if piece != "\n"]
+            if letters:
                 place = f"line {first_line + number:,}"
-                messages.append(f"{place}: the source vocabulary does not have {letters}.")
+                names = ", ".join(map(repr, letters))
+                messages.append(f"{place}: the source vocabulary does not have {names}.")
                 if unknown == "skip":
                     checked[number] = ""
         if messages and unknown == "error":
@@ -338,11 +373,23 @@ class TextTranslationPipeline(TranslationPipeline):
         return list(dict.fromkeys(pieces))
 
     @property
-    def usual_source(self) -> dict[str, int] | None:
-        """The "tokens" and "sentences" that 99 % of the training sources had at most; None = not
-        known, or of no importance.
+    def usual_source(self) -> dict[str, Any] | None:
+        """The "tokens" and "sentences" that 99 % of the training sources had at most, and their
+        "language"; None = not known, or of no importance.
+
+        Raises:
+            ValueError: The generation config holds something else.
         """
-        return getattr(self.model.generation_config, "usual_source", None)
+        usual = getattr(self.model.generation_config, "usual_source", None)
+        is_whole = isinstance(usual, dict) and all(
+            isinstance(usual.get(size), int) for size in EVERY_LINE
+        )
+        if usual is not None and not is_whole:
+            raise ValueError(
+                f"`usual_source` in generation_config.json is {str(usual)[:60]!r}; it must hold "
+                "the numbers `tokens` and `sentences`. Correct or remove it."
+            )
+        return usual
 
     def notice_of_splits(self, lines: str) -> str:
         """Says that lines were split at their sentences, and how to prevent it."""
@@ -374,13 +421,18 @@ class TextTranslationPipeline(TranslationPipeline):
         and no language is given.
         """
         tags = self._target_tags
-        tag = tags.get(tgt_lang or "")
-        if tag is not None:
-            text = text.removeprefix(tag).replace(">>", "> >")
-        elif tags and (tgt_lang or not text.startswith((*tags.values(),))):
+        prefix = kwargs.get("prefix") or ""
+        if tgt_lang in tags:
+            text = text.removeprefix(tags[tgt_lang])
+            names = "|".join(map(re.escape, tags))
+            text = re.sub(f">>(?=(?:{names})<<)", "> >", text)
+            if prefix:
+                kwargs["prefix"] = f"{tags[tgt_lang]} {prefix}"
+        elif tags and (tgt_lang or not self._leading_tag(prefix + text)):
+            first = next(iter(tags.values()))
             raise ValueError(
                 f"The model translates into {', '.join(tags)}: give one of them as the target "
-                f"language, got {tgt_lang!r}."
+                f"language, got {tgt_lang!r}, or begin texts with its tag, such as {first}."
             )
         return super()._tokenize(text, src_lang, tgt_lang, **kwargs)
 
@@ -394,6 +446,7 @@ class TextTranslationPipeline(TranslationPipeline):
             self._source_language(options)
             or getattr(self.tokenizer, "src_lang", None)
             or getattr(self.tokenizer, "source_lang", None)
+            or (self.usual_source or {}).get("language")
         )
 
     def translate_segments(

@@ -86,7 +86,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         model = plan.build_model(tokenizers)
         if not _follows_its_source(model.config):
             generation: Any = model.generation_config
-            generation.usual_source = _usual_source(tokenized["train"], plan.data.source_lang)
+            generation.usual_source = _usual_source(tokenized["train"], plan.data.pairs[0][0])
         notify(_describe_run(model, tokenizers, tokenized, args))
         with refusing("The section training is refused"):
             trainer = TranslationTrainer(
@@ -107,14 +107,17 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         return finish_run(trainer, plan.recipe, tokenized, signals)
 
 
-def _usual_source(train: Dataset, language: str) -> dict[str, int]:
-    """The tokens and sentences that 99 % of the training sources have at most, for the pipeline."""
+def _usual_source(train: Dataset, language: str) -> dict[str, int | str]:
+    """The tokens and sentences that 99 % of the training sources have at most, and their language,
+    for the pipeline.
+    """
     lengths, _ = example_lengths(train)
     sample = train.select(range(0, len(train), math.ceil(len(train) / _MOST_COUNTED)))
     sentences = [len(sentences_of(text, language)) for text in sample["source"]]
     return {
         "tokens": int(np.quantile(lengths, 0.99, method="higher")),
         "sentences": int(np.quantile(sentences, 0.99, method="higher")),
+        "language": language,
     }
 
 
@@ -416,8 +419,10 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
         f"Weights: {results['chosen']['weights']}.",
     ]
     for metric in metrics:
-        signature = first_split.get(f"{metric.name}_signature")
-        if signature:
+        signatures = [
+            scores.get(f"{metric.name}_signature") for scores in results["scores"].values()
+        ]
+        for signature in dict.fromkeys(filter(None, signatures)):
             lines.append(f"{metric.label}: {signature}")
     lines.append(
         f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, "

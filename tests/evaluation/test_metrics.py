@@ -253,6 +253,7 @@ def test_tokenizer_is_passed_on():
         (["안녕하세요 여러분"], "mecab_ko", "ko-mecab"),
         (["สวัสดีชาวโลก"], "", "char"),
         (["Die Zahl 2 heißt 二."], "", None),
+        (["我用 transformers 翻译这句话"], "", "zh"),
         (["кафе"], "", None),
         (["1, 2!"], "", None),
     ],

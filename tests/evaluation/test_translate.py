@@ -152,10 +152,14 @@ def test_a_device_that_is_not_there_is_said_before_a_model_is_loaded(device, tmp
         "translate --model {model} --input {model}/config.json --output {text} --prefixes {text}",
         "evaluate --model {model} --source {text} --reference {model}/config.json --output_dir {folder}",
         "align {model} --source {text} --output {folder}/out --translations {folder}/out",
+        "align {model} --source {text} --output {folder}/out --heat_map {folder}/./out",
+        "translate --model {model} --input {text} --output {folder}/text.hypotheses",
     ],
 )
 def test_what_is_read_is_not_written_over(words, folder, tmp_path, capsys):
     text = tmp_path / "text.hypotheses.txt"
+    if words.endswith("text.hypotheses"):
+        text = tmp_path / "text.hypotheses.partial"  # of a run that was killed
     shutil.copy(folder / "config.json", text)
     words = words.format(model=folder, text=text, folder=tmp_path)
     assert csan_hf_cli.main(words.split()) == 2
@@ -279,6 +283,8 @@ def test_samples_and_prefixes(folder, tmp_path, capsys):
     )
     assert first == again != other
     (tmp_path / "prefixes").write_text("two words\neins\n\neins\neins")
+    assert translate_main("--model x --input - --prefixes -") == 2
+    assert "name a file for one" in capsys.readouterr().err
     found, free = lines(prefixes, "--num_beams=3"), lines("--num_beams=3")
     assert found[0].startswith("two words")
     assert found[1:3] == free[1:3]

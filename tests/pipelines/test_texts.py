@@ -14,7 +14,7 @@ from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate_stream
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
-from csan_hf.pipelines.sentences import split_text
+from csan_hf.pipelines.sentences import sentences_of, split_text
 
 TEXT = "  eins zwei\n\n\tein Hund und ein Haus \r\nKatze\n \n"
 SENTENCES = [
@@ -158,6 +158,28 @@ def test_a_line_longer_than_the_training_sources_is_split_into_sentences(transla
         translator(line, split_sentences="sometimes")
 
 
+@pytest.mark.parametrize("usual", [5, "x", {}, {"tokens": 23}, {"tokens": "x", "sentences": 1}])
+def test_a_damaged_length_of_sources_is_one_line(translator, usual):
+    translator.model.generation_config.usual_source = usual
+    with pytest.raises(ValueError, match=r"`usual_source` in generation_config\.json is .*remove"):
+        translator("a")
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u2009", "\u3000", "\u2028", "\t"])
+def test_spaces_of_every_kind_are_between_sentences(space):
+    line = f"Plan A{space}. Two.{space}Three."
+    assert "".join(sentences_of(line, "en")) == line
+
+
+def test_a_line_is_read_in_parts():
+    sentence = "Zwei Hunde laufen. "
+    assert sentences_of(sentence * 1000, "de") == [sentence] * 1000
+    words = "Wort " * 3000
+    parts = sentences_of(words + "Ende. Zwei.", "de")
+    assert "".join(parts) == words + "Ende. Zwei."
+    assert all(part.startswith(("Wort", "Ende", "Zwei")) for part in parts)
+
+
 def test_letters_that_the_vocabulary_does_not_have_are_named(tiny_csan_of_letters, library_log):
     translator = tiny_csan_of_letters
     [cat] = translator(["cat"])
@@ -180,6 +202,10 @@ def test_letters_that_the_vocabulary_does_not_have_are_named(tiny_csan_of_letter
         ValueError, match="line 2: the source vocabulary does not have 'к', 'а', 'ф'"
     ):
         translator(["a", "кафe"], unknown="error")
+    # White space at the ends of lines is not translated
+    assert translator(" cat \nea\n", unknown="error")[0]["translation_text"].count("\n") == 2
+    with pytest.raises(ValueError, match="line 3: "):
+        list(translator(iter(["cat", "ea", "x"]), unknown="error"))
     with pytest.raises(ValueError, match="unknown must be warn or skip or error, got 'no'"):
         translator("a", unknown="no")
 

@@ -87,8 +87,17 @@ def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_ther
     for text in ("zwei", ">>de<< zwei"):
         assert translate(text, tgt_lang="de") == tagged[:1]
     assert translate("zwei", tgt_lang="en") == tagged[1:]
-    typed = translate.token_counter(tgt_lang="en")(">>de<< zwei")
-    assert typed == translate.token_counter(tgt_lang="en")("> >de<< zwei")
+    # What is typed is text, but at the beginning of a text without a language
+    for typed in ("a >>> b", "a >>>de<< b", ">>de<< a"):
+        ids = translate._tokenize(typed, tgt_lang="en")["input_ids"]
+        assert tokenizer.convert_tokens_to_ids(">>de<<") not in ids
+        assert ids[0] == tokenizer.convert_tokens_to_ids(">>en<<")
+    texts = {"tgt_lang": "zwei\ndrei. vier.", "tag": ">>de<< zwei\ndrei. vier."}
+    named = translate(texts["tgt_lang"], tgt_lang="de", split_sentences="always")
+    assert translate(texts["tag"], split_sentences="always") == named
+    assert translate("zwei", prefix=">>de<< ")[0] == tagged[0]
+    ids = translate._tokenize("zwei", tgt_lang="de", prefix="drei ")["input_ids"]
+    assert ids == tokenizer(">>de<< drei zwei")["input_ids"]
     for language in (None, "it"):
         with pytest.raises(
             ValueError, match=rf"into en, de: give .* target language, got .*{language}"

@@ -98,7 +98,11 @@ def test_the_checkpoint_loads_and_scores_alike(run):
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 24)
     splits, _ = load_translation_dataset(load_recipe(output / "recipe.yaml").data_arguments())
     lengths = sorted(len(tokenizers.source(text).input_ids) for text in splits["train"]["source"])
-    usual = {"tokens": lengths[math.ceil(0.99 * (len(lengths) - 1))], "sentences": 1}
+    usual = {
+        "tokens": lengths[math.ceil(0.99 * (len(lengths) - 1))],
+        "sentences": 1,
+        "language": "en",
+    }
     assert model.generation_config.usual_source == usual
     hypotheses = translate(model, tokenizers, list(splits["test"]["source"]))
     assert hypotheses == (output / "hypotheses" / "test.txt").read_text().split("\n")[:-1]
