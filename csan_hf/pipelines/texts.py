@@ -331,7 +331,10 @@ class TextTranslationPipeline(TranslationPipeline):
             choices = " or ".join(get_args(Unknown))
             raise ValueError(f"unknown must be {choices}, got {unknown!r}.")
         checked = list(texts)
-        if not checked or self.tokenizer.unk_token_id is None:
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        # Without an unknown token in the model all is known, byte by byte
+        knows_all = backend is not None and getattr(backend.model, "unk_token", "") is None
+        if not checked or knows_all or self.tokenizer.unk_token_id is None:
             return checked
         # White space at the ends of lines is not translated
         lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
