@@ -216,6 +216,10 @@ class ErrorRate(CorpusMetric):
         "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
     )
 
+    def __init__(self, **evaluate_arguments: Any) -> None:
+        super().__init__(**evaluate_arguments)
+        self.num_refs = 1
+
     def statistics(
         self, predictions: Lines, references: Lines, sources: Lines | None = None
     ) -> np.ndarray:
@@ -229,6 +233,7 @@ class ErrorRate(CorpusMetric):
                 units = variant.split()
                 counts.append((Levenshtein.distance(prediction.split(), units), len(units)))
             rows.append(min(counts, key=self.score))
+            self.num_refs = max(self.num_refs, len(counts))
         return np.array(rows, np.float64)
 
     def score(self, sums: np.ndarray | tuple[int, int]) -> float:
@@ -238,8 +243,8 @@ class ErrorRate(CorpusMetric):
 
     @property
     def signature(self) -> str:
-        """The unit that is counted, and the library that counts."""
-        return f"nrefs:1|case:mixed|tok:none|rapidfuzz:{rapidfuzz.__version__}"
+        """The most references of a segment, and the library that counts."""
+        return f"nrefs:{self.num_refs}|case:mixed|tok:none|rapidfuzz:{rapidfuzz.__version__}"
 
 
 class WordErrorRate(ErrorRate):
