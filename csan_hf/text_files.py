@@ -294,13 +294,13 @@ def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:
     """Yields the lines of standard input, and None whenever none has come for `pause` seconds, or
     they took `_LONGEST_WAIT` to come.
     """
-    arrived: queue.Queue[str | BaseException] = queue.Queue(maxsize=_LINES_AHEAD)
+    arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=_LINES_AHEAD)
 
     def read() -> None:
         try:
             for line in read_lines(STANDARD_STREAM):
                 arrived.put(line)
-            arrived.put(StopIteration())
+            arrived.put(None)  # the end
         except Exception as error:
             arrived.put(error)
 
@@ -315,9 +315,9 @@ def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:
             yield None
             continue
         waited += time.monotonic() - start
-        if isinstance(line, StopIteration):
+        if line is None:
             return
-        if isinstance(line, BaseException):
+        if isinstance(line, Exception):
             raise line
         yield line
         if waited > _LONGEST_WAIT:

@@ -14,8 +14,9 @@ from onnxruntime import InferenceSession, SessionOptions
 BATCH = 32
 
 directory = Path(sys.argv[1])
-words = [line.decode().strip() for line in sys.stdin.buffer]
-sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115  # whatever the locale is
+for stream in (sys.stdin, sys.stdout):
+    stream.reconfigure(encoding="utf-8")  # whatever the locale is
+words = [line.strip() for line in sys.stdin]
 options = SessionOptions()
 options.intra_op_num_threads = 1  # small graphs gain nothing from more
 encoder = InferenceSession(directory / "encoder_model.onnx", options)

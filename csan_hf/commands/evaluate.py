@@ -16,7 +16,6 @@ from csan_hf.evaluation.metrics import (
     DEFAULT_METRICS,
     CorpusMetric,
     check_sacrebleu_tokenizer,
-    find_metric,
     load_metric,
     metrics_in,
 )
@@ -106,20 +105,18 @@ def evaluate(
             "--num_beams"
         )
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
-    for metric in metrics or ():
-        load_metric(metric).check_requirements()
-        if len(reference or ()) > 1 and not find_metric(metric).takes_variants:
-            raise ValueError(f"{metric} compares with one reference: give one --reference.")
+    for name in metrics or ():
+        metric = load_metric(name)
+        metric.check_requirements()
+        if len(reference or ()) > 1 and not metric.takes_variants:
+            raise ValueError(f"{name} compares with one reference: give one --reference.")
     if source is not None and reference is not None:
         paths = [source, *reference]
         if hypotheses is not None:
             paths.append(hypotheses)
-        sources, *opened = open_parallel(*paths)
-        translations = opened[len(reference) :]
-        references = opened[0]
-        if len(reference) > 1:
-            variants = zip(*opened[: len(reference)], strict=True)
-            references = [VARIANTS.join(line) for line in variants]
+        sources, *files = open_parallel(*paths)
+        translations = files[len(reference) :]
+        references = _joined(files[: len(reference)])
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
         loaded = _load_recipe(recipe or Path(names[0]) / "recipe.yaml")
@@ -147,9 +144,9 @@ def evaluate(
 
     output = output_dir or path_inside(names[0], "evaluation")
     ending = "forced.jsonl" if forced else "hypotheses.txt"
-    files = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
+    written = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
     table = path_inside(output, "forced.json" if forced else "scores.json")
-    for path in (*files.values(), table):
+    for path in (*written.values(), table):
         check_not_read(path, (source, *(reference or ())))
         check_writable(path)
     processes = launched_processes(device)
@@ -193,7 +190,7 @@ def evaluate(
             results[name]["num_beams"] = num_beams or network.generation_config.num_beams
             results[name]["seconds"] = seconds
         if processes is None or processes.is_main_process:
-            write_lines(files[name], lines)
+            write_lines(written[name], lines)
     if processes is not None:
         processes.destroy_process_group()
         if not processes.is_main_process:
@@ -221,6 +218,13 @@ def _check_options(
             "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
             "of --model"
         )
+
+
+def _joined(references: list[Collection[str]]) -> Collection[str]:
+    """The references of each line, of one file or several."""
+    if len(references) == 1:
+        return references[0]
+    return [VARIANTS.join(variants) for variants in zip(*references, strict=True)]
 
 
 def _load_recipe(path: Path) -> Recipe:

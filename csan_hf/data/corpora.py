@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 
 from csan_hf.text_files import check_file_name, check_folder_or_name
@@ -436,32 +437,40 @@ def _loaders(args: DataArguments) -> dict[str, Loader]:
             for split, pattern in args.split_patterns.items()
         }
     if args.validation_size and "train" in loaders and "validation" not in loaders:
-        parts = {"train": "train", "validation": "test"}  # what the library calls the two
-        whole = cache(loaders["train"])
-        loaders |= {split: partial(_load_part, args, whole, part) for split, part in parts.items()}
+        halves = cache(partial(_split_train, args, loaders["train"]))
+        loaders |= {name: partial(_half_of, halves, name) for name in _SHARED}
     return loaders
 
 
-def _load_part(args: DataArguments, load: Loader, part: str) -> tuple[Dataset, str]:
-    """Loads a part of a split: the validation set drawn at random, or the training pairs left."""
+def _split_train(args: DataArguments, load: Loader) -> tuple[DatasetDict, str]:
+    """The training pairs, without a validation set drawn at random, and the set."""
     rows, where = load()
     size = args.validation_size or 0
     if len(rows) <= size:
         raise ValueError(
             f"{where}: validation_size is {size}, and there are {len(rows)} pairs: set a lower one"
         )
-    sources = rows["source"][:]
-    words = list(dict.fromkeys(sources))
-    if len(words) == len(sources):
-        return rows.train_test_split(test_size=size, seed=args.data_seed)[part], where
+    counts = Counter(rows["source"][:])
+    if len(counts) == len(rows):
+        halves = rows.train_test_split(test_size=size, seed=args.data_seed)
+        return DatasetDict(train=halves["train"], validation=halves["test"]), where
     # A source of several pairs, such as a word of several pronunciations, is on one side
-    random.Random(args.data_seed).shuffle(words)
-    counts = Counter(sources)
-    ends = itertools.accumulate(counts[word] for word in words)
-    held_out = {word for word, end in zip(words, ends, strict=True) if end <= size}
-    is_wanted = part == "test"
-    indices = [place for place, text in enumerate(sources) if (text in held_out) == is_wanted]
-    return rows.select(indices), where
+    sources = list(counts)
+    random.Random(args.data_seed).shuffle(sources)
+    held_out: set[str] = set()
+    pairs = 0
+    for source in sources:
+        if pairs + counts[source] <= size:
+            held_out.add(source)
+            pairs += counts[source]
+    is_held_out = np.array([source in held_out for source in rows["source"][:]])
+    train = rows.select(np.flatnonzero(~is_held_out))
+    return DatasetDict(train=train, validation=rows.select(np.flatnonzero(is_held_out))), where
+
+
+def _half_of(halves: Callable[[], tuple[DatasetDict, str]], name: str) -> tuple[Dataset, str]:
+    splits, where = halves()
+    return splits[name], where
 
 
 def _load_files(args: DataArguments, split: str, pattern: str) -> tuple[Dataset, str]:

@@ -51,6 +51,8 @@ class CorpusMetric(evaluate.Metric, ABC):
         False  # whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers
     )
     takes_variants: ClassVar[bool] = False  # whether a segment may have several references
+    # Whether all references that a source has in the corpus are right, as a word's pronunciations
+    takes_all_of_a_source: ClassVar[bool] = False
     segments_at_once: ClassVar[int | None] = 1000  # that `statistics` is given at most; None = all
     on_hub: ClassVar[bool] = (
         False  # whether https://hf.co/metrics has it by this name, for a card's metadata
@@ -119,6 +121,8 @@ class CorpusMetric(evaluate.Metric, ABC):
         check_segments(predictions, references, sources)
         if self.needs_sources and sources is None:
             raise ValueError(f"{self.label} compares with the source sentences: pass sources, too.")
+        if self.takes_all_of_a_source and sources is not None:
+            references = _with_variants(sources, references)
         columns = [predictions, references, *(() if sources is None else (sources,))]
         total, shown = len(predictions), title or self.label
         with tqdm(total=total, desc=shown, unit=" sentences", disable=not progress, delay=1) as bar:
@@ -157,6 +161,14 @@ class CorpusMetric(evaluate.Metric, ABC):
         self, predictions: Lines, references: Lines, sources: Lines | None = None
     ) -> dict[str, Any]:
         return self.results(predictions, references, sources)
+
+
+def _with_variants(sources: Corpus, references: Corpus) -> list[str]:
+    """For each source all references that it has."""
+    variants: dict[str, dict[str, None]] = {}
+    for source, reference in zip(sources, references, strict=True):
+        variants.setdefault(source, {})[reference] = None
+    return [VARIANTS.join(variants[source]) for source in sources]
 
 
 class MeanMetric(CorpusMetric):

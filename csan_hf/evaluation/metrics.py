@@ -195,6 +195,7 @@ class GraphemeToPhonemeWordErrorRate(MeanMetric):
     )
     greater_is_better = False
     needs = "tokens"
+    takes_all_of_a_source = True
 
     def value(self, prediction: str, reference: str) -> float:
         """Returns whether the phones differ."""
@@ -265,6 +266,7 @@ class PhoneErrorRate(ErrorRate):
     name = "per"
     label = "PER"
     needs = "tokens"
+    takes_all_of_a_source = True
 
 
 class RepeatedTerms(CorpusMetric):

@@ -28,8 +28,7 @@ def score_translations(
     Args:
         hypotheses: Detokenised translations: a list, or a `csan_hf.text_files.TextFile`.
         references: A reference each, or several, separated by line feeds (`VARIANTS`), where the
-            metrics take them. For metrics of tokens, such as phones, all references of a source in
-            the corpus are right.
+            metrics take them.
         sources: The source sentences, for metrics that need them, such as COMET.
         metrics: Names in the table of metrics.
         tokenize: sacreBLEU's tokenizer: `13a`, `zh`, `ja-mecab`, `ko-mecab`, `char`, `intl`,
@@ -46,21 +45,8 @@ def score_translations(
     """
     scores: dict[str, Any] = {}
     for metric in load_metrics(metrics, tokenize=tokenize or tokenizer_of(references)):
-        expected = references
-        if metric.needs == "tokens" and metric.takes_variants and sources is not None:
-            expected = with_variants(sources, references)
-        scores |= metric.results(hypotheses, expected, sources, progress=progress)
+        scores |= metric.results(hypotheses, references, sources, progress=progress)
     return scores
-
-
-def with_variants(sources: Collection[str], references: Collection[str]) -> list[str]:
-    """Returns for each source all references that it has in the corpus, such as a word's
-    pronunciations.
-    """
-    variants: dict[str, dict[str, None]] = {}
-    for source, reference in zip(sources, references, strict=True):
-        variants.setdefault(source, {})[reference] = None
-    return [VARIANTS.join(variants[source]) for source in sources]
 
 
 def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarray]:

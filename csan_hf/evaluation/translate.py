@@ -140,7 +140,8 @@ def n_best_stream(
     samples.
 
     Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a
-    single, blank, one. Hypotheses of one text, of other tokens, are one, with the better score.
+    single, blank, one. Hypotheses of one text, of other tokens, are one, with the better score;
+    samples are all there.
     `return_words` adds their words.
 
     Yields:
@@ -154,19 +155,31 @@ def n_best_stream(
         arguments["return_words"] = True
     work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes, pool)
     for results in _translate_windows(_windows(sentences, processes), None, *work):
-        yield [_hypotheses(several) for several in results]
+        hypotheses = [_hypotheses(several) for several in results]
+        if not arguments.get("do_sample"):
+            hypotheses = [_first_of_each_text(several) for several in hypotheses]
+        yield hypotheses
 
 
 def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
-    """Hypotheses in the order of the results; of those of one text, the first."""
     if "sentences" not in several[0]:
         return [Hypothesis("", 0.0)]
-    by_text: dict[str, Hypothesis] = {}
+    hypotheses = []
     for result in several:
-        text = result["translation_text"].strip()
+        words: list[dict[str, Any]] = []
+        for part in result["sentences"]:
+            words += part.get("words", ())
         log_probability = sum(part["log_probability"] for part in result["sentences"])
-        words = [word for part in result["sentences"] for word in part.get("words", ())]
-        by_text.setdefault(text, Hypothesis(text, log_probability, words))
+        text = result["translation_text"].strip()
+        hypotheses.append(Hypothesis(text, log_probability, words))
+    return hypotheses
+
+
+def _first_of_each_text(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+    """Of hypotheses that are one text, of other tokens, the first, which is the best."""
+    by_text: dict[str, Hypothesis] = {}
+    for hypothesis in hypotheses:
+        by_text.setdefault(hypothesis.text, hypothesis)
     return list(by_text.values())
 
 
@@ -207,7 +220,7 @@ def _translate_windows(
     split_sentences = options.pop("split_sentences", "auto")
     unknown = options.pop("unknown", "warn")
     split_lines = 0
-    read_lines = 0
+    lines_read = 0
 
     def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
         """A window that is split, and its batches, which a pool begins to translate."""
@@ -220,9 +233,9 @@ def _translate_windows(
             target_tokenizer=tokenizers.target,
             device=model.device,
         )
-        nonlocal read_lines
-        sentences = translator.check_letters(sentences, unknown, first_line=read_lines + 1)
-        read_lines += len(sentences)
+        nonlocal lines_read
+        sentences = translator.check_letters(sentences, unknown, first_line=lines_read + 1)
+        lines_read += len(sentences)
         count = translator.token_counter(**options)
         splits = translator.split(sentences, split_sentences, **options)
         segments = [segment for split in splits for segment in split.segments]

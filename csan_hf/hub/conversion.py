@@ -88,7 +88,11 @@ def convert_marian(
 
 
 def convert_m2m100(
-    name_or_path_or_model: str | os.PathLike | M2M100ForConditionalGeneration, **fields: Any
+    name_or_path_or_model: str | os.PathLike | M2M100ForConditionalGeneration,
+    *,
+    local_window: int | None = None,
+    head_area: int = 1,
+    **config_overrides: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of an M2M100 or NLLB model, weight for weight, ready for fine-tuning.
 
@@ -99,6 +103,7 @@ def convert_m2m100(
     model = convert_m2m100("facebook/nllb-200-distilled-600M", local_window=11, head_area=3)
     ```
     """
+    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     source, model = _source_and_csan(name_or_path_or_model, M2M100ForConditionalGeneration, fields)
     # M2M100 has no bias
     weights = {**source.state_dict(), "final_logits_bias": model.final_logits_bias}
@@ -110,7 +115,10 @@ def convert_bart(
     | os.PathLike
     | BartForConditionalGeneration
     | MBartForConditionalGeneration,
-    **fields: Any,
+    *,
+    local_window: int | None = None,
+    head_area: int = 1,
+    **config_overrides: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of a BART or mBART model, weight for weight, ready for fine-tuning.
 
@@ -122,6 +130,7 @@ def convert_bart(
     model = convert_bart("facebook/mbart-large-50-many-to-many-mmt", local_window=11, head_area=3)
     ```
     """
+    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     if isinstance(name_or_path_or_model, PreTrainedModel):
         config = name_or_path_or_model.config
     else:

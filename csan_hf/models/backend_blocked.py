@@ -7,7 +7,6 @@ By torch's fused attention where it can compute the call on a CPU, by matrix pro
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -288,7 +287,11 @@ def _runs_and_masks(
 
 def _longest_stretch(whole: list[bool]) -> tuple[int, int]:
     """The first place of the longest stretch of True, and the place after its last."""
-    runs = itertools.groupby(range(len(whole)), key=whole.__getitem__)
-    stretches = [list(places) for is_whole, places in runs if is_whole]
-    longest = max(stretches, key=len, default=[0])
-    return longest[0], longest[0] + len(longest) if stretches else 0
+    start = 0
+    longest = (0, 0)
+    for place, is_whole in enumerate(whole):
+        if not is_whole:
+            start = place + 1
+        elif place + 1 - start > longest[1] - longest[0]:
+            longest = (start, place + 1)
+    return longest

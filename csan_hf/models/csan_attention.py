@@ -197,8 +197,8 @@ class CsanAttention(nn.Module):
         wants_weights = kwargs.get("output_attentions")
         if wants_weights is None:
             wants_weights = self.config.output_attentions
-        if self.locality is not None and self.locality.replacement is not None:
-            replacement = self.locality.replacement
+        replacement = None if self.locality is None else self.locality.replacement
+        if replacement is not None:
             module = self._module_of(replacement)
             output, weights = replacement.attend(module, hidden_states, masks.padding)
             if not wants_weights:

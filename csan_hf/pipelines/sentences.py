@@ -96,13 +96,13 @@ def split_text(
     split_lines = 0
     for line in text.splitlines(keepends=True):
         pieces = [line]
-        is_usual = usual is None or (
-            count_tokens(line.strip()) <= usual["tokens"]
-            and len(sentences_of(line, language)) <= usual["sentences"]
-        )
-        if not is_usual or not fits(line.strip()):
+        is_whole = fits(line.strip())
+        sentences = [line] if is_whole and usual is None else sentences_of(line, language)
+        if usual is not None:
+            is_usual = count_tokens(line.strip()) <= usual["tokens"]
+            is_whole = is_whole and is_usual and len(sentences) <= usual["sentences"]
+        if not is_whole:
             pieces = []
-            sentences = sentences_of(line, language)
             split_lines += len(sentences) > 1
             for sentence in sentences:
                 parts = _halve(sentence, fits)

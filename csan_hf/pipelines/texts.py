@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, Literal, get_args
 
@@ -35,8 +35,9 @@ _WINDOW_IN_BATCHES = 16
 _NO_TOKEN = -1
 
 
-def _count_after(prefix: str, count_tokens: Callable[[str], int], text: str) -> int:
-    return count_tokens(prefix + text)
+def _check_choice(name: str, value: str, choices: object) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"{name} must be {' or '.join(get_args(choices))}, got {value!r}.")
 
 
 class TextTranslationPipeline(TranslationPipeline):
@@ -285,9 +286,7 @@ class TextTranslationPipeline(TranslationPipeline):
         Raises:
             ValueError: `split_sentences` is none of `SplitSentences`.
         """
-        if split_sentences not in get_args(SplitSentences):
-            choices = " or ".join(get_args(SplitSentences))
-            raise ValueError(f"split_sentences must be {choices}, got {split_sentences!r}.")
+        _check_choice("split_sentences", split_sentences, SplitSentences)
         usual = {"auto": self.usual_source, "always": EVERY_LINE, "never": None}
         target = {**self._preprocess_params, **options}.get("tgt_lang")
         count_tokens = self.token_counter(**options)
@@ -304,8 +303,8 @@ class TextTranslationPipeline(TranslationPipeline):
                 splits.append(split_text(text, count_tokens=count_tokens, **how))
                 continue
             body = text.removeprefix(tag).lstrip(" ")
-            count = partial(_count_after, f"{tag} ", count_tokens)
-            split = split_text(body, count_tokens=count, **how)
+            count_tagged = self.token_counter(**{**options, "prefix": f"{tag} "})
+            split = split_text(body, count_tokens=count_tagged, **how)
             segments = tuple(f"{tag} {segment}" for segment in split.segments)
             splits.append(replace(split, segments=segments))
         return splits
@@ -327,9 +326,7 @@ class TextTranslationPipeline(TranslationPipeline):
             ValueError: There is such a text, and `unknown` is `"error"`; or it is none of
                 `Unknown`.
         """
-        if unknown not in get_args(Unknown):
-            choices = " or ".join(get_args(Unknown))
-            raise ValueError(f"unknown must be {choices}, got {unknown!r}.")
+        _check_choice("unknown", unknown, Unknown)
         checked = list(texts)
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         # Without an unknown token in the model all is known, byte by byte
@@ -396,7 +393,7 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def notice_of_splits(self, lines: str) -> str:
         """Says that lines were split at their sentences, and how to prevent it."""
-        usual = self.usual_source or EVERY_LINE
+        usual: Any = self.usual_source
         return (
             f"{lines} had more text than the model was trained on (in 99 % of the cases at most "
             f"{counted(usual['sentences'], 'sentence')} and {usual['tokens']} tokens): translated "

@@ -17,10 +17,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
-    get_scheduler,
 )
-from transformers.integrations import get_reporting_integration_callbacks
 
 from csan_hf.data import DataArguments, TokenizerPair, train_tokenizers
 from csan_hf.data.corpora import check_files, language_tags
@@ -158,7 +155,6 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     if not recipe.init_from:
         config = _new_config(recipe, family, vocabulary_fields)
     _check_positions(recipe, data, config)
-    _rehearse_training(arguments)
     return Plan(
         recipe=recipe,
         arguments=arguments,
@@ -181,38 +177,6 @@ def _check_initial_folder(initial: str | None, output: str) -> None:
         raise RecipeError(
             f"output_dir is {output}, and init_from reads {initial}: one lies in the other, and "
             "the run would write over what it starts from. Choose another --output_dir."
-        )
-
-
-def _rehearse_training(args: TranslationTrainingArguments) -> None:
-    """Makes loggers, an optimizer of one weight and a schedule, which may not be installed or not
-    take their arguments.
-    """
-    with refusing("The section training is refused: report_to"):
-        for logger in get_reporting_integration_callbacks(args.report_to):
-            logger()
-    if args.optim_target_modules or "lomo" in args.optim:  # such optimizers ask for the model
-        return
-    settings = []
-    for name in ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs"):
-        value = getattr(args, name)
-        if value is not None:
-            settings.append(f"{name} {getattr(value, 'value', value)}")
-    with refusing(f"The section training is refused: {', '.join(settings)}"):
-        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
-        if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
-            optimizer_class = torch.optim.SGD
-            options = {"lr": args.learning_rate}
-        optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **options)
-        # The updates that epochs come to are known with the data
-        updates = args.max_steps if args.max_steps > 0 else 10**6
-        scheduler_options: Any = args.lr_scheduler_kwargs
-        get_scheduler(
-            args.lr_scheduler_type,
-            optimizer,
-            num_warmup_steps=args.get_warmup_steps(updates),
-            num_training_steps=updates,
-            scheduler_specific_kwargs=scheduler_options,
         )
 
 

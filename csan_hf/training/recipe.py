@@ -585,7 +585,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = f"it is not valid YAML: {place}{reason}"
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = str(error)
     else:
         if isinstance(content, dict | None):
@@ -616,7 +616,7 @@ def _as_yaml(text: str) -> Any:
     """
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
 
 

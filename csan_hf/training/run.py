@@ -84,9 +84,10 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         checkpoint, tokenizers, tokenized = _prepare(plan, output)
         set_seed(args.seed)
         model = plan.build_model(tokenizers)
-        if not _follows_its_source(model.config):
-            generation: Any = model.generation_config
-            generation.usual_source = _usual_source(tokenized["train"], plan.data.pairs[0][0])
+        generation: Any = model.generation_config
+        # None, too: a model that it starts from may have another
+        language, _ = plan.data.pairs[0]
+        generation.usual_source = _usual_source(model.config, tokenized["train"], language)
         notify(_describe_run(model, tokenizers, tokenized, args))
         with refusing("The section training is refused"):
             trainer = TranslationTrainer(
@@ -107,10 +108,14 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         return finish_run(trainer, plan.recipe, tokenized, signals)
 
 
-def _usual_source(train: Dataset, language: str) -> dict[str, int | str]:
+def _usual_source(
+    config: PreTrainedConfig, train: Dataset, language: str
+) -> dict[str, int | str] | None:
     """The tokens and sentences that 99 % of the training sources have at most, and their language,
-    for the pipeline.
+    for the pipeline; None for a model that takes texts of any length.
     """
+    if _follows_its_source(config):
+        return None
     lengths, _ = example_lengths(train)
     sample = train.select(range(0, len(train), math.ceil(len(train) / _MOST_COUNTED)))
     sentences = [len(sentences_of(text, language)) for text in sample["source"]]

@@ -21,6 +21,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -234,6 +236,19 @@ class TranslationTrainer(Seq2SeqTrainer):
             with refusing("The section training is refused"):
                 return with_bpe_dropout(dataset, self.tokenizers, self.args.bpe_dropout)
         return super()._remove_unused_columns(dataset, description)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """See transformers; the optimizer may not be installed, or not take its arguments."""
+        with refusing(f"The section training is refused: optim {self.args.optim}"):
+            return super().create_optimizer(model)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: Optimizer | None = None
+    ) -> LRScheduler:
+        """See transformers; the schedule may not take its arguments."""
+        schedule = f"lr_scheduler_type {self.args.lr_scheduler_type}"
+        with refusing(f"The section training is refused: {schedule}"):
+            return super().create_scheduler(num_training_steps, optimizer)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""

@@ -187,6 +187,18 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     assert list(translate_stream(model, tokenizers, [])) == []
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_what_was_made_before_an_error_is_handed_on(count):
+    def items():
+        yield from range(5)
+        raise KeyError
+
+    ahead = translating._ahead(items(), count)
+    assert [next(ahead) for _ in range(5)] == [*range(5)]
+    with pytest.raises(KeyError):
+        next(ahead)
+
+
 def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(translating, "WINDOW_LINES", 3)  # so that one window is ahead
     (tmp_path / "in").write_text("\n".join([*SENTENCES, "", *SENTENCES]))
@@ -232,7 +244,16 @@ def test_hypotheses_of_one_text_are_one():
         for text, log_probability in (("a ", -1.0), ("b", -2.0), ("a", -3.0))
     ]
     hypotheses = translating._hypotheses(results)
-    assert [hypothesis[:2] for hypothesis in hypotheses] == [("a", -1.0), ("b", -2.0)]
+    assert [hypothesis.text for hypothesis in hypotheses] == ["a", "b", "a"]
+    best = translating._first_of_each_text(hypotheses)
+    assert [hypothesis[:2] for hypothesis in best] == [("a", -1.0), ("b", -2.0)]
+
+
+def test_samples_are_all_there(model, tokenizers):
+    options = {"max_new_tokens": 1, "do_sample": True, "temperature": 0.01}
+    [[samples]] = n_best_stream(model, tokenizers, ["two"], 5, **options)
+    assert len(samples) == 5
+    assert len({sample.text for sample in samples}) < 5
 
 
 def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):

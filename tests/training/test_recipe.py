@@ -8,7 +8,7 @@ import pickle
 import shutil
 
 import pytest
-from training.tiny_runs import RECIPE
+from training.tiny_runs import RECIPE, write_recipe
 from transformers import GenerationConfig
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
@@ -405,19 +405,6 @@ def no_data(monkeypatch):
             {**LEARNED, "generation.max_length": "2000"},
             "is 1024, but generation.max_length lets 2000 tokens in",
         ),
-        (
-            {"report_to": "[tensorboard, foo]"},
-            "section training is refused: report_to: foo is not supported, only .*tensorboard",
-        ),
-        ({"report_to": "wandb"}, "section training is refused: report_to: .*pip install wandb"),
-        (
-            {"lr_scheduler_kwargs": "{cycles: 2}"},
-            r"lr_scheduler_kwargs {'cycles': 2}: .*unexpected keyword",
-        ),
-        (
-            {"optim": "adamw_8bit"},
-            "section training is refused: .*You need to install `bitsandbytes`",
-        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -428,6 +415,32 @@ def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
         words,
         tmp_path,
     )
+
+
+REHEARSED = [
+    ({"report_to": "wandb"}, "section training is refused: .*pip install wandb"),
+    ({"lr_scheduler_kwargs": "{cycles: 2}"}, r"training is refused: .*unexpected keyword"),
+    ({"optim": "adamw_8bit"}, "section training is refused: .*need to install `bitsandbytes`"),
+]
+UNKNOWN_LOGGER = "section training is refused: report_to: foo is not supported, only .*tensorboard"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"), [({"report_to": "[tensorboard, foo]"}, UNKNOWN_LOGGER), *REHEARSED]
+)
+@pytest.mark.usefixtures("no_data")
+def test_a_dry_run_rehearses_loggers_optimizer_and_schedule(tmp_path, overrides, words):
+    pairs = [*overrides.items(), ("output_dir", str(tmp_path / "run"))]
+    with pytest.raises(RecipeError, match=words):
+        dry_run(load_recipe("numbers", pairs))
+
+
+@pytest.mark.parametrize(("overrides", "words"), REHEARSED)
+def test_training_refuses_them_once_the_data_is_prepared(tmp_path, overrides, words):
+    recipe = write_recipe(tmp_path / "tiny.yaml", training={"report_to": "none"})
+    pairs = [*overrides.items(), ("output_dir", str(tmp_path / "run"))]
+    with pytest.raises(RecipeError, match=words):
+        train_from_recipe(load_recipe(recipe, pairs))
 
 
 def check_refusal(recipe, words, folder):

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 from safetensors.torch import load_file
 from training.tiny_runs import RECIPE, write_recipe
 
@@ -21,7 +22,7 @@ from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.models import RnnSearchConfig
 from csan_hf.training import load_recipe
-from csan_hf.training.run import _follows_its_source
+from csan_hf.training.run import _usual_source
 
 ROOT = Path(__file__).parents[2]
 CHANGES = {
@@ -108,10 +109,25 @@ def test_the_checkpoint_loads_and_scores_alike(run):
     assert hypotheses == (output / "hypotheses" / "test.txt").read_text().split("\n")[:-1]
 
 
+@pytest.mark.parametrize("words", ["FILE", "numbers --data.language_pairs"])
+def test_yaml_that_is_nested_too_deeply_is_one_line(words, tmp_path, capsys):
+    (tmp_path / "deep.yaml").write_text("data: " + "[" * 20_000)
+    arguments = words.replace("FILE", str(tmp_path / "deep.yaml")).split()
+    if len(arguments) > 1:
+        arguments.append("[" * 20_000)
+    assert csan_hf_cli.main(["train", *arguments, "--output_dir", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_what_follows_its_source_takes_any_number_of_sentences():
-    assert _follows_its_source(CsanConfig(**CsanConfig.preset_fields("long", {})))
-    assert not _follows_its_source(CsanConfig(sinusoids=None))
-    assert not _follows_its_source(RnnSearchConfig())
+    train = Dataset.from_dict(
+        {"source": ["Two dogs. Three cats."], "input_ids": [[5, 1]], "labels": [[1]]}
+    )
+    long = CsanConfig(**CsanConfig.preset_fields("long", {}))
+    assert _usual_source(long, train, "en") is None
+    for config in (CsanConfig(sinusoids=None), RnnSearchConfig()):
+        usual = {"tokens": 2, "sentences": 2, "language": "en"}
+        assert _usual_source(config, train, "en") == usual
 
 
 def main(words):
