@@ -33,6 +33,7 @@ from measuring import (
     seconds_of,
     speed_ratio,
 )
+from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
@@ -157,7 +158,7 @@ def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
     return model.to(args.device)
 
 
-def make_batch(pairs: int, length: int, args: argparse.Namespace) -> dict[str, torch.Tensor]:
+def make_batch(pairs: int, length: int, args: argparse.Namespace) -> dict[str, Tensor]:
     """Random sentences; lengths spread by a fifth around `length` where there are several."""
     generator = torch.Generator().manual_seed(1)
     spread = length // 5 if pairs > 4 else 0
@@ -227,7 +228,7 @@ def memory_of(name: str, workload: str, args: argparse.Namespace) -> float:
 def check_models(args: argparse.Namespace) -> None:
     """Exit with an error unless the models compute what they should."""
 
-    def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    def difference(logits: Tensor, expected: Tensor) -> float:
         return (logits - expected).abs().max().item()
 
     batch = make_batch(6, 25, args)

@@ -9,7 +9,7 @@ from typing import Any
 import benchmark_long
 import benchmark_pervasive_attention as straightforward
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import MarianConfig, MarianMTModel
 
@@ -108,7 +108,7 @@ def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Ro
     }
 
 
-def _pairs(pairs: int, setting: Setting, vocabulary: int) -> dict[str, torch.Tensor]:
+def _pairs(pairs: int, setting: Setting, vocabulary: int) -> dict[str, Tensor]:
     """Pairs of which every fourth is three quarters as long, on either side."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(2, vocabulary, (2, pairs, SENTENCE), generator=generator)
