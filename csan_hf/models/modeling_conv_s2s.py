@@ -69,7 +69,8 @@ class ConvS2SEncoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__()
-        self.dropout, self.beside = config.dropout, config.kernel_size // 2
+        self.dropout = config.dropout
+        self.beside = config.kernel_size // 2
         self.convolution = GatedConvolution(config)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
@@ -88,7 +89,9 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: ConvS2SConfig, layer_idx: int) -> None:
         super().__init__()
-        self.dropout, self.above, self.layer_idx = config.dropout, config.kernel_size - 1, layer_idx
+        self.dropout = config.dropout
+        self.above = config.kernel_size - 1
+        self.layer_idx = layer_idx
         self.convolution = GatedConvolution(config)
         self.query_projection = WeightNormalized(config.hidden_size, config.embed_dim)
         self.context_projection = WeightNormalized(config.embed_dim, config.hidden_size)
