@@ -5,8 +5,6 @@ converted to.
 A new family is one more entry; training, Auto classes, model cards, pictures and conversions read
 the table."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ learned.
 Everything is read from the model's own forward pass, so all terms of a layer's energies are
 included."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

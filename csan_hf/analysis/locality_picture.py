@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The picture of a model's locality: which keys a query sees, how far a cell of the grid sees."""
 
-from __future__ import annotations
-
 import dataclasses
 import pkgutil
 from collections.abc import Iterable, Sequence

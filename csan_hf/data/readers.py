@@ -3,8 +3,6 @@
 reason.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -13,8 +13,6 @@ randomisation those of `--paired-ar` with the same seed and number of samples. A
 of both sides, which those of `--paired-bs` are not; that of two systems of exactly the same score
 is 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist

@@ -3,8 +3,6 @@
 name.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import os

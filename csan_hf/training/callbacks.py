@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Callbacks: progress, early stopping, the picture."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time
