@@ -27,6 +27,9 @@ from typing import IO, Any, TextIO
 STANDARD_STREAM = "-"
 """The name of standard input where a file is read, of standard output where one is written."""
 
+VARIANTS = "\ufdd0"
+"""Separates the references of a sentence that has several: a noncharacter, which no text has."""
+
 _LONGEST_WAIT = 1.0  # seconds that lines of standard input are waited for, all together
 _LINES_AHEAD = 4096  # of standard input, read while earlier ones are translated
 

@@ -34,6 +34,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter
 from transformers.utils import cached_file, logging
 
+from csan_hf.text_files import VARIANTS
+
 from .batching import example_lengths
 from .corpora import DataArguments, FilterReport
 
@@ -461,8 +463,8 @@ def tokenize_dataset(
     The training split loses the pairs with a side longer than `args.max_source_length` or
     `args.max_target_length` tokens ("</s>" included) and those whose lengths differ by more than
     `args.max_length_ratio`. No other split loses a pair, so that predictions match references line
-    by line: a longer source is cut for the model, and so is a longer target for the loss. The text
-    columns stay whole.
+    by line: a longer source is cut for the model, and so is a longer target for the loss, which of
+    several references is the first. The text columns stay whole.
 
     Returns:
         The dataset with the added columns input_ids, attention_mask and labels, and the counts.
@@ -515,7 +517,8 @@ def _encode(
 ) -> dict[str, list[Any]]:
     # verbose=False: a text beyond model_max_length is cut below, so transformers need not warn
     source = tokenizers.source(batch["source"], verbose=False)["input_ids"]
-    target = tokenizers.target(text_target=batch["target"], verbose=False)["input_ids"]
+    references = [text.partition(VARIANTS)[0] for text in batch["target"]]
+    target = tokenizers.target(text_target=references, verbose=False)["input_ids"]
     cut = [_truncate(ids, limits[0]) for ids in source]
     return {
         "input_ids": cut,
