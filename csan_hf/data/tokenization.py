@@ -34,6 +34,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter
 from transformers.utils import cached_file, logging
 
+from csan_hf.source_tokenizer import SourceTokenizer
 from csan_hf.text_files import VARIANTS
 
 from .batching import example_lengths
@@ -220,9 +221,12 @@ class TokenizerPair:
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Writes the source (or joint) tokenizer into a directory, a separate target one into
-        `target_tokenizer`.
+        `target_tokenizer`; the source's, which makes no labels, is then a `SourceTokenizer`.
         """
         directory = Path(directory)
+        if type(self.source) in (PreTrainedTokenizerFast, SourceTokenizer):
+            # Of the object, which a trainer saves once more
+            self.source.__class__ = PreTrainedTokenizerFast if self.is_joint else SourceTokenizer
         self.source.save_pretrained(directory)
         subfolder = directory / TARGET_SUBFOLDER
         if not self.is_joint:
@@ -293,7 +297,8 @@ def _load_tokenizer(
         is_small = len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
         if is_small and type(tokenizer) is not PreTrainedTokenizerFast:
             raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
-        if type(tokenizer).__module__.startswith("transformers."):
+        is_transformers = type(tokenizer).__module__.startswith("transformers.")
+        if is_transformers or isinstance(tokenizer, SourceTokenizer):
             for setting in _NOT_SAVED:
                 tokenizer.init_kwargs.pop(setting, None)
         return tokenizer

@@ -383,3 +383,16 @@ def test_letters_to_phones():
     assert both.source.tokenize("na") == ["n", "a"]
     assert both.target.tokenize("n a") == ["n", "a"]
     assert " " not in both.target.get_vocab()
+
+
+def test_a_source_tokenizer_makes_no_labels(tmp_path):
+    pair = TokenizerPair(train_tokenizer(["a"], 300), train_tokenizer(["b"], 300))
+    pair.save_pretrained(tmp_path)
+    source = AutoTokenizer.from_pretrained(tmp_path)
+    assert source("a") == pair.source("a")
+    with pytest.raises(ValueError, match=r"vocabulary of its own.*subfolder='target_tokenizer'"):
+        source("a", text_target="b")
+    target = AutoTokenizer.from_pretrained(tmp_path, subfolder="target_tokenizer")
+    assert target(text_target="b")["input_ids"] == pair.target("b")["input_ids"]
+    TokenizerPair(pair.target, pair.target).save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path)("b", text_target="b")["labels"]
