@@ -315,6 +315,10 @@ def _load_tokenizer(
         ) from error
 
 
+_NOT_IN_TEXT = -1e6  # score of a piece, below that of any other way to cut its text
+_UNKNOWN_LETTER = "\ufdd0"  # a noncharacter
+
+
 def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     """Reads a model of SentencePiece; pieces keep their numbers; without padding "<s>" is that."""
     extractor: Any = SentencePieceExtractor(path)
@@ -326,10 +330,20 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
             "library tokenizers would cut otherwise: train one without (model_type unigram, bpe or "
             "char)."
         )
+    vocabulary = parts["vocab"]
+    no_text = {piece.piece for piece in proto.pieces if piece.type != piece.NORMAL}
+    unknown_letters: list[str] = []
+    if trainer.model_type == trainer.UNIGRAM:
+        # The library tokenizers would find "</s>" in a text
+        vocabulary = [
+            (piece, _NOT_IN_TEXT if piece in no_text else score) for piece, score in vocabulary
+        ]
+        if not trainer.byte_fallback:
+            unknown_letters = sorted({*"".join(no_text)} - {piece for piece, _ in vocabulary})
     # transformers' own classes read only one of Unigram and BPE each, or leave out the space before
     # a text
     tokenizer: Any = SpmConverter.build_tokenizer_from_spm_proto(
-        proto, parts["vocab"], parts.get("merges")
+        proto, vocabulary, parts.get("merges")
     )
     spaces = (
         [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()]
@@ -339,7 +353,9 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     form = (
         [normalizers.Precompiled(rules.precompiled_charsmap)] if rules.precompiled_charsmap else []
     )
-    tokenizer.normalizer = normalizers.Sequence([*form, *spaces])
+    # Without a letter of "</s>" nothing else could be found there
+    replacements = [normalizers.Replace(letter, _UNKNOWN_LETTER) for letter in unknown_letters]
+    tokenizer.normalizer = normalizers.Sequence([*form, *spaces, *replacements])
     scheme: Any = "always" if rules.add_dummy_prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
         prepend_scheme=scheme, split=trainer.split_by_whitespace
