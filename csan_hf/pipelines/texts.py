@@ -69,7 +69,8 @@ class TextTranslationPipeline(TranslationPipeline):
             as it is.
         split_sentences (`str`, *optional*, defaults to `"auto"`): Lines that are split into
             sentences: `"auto"`, those described, `"always"`, all, or `"never"`, those with more
-            tokens than the model takes.
+            tokens than the model takes. With `truncation=True` sources are cut instead, with
+            `"always"` sentence by sentence.
         unknown (`str`, *optional*, defaults to `"warn"`): What is done with a text of letters or
             signs that the source vocabulary does not have, for which a model invents something:
             `"warn"`, `"skip"` (its translation is empty) or `"error"`.
@@ -178,10 +179,11 @@ class TextTranslationPipeline(TranslationPipeline):
             "split_sentences": split_sentences or self.split_sentences,
             "unknown": unknown or self.unknown,
         }
-        # Sources that are to be cut are not split, nor are those whose translations, as tokens,
-        # cannot be joined
+        # Sources that are to be cut are not split, unless all are to be, nor are those whose
+        # translations, as tokens, cannot be joined
         settings = {**self._preprocess_params, **self._postprocess_params, **kwargs}
-        whole = settings.get("truncation") or settings.get("return_tensors")
+        is_cut = settings.get("truncation") and options["split_sentences"] != "always"
+        whole = is_cut or settings.get("return_tensors")
         if whole or not (self.split_texts if split_texts is None else split_texts):
             options["split_texts"] = False
         if self.return_scores if return_scores is None else return_scores:
@@ -287,13 +289,15 @@ class TextTranslationPipeline(TranslationPipeline):
             ValueError: `split_sentences` is none of `SplitSentences`.
         """
         _check_choice("split_sentences", split_sentences, SplitSentences)
-        usual = {"auto": self.usual_source, "always": EVERY_LINE, "never": None}
+        is_cut = options.get("truncation")
+        usual_source = None if is_cut else self.usual_source
+        usual = {"auto": usual_source, "always": EVERY_LINE, "never": None}
         target = {**self._preprocess_params, **options}.get("tgt_lang")
         count_tokens = self.token_counter(**options)
         how: dict[str, Any] = {
-            "limit": None if options.get("truncation") else self.source_limit,
+            "limit": None if is_cut else self.source_limit,
             "language": self._language_of(options),
-            "usual": None if options.get("truncation") else usual[split_sentences],
+            "usual": usual[split_sentences],
         }
         splits = []
         for text in texts:
