@@ -9,7 +9,7 @@ import torch
 from packaging import version
 from transformers.utils import logging
 
-from . import pipelines
+from . import pipelines, source_tokenizer  # noqa: F401
 from .families import FAMILIES
 from .models import (
     ConvS2SConfig,

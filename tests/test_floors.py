@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1] / "csan_hf"
 # A folder or file of the package imports only what stands below it; __init__ is the package itself
 ORDER = """
     __main__ csan_hf_cli commands comparison suites report training recipes hub analysis evaluation
-    __init__ pipelines alignment own_code families data models credentials text_files
+    __init__ pipelines alignment own_code families data models credentials source_tokenizer text_files
 """
 FLOORS = ORDER.split()
 EXCEPTIONS = {  # to be emptied

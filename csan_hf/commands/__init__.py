@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from tqdm.auto import tqdm
 
 from csan_hf.data.readers import check_parallel
-from csan_hf.text_files import open_lines
+from csan_hf.text_files import VARIANTS, open_lines
 
 if TYPE_CHECKING:
     NonNegativeInt: TypeAlias = int
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 else:
     from jsonargparse.typing import NonNegativeInt, NotEmptyStr, PositiveInt
 
-__all__ = ["Dtype", "NonNegativeInt", "NotEmptyStr", "PositiveInt", "beside_bars", "open_parallel"]
+__all__ = [
+    "Dtype",
+    "NonNegativeInt",
+    "NotEmptyStr",
+    "PositiveInt",
+    "beside_bars",
+    "join_references",
+    "open_parallel",
+]
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 
@@ -41,3 +49,10 @@ def open_parallel(*paths: Path | str) -> list[Collection[str]]:
     for path, lines in zip(paths[1:], files[1:], strict=True):
         check_parallel((paths[0], path), (files[0], lines))
     return files
+
+
+def join_references(files: list[Collection[str]]) -> Collection[str]:
+    """Returns the references of each line, of one file or several."""
+    if len(files) == 1:
+        return files[0]
+    return [VARIANTS.join(variants) for variants in zip(*files, strict=True)]

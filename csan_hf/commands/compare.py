@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from csan_hf.evaluation.metrics import DEFAULT_METRICS
+from csan_hf.evaluation.metrics import DEFAULT_METRICS, check_several_references
 from csan_hf.report import (
     check_card,
     check_settings,
@@ -21,7 +21,7 @@ from csan_hf.suites import load_suite, publish_suite, run_suite
 from csan_hf.suites.publish import check_target
 from csan_hf.text_files import check_not_read, check_writable, counted
 
-from . import NotEmptyStr, PositiveInt, open_parallel
+from . import NotEmptyStr, PositiveInt, join_references, open_parallel
 
 PUBLISHED = Path("model_cards", "suites")
 """Where a checkout of csan_hf holds what was published of its suites."""
@@ -91,7 +91,7 @@ def report(
     /,
     *,
     source: Path,
-    reference: Path,
+    reference: list[str],
     output: Path = Path("report.html"),
     plots: Path | None = None,
     card: bool = False,
@@ -120,7 +120,7 @@ def report(
     Args:
         systems: [NAME=]PATH[,PATH…]
         source: source sentences, one per line (may be .gz)
-        reference: their references, one per line
+        reference: their references, one per line; several files = as many for each line
         output: the page
         plots: folder for the plots as PNG and SVG
         card: show the plots in the model card of the first system, a run's folder
@@ -140,7 +140,7 @@ def report(
     # Before checkpoints translate, which may take hours
     check_names([name_and_paths(system)[0] for system in systems], baseline)
     paths = [path for system in systems for path in name_and_paths(system)[1]]
-    check_not_read(output, (source, reference, *paths))
+    check_not_read(output, (source, *reference, *paths))
     if output.is_file() and output.suffix not in (".html", ".htm"):
         raise ValueError(f"{output} is there already and is no page (.html): choose another name.")
     check_writable(output)
@@ -151,8 +151,11 @@ def report(
         "tokenize": bleu_tokenize,
         "test": test,
     }
+    if len(reference) > 1:
+        check_several_references(settings["metrics"])
     check_settings([len(name_and_paths(system)[1]) for system in systems], **settings)
-    sources, references = open_parallel(source, reference)
+    sources, *reference_files = open_parallel(source, *reference)
+    references = join_references(reference_files)
     options: Any = {
         "device": device,
         "trust_remote_code": trust_remote_code,

@@ -9,23 +9,30 @@ from typing import Any
 
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import score_by_length, score_translations, translate
-from csan_hf.evaluation.corpus_metric import VARIANTS
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.metrics import (
     DEFAULT_METRICS,
     CorpusMetric,
     check_sacrebleu_tokenizer,
+    check_several_references,
     load_metric,
     metrics_in,
 )
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.evaluation.translate import search_name
 from csan_hf.pipelines.texts import SplitSentences
-from csan_hf.text_files import check_not_read, check_writable, path_inside, write_json, write_lines
+from csan_hf.text_files import (
+    VARIANTS,
+    check_not_read,
+    check_writable,
+    path_inside,
+    write_json,
+    write_lines,
+)
 from csan_hf.training.recipe import Recipe, load_recipe
 
-from . import Dtype, PositiveInt, open_parallel
+from . import Dtype, PositiveInt, join_references, open_parallel
 
 TestSet = tuple[Collection[str], Collection[str]]
 """Sources and references."""
@@ -106,23 +113,24 @@ def evaluate(
         )
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
     for name in metrics or ():
-        metric = load_metric(name)
-        metric.check_requirements()
-        if len(reference or ()) > 1 and not metric.takes_variants:
-            raise ValueError(f"{name} compares with one reference: give one --reference.")
+        load_metric(name).check_requirements()
     if source is not None and reference is not None:
         paths = [source, *reference]
         if hypotheses is not None:
             paths.append(hypotheses)
         sources, *files = open_parallel(*paths)
         translations = files[len(reference) :]
-        references = _joined(files[: len(reference)])
+        has_several_references = len(reference) > 1
+        references = join_references(files[: len(reference)])
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
         loaded = _load_recipe(recipe or Path(names[0]) / "recipe.yaml")
         sets = _recipe_splits(loaded, split)
         metrics = metrics or loaded.training.get("metrics")
         bleu_tokenize = bleu_tokenize or loaded.bleu_tokenize
+        has_several_references = bool(loaded.data_arguments().further_references)
+    if has_several_references:
+        check_several_references(metrics or DEFAULT_METRICS)
     for name, (sources, _) in sets.items():
         if not len(sources):
             raise ValueError(f"{source or name} is empty: there is nothing to score.")
@@ -166,9 +174,11 @@ def evaluate(
     }
     results: dict[str, dict[str, Any]] = {}
     for name, (sources, references) in sets.items():
-        pairs = (list(sources), list(references))
         if forced:
-            line_scores = score_forced(network, tokenizers, *pairs, **working)
+            first_references = [text.partition(VARIANTS)[0] for text in references]
+            line_scores = score_forced(
+                network, tokenizers, list(sources), first_references, **working
+            )
             lines = [json.dumps(scores) for scores in line_scores]
             results[name] = _summed(line_scores)
         else:
@@ -176,7 +186,7 @@ def evaluate(
             lines = translate(
                 network,
                 tokenizers,
-                pairs[0],
+                list(sources),
                 num_beams=num_beams,
                 max_length=max_length,
                 max_new_tokens=max_new_tokens,
@@ -218,13 +228,6 @@ def _check_options(
             "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
             "of --model"
         )
-
-
-def _joined(references: list[Collection[str]]) -> Collection[str]:
-    """The references of each line, of one file or several."""
-    if len(references) == 1:
-        return references[0]
-    return [VARIANTS.join(variants) for variants in zip(*references, strict=True)]
 
 
 def _load_recipe(path: Path) -> Recipe:

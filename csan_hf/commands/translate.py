@@ -87,8 +87,8 @@ def translate(
             longer than the model takes
         unknown: what to do with a line of letters or signs that the source vocabulary does not
             have: warn; skip = an empty translation; error
-        prefixes: text file with what the translation of each line begins with; an empty line for
-            nothing
+        prefixes: text file with what the translation of each line begins with, which may end within
+            a word; an empty line for nothing
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
         json_lines: write JSON, a line for each input: its translations with their
             log-probabilities, and those of their words and tokens

@@ -21,11 +21,19 @@ import datasets
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 
-from csan_hf.text_files import check_file_name, check_folder_or_name
+from csan_hf.text_files import VARIANTS, check_file_name, check_folder_or_name, read_lines
 
 from .joining import joined, random_counts
 from .numbers import load_numbers
-from .readers import file_format, pair_of, read_table, read_text_pair, table_pairs, table_rows
+from .readers import (
+    check_parallel,
+    file_format,
+    pair_of,
+    read_table,
+    read_text_pair,
+    table_pairs,
+    table_rows,
+)
 
 BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
@@ -56,7 +64,8 @@ class DataArguments:
     "{target_lang}" for these languages. The extension decides the format: .csv, .tsv, .jsonl and
     .parquet hold both languages in one file, .dict words and their phones (CMU's and MFA's
     dictionaries, columns "0" and "1"); everything else is plain text, one sentence per line
-    and one file per language. All but parquet may end in .gz.
+    and one file per language. All but parquet may end in .gz. `validation` and each of `test` may
+    be a list: its further patterns are files with one more reference per line, in plain text.
 
     Raises:
         ValueError: A value that is out of range or contradicts another; the message names the
@@ -72,12 +81,16 @@ class DataArguments:
     train: str | None = _option(
         None, "File pattern ('train.{lang}.gz') or Hub split of the training data."
     )
-    validation: str | None = _option(None, "File pattern or Hub split of the validation data.")
-    test: dict[str, str] | str | None = _option(  # noqa: RUF009
+    validation: str | list[str] | None = _option(  # noqa: RUF009
+        None,
+        "File pattern or Hub split of the validation data; in a list, patterns of plain-text files "
+        "with further references follow it.",
+    )
+    test: dict[str, str | list[str]] | str | None = _option(  # noqa: RUF009
         None,
         "File pattern or Hub split of the test data (the split is then called 'test'), or several "
-        "as a "
-        'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'.',
+        'as a dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'; or lists, as '
+        "of validation.",
     )
     streaming: bool = _option(
         False,
@@ -191,14 +204,26 @@ class DataArguments:
     @property
     def test_patterns(self) -> dict[str, str]:
         """Name of every test split -> its pattern."""
-        if not self.test:
-            return {}
-        return dict(self.test) if isinstance(self.test, dict) else {"test": self.test}
+        tests = self.test or {}
+        if isinstance(tests, str):
+            tests = {"test": tests}
+        return {name: _first(patterns) for name, patterns in tests.items()}
+
+    @property
+    def further_references(self) -> dict[str, list[str]]:
+        """Name of every split of several references -> patterns of the files of all but the
+        first.
+        """
+        tests = self.test if isinstance(self.test, dict) else {}
+        splits = {"validation": self.validation, **tests}
+        lists = {name: patterns for name, patterns in splits.items() if isinstance(patterns, list)}
+        return {name: patterns[1:] for name, patterns in lists.items() if len(patterns) > 1}
 
     @property
     def split_patterns(self) -> dict[str, str]:
         """Name of every split -> its file pattern or Hub split."""
-        named = {"train": self.train, "validation": self.validation, **self.test_patterns}
+        validation = _first(self.validation)
+        named = {"train": self.train, "validation": validation, **self.test_patterns}
         return {split: pattern for split, pattern in named.items() if pattern}
 
     @property
@@ -232,6 +257,11 @@ class DataArguments:
         return {"train": self.train_size, "validation": self.validation_size}.get(
             split, self.test_size
         )
+
+
+def _first(patterns: str | list[str] | None) -> Any:
+    """The pattern of both languages, without those of further references."""
+    return patterns[0] if isinstance(patterns, list) else patterns
 
 
 def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
@@ -342,8 +372,9 @@ def load_translation_dataset(
 
     Pairs with an empty side are dropped from the training split and counted. Validation and test
     splits keep every pair, empty ones too, so that line n of a prediction belongs to line n of the
-    corpus. Several pairs of languages share training and validation, and have test splits of their
-    own; see `language_tags`.
+    corpus; of several references the target holds all, separated by
+    `csan_hf.text_files.VARIANTS`. Several pairs of languages share training and validation, and
+    have test splits of their own; see `language_tags`.
 
     Args:
         args: Which corpus.
@@ -416,6 +447,9 @@ def check_files(args: DataArguments) -> None:
             paths = _find_files(of_pair, split, pattern)
             if file_format(pattern) not in ("", ".parquet"):
                 next(table_pairs(paths[0], of_pair.columns), None)
+        for split, patterns in of_pair.further_references.items():
+            for pattern in patterns:
+                _find_file(of_pair, split, pattern, of_pair.target_lang)
 
 
 def _loaders(args: DataArguments) -> dict[str, Loader]:
@@ -439,6 +473,8 @@ def _loaders(args: DataArguments) -> dict[str, Loader]:
     if args.validation_size and "train" in loaders and "validation" not in loaders:
         halves = cache(partial(_split_train, args, loaders["train"]))
         loaders |= {name: partial(_half_of, halves, name) for name in _SHARED}
+    for split in args.further_references:
+        loaders[split] = partial(_with_references, args, split, loaders[split])
     return loaders
 
 
@@ -471,6 +507,18 @@ def _split_train(args: DataArguments, load: Loader) -> tuple[DatasetDict, str]:
 def _half_of(halves: Callable[[], tuple[DatasetDict, str]], name: str) -> tuple[Dataset, str]:
     splits, where = halves()
     return splits[name], where
+
+
+def _with_references(args: DataArguments, split: str, load: Loader) -> tuple[Dataset, str]:
+    """A split whose targets hold the further references, too."""
+    rows, where = load()
+    targets = rows["target"][:]
+    for pattern in args.further_references[split]:
+        path = _find_file(args, split, pattern, args.target_lang)
+        references = list(read_lines(path))
+        check_parallel((where, path), (targets, references))
+        targets = [VARIANTS.join(variants) for variants in zip(targets, references, strict=True)]
+    return _as_dataset(rows["source"][:], targets), where
 
 
 def _load_files(args: DataArguments, split: str, pattern: str) -> tuple[Dataset, str]:

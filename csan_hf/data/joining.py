@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from datasets import Dataset
 
+from csan_hf.text_files import VARIANTS
+
 
 def joined(rows: Dataset, counts: Iterable[int]) -> Dataset:
     """Joins neighbouring pairs by a space.
@@ -40,4 +42,6 @@ def _runs(length: int, counts: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _join(sentences: list[str]) -> str:
-    return " ".join(filter(None, map(str.strip, sentences)))
+    """Joins texts, or the first references of several texts, the second..."""
+    variants = zip(*(sentence.split(VARIANTS) for sentence in sentences), strict=True)
+    return VARIANTS.join(" ".join(filter(None, map(str.strip, texts))) for texts in variants)

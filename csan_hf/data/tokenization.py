@@ -34,6 +34,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter
 from transformers.utils import cached_file, logging
 
+from csan_hf.source_tokenizer import SourceTokenizer
+from csan_hf.text_files import VARIANTS
+
 from .batching import example_lengths
 from .corpora import DataArguments, FilterReport
 
@@ -218,9 +221,12 @@ class TokenizerPair:
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Writes the source (or joint) tokenizer into a directory, a separate target one into
-        `target_tokenizer`.
+        `target_tokenizer`; the source's, which makes no labels, is then a `SourceTokenizer`.
         """
         directory = Path(directory)
+        if type(self.source) in (PreTrainedTokenizerFast, SourceTokenizer):
+            # Of the object, which a trainer saves once more
+            self.source.__class__ = PreTrainedTokenizerFast if self.is_joint else SourceTokenizer
         self.source.save_pretrained(directory)
         subfolder = directory / TARGET_SUBFOLDER
         if not self.is_joint:
@@ -291,7 +297,8 @@ def _load_tokenizer(
         is_small = len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
         if is_small and type(tokenizer) is not PreTrainedTokenizerFast:
             raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
-        if type(tokenizer).__module__.startswith("transformers."):
+        is_transformers = type(tokenizer).__module__.startswith("transformers.")
+        if is_transformers or isinstance(tokenizer, SourceTokenizer):
             for setting in _NOT_SAVED:
                 tokenizer.init_kwargs.pop(setting, None)
         return tokenizer
@@ -308,6 +315,10 @@ def _load_tokenizer(
         ) from error
 
 
+_NOT_IN_TEXT = -1e6  # score of a piece, below that of any other way to cut its text
+_UNKNOWN_LETTER = "\ufdd0"  # a noncharacter
+
+
 def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     """Reads a model of SentencePiece; pieces keep their numbers; without padding "<s>" is that."""
     extractor: Any = SentencePieceExtractor(path)
@@ -321,10 +332,20 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
             "library tokenizers would cut otherwise: train one without (model_type unigram, bpe or "
             "char)."
         )
+    vocabulary = parts["vocab"]
+    no_text = {piece.piece for piece in proto.pieces if piece.type != piece.NORMAL}
+    unknown_letters: list[str] = []
+    if trainer.model_type == trainer.UNIGRAM:
+        # The library tokenizers would find "</s>" in a text
+        vocabulary = [
+            (piece, _NOT_IN_TEXT if piece in no_text else score) for piece, score in vocabulary
+        ]
+        if not trainer.byte_fallback:
+            unknown_letters = sorted({*"".join(no_text)} - {piece for piece, _ in vocabulary})
     # transformers' own classes read only one of Unigram and BPE each, or leave out the space before
     # a text
     tokenizer: Any = SpmConverter.build_tokenizer_from_spm_proto(
-        proto, parts["vocab"], parts.get("merges")
+        proto, vocabulary, parts.get("merges")
     )
     spaces = (
         [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()]
@@ -334,7 +355,9 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     form = (
         [normalizers.Precompiled(rules.precompiled_charsmap)] if rules.precompiled_charsmap else []
     )
-    tokenizer.normalizer = normalizers.Sequence([*form, *spaces])
+    # Without a letter of "</s>" nothing else could be found there
+    replacements = [normalizers.Replace(letter, _UNKNOWN_LETTER) for letter in unknown_letters]
+    tokenizer.normalizer = normalizers.Sequence([*form, *spaces, *replacements])
     scheme: Any = "always" if rules.add_dummy_prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
         prepend_scheme=scheme, split=trainer.split_by_whitespace
@@ -463,8 +486,8 @@ def tokenize_dataset(
     The training split loses the pairs with a side longer than `args.max_source_length` or
     `args.max_target_length` tokens ("</s>" included) and those whose lengths differ by more than
     `args.max_length_ratio`. No other split loses a pair, so that predictions match references line
-    by line: a longer source is cut for the model, and so is a longer target for the loss. The text
-    columns stay whole.
+    by line: a longer source is cut for the model, and so is a longer target for the loss, which of
+    several references is the first. The text columns stay whole.
 
     Returns:
         The dataset with the added columns input_ids, attention_mask and labels, and the counts.
@@ -517,7 +540,8 @@ def _encode(
 ) -> dict[str, list[Any]]:
     # verbose=False: a text beyond model_max_length is cut below, so transformers need not warn
     source = tokenizers.source(batch["source"], verbose=False)["input_ids"]
-    target = tokenizers.target(text_target=batch["target"], verbose=False)["input_ids"]
+    references = [text.partition(VARIANTS)[0] for text in batch["target"]]
+    target = tokenizers.target(text_target=references, verbose=False)["input_ids"]
     cut = [_truncate(ids, limits[0]) for ids in source]
     return {
         "input_ids": cut,

@@ -11,10 +11,9 @@ import evaluate
 import numpy as np
 from tqdm.auto import tqdm
 
-Lines = Sequence[str]
-VARIANTS = "\n"
-"""Separates the references of a segment, where it has several and the metric takes them."""
+from csan_hf.text_files import VARIANTS
 
+Lines = Sequence[str]
 Corpus = Collection[str]
 """Anything that has a length and can be gone through; a `csan_hf.text_files.TextFile` keeps no line
 in memory.

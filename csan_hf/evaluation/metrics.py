@@ -22,10 +22,10 @@ import rapidfuzz
 import sacrebleu.metrics
 from rapidfuzz.distance import Levenshtein
 
-from csan_hf.text_files import write_lines
+from csan_hf.text_files import VARIANTS, write_lines
 
 from .alignment_files import parse_links
-from .corpus_metric import VARIANTS, CorpusMetric, Lines, MeanMetric, SacrebleuMetric
+from .corpus_metric import CorpusMetric, Lines, MeanMetric, SacrebleuMetric
 
 DEFAULT_METRICS = ("bleu", "chrf")
 
@@ -464,6 +464,13 @@ def load_metrics(
 ) -> list[CorpusMetric]:
     """Makes several metrics; see `load_metric`."""
     return [load_metric(name, tokenize=tokenize) for name in names]
+
+
+def check_several_references(names: Iterable[str]) -> None:
+    """Raises `ValueError` for a metric that compares with one reference alone."""
+    for name in names:
+        if not find_metric(name).takes_variants:
+            raise ValueError(f"{name} compares with one reference: leave it out, or give one.")
 
 
 def metrics_in(entry: Iterable[str]) -> Iterator[type[CorpusMetric]]:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import sacrebleu.metrics
 
-from .corpus_metric import VARIANTS, check_segments
+from csan_hf.text_files import VARIANTS
+
+from .corpus_metric import check_segments
 from .metrics import DEFAULT_METRICS, Bleu, load_metrics, tokenizer_of
 from .significance import confidence_interval, resample
 
@@ -25,8 +27,8 @@ def score_translations(
 
     Args:
         hypotheses: Detokenised translations: a list, or a `csan_hf.text_files.TextFile`.
-        references: A reference each, or several, separated by line feeds (`VARIANTS`), where the
-            metrics take them.
+        references: A reference each, or several, separated by `csan_hf.text_files.VARIANTS`, where
+            the metrics take them.
         sources: The source sentences, for metrics that need them, such as COMET.
         metrics: Names in the table of metrics.
         tokenize: sacreBLEU's tokenizer: `13a`, `zh`, `ja-mecab`, `ko-mecab`, `char`, `intl`,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -11,11 +10,10 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
-from transformers import LogitsProcessor, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.models.evaluation_view import evaluation_view
@@ -23,6 +21,7 @@ from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.text_files import counted
 
 from .pool import TranslationPool
+from .prefixes import ForcedPrefixes, Prefix, PrefixReader
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -92,7 +91,8 @@ def translate_stream(
     A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read
     and translated at a time, or what there is where `sentences` yields None; its sentences go
     together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are how
-    the translations begin, one for each sentence (where a text is split, for the first one of it).
+    the translations begin, one for each sentence (where a text is split, for the first one of it);
+    a prefix may end within a word.
     The processes of a `pool` translate the batches, and one window more is read ahead.
 
     Yields:
@@ -214,7 +214,7 @@ def _translate_windows(
     pool: TranslationPool | None = None,
 ) -> Iterator[list[list[dict[str, Any]]]]:
     """The results of each sentence of a window, as many as `num_return_sequences`."""
-    beginnings = None if prefixes is None else iter(prefixes)
+    reader = None if prefixes is None else PrefixReader(prefixes, tokenizers.target)
     is_main = processes is None or processes.is_main_process
     options = {name: value for name, value in generate_arguments.items() if value is not None}
     split_sentences = options.pop("split_sentences", "auto")
@@ -234,12 +234,20 @@ def _translate_windows(
             device=model.device,
         )
         nonlocal lines_read
-        sentences = translator.check_letters(sentences, unknown, first_line=lines_read + 1)
+        first_line = lines_read + 1
+        sentences = translator.check_letters(sentences, unknown, first_line)
         lines_read += len(sentences)
         count = translator.token_counter(**options)
         splits = translator.split(sentences, split_sentences, **options)
         segments = [segment for split in splits for segment in split.segments]
-        forced = None if beginnings is None else _forced_tokens(translator, splits, beginnings)
+        begins: list[Prefix] = []
+        if reader is not None:
+            texts = reader.take(len(sentences))
+            how = "warn" if unknown == "skip" else unknown
+            translator.check_letters(texts, how, first_line, of_target=True)
+            for text, split in zip(texts, splits, strict=True):
+                for number in range(len(split.segments)):
+                    begins.append(reader.prefix_of(text if number == 0 else ""))
         batches = list(
             batches_by_length([count(segment) for segment in segments], max_batch_tokens)
         )
@@ -249,10 +257,9 @@ def _translate_windows(
         work = []
         for batch in batches:
             batch_options = {**options, "batch_size": len(batch)}
-            if forced is not None:
-                begin = ForcedPrefixes(
-                    [forced[number] for number in batch], _first_free(translator, options)
-                )
+            if begins:
+                first = _first_free(translator, options)
+                begin = ForcedPrefixes([begins[number] for number in batch], first)
                 batch_options["logits_processor"] = [begin]
             call = partial(
                 (pool or translator).translate_segments,
@@ -280,6 +287,8 @@ def _translate_windows(
                 translator.join(split, list(islice(by_place, len(split.segments))), options)
                 for split in splits
             ]
+    if reader is not None:
+        reader.check_end()
     is_auto = split_sentences == "auto" and is_main
     if is_auto and split_lines and translator.usual_source is not None:
         logger.warning(translator.notice_of_splits(counted(split_lines, "line")))
@@ -302,46 +311,6 @@ def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
 def search_name(num_beams: int | None) -> str:
     """Names the search of so many beams, as scores are shown with it."""
     return "greedy" if num_beams in (None, 1) else f"beam {num_beams}"
-
-
-class ForcedPrefixes(LogitsProcessor):
-    """Lets the hypotheses of each sentence of a batch begin with given tokens.
-
-    Args:
-        prefixes: Tokens of each sentence.
-        start: Tokens that stand before them: the start of the decoder, a language.
-    """
-
-    def __init__(self, prefixes: Sequence[Sequence[int]], start: int) -> None:
-        self.prefixes, self.start = prefixes, start
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Leaves of the scores [B · beams, V] those of the forced tokens."""
-        step, several = input_ids.shape[1] - self.start, input_ids.shape[0] // len(self.prefixes)
-        for number, tokens in enumerate(self.prefixes):
-            if 0 <= step < len(tokens):
-                rows = scores[number * several : (number + 1) * several]
-                kept = rows[:, tokens[step]].clone()
-                rows[:] = -math.inf
-                rows[:, tokens[step]] = kept
-        return scores
-
-
-def _forced_tokens(
-    translator: TextTranslationPipeline, splits: Sequence[Any], beginnings: Iterator[str]
-) -> list[list[int]]:
-    """The tokens with which the translation of each segment begins."""
-    tokens: list[list[int]] = []
-    for split in splits:
-        if (beginning := next(beginnings, None)) is None:
-            raise ValueError(
-                "There are fewer prefixes than sentences: give one for each, an empty one for none."
-            )
-        # As a target: some tokenizers hold two vocabularies
-        ids = translator.target_tokenizer(text_target=beginning, add_special_tokens=False)
-        for number in range(len(split.segments)):
-            tokens.append(ids["input_ids"] if number == 0 else [])
-    return tokens
 
 
 def _first_free(translator: TextTranslationPipeline, options: dict[str, Any]) -> int:

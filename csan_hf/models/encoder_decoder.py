@@ -113,15 +113,19 @@ class FeatureDecoder(Seq2SeqPreTrained):
             use_cache = config.use_cache and not self.training
         if cache is None and use_cache:
             cache = self.make_cache()
-        features = getattr(cache, "self_attention_cache", cache)
+        features: Any = getattr(cache, "self_attention_cache", cache)
         past = 0
         if features is not None:
-            growing = (DynamicLayer, DynamicSlidingWindowLayer)
-            if any(type(layer) not in growing for layer in features.layers):
+            if any(
+                type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer)
+                or (layer.is_initialized and layer.values.numel())
+                for layer in features.layers
+            ):
                 raise ValueError(
                     f"{config.model_type} keeps features of the last positions, which a "
                     f"{type(features).__name__} of another kind cannot hold: leave `cache` and "
-                    "`cache_implementation` unset, or pass use_cache=False."
+                    "`cache_implementation` unset, or pass use_cache=False. Prefix tuning, whose "
+                    "prefix is keys and values, is for models that attend to those."
                 )
             past = features.get_seq_length()
         states, weights, hidden_states = self.decode(

@@ -596,7 +596,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         if not isinstance(cache, GridCache):
             raise ValueError(
                 f"Pervasive Attention keeps grid rows, which a {type(cache).__name__} cannot hold: "
-                "leave `cache` and `cache_implementation` unset, or pass use_cache=False."
+                "leave `cache` and `cache_implementation` unset, or pass use_cache=False. Prefix "
+                "tuning, whose prefix is keys and values, is for models that attend to those."
             )
         if torch.is_grad_enabled() or any(norm.is_of_batch for norm in self._norms()):
             raise ValueError(

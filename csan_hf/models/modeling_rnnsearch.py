@@ -174,7 +174,7 @@ class RnnSearchDecoder(RnnSearchPreTrainedModel, FeatureDecoder):
         if mask is not None:
             mask = mask[:, -embeddings.shape[1] :]
         inputs = drop(embeddings, self.config.dropout, self.training)
-        if cache is not None and cache.get_seq_length() > 0:
+        if cache is not None and cache.get_seq_length():
             layer: Any = cache.layers[0]
             state = layer.keys[:, 0, -1]
         else:
@@ -211,22 +211,25 @@ class RnnSearchDecoder(RnnSearchPreTrainedModel, FeatureDecoder):
         """h, c and a fed state of zeros before the first token, [B, 2d + output_dim].
 
         Of the last encoder states in either direction (Bahdanau, appendix A.2.2)."""
-        half = states.shape[-1] // 2
+        forward, backward = states.chunk(2, dim=-1)
         if mask is None:
-            last_forward, last_backward = states[:, -1], states[:, 0]
+            last_forward = forward[:, -1]
+            last_backward = backward[:, 0]
         else:
-            row = torch.arange(states.shape[0], device=states.device)
+            row = torch.arange(len(states), device=states.device)
             real = mask.long()
-            last_forward = states[row, real.cumsum(dim=1).argmax(dim=1)]
-            last_backward = states[row, real.argmax(dim=1)]
-        last = torch.cat([last_forward[:, :half], last_backward[:, half:]], dim=-1)
+            last_forward = forward[row, real.cumsum(dim=1).argmax(dim=1)]
+            last_backward = backward[row, real.argmax(dim=1)]
+        last = torch.cat([last_forward, last_backward], dim=-1)
         return F.pad(torch.tanh(self.bridge(last)), (0, self.config.output_dim))
 
     def _split(self, state: Tensor) -> tuple[Tensor, ...]:
         """h, c and the fed state of a state [B, 2d + output_dim], [1, B, ...] each."""
         width = self.config.hidden_size
-        sizes = [width, width, self.config.output_dim]
-        return tuple(part.unsqueeze(0).contiguous() for part in state.split(sizes, dim=-1))
+        return tuple(
+            part.unsqueeze(0).contiguous()
+            for part in state.split([width, width, self.config.output_dim], dim=-1)
+        )
 
 
 class RnnSearchModel(RnnSearchPreTrainedModel, Seq2SeqModel):

@@ -69,7 +69,8 @@ class TextTranslationPipeline(TranslationPipeline):
             as it is.
         split_sentences (`str`, *optional*, defaults to `"auto"`): Lines that are split into
             sentences: `"auto"`, those described, `"always"`, all, or `"never"`, those with more
-            tokens than the model takes.
+            tokens than the model takes. With `truncation=True` sources are cut instead, with
+            `"always"` sentence by sentence.
         unknown (`str`, *optional*, defaults to `"warn"`): What is done with a text of letters or
             signs that the source vocabulary does not have, for which a model invents something:
             `"warn"`, `"skip"` (its translation is empty) or `"error"`.
@@ -178,10 +179,11 @@ class TextTranslationPipeline(TranslationPipeline):
             "split_sentences": split_sentences or self.split_sentences,
             "unknown": unknown or self.unknown,
         }
-        # Sources that are to be cut are not split, nor are those whose translations, as tokens,
-        # cannot be joined
+        # Sources that are to be cut are not split, unless all are to be, nor are those whose
+        # translations, as tokens, cannot be joined
         settings = {**self._preprocess_params, **self._postprocess_params, **kwargs}
-        whole = settings.get("truncation") or settings.get("return_tensors")
+        is_cut = settings.get("truncation") and options["split_sentences"] != "always"
+        whole = is_cut or settings.get("return_tensors")
         if whole or not (self.split_texts if split_texts is None else split_texts):
             options["split_texts"] = False
         if self.return_scores if return_scores is None else return_scores:
@@ -287,13 +289,15 @@ class TextTranslationPipeline(TranslationPipeline):
             ValueError: `split_sentences` is none of `SplitSentences`.
         """
         _check_choice("split_sentences", split_sentences, SplitSentences)
-        usual = {"auto": self.usual_source, "always": EVERY_LINE, "never": None}
+        is_cut = options.get("truncation")
+        usual_source = None if is_cut else self.usual_source
+        usual = {"auto": usual_source, "always": EVERY_LINE, "never": None}
         target = {**self._preprocess_params, **options}.get("tgt_lang")
         count_tokens = self.token_counter(**options)
         how: dict[str, Any] = {
-            "limit": None if options.get("truncation") else self.source_limit,
+            "limit": None if is_cut else self.source_limit,
             "language": self._language_of(options),
-            "usual": None if options.get("truncation") else usual[split_sentences],
+            "usual": usual[split_sentences],
         }
         splits = []
         for text in texts:
@@ -317,10 +321,15 @@ class TextTranslationPipeline(TranslationPipeline):
         return ""
 
     def check_letters(
-        self, texts: Sequence[str], unknown: Unknown = "warn", first_line: int = 1
+        self,
+        texts: Sequence[str],
+        unknown: Unknown = "warn",
+        first_line: int = 1,
+        *,
+        of_target: bool = False,
     ) -> list[str]:
-        """Returns the texts, with `"skip"` those empty that hold letters which the source
-        vocabulary does not have.
+        """Returns the texts, with `"skip"` those empty that hold letters which the vocabulary of
+        the source, or of the target, does not have.
 
         Raises:
             ValueError: There is such a text, and `unknown` is `"error"`; or it is none of
@@ -328,23 +337,27 @@ class TextTranslationPipeline(TranslationPipeline):
         """
         _check_choice("unknown", unknown, Unknown)
         checked = list(texts)
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        side = "target" if of_target else "source"
+        tokenizer = self.target_tokenizer if of_target else self.tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
         # Without an unknown token in the model all is known, byte by byte
         knows_all = backend is not None and getattr(backend.model, "unk_token", "") is None
-        if not checked or knows_all or self.tokenizer.unk_token_id is None:
+        if not checked or knows_all or tokenizer.unk_token_id is None:
             return checked
         # White space at the ends of lines is not translated
         lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
-        encoded = self.tokenizer(lines, add_special_tokens=False, verbose=False)["input_ids"]
+        argument = {"text_target" if of_target else "text": lines}
+        encoded = tokenizer(**argument, add_special_tokens=False, verbose=False)["input_ids"]
         messages = []
         for number, ids in enumerate(encoded):
             letters = []
-            if self.tokenizer.unk_token_id in ids:
-                letters = [piece for piece in self._unknown_letters(lines[number]) if piece != "\n"]
+            if tokenizer.unk_token_id in ids:
+                pieces = _unknown_letters(tokenizer, lines[number])
+                letters = [piece for piece in pieces if piece != "\n"]
             if letters:
                 place = f"line {first_line + number:,}"
                 names = ", ".join(map(repr, letters))
-                messages.append(f"{place}: the source vocabulary does not have {names}.")
+                messages.append(f"{place}: the {side} vocabulary does not have {names}.")
                 if unknown == "skip":
                     checked[number] = ""
         if messages and unknown == "error":
@@ -354,23 +367,6 @@ class TextTranslationPipeline(TranslationPipeline):
         if len(messages) > _MOST_WARNINGS:
             logger.warning(f"... and so in {len(messages) - _MOST_WARNINGS:,} more lines.")
         return checked
-
-    def _unknown_letters(self, text: str) -> list[str]:
-        """The pieces of a text that are unknown, each once."""
-        tokenizer = self.tokenizer
-        unknown = tokenizer.unk_token_id
-        if tokenizer.is_fast:
-            encoded = tokenizer(
-                text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-            )
-            places = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-            pieces = [text[start:end] for token, (start, end) in places if token == unknown]
-        else:
-            tokens = tokenizer.tokenize(text)
-            numbers = tokenizer.convert_tokens_to_ids(tokens)
-            numbered_tokens = zip(tokens, numbers, strict=True)
-            pieces = [token for token, number in numbered_tokens if number == unknown]
-        return list(dict.fromkeys(pieces))
 
     @property
     def usual_source(self) -> dict[str, Any] | None:
@@ -663,3 +659,20 @@ class TextTranslationPipeline(TranslationPipeline):
             device=self.device,
         )
         plain.save_pretrained(save_directory, **kwargs)
+
+
+def _unknown_letters(tokenizer: Any, text: str) -> list[str]:
+    """The pieces of a text that are unknown, each once."""
+    unknown = tokenizer.unk_token_id
+    if tokenizer.is_fast:
+        encoded = tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        places = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        pieces = [text[start:end] for token, (start, end) in places if token == unknown]
+    else:
+        tokens = tokenizer.tokenize(text)
+        numbers = tokenizer.convert_tokens_to_ids(tokens)
+        numbered_tokens = zip(tokens, numbers, strict=True)
+        pieces = [token for token, number in numbered_tokens if number == unknown]
+    return list(dict.fromkeys(pieces))

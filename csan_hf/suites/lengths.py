@@ -13,6 +13,7 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from csan_hf.evaluation.metrics import CorpusMetric
+from csan_hf.text_files import VARIANTS
 from csan_hf.training.recipe import RecipeError
 
 from .suite import Run
@@ -55,7 +56,7 @@ def read_lengths(texts: Texts) -> Lengths | None:
     longest = max(map(int, columns))
     data, splits = columns[str(longest)]
     _, single = columns["1"]
-    references = texts.references(data, single)
+    references = [text.partition(VARIANTS)[0] for text in texts.references(data, single)]
     groups = [
         references[start : start + longest]
         for start in range(0, len(references) - longest + 1, longest)

@@ -27,7 +27,7 @@ from csan_hf.data.tokenization import (
     add_language_tags,
     check_vocabulary_sizes,
 )
-from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer
+from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer, check_several_references
 from csan_hf.families import ModelFamily
 from csan_hf.models.translation import language_id
 from csan_hf.text_files import reading_folder_or_name
@@ -137,6 +137,8 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     _check_initial_folder(recipe.init_from, arguments.output_dir)
     with refusing("The recipe is refused"):
         check_sacrebleu_tokenizer(recipe.bleu_tokenize, "bleu_tokenize")
+        if data.further_references:
+            check_several_references(arguments.metrics)
     if with_data:
         with refusing("The data cannot be used"):
             check_files(data)

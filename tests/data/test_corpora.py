@@ -9,7 +9,8 @@ import pytest
 
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
 from csan_hf.data.corpora import check_files, language_tags, parse_language_pairs
-from csan_hf.data.tokenization import add_language_tags
+from csan_hf.data.tokenization import add_language_tags, tokenize_dataset
+from csan_hf.text_files import VARIANTS
 
 ENGLISH = ["one", "two", "", "four", "five"]
 GERMAN = ["eins", "zwei", "drei", " ", "fünf"]
@@ -50,6 +51,26 @@ def test_text_files(folder):
     assert report.noted["test_b"] == {"with an empty side": 2}
     assert report.kept == {"train": 3, "validation": 4, "test_a": 4, "test_b": 4}
     assert str(report).splitlines()[0] == "train: 3 of 5 pairs; dropped: 2 with an empty side"
+
+
+def test_a_target_of_several_references_holds_all(folder):
+    write(folder / "more.de", ["ein", "zwo", "", "vier"])
+    tests = {"both": ["test_a.{lang}", "more.{lang}"]}
+    args = arguments(folder, validation=["val.{lang}", "more.de"], test=tests, join_test=[2])
+    check_files(args)
+    data, _ = load_translation_dataset(args)
+    variants = [f"eins{VARIANTS}ein", f"zwei{VARIANTS}zwo", f"drei{VARIANTS}", f" {VARIANTS}vier"]
+    assert data["validation"]["target"][:] == data["both"]["target"][:] == variants
+    assert data["both_x2"]["target"][0] == f"eins zwei{VARIANTS}ein zwo"
+    tokenizer = train_tokenizer(GERMAN, 300)
+    tokenized, _ = tokenize_dataset(data, TokenizerPair(tokenizer, tokenizer), args)
+    assert tokenized["both"]["labels"][0] == tokenizer("eins")["input_ids"], "the loss has one"
+    write(folder / "more.de", ["ein"])
+    with pytest.raises(ValueError, match=r"line 2 of .*test_a.de has no partner in .*more.de"):
+        load_translation_dataset(args, ["both"])
+    missing = arguments(folder, test={"both": ["test_a.{lang}", "missing.{lang}"]})
+    with pytest.raises(ValueError, match=r"no file for both of language 'de'.*missing\.de"):
+        check_files(missing)
 
 
 def test_neighbouring_pairs_are_joined_to_longer_texts(folder):

@@ -209,6 +209,23 @@ def test_a_model_of_sentencepiece_gives_its_own_tokens(kind, options, tmp_path):
                 ) == oracle.decode(ids)
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("line", ["a<b > c /s unk pad </s <unk", "s a nu"])
+def test_what_looks_like_a_special_piece_of_sentencepiece_is_text(kind, line, tmp_path):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([line] * 9),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=40,
+        model_type=kind,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    oracle = sentencepiece.SentencePieceProcessor(str(tmp_path / "spm.model"))
+    tokenizer = TokenizerPair.from_pretrained(tmp_path / "spm.model").source
+    for text in ("a </s> b", "<unk>", "s<unk>y", "<s></s>", "▁ </s>▁", "</S> <pad>"):
+        assert tokenizer(text, add_special_tokens=False)["input_ids"] == oracle.encode(text), text
+
+
 @pytest.mark.parametrize("options", [{"model_type": "word"}, {"user_defined_symbols": ["<x>"]}])
 def test_a_model_of_sentencepiece_that_would_be_read_otherwise_is_refused(options, tmp_path):
     sentencepiece.SentencePieceTrainer.train(
@@ -383,3 +400,16 @@ def test_letters_to_phones():
     assert both.source.tokenize("na") == ["n", "a"]
     assert both.target.tokenize("n a") == ["n", "a"]
     assert " " not in both.target.get_vocab()
+
+
+def test_a_source_tokenizer_makes_no_labels(tmp_path):
+    pair = TokenizerPair(train_tokenizer(["a"], 300), train_tokenizer(["b"], 300))
+    pair.save_pretrained(tmp_path)
+    source = AutoTokenizer.from_pretrained(tmp_path)
+    assert source("a") == pair.source("a")
+    with pytest.raises(ValueError, match=r"vocabulary of its own.*subfolder='target_tokenizer'"):
+        source("a", text_target="b")
+    target = AutoTokenizer.from_pretrained(tmp_path, subfolder="target_tokenizer")
+    assert target(text_target="b")["input_ids"] == pair.target("b")["input_ids"]
+    TokenizerPair(pair.target, pair.target).save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path)("b", text_target="b")["labels"]

@@ -6,7 +6,7 @@ targets are refused.
 import pytest
 import torch
 from families import FAMILIES, assert_same, logits_of, sources, training_batch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
 from torch.testing import assert_close
 
 CSAN, PERVASIVE, RECURRENT, CONVOLUTIONAL = (
@@ -100,6 +100,15 @@ def test_weight_normalised_layers_take_no_adapter(modules):
     """
     with pytest.raises(ValueError, match="is not supported"):
         adapted(CONVOLUTIONAL.tiny_model(), [modules])
+
+
+@pytest.mark.parametrize("family", [PERVASIVE, RECURRENT, CONVOLUTIONAL])
+def test_prefix_tuning_is_for_models_with_keys_and_values(family):
+    size = {"num_attention_heads": 2, "token_dim": 16, "num_layers": 2}
+    prefix = PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, **size)
+    model = get_peft_model(family.tiny_model(), prefix)
+    with pytest.raises(ValueError, match="Prefix tuning, whose prefix is keys and values, is for"):
+        model(**training_batch())
 
 
 @pytest.mark.parametrize("family", [CSAN, PERVASIVE], ids=["csan", "pervasive attention"])

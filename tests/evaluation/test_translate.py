@@ -28,6 +28,7 @@ from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import n_best_stream, translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
+from csan_hf.evaluation.prefixes import PrefixReader
 from csan_hf.pipelines import TextTranslationPipeline
 
 ROOT = Path(__file__).parents[2]
@@ -320,6 +321,46 @@ def test_samples_and_prefixes(folder, tmp_path, capsys):
         (tmp_path / "prefixes").write_text("zwei\n" * count)
         assert translate_main(words, prefixes) == 2
         assert "has no partner" in capsys.readouterr().err
+
+
+def test_a_prefix_may_end_within_a_word(folder, tmp_path, capsys):
+    """As a word whose tokens the model chooses: any that begin so, or begin one that does."""
+    tokenizer = train_tokenizer(["zwei eins", "zwei einen", "zwei drei"] * 9, 300)
+    prefix = PrefixReader([], tokenizer).prefix_of("zwei ei")
+    *first_word, space, _ = tokenizer("zwei ")["input_ids"]
+    assert prefix.tokens == first_word
+    allowed = {*tokenizer.convert_ids_to_tokens(prefix.allowed(first_word))}
+    assert allowed == {"Ġ", "Ġe", "Ġei", "Ġein", "Ġeins", "Ġeinen"} & {*tokenizer.get_vocab()}
+    assert {"Ġ", "Ġein", "Ġeins"} <= allowed
+    after_space = {*tokenizer.convert_ids_to_tokens(prefix.allowed([*first_word, space]))}
+    assert {"e", "ei", "ein"} & {*tokenizer.get_vocab()} == after_space & {"e", "ei", "ein"}
+    assert "d" not in after_space
+    whole_word = tokenizer("zwei eins")["input_ids"][:-1]
+    assert prefix.allowed(whole_word) == []
+    (tmp_path / "in").write_text("one\ntwo")
+    (tmp_path / "prefixes").write_text("zwei dre\nzwei ei")
+    words = f"--model {folder} --input {tmp_path}/in --quiet --max_length 9 --num_beams 3"
+    assert translate_main(words, f"--prefixes={tmp_path}/prefixes") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("zwei dre")
+    assert second.startswith("zwei ei")
+
+
+def test_a_prefix_of_symbols_is_whole_and_its_unknown_letters_are_named(caplog):
+    pair = TokenizerPair(*[train_tokenizer(["a b ab"] * 9, 9, kind="symbols")] * 2)
+    model = csan(vocab_size=len(pair.source))
+    translated = translate_stream(model, pair, ["a", "b"], prefixes=["a x", "a"], max_length=4)
+    assert [text[:1] for text in next(translated)] == ["a", "a"]
+    assert "line 1: the target vocabulary does not have 'x'" in caplog.text
+    options = {"prefixes": ["a", "x"], "unknown": "error"}
+    with pytest.raises(ValueError, match="line 2: the target vocabulary does not have 'x'"):
+        next(translate_stream(model, pair, ["a", "b"], **options))
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "fewer prefixes"), (3, "more prefixes")])
+def test_there_are_as_many_prefixes_as_sentences(count, words, model, tokenizers):
+    with pytest.raises(ValueError, match=f"There are {words} than sentences"):
+        [*translate_stream(model, tokenizers, ["one", "two"], prefixes=["zwei"] * count)]
 
 
 def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, capsys):

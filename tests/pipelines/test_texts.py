@@ -122,6 +122,10 @@ def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
     assert "longer" not in library_log.text
     [cut] = translator(text, truncation=True)
     assert cut == TranslationPipeline.__call__(translator, text, truncation=True)[0]
+    sentence = "eins zwei drei vier fünf sechs sieben acht neun zehn " * 9
+    [by_sentence] = translator(f"{sentence}. Katze.", truncation=True, split_sentences="always")
+    parts = translator([f"{sentence}.", "Katze."], truncation=True)
+    assert by_sentence["translation_text"] == " ".join(part["translation_text"] for part in parts)
     with pytest.raises(IndexError):
         translator(text, split_texts=False)
     translator("Hund " * 70)

@@ -43,7 +43,7 @@ from csan_hf.report import (
 )
 from csan_hf.report.plots import alignment_plots, attention_plots
 from csan_hf.report.systems import ScoreCell
-from csan_hf.text_files import open_lines
+from csan_hf.text_files import VARIANTS, open_lines
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
 REFERENCES = [
@@ -161,12 +161,13 @@ def test_a_page_says_what_its_p_values_are_about(test, runs, words):
 
 
 def test_the_page_holds_all_text_and_breaks_out_of_nothing():
+    references = [VARIANTS.join((REFERENCES[0], "a")), *REFERENCES[1:]]
     page = render_report(
-        compare_systems([System("<i>ours</i>", [OURS])], SOURCES, REFERENCES, samples=20)
+        compare_systems([System("<i>ours</i>", [OURS])], SOURCES, references, samples=20)
     )
     data = embedded(page)
     assert data["sources"] == SOURCES
-    assert data["references"] == REFERENCES
+    assert data["references"] == [[REFERENCES[0], "a"], *([text] for text in REFERENCES[1:])]
     assert data["systems"][0]["hypotheses"] == OURS
     assert "<i>ours" not in page
     assert page.count("</script>") == 2

@@ -386,6 +386,14 @@ def no_data(monkeypatch):
         ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),
         ({"name": "a\ud800"}, "The recipe holds half of a character, which no file can hold"),
         ({"metrics": "[blue]"}, "There is no metric 'blue'; choose from bleu, chrf"),
+        (
+            {
+                "metrics": "[bleu, repeated_terms]",
+                "data.dataset": "null",
+                "data.test": '{"a": ["a.{lang}", "b.{lang}"]}',
+            },
+            "repeated_terms compares with one reference: leave it out, or give one",
+        ),
         ({"metrics": "[aer]"}, "training.metrics must be names of metrics of translations"),
         (
             {"metrics": "[wer]"},

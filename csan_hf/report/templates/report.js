@@ -24,7 +24,7 @@ let haystacks = null; // made at the first search
 const haystack = row => {
   haystacks ??= new Array(count);
   return haystacks[row] ??= inOneForm(
-    [data.sources[row], data.references[row], ...data.systems.map(s => s.hypotheses[row])].join("\n"));
+    [data.sources[row], ...data.references[row], ...data.systems.map(s => s.hypotheses[row])].join("\n"));
 };
 
 const sorts = [["number", row => row], ["length of the source", row => words(data.sources[row]).length]];
@@ -100,7 +100,7 @@ function markedText(text, other) {
 function comparedWith(row, system) {
   const against = element("against").value;
   if (against === "none" || Number(against) === system) return null;
-  return against === "reference" ? data.references[row] : data.systems[against].hypotheses[row];
+  return against === "reference" ? data.references[row][0] : data.systems[against].hypotheses[row];
 }
 
 function named(name, text) {
@@ -110,12 +110,13 @@ function named(name, text) {
 }
 
 function example(row) {
-  const isLong = data.references[row].length > LONG_TEXT;  // a page: texts beside each other
+  const isLong = data.references[row][0].length > LONG_TEXT;  // a page: texts beside each other
   const item = make("li", undefined, { class: isLong ? "example long" : "example" });
   item.append(make("h3", `Sentence ${number(row + 1)}`));
   const list = make("dl");
-  for (const [name, texts] of [["source", data.sources], ["reference", data.references]])
-    list.append(named(make("dt", name), make("dd", texts[row], { dir: "auto" })));
+  list.append(named(make("dt", "source"), make("dd", data.sources[row], { dir: "auto" })));
+  for (const reference of data.references[row])
+    list.append(named(make("dt", "reference"), make("dd", reference, { dir: "auto" })));
   data.systems.forEach((system, s) => {
     const text = make("dd");
     text.append(markedText(system.hypotheses[row], comparedWith(row, s)), make("br"));
