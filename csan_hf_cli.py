@@ -37,6 +37,10 @@ COMMANDS = {
         "train:main",
         "train what a recipe describes, score it and write its card; the same command resumes",
     ),
+    "prepare": (
+        "prepare:main",
+        "cut a recipe's corpus into tokens ahead of training; show or clear what is kept",
+    ),
     "evaluate": ("evaluate:evaluate", "score a checkpoint on a test set"),
     "translate": ("translate:translate", "translate lines"),
     "align": ("align:align", "find the source words that each word of a translation comes from"),

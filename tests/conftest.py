@@ -5,10 +5,14 @@ import gc
 import os
 import shutil
 import sys
+import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+if "HF_DATASETS_CACHE" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="datasets-")  # removed at the end
+    os.environ["HF_DATASETS_CACHE"] = _cache.name
 
 import pytest
 import torch

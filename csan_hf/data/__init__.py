@@ -11,6 +11,7 @@ from .batching import (
 )
 from .corpora import DataArguments, FilterReport, load_translation_dataset
 from .numbers import load_numbers, number_languages
+from .prepared import PreparedCorpus, prepare_corpus
 from .tokenization import (
     TokenizerPair,
     tokenize_dataset,
@@ -23,6 +24,7 @@ __all__ = [
     "DataArguments",
     "FilterReport",
     "MixedBatchSampler",
+    "PreparedCorpus",
     "TargetMaskCollator",
     "TokenBatchSampler",
     "TokenizerPair",
@@ -32,6 +34,7 @@ __all__ = [
     "load_numbers",
     "load_translation_dataset",
     "number_languages",
+    "prepare_corpus",
     "tokenize_dataset",
     "train_tokenizer",
     "train_tokenizers",

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 import itertools
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import datasets
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
+from datasets.arrow_writer import ArrowWriter
 
 from csan_hf.text_files import VARIANTS, check_file_name, check_folder_or_name, read_lines
 
@@ -29,15 +31,15 @@ from .readers import (
     check_parallel,
     file_format,
     pair_of,
-    read_table,
-    read_text_pair,
     table_pairs,
     table_rows,
+    text_pairs,
 )
 
 BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
 _NUMBERS_SIZES = {"train": 30_000, "validation": 1_000, "test": 1_000}
+_TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 _SHARED = ("train", "validation")  # splits that several pairs of languages have together
 _LEAST = {
     **dict.fromkeys(("train_size", "validation_size", "test_size", "max_length_ratio"), 1),
@@ -144,6 +146,11 @@ class DataArguments:
     )
     max_length_ratio: float | None = _option(
         None, "Drop training pairs whose lengths in tokens differ by more than this factor."
+    )
+    cache_dir: str | None = _option(
+        None,
+        "Folder that keeps corpora cut into tokens, which other runs on the same data use again "
+        "(default: csan_hf in the cache of datasets; `csan-hf prepare` shows and clears it).",
     )
 
     def __post_init__(self) -> None:
@@ -366,7 +373,7 @@ Loader = Callable[[], "tuple[Dataset, str]"]
 
 
 def load_translation_dataset(
-    args: DataArguments, splits: Sequence[str] | None = None
+    args: DataArguments, splits: Sequence[str] | None = None, work_dir: Path | None = None
 ) -> tuple[DatasetDict, FilterReport]:
     """Loads a parallel corpus.
 
@@ -379,6 +386,8 @@ def load_translation_dataset(
     Args:
         args: Which corpus.
         splits: Load only these splits; None for all.
+        work_dir: Folder that the text is written to as it is read, and mapped into memory from;
+            None = it is held in memory.
 
     Returns:
         Splits "train", "validation" and the test splits, as far as the corpus has them, with the
@@ -390,7 +399,7 @@ def load_translation_dataset(
     report, parts, names = FilterReport(), defaultdict(list), []
     tagged = bool(language_tags(args.pairs))
     for pair in args.pairs:
-        for name, load in _loaders(args.of_pair(pair)).items():
+        for name, load in _loaders(args.of_pair(pair), work_dir).items():
             split = args.name_split(name, pair)
             longer = {
                 f"{split}_x{count}": count for count in args.join_test or () if name not in _SHARED
@@ -452,7 +461,30 @@ def check_files(args: DataArguments) -> None:
                 _find_file(of_pair, split, pattern, of_pair.target_lang)
 
 
-def _loaders(args: DataArguments) -> dict[str, Loader]:
+def content_digests(args: DataArguments) -> list[str]:
+    """Digests of what a corpus is read from: its files, or the fingerprints of a Hub data set."""
+    if args.dataset == BUILT_IN:
+        return []
+    if args.dataset:
+        if args.streaming:
+            return []  # the same as long as its name and revision are
+        return [rows._fingerprint for rows in _load_hub_dataset(args, args.dataset).values()]
+    paths: set[Path] = set()
+    for pair in args.pairs:
+        of_pair = args.of_pair(pair)
+        for split, pattern in of_pair.split_patterns.items():
+            paths.update(_find_files(of_pair, split, pattern))
+        for split, patterns in of_pair.further_references.items():
+            for pattern in patterns:
+                paths.add(_find_file(of_pair, split, pattern, of_pair.target_lang))
+    digests = []
+    for path in sorted(paths):
+        with path.open("rb") as file:
+            digests.append(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}")
+    return digests
+
+
+def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
     """Returns what loads each split of one pair of languages."""
     if args.dataset == BUILT_IN:
         sizes = {
@@ -464,10 +496,10 @@ def _loaders(args: DataArguments) -> dict[str, Loader]:
         )
         return {split: lambda split=split: (make()[split], BUILT_IN) for split in _NUMBERS_SIZES}  # type: ignore[misc]
     if args.dataset:
-        loaders = _hub_loaders(args, args.dataset)
+        loaders = _hub_loaders(args, args.dataset, work_dir)
     else:
         loaders = {
-            split: partial(_load_files, args, split, pattern)
+            split: partial(_load_files, args, split, pattern, work_dir)
             for split, pattern in args.split_patterns.items()
         }
     if args.validation_size and "train" in loaders and "validation" not in loaders:
@@ -518,13 +550,19 @@ def _with_references(args: DataArguments, split: str, load: Loader) -> tuple[Dat
         references = list(read_lines(path))
         check_parallel((where, path), (targets, references))
         targets = [VARIANTS.join(variants) for variants in zip(targets, references, strict=True)]
-    return _as_dataset(rows["source"][:], targets), where
+    pairs = zip(rows["source"][:], targets, strict=True)
+    return _as_dataset(pairs, args, split, work_dir=None), where
 
 
-def _load_files(args: DataArguments, split: str, pattern: str) -> tuple[Dataset, str]:
+def _load_files(
+    args: DataArguments, split: str, pattern: str, work_dir: Path | None
+) -> tuple[Dataset, str]:
     paths = _find_files(args, split, pattern)
-    pairs = read_table(paths[0], *args.columns) if file_format(pattern) else read_text_pair(*paths)
-    return _as_dataset(*pairs), " and ".join(map(str, paths))
+    if file_format(pattern):
+        pairs = table_pairs(paths[0], args.columns)
+    else:
+        pairs = text_pairs(*paths)
+    return _as_dataset(pairs, args, split, work_dir), " and ".join(map(str, paths))
 
 
 def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
@@ -561,26 +599,23 @@ def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) 
     )
 
 
-def _as_dataset(source: Sequence[str], target: Sequence[str]) -> Dataset:
-    text = datasets.Value("string")
-    schema = datasets.Features({"source": text, "target": text})
-    return Dataset.from_dict({"source": source, "target": target}, features=schema)
+def _as_dataset(
+    pairs: Iterable[Pair], args: DataArguments, split: str, work_dir: Path | None
+) -> Dataset:
+    """The pairs in memory, or in a file of `work_dir` that is mapped into it."""
+    if work_dir is None:
+        rows = [{"source": source, "target": target} for source, target in pairs]
+        return Dataset.from_list(rows, features=_TEXT)
+    path = work_dir / f"{split}.{args.source_lang}-{args.target_lang}.arrow"
+    with ArrowWriter(features=_TEXT, path=str(path)) as writer:
+        for source, target in pairs:
+            writer.write({"source": source, "target": target})
+        writer.finalize()
+    return Dataset.from_file(str(path))
 
 
-def _hub_loaders(args: DataArguments, name: str) -> dict[str, Loader]:
-    options = {
-        "data_dir": args.data_dir,
-        "revision": args.dataset_revision,
-        "streaming": args.streaming,
-    }
-    options = {key: value for key, value in options.items() if value}
-    try:
-        loaded = datasets.load_dataset(name, args.dataset_config, **options)
-    # An empty file raises StopIteration, before datasets 4.7 a DatasetGenerationError
-    except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
-        raise ValueError(
-            f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}"
-        ) from error
+def _hub_loaders(args: DataArguments, name: str, work_dir: Path | None) -> dict[str, Loader]:
+    loaded = _load_hub_dataset(args, name)
     wanted = args.split_patterns
     for split in ("train", "validation", "test"):
         if split in loaded and not (split == "test" and args.test_patterns):
@@ -591,13 +626,33 @@ def _hub_loaders(args: DataArguments, name: str) -> dict[str, Loader]:
                 f"{split}: dataset {name!r} has no split {stored!r}, only {', '.join(loaded)}"
             )
     return {
-        split: partial(_load_rows, args, split, f"{name}, split {at}", loaded[at])
+        split: partial(_load_rows, args, split, f"{name}, split {at}", loaded[at], work_dir)
         for split, at in wanted.items()
     }
 
 
+def _load_hub_dataset(args: DataArguments, name: str) -> Any:
+    options = {
+        "data_dir": args.data_dir,
+        "revision": args.dataset_revision,
+        "streaming": args.streaming,
+    }
+    options = {key: value for key, value in options.items() if value}
+    try:
+        return datasets.load_dataset(name, args.dataset_config, **options)
+    # An empty file raises StopIteration, before datasets 4.7 a DatasetGenerationError
+    except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
+        raise ValueError(
+            f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}"
+        ) from error
+
+
 def _load_rows(
-    args: DataArguments, split: str, where: str, rows: Dataset | IterableDataset
+    args: DataArguments,
+    split: str,
+    where: str,
+    rows: Dataset | IterableDataset,
+    work_dir: Path | None,
 ) -> tuple[Dataset, str]:
     """Reads a split of a Hub dataset; of a stream as many pairs as are wanted."""
     if isinstance(rows, IterableDataset):
@@ -605,9 +660,9 @@ def _load_rows(
             rows = rows.shuffle(seed=args.data_seed, buffer_size=_SHUFFLED_AT_ONCE)
         size = args.size_of(split)
         rows = Dataset.from_list(list(rows if size is None else rows.take(size)))
-    numbered_rows = table_rows(rows.with_format("arrow")[:])
-    pairs = [pair_of(f"{where}, {place}", row, args.columns) for place, row in numbered_rows]
-    return _as_dataset([source for source, _ in pairs], [target for _, target in pairs]), where
+    numbered_rows = table_rows(rows.with_format("arrow").iter(1_000))
+    pairs = (pair_of(f"{where}, {place}", row, args.columns) for place, row in numbered_rows)
+    return _as_dataset(pairs, args, split, work_dir), where
 
 
 def _finish(
@@ -615,25 +670,28 @@ def _finish(
 ) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
-    # At once: a column alone is decoded row by row
-    columns = rows.select_columns(["source", "target"])[:]
-    pairs = zip(columns["source"], columns["target"], strict=True)
-    filled = [index for index, (left, right) in enumerate(pairs) if left.strip() and right.strip()]
+    filled = np.flatnonzero(
+        [
+            bool(source.strip() and target.strip())
+            for batch in rows.select_columns(["source", "target"]).iter(10_000)
+            for source, target in zip(batch["source"], batch["target"], strict=True)
+        ]
+    )
     size = args.size_of(name)
     training = name == "train"
     if not len(rows):
         raise ValueError(f"{where}: the split {split!r} is empty")
-    if training and not filled:
+    if training and not len(filled):
         raise ValueError(f"{where}: the split {split!r} is empty: every pair has an empty side")
     if not training:
         if size is not None and size < len(rows):
             report.drop(split, "beyond the size asked for", len(rows) - size)
             rows = rows.select(range(size))
-            filled = [index for index in filled if index < size]
+            filled = filled[filled < size]
         report.note(split, "with an empty side", len(rows) - len(filled))
         return rows
     report.drop(split, "with an empty side", len(rows) - len(filled))
     if size is not None and size < len(filled):
         report.drop(split, "beyond train_size", len(filled) - size)
-        filled = sorted(random.Random(args.data_seed).sample(filled, size))
+        filled = filled[sorted(random.Random(args.data_seed).sample(range(len(filled)), size))]
     return rows if len(filled) == len(rows) else rows.select(filled)

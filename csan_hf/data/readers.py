@@ -16,18 +16,19 @@ import pyarrow.parquet as pq
 
 from csan_hf.text_files import counted, read_lines
 
-Pairs = tuple[list[str], list[str]]
-"""Source sentences and target sentences, equally many."""
-
 Rows = Iterable[tuple[str, Any]]
 """Rows of a table: where each stands, such as "line 3", and its values by column."""
 
 
-def read_text_pair(source: Path, target: Path) -> Pairs:
-    """Reads two files with one sentence per line; different numbers of lines are a `ValueError`."""
-    sides = list(read_lines(source)), list(read_lines(target))
-    check_parallel((source, target), sides)
-    return sides
+def text_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """Yields the pairs of two files with one sentence per line, as they are read; different numbers
+    of lines are a `ValueError`.
+    """
+    for pair in itertools.zip_longest(read_lines(source), read_lines(target)):
+        if None in pair:
+            paths = (source, target)
+            check_parallel(paths, [range(sum(1 for _ in read_lines(path))) for path in paths])
+        yield pair
 
 
 def check_parallel(paths: Sequence[Path | str], files: Sequence[Sized]) -> None:
@@ -48,14 +49,8 @@ def file_format(path: str | Path) -> str:
     )
 
 
-def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
-    """Reads both sides from one of the `TABLES`; for errors see `table_pairs`."""
-    pairs = list(table_pairs(path, (source_column, target_column)))
-    return [source for source, _ in pairs], [target for _, target in pairs]
-
-
 def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the pairs of a table as they are read.
+    """Yields the pairs of a table, one of the `TABLES`, as they are read.
 
     A column of JSONL or parquet may also be an entry of a column "translation", as on the Hub:
     `{"translation": {"en": "...", "de": "..."}}`. The first line of a CSV or TSV file names its
@@ -107,10 +102,10 @@ def pair_of(where: str, row: Any, columns: tuple[str, str]) -> tuple[str, str]:
     return pair[0], pair[1]
 
 
-def table_rows(table: pa.Table) -> Rows:
+def table_rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Rows:
     """Yields the rows of an arrow table, counted from 0 as `datasets` does."""
     number = 0
-    for batch in table.to_batches(max_chunksize=1_000):
+    for batch in batches:
         for row in batch.to_pylist():
             yield f"row {number}", row
             number += 1
@@ -183,7 +178,7 @@ def _jsonl_rows(path: Path, columns: tuple[str, str]) -> Rows:
 
 
 def _parquet_rows(path: Path, columns: tuple[str, str]) -> Rows:
-    return table_rows(pq.read_table(path))
+    return table_rows(pq.ParquetFile(path).iter_batches(1_000))
 
 
 TABLES: dict[str, Callable[[Path, tuple[str, str]], Rows]] = {

@@ -10,14 +10,16 @@ only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not install
 from __future__ import annotations
 
 import copy
+import hashlib
+import math
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from datasets import Dataset, DatasetDict
 from tokenizers import (
     AddedToken,
@@ -219,6 +221,16 @@ class TokenizerPair:
         """Whether one tokenizer serves both languages."""
         return self.source is self.target
 
+    def digest(self) -> str:
+        """A digest of how the tokenizers cut text."""
+        digest = hashlib.sha256()
+        for tokenizer in (self.source, self.target):
+            parts = [type(tokenizer).__name__, str(sorted(tokenizer.get_vocab().items()))]
+            if tokenizer.is_fast:
+                parts.append(tokenizer.backend_tokenizer.to_str())
+            digest.update(" ".join(parts).encode())
+        return digest.hexdigest()
+
     def save_pretrained(self, directory: str | Path) -> None:
         """Writes the source (or joint) tokenizer into a directory, a separate target one into
         `target_tokenizer`; the source's, which makes no labels, is then a `SourceTokenizer`.
@@ -418,6 +430,7 @@ def train_tokenizers(
     model_max_length: int | None = None,
     split_digits: bool = True,
     show_progress: bool = False,
+    train_size: int = 2_000_000,
     pretrained: str | None = None,
     pretrained_target: str | None = None,
 ) -> TokenizerPair:
@@ -436,6 +449,7 @@ def train_tokenizers(
             limit.
         split_digits: Whether every digit is a token of its own, with "bpe".
         show_progress: Whether to draw the progress bars of `tokenizers`.
+        train_size: Most pairs to learn from, taken evenly of the training split.
         pretrained: Folder or Hub name of existing tokenizers, or a file, SentencePiece's .model;
             they are used unchanged, and all else but `pretrained_target` is ignored then.
         pretrained_target: The same of the target's, where it is not in the folder of the source's.
@@ -447,6 +461,9 @@ def train_tokenizers(
     if pretrained is not None:
         return TokenizerPair.from_pretrained(pretrained, pretrained_target)
     dataset = dataset["train"] if isinstance(dataset, DatasetDict) else dataset
+    step = math.ceil(len(dataset) / train_size)
+    if step > 1:
+        dataset = dataset.select(range(0, len(dataset), step))
     check_vocabulary_sizes(
         vocab_size, target_vocab_size, joint=joint, kind=kind, target_kind=target_kind
     )
@@ -506,26 +523,31 @@ def tokenize_dataset(
             desc=f"Tokenizing {split}",
             fn_kwargs={"tokenizers": tokenizers, "limits": (None, None) if training else limits},
         )
-        added = ["source_length", "target_length", "has_unknown"]
-        # As an arrow table: iterating over a column of a dataset decodes its rows one by one.
-        columns = rows.select_columns(added).with_format("arrow")[:].to_pydict()
-        lengths = list(zip(columns["source_length"], columns["target_length"], strict=True))
-        result[split] = rows = rows.remove_columns(added)
+        # Of arrow tables: a column of a dataset is decoded row by row
+        source_length, target_length, has_unknown = (
+            rows.select_columns(name).with_format("numpy")[:][name]
+            for name in ("source_length", "target_length", "has_unknown")
+        )
+        result[split] = rows = rows.remove_columns(
+            ["source_length", "target_length", "has_unknown"]
+        )
         report.start(split, len(rows))
         remark = "with letters or signs that the source vocabulary does not have"
-        report.note(split, remark, sum(columns["has_unknown"]))
-        if training:
-            reasons = [_reason_to_drop(source, target, args) for source, target in lengths]
-            for reason, pairs in sorted(Counter(filter(None, reasons)).items()):
-                report.drop(split, reason, pairs)
-            if report.dropped:
-                result[split] = rows.select(
-                    [index for index, reason in enumerate(reasons) if reason is None]
-                )
+        report.note(split, remark, int(has_unknown.sum()))
+        if not training:
+            for name, lengths, limit in (
+                ("source", source_length, limits[0]),
+                ("target", target_length, limits[1]),
+            ):
+                longer = 0 if limit is None else int((lengths > limit).sum())
+                report.note(split, f"with a {name} cut to {limit} tokens", longer)
             continue
-        for side, name, limit in zip((0, 1), ("source", "target"), limits, strict=True):
-            longer = sum(limit is not None and pair[side] > limit for pair in lengths)
-            report.note(split, f"with a {name} cut to {limit} tokens", longer)
+        is_kept = np.ones(len(rows), dtype=bool)
+        for reason, is_dropped in _reasons_to_drop(source_length, target_length, args):
+            report.drop(split, reason, int((is_kept & is_dropped).sum()))
+            is_kept &= ~is_dropped
+        if not is_kept.all():
+            result[split] = rows.select(np.flatnonzero(is_kept))
     if "train" in result and not report.kept["train"]:
         raise ValueError(
             f"no training pair is left: max_source_length={args.max_source_length}, "
@@ -595,13 +617,17 @@ def _truncate(ids: list[int], limit: int | None) -> list[int]:
     return ids if limit is None or len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
 
 
-def _reason_to_drop(source: int, target: int, args: DataArguments) -> str | None:
-    if args.max_source_length is not None and source > args.max_source_length:
-        return f"with a source longer than {args.max_source_length} tokens"
-    if args.max_target_length is not None and target > args.max_target_length:
-        return f"with a target longer than {args.max_target_length} tokens"
-    if args.max_length_ratio is not None and max(source, target) > args.max_length_ratio * min(
-        source, target
-    ):
-        return f"with a length ratio above {args.max_length_ratio:g}"
-    return None
+def _reasons_to_drop(
+    source: np.ndarray, target: np.ndarray, args: DataArguments
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Why training pairs of these lengths in tokens are dropped, and which."""
+    if args.max_source_length is not None:
+        limit = args.max_source_length
+        yield f"with a source longer than {limit} tokens", source > limit
+    if args.max_target_length is not None:
+        limit = args.max_target_length
+        yield f"with a target longer than {limit} tokens", target > limit
+    if args.max_length_ratio is not None:
+        shorter = args.max_length_ratio * np.minimum(source, target)
+        reason = f"with a length ratio above {args.max_length_ratio:g}"
+        yield reason, np.maximum(source, target) > shorter

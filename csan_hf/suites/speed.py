@@ -16,8 +16,6 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from csan_hf.data import tokenize_dataset
-from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.training.dry_run import counted_flops
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import Recipe, RecipeError
@@ -129,9 +127,9 @@ def _build_trainers(
 ) -> tuple[dict[str, TranslationTrainer], dict[str, Any]]:
     """Returns a trainer of each system, and the splits that its runs translate."""
     plan = resolve(replace(next(iter(recipes.values())), output_dir=folder))
-    splits, _ = load_translation_dataset(plan.data)
-    tokenizers = plan.build_tokenizers(splits)
-    tokenized, _ = tokenize_dataset(splits, tokenizers, plan.data)
+    prepared = plan.prepare_corpus()
+    tokenizers = prepared.tokenizers
+    tokenized = prepared.splits
     train = tokenized.pop("train")
     trainers = {}
     for name, recipe in recipes.items():

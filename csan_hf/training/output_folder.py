@@ -20,7 +20,6 @@ from .checkpoints import (
     whole_checkpoints,
 )
 from .recipe import Affects, Recipe, RecipeError, affected_by, load_recipe, notify, refusing
-from .stopping import PREPARED_DATA
 
 MARK = ".csan_hf_run"
 """File that marks a folder as that of a run; `--overwrite` deletes nothing in a folder without it.
@@ -41,7 +40,7 @@ _FILES = (
     "special_tokens_map.json",
     "training_args.bin",
 )
-_FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, UNFINISHED)
+_FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", UNFINISHED)
 
 
 def entries_of_run(output: Path) -> list[Path]:

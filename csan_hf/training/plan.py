@@ -17,7 +17,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from csan_hf.data import DataArguments, TokenizerPair, train_tokenizers
+from csan_hf.data import (
+    DataArguments,
+    PreparedCorpus,
+    TokenizerPair,
+    prepare_corpus,
+    train_tokenizers,
+)
 from csan_hf.data.corpora import check_files, language_tags
 from csan_hf.data.tokenization import (
     DEFAULT_VOCABULARY_SIZE,
@@ -73,14 +79,21 @@ class Plan:
     converter: str | None
     generation: dict[str, Any]
 
-    def build_tokenizers(self, splits: DatasetDict) -> TokenizerPair:
-        """Returns the existing tokenizers, or trains new ones on the training split."""
-        if self.tokenizers is not None:
-            return self.tokenizers
-        with refusing("The section tokenizer is refused"):
-            tokenizers = train_tokenizers(splits["train"], **self.recipe.tokenizer)
-        add_language_tags(tokenizers, language_tags(self.data.pairs))
-        return tokenizers
+    def prepare_corpus(self, tokenizers: TokenizerPair | None = None) -> PreparedCorpus:
+        """Returns the corpus cut into tokens, by `tokenizers`, the recipe's existing ones, or those
+        trained on the training split.
+        """
+
+        def learn(splits: DatasetDict) -> TokenizerPair:
+            with refusing("The section tokenizer is refused"):
+                trained = train_tokenizers(splits["train"], **self.recipe.tokenizer)
+            add_language_tags(trained, language_tags(self.data.pairs))
+            return trained
+
+        with refusing("The data cannot be used"):
+            return prepare_corpus(
+                self.data, tokenizers or self.tokenizers, self.recipe.tokenizer, learn
+            )
 
     def build_model(self, tokenizers: TokenizerPair) -> PreTrainedModel:
         """Builds the model with random weights, or loads `init_from` with the recipe's config on

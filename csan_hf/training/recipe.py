@@ -68,8 +68,8 @@ _AFFECTED_BY_SECTION = {
 _AFFECTED_BY_KEY = {
     Affects.NOTHING: (
         "output_dir name description license language dataset_name task hub_dataset resume "
-        "overwrite dry_run data.data_dir training.logging_ training.report_to training.run_name "
-        "training.disable_tqdm training.hub_ training.push_to_hub"
+        "overwrite dry_run data.data_dir data.cache_dir training.logging_ training.report_to "
+        "training.run_name training.disable_tqdm training.hub_ training.push_to_hub"
     ),
     # Not dataloader_drop_last, which changes the batches where max_tokens is null
     Affects.SPEED: (

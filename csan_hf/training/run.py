@@ -7,7 +7,6 @@ import itertools
 import math
 import platform
 import re
-import shutil
 import statistics
 import sys
 import time
@@ -24,12 +23,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 from transformers.utils import logging
 
 import csan_hf
-from csan_hf.data import (
-    TokenizerPair,
-    example_lengths,
-    load_translation_dataset,
-    tokenize_dataset,
-)
+from csan_hf.data import PreparedCorpus, TokenizerPair, example_lengths
 from csan_hf.evaluation.metrics import metrics_in
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
@@ -49,8 +43,8 @@ from .checkpoints import (
 )
 from .output_folder import begin_run, check_output_folder, choose_checkpoint, lock_folder
 from .plan import Plan, resolve
-from .recipe import Recipe, notify, refusing
-from .stopping import PREPARED_DATA, StopSignals, on_main_process
+from .recipe import Recipe, RecipeError, notify, refusing
+from .stopping import StopSignals, on_main_process
 from .trainer import TranslationTrainer
 
 _MOST_COUNTED = 10_000  # sources of which the sentences are counted
@@ -79,7 +73,9 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         on_main_process(args, lambda: stack.enter_context(lock_folder(output)))
         _quieten(args)
         set_seed(args.seed)
-        checkpoint, tokenizers, tokenized = _prepare(plan, output)
+        checkpoint, corpus = _prepare(plan, output)
+        tokenizers = corpus.tokenizers
+        tokenized = corpus.splits
         set_seed(args.seed)
         model = plan.build_model(tokenizers)
         generation: Any = model.generation_config
@@ -164,52 +160,40 @@ def _quieten(args: TranslationTrainingArguments) -> None:
         warnings.simplefilter("ignore")
 
 
-def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, DatasetDict]:
-    """Returns the checkpoint to resume from, if any, the tokenizers and the tokenized corpus, for
-    all processes.
-    """
-    if plan.arguments.world_size == 1:
-        return _prepare_alone(plan, output)
-    folder = output / PREPARED_DATA
-
-    def prepare_for_all() -> Path | None:
-        checkpoint, _, tokenized = _prepare_alone(plan, output)
-        shutil.rmtree(folder, ignore_errors=True)
-        tokenized.save_to_disk(str(folder))
-        return checkpoint
-
-    checkpoint = on_main_process(plan.arguments, prepare_for_all)
-    tokenizers = TokenizerPair.from_pretrained(str(output))
-    # Memory-mapped: the processes of a node share what they read
-    return checkpoint, tokenizers, DatasetDict.load_from_disk(str(folder))
-
-
-def _prepare_alone(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, DatasetDict]:
+def _prepare(plan: Plan, output: Path) -> tuple[Path | None, PreparedCorpus]:
+    """Returns the checkpoint to resume from, if any, and the corpus, for all processes."""
     args = plan.arguments
-    recipe = plan.recipe
-    check_output_folder(recipe, output)
-    with refusing("The data cannot be used"):
-        splits, loaded = load_translation_dataset(plan.data)
-        required = ("train",) if args.eval_strategy == "no" else ("train", "validation")
-        for name in required:
-            if name not in splits:
-                raise ValueError(f"there is no split {name}, only {', '.join(splits)}.")
-    checkpoint = None
-    if recipe.resume and not recipe.overwrite:
-        checkpoint = choose_checkpoint(output)
-    if checkpoint is None:
-        tokenizers = plan.build_tokenizers(splits)
-    else:
+    checkpoint = on_main_process(args, lambda: _open_folder(plan.recipe, output))
+    tokenizers = None
+    if checkpoint is not None:
         # Not the run's own, whose writing may have been interrupted
         tokenizers = TokenizerPair.from_pretrained(str(checkpoint))
-    with refusing("The data cannot be used"):
-        tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
-    if checkpoint is None:
-        notify(f"Starting a new run in {output}.")
-    begin_run(recipe, output)
-    tokenizers.save_pretrained(str(output))
-    notify(str(loaded.merge(filtered)))
-    return checkpoint, tokenizers, tokenized
+    if args.local_process_index > 0:
+        time.sleep(1)  # the first process of a node shows the progress
+    corpus = plan.prepare_corpus(tokenizers)
+
+    def begin() -> None:
+        required = ("train",) if args.eval_strategy == "no" else ("train", "validation")
+        for name in required:
+            if name not in corpus.splits:
+                raise RecipeError(
+                    "The data cannot be used: there is no split "
+                    f"{name}, only {', '.join(corpus.splits)}."
+                )
+        if checkpoint is None:
+            notify(f"Starting a new run in {output}.")
+        begin_run(plan.recipe, output)
+        corpus.tokenizers.save_pretrained(str(output))
+        notify(corpus.report)
+
+    on_main_process(args, begin)
+    return checkpoint, corpus
+
+
+def _open_folder(recipe: Recipe, output: Path) -> Path | None:
+    """Checks the folder of a run, and returns its checkpoint to resume from."""
+    check_output_folder(recipe, output)
+    return choose_checkpoint(output) if recipe.resume and not recipe.overwrite else None
 
 
 # ---- the end
@@ -325,7 +309,6 @@ def finish_run(
         results["example"] = examples[0]["source"]
     _write_folder(trainer, recipe, results, output)
     if trainer.is_world_process_zero():
-        shutil.rmtree(output / PREPARED_DATA, ignore_errors=True)
         signals.raise_if_received()
         if trainer.args.push_to_hub:
             trainer._finish_current_push()

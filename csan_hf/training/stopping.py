@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PREPARED_DATA = "_prepared_data"
 """Folder in `output_dir` with the tokenized corpus while several processes train; it is never
 uploaded.
 """

@@ -1,0 +1,159 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""A corpus read, filtered and cut into tokens once, and found again by what it depends on.
+
+A folder of the cache is named after a digest of the files' contents, the section data, the
+tokenizers and the code of this package's `data`; it is written under another name first. One
+process prepares while others on the same corpus wait."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import DatasetDict
+from filelock import FileLock, Timeout
+from transformers.utils import logging
+
+from .corpora import DataArguments, content_digests, load_translation_dataset
+from .tokenization import TokenizerPair, tokenize_dataset
+
+logger = logging.get_logger(__name__)
+
+_CORPORA = "corpora"
+_TOKENIZERS = "tokenizers"
+_WORK = "unfinished"
+_REPORT = "report.txt"
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """A corpus as a training needs it.
+
+    Attributes:
+        tokenizers: The tokenizers.
+        splits: See `tokenize_dataset`; mapped into memory from the cache.
+        report: Counts of the pairs that were read and kept.
+    """
+
+    tokenizers: TokenizerPair
+    splits: DatasetDict
+    report: str
+
+
+def cache_folder(cache_dir: str | None) -> Path:
+    """The folder of prepared corpora, by `DataArguments.cache_dir`."""
+    if cache_dir is None:
+        return Path(datasets.config.HF_DATASETS_CACHE) / "csan_hf"
+    return Path(cache_dir).expanduser()
+
+
+def prepare_corpus(
+    args: DataArguments,
+    tokenizers: TokenizerPair | None,
+    settings: Mapping[str, Any],
+    learn: Callable[[DatasetDict], TokenizerPair],
+) -> PreparedCorpus:
+    """Returns a corpus cut into tokens, from the cache where it is there.
+
+    Args:
+        args: The corpus. A stream is taken for the same as long as its name and revision are.
+        tokenizers: Existing tokenizers, or None for those that `learn` makes of the text.
+        settings: What `learn` depends on beside the text.
+        learn: Function from the splits to new tokenizers.
+
+    Raises:
+        ValueError: Something is wrong with the corpus.
+        OSError: The cache cannot be written.
+    """
+    cache = cache_folder(args.cache_dir)
+    fields = dataclasses.asdict(args)
+    del fields["cache_dir"], fields["data_dir"]
+    corpus = _digest(fields, content_digests(args), _digest_of_code())
+    work_dir = cache / _WORK / corpus
+
+    @functools.cache
+    def text() -> tuple[DatasetDict, Any]:
+        return load_translation_dataset(args, work_dir=work_dir)
+
+    with _alone(cache, corpus, work_dir):
+        if tokenizers is None:
+            folder = cache / _TOKENIZERS / _digest(corpus, settings)
+            if not folder.is_dir():
+                learn(text()[0]).save_pretrained(work_dir / _TOKENIZERS)
+                _move(work_dir / _TOKENIZERS, folder)
+            tokenizers = TokenizerPair.from_pretrained(folder)
+        folder = cache / _CORPORA / _digest(corpus, tokenizers.digest())
+        if not folder.is_dir():
+            splits, loaded = text()
+            tokenized, filtered = tokenize_dataset(splits, tokenizers, args)
+            tokenized.save_to_disk(work_dir / _CORPORA)
+            report = str(loaded.merge(filtered))
+            (work_dir / _CORPORA / _REPORT).write_text(report, encoding="utf-8")
+            _move(work_dir / _CORPORA, folder)
+    report = (folder / _REPORT).read_text(encoding="utf-8")
+    return PreparedCorpus(tokenizers, DatasetDict.load_from_disk(str(folder)), report)
+
+
+@contextlib.contextmanager
+def _alone(cache: Path, corpus: str, work_dir: Path) -> Iterator[None]:
+    """Holds the lock of a corpus and an empty `work_dir`, which is removed at the end."""
+    work_dir.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(cache / _WORK / f"{corpus}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.warning("Another process prepares this corpus; waiting for it.")
+        lock.acquire()
+    try:
+        shutil.rmtree(work_dir, ignore_errors=True)  # of a process that was killed
+        work_dir.mkdir()
+        yield
+    finally:
+        shutil.rmtree(work_dir, ignore_errors=True)
+        lock.release()
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source.rename(target)
+
+
+def _digest(*values: object) -> str:
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _digest_of_code() -> str:
+    """A digest of what reads, filters and cuts."""
+    files = sorted(Path(__file__).parent.iterdir())
+    contents = [path.read_bytes() for path in files if path.is_file()]
+    return hashlib.sha256(b"".join(contents)).hexdigest()
+
+
+# ---- what the cache holds
+
+
+def kept_corpora(cache: Path) -> list[tuple[Path, int]]:
+    """The prepared corpora and tokenizers of a cache, with their bytes."""
+    folders = [
+        path for kind in (_CORPORA, _TOKENIZERS, _WORK) for path in (cache / kind).glob("*/")
+    ]
+    return [
+        (folder, sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
+        for folder in sorted(folders)
+    ]
+
+
+def clear_cache(cache: Path) -> None:
+    """Removes all prepared corpora and tokenizers; processes that use them keep what they have."""
+    for kind in (_CORPORA, _TOKENIZERS, _WORK):
+        shutil.rmtree(cache / kind, ignore_errors=True)
