@@ -38,7 +38,7 @@ COMMANDS = {
         "train what a recipe describes, score it and write its card; the same command resumes",
     ),
     "prepare": (
-        "prepare:main",
+        "train:prepare",
         "cut a recipe's corpus into tokens ahead of training; show or clear what is kept",
     ),
     "evaluate": ("evaluate:evaluate", "score a checkpoint on a test set"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jsonargparse
 
-from csan_hf.data.readers import read_table
+from csan_hf.data.readers import table_pairs
 from csan_hf.text_files import write_lines
 from csan_hf_cli import script
 
@@ -62,9 +62,8 @@ def prepare_multilingual(
 
 def read_words(data_dir: Path, language: str, split: str) -> list[str]:
     """Lines of symbols and phones."""
-    words, phones = read_table(data_dir / f"{language}_{split}.tsv", "0", "1")
-    symbols = [word_symbols(language, word) for word in words]
-    return [f"{word}\t{phone}" for word, phone in zip(symbols, phones, strict=True)]
+    pairs = table_pairs(data_dir / f"{language}_{split}.tsv", ("0", "1"))
+    return [f"{word_symbols(language, word)}\t{phones}" for word, phones in pairs]
 
 
 @script()

@@ -604,8 +604,12 @@ def _as_dataset(
 ) -> Dataset:
     """The pairs in memory, or in a file of `work_dir` that is mapped into it."""
     if work_dir is None:
-        rows = [{"source": source, "target": target} for source, target in pairs]
-        return Dataset.from_list(rows, features=_TEXT)
+        rows = list(pairs)
+        columns = {
+            "source": [source for source, _ in rows],
+            "target": [target for _, target in rows],
+        }
+        return Dataset.from_dict(columns, features=_TEXT)
     path = work_dir / f"{split}.{args.source_lang}-{args.target_lang}.arrow"
     with ArrowWriter(features=_TEXT, path=str(path)) as writer:
         for source, target in pairs:

@@ -6,7 +6,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from csan_hf.data import DataArguments, load_translation_dataset
-from csan_hf.data.readers import read_table, read_text_pair
+from csan_hf.data.readers import table_pairs, text_pairs
+
+
+def read_table(path, source_column, target_column):
+    pairs = list(table_pairs(path, (source_column, target_column)))
+    return [source for source, _ in pairs], [target for _, target in pairs]
 
 
 def test_unequal_line_counts_are_refused(tmp_path):
@@ -15,7 +20,7 @@ def test_unequal_line_counts_are_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"a has 3 lines and .*b has 2: line 3 of .*a has no partner in .*b"
     ):
-        read_text_pair(tmp_path / "a", tmp_path / "b")
+        list(text_pairs(tmp_path / "a", tmp_path / "b"))
 
 
 def test_delimited(tmp_path):

@@ -336,8 +336,8 @@ LEARNED = {"model": "pervasive_attention", "position_embeddings": "learned"}
 @pytest.fixture
 def no_data(monkeypatch):
     """Whoever reads data came too far."""
-    for module in ("run", "dry_run"):
-        monkeypatch.setattr(f"csan_hf.training.{module}.load_translation_dataset", None)
+    monkeypatch.setattr("csan_hf.training.plan.prepare_corpus", None)
+    monkeypatch.setattr("csan_hf.training.dry_run.load_translation_dataset", None)
 
 
 @pytest.mark.parametrize(
