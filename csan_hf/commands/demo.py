@@ -192,21 +192,23 @@ class DemoModel:
             (text, result["translation_text"])
             for text, [result] in zip(split.segments, results, strict=True)
         ]
+        sources: list[Sequence[str]] = [source.split() for source in split.segments]
         try:
-            matrices = [
-                alignment.word_matrix()
-                for alignment in align_pairs(self.pipeline.model, self.tokenizers, pairs)
-            ]
+            alignments = list(align_pairs(self.pipeline.model, self.tokenizers, pairs))
+            matrices = [alignment.word_matrix() for alignment in alignments]
+            sources = [alignment.source.words for alignment in alignments]  # or letters
         except ValueError as error:
             _logger.warning(f"Words are not aligned: {error}")
             matrices = [np.zeros((len(target.split()), 0)) for _, target in pairs]
         translated = TranslatedText()
-        for (source, target), matrix, gap in zip(pairs, matrices, split.gaps[1:], strict=True):
+        for source, (_, target), matrix, gap in zip(
+            sources, pairs, matrices, split.gaps[1:], strict=True
+        ):
             breaks = ["\n" * gap.count("\n")] if "\n" in gap else []
             translated.rows += [(len(translated.source), row) for row in matrix] + [
                 (0, np.zeros(0)) for _ in breaks
             ]
-            translated.source += source.split()
+            translated.source += source
             translated.target += target.split() + breaks
         return translated
 

@@ -113,13 +113,15 @@ def translate_stream(
 
 
 class Hypothesis(NamedTuple):
-    """A translation, the natural logarithm of the probability of its tokens, and its words.
+    """A translation, the natural logarithm of the probability of its tokens, its words and their
+    alignment.
 
-    The words, where they were asked for, are those of `TextTranslationPipeline`."""
+    Words and alignment, where they were asked for, are those of `TextTranslationPipeline`."""
 
     text: str
     log_probability: float
     words: Sequence[dict[str, Any]] = ()
+    alignment: Sequence[tuple[int, int]] = ()
 
 
 def n_best_stream(
@@ -134,6 +136,7 @@ def n_best_stream(
     prefixes: Iterable[str] | None = None,
     pool: TranslationPool | None = None,
     return_words: bool = False,
+    return_alignments: bool = False,
     **generate_arguments: Any,
 ) -> Iterator[list[list[Hypothesis]]]:
     """Translates sentences as `translate_stream` does, with the n best hypotheses of each, or n
@@ -142,7 +145,8 @@ def n_best_stream(
     Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a
     single, blank, one. Hypotheses of one text, of other tokens, are one, with the better score;
     samples are all there.
-    `return_words` adds their words.
+    `return_words` adds their words, `return_alignments` the alignment of these;
+    `return_scores=False` saves the log-probabilities, which are 0 then.
 
     Yields:
         The hypotheses of a window, [sentences][n], in the order that `generate` gives them.
@@ -150,9 +154,11 @@ def n_best_stream(
     Raises:
         ValueError: See `translate`; or n is more than the beams, and no samples are drawn.
     """
-    arguments = {**generate_arguments, "num_return_sequences": n, "return_scores": True}
+    arguments = {"return_scores": True, **generate_arguments, "num_return_sequences": n}
     if return_words:
         arguments["return_words"] = True
+    if return_alignments:
+        arguments["return_alignments"] = True
     work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes, pool)
     for results in _translate_windows(_windows(sentences, processes), None, *work):
         hypotheses = [_hypotheses(several) for several in results]
@@ -169,9 +175,10 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
         words: list[dict[str, Any]] = []
         for part in result["sentences"]:
             words += part.get("words", ())
-        log_probability = sum(part["log_probability"] for part in result["sentences"])
+        log_probability = sum(part.get("log_probability", 0.0) for part in result["sentences"])
         text = result["translation_text"].strip()
-        hypotheses.append(Hypothesis(text, log_probability, words))
+        alignment = result.get("alignment", ())
+        hypotheses.append(Hypothesis(text, log_probability, words, alignment))
     return hypotheses
 
 
@@ -233,6 +240,8 @@ def _translate_windows(
             target_tokenizer=tokenizers.target,
             device=model.device,
         )
+        if options.get("return_alignments"):
+            translator.check_alignable()
         nonlocal lines_read
         sentences = translator.check_letters(sentences, unknown, first_line=lines_read + 1)
         lines_read += len(sentences)

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from transformers.utils import logging
 
-from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences
+from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences, word_pattern
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
 from ..text_files import counted
@@ -149,9 +149,10 @@ class TextTranslationPipeline(TranslationPipeline):
             return_words (`bool`, *optional*, defaults to `False`): Add `"sentences"` with scores
                 and `words`, the translation's words with their `log_probability` and their
                 `tokens`, each a dict of `token` and `log_probability`.
-            return_alignments (`bool`, *optional*): Add `"sentences"` with `alignment`: pairs
-                (source word, target word), counted from 0 in words that white space separates, from
-                `csan_hf.analysis.align`.
+            return_alignments (`bool`, *optional*): Add `alignment`: pairs (source word, target
+                word), counted from 0 in words that white space separates (letters, where the
+                tokenizer is one of characters), from `csan_hf.analysis.align`. Those of the text
+                count over the whole text; `"sentences"` have their own.
             check_coverage (`bool`, *optional*): Warn where a translation seems to leave out a
                 sentence of a line that has several, because the cross-attention hardly covers it
                 (`csan_hf.analysis.coverage`).
@@ -164,12 +165,8 @@ class TextTranslationPipeline(TranslationPipeline):
                 family.
         """
         alignments = self.return_alignments if return_alignments is None else return_alignments
-        gives_attention = getattr(self.model, "gives_attention", True)
-        if alignments and not (gives_attention and self.model.config.model_type in FAMILIES):
-            raise ValueError(
-                f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
-                f"{type(self.model).__name__}, for which there is csan_hf.analysis.align."
-            )
+        if alignments:
+            self.check_alignable()
         options = {
             **kwargs,
             "batch_size": batch_size or self._batch_size or 1,
@@ -226,7 +223,6 @@ class TextTranslationPipeline(TranslationPipeline):
         split_sentences: SplitSentences = "auto",
         unknown: Unknown = "warn",
         first_line: int = 1,
-        return_alignments: bool = False,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates texts: for each a list of `num_return_sequences` results."""
@@ -242,8 +238,6 @@ class TextTranslationPipeline(TranslationPipeline):
             splits = [SplitText((text,), ("", "")) for text in texts]
         segments = [segment for split in splits for segment in split.segments]
         translations = self._translate_by_length(segments, batch_size=batch_size, **options)
-        if return_alignments:
-            self._add_alignments(segments, translations, batch_size, options)
         remaining = iter(translations)
         return [
             self.join(split, list(islice(remaining, len(split.segments))), options)
@@ -262,7 +256,7 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def _add_alignments(
         self,
-        segments: list[str],
+        segments: Sequence[str],
         translations: list[list[dict[str, Any]]],
         batch_size: int,
         options: dict[str, Any],
@@ -276,6 +270,19 @@ class TextTranslationPipeline(TranslationPipeline):
         alignments = self._align(pairs, batch_size, options)
         for result, alignment in zip(results, alignments, strict=True):
             result["alignment"] = alignment.links()
+
+    def check_alignable(self) -> None:
+        """Raises `ValueError` where words cannot be aligned: for ONNX graphs, ensembles, other
+        families, and tokenizers that are not fast ones.
+        """
+        gives_attention = getattr(self.model, "gives_attention", True)
+        if not (gives_attention and self.model.config.model_type in FAMILIES):
+            raise ValueError(
+                f"Alignments are read from the attention of single torch models of the families "
+                f"{', '.join(FAMILIES)}, not of {type(self.model).__name__}; `csan-hf align` takes "
+                "other families, too."
+            )
+        check_fast(self.tokenizer, self.target_tokenizer)
 
     def split(
         self, texts: Iterable[str], split_sentences: SplitSentences = "auto", **options: Any
@@ -306,7 +313,7 @@ class TextTranslationPipeline(TranslationPipeline):
             count_tagged = self.token_counter(**{**options, "prefix": f"{tag} "})
             split = split_text(body, count_tokens=count_tagged, **how)
             segments = tuple(f"{tag} {segment}" for segment in split.segments)
-            splits.append(replace(split, segments=segments))
+            splits.append(replace(split, segments=segments, tag=tag))
         return splits
 
     def _leading_tag(self, text: str) -> str:
@@ -455,6 +462,7 @@ class TextTranslationPipeline(TranslationPipeline):
         *,
         batch_size: int,
         check_coverage: bool = False,
+        return_alignments: bool = False,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates segments as they are, in batches as they come: [N] ->
@@ -467,6 +475,8 @@ class TextTranslationPipeline(TranslationPipeline):
         results = [result if isinstance(result, list) else [result] for result in results]
         if any(sentences):
             self._warn_of_omissions(sentences, results, batch_size, options)
+        if return_alignments:
+            self._add_alignments(segments, results, batch_size, options)
         return results
 
     def token_counter(self, **options: Any) -> Callable[[str], int]:
@@ -495,8 +505,15 @@ class TextTranslationPipeline(TranslationPipeline):
             if "translation_text" not in sequence[0]:  # return_tensors: a single segment
                 joined.append(sequence[0])
                 continue
-            text = split.join([part["translation_text"] for part in sequence])
-            result: dict[str, Any] = {"translation_text": text}
+            translations = [part["translation_text"] for part in sequence]
+            result: dict[str, Any] = {"translation_text": split.join(translations)}
+            if "alignment" in sequence[0]:
+                result["alignment"] = split.join_links(
+                    translations,
+                    [part["alignment"] for part in sequence],
+                    source_word=word_pattern(self.tokenizer),
+                    target_word=word_pattern(self.target_tokenizer),
+                )
             if len(sequence[0]) > 1:  # scores or alignments
                 result["sentences"] = [
                     {"source_text": segment, **part}
