@@ -16,6 +16,7 @@ from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
 from csan_hf.evaluation.alignment_files import Links
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
+from csan_hf.pipelines.markup import Markup
 from csan_hf.pipelines.texts import SplitSentences, Unknown
 from csan_hf.text_files import (
     STANDARD_STREAM,
@@ -53,6 +54,7 @@ def translate(
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
     alignments: str | None = None,
+    markup: Markup | None = None,
     sample: bool = False,
     temperature: float | None = None,
     top_k: PositiveInt | None = None,
@@ -98,6 +100,8 @@ def translate(
         alignments: file for the alignment of each line of the output: 0-0 1-2 = source word 0 with
             word 0 of the translation, 1 with 2 (letters of words that are pronounced); it is in
             --json_lines, too, and there alone with "-"
+        markup: inline tags of the input, html or xliff: they are put back where the words stand
+            that are aligned to theirs; entities such as &amp; are read and written
         sample: draw translations instead of searching for the best
         temperature: of --sample: below 1 sharpens the probabilities
         top_k: of --sample: draw from the K likeliest tokens
@@ -164,6 +168,7 @@ def translate(
         "check_coverage": check_coverage or None,
         "split_sentences": split_sentences,
         "unknown": unknown,
+        "markup": markup,
         "do_sample": sample or None,
         "temperature": temperature,
         "top_k": top_k,

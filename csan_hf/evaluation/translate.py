@@ -62,8 +62,8 @@ def translate(
             sentences. Of R processes each translates every R-th batch; the batches, and hence the
             translations, are those of a single process. None: this process translates all.
         generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the
-            `src_lang`, `tgt_lang`, `prefix`, `split_sentences` and `unknown` of the pipeline; None
-            means the default.
+            `src_lang`, `tgt_lang`, `prefix`, `split_sentences`, `unknown` and `markup` of the
+            pipeline; None means the default.
 
     Raises:
         ValueError: If `num_beams` is less than 1, or if a language is unknown or missing.
@@ -226,6 +226,9 @@ def _translate_windows(
     options = {name: value for name, value in generate_arguments.items() if value is not None}
     split_sentences = options.pop("split_sentences", "auto")
     unknown = options.pop("unknown", "warn")
+    markup = options.pop("markup", None)
+    if markup is not None:
+        options["return_alignments"] = True
     split_lines = 0
     lines_read = 0
 
@@ -243,6 +246,8 @@ def _translate_windows(
         if options.get("return_alignments"):
             translator.check_alignable()
         nonlocal lines_read
+        marked_texts = translator.without_tags(sentences, markup)
+        sentences = [marked.text for marked in marked_texts]
         sentences = translator.check_letters(sentences, unknown, first_line=lines_read + 1)
         lines_read += len(sentences)
         count = translator.token_counter(**options)
@@ -269,12 +274,12 @@ def _translate_windows(
                 **batch_options,
             )
             work.append((batch, call if pool is None else call().result))
-        return translator, splits, work
+        return translator, marked_texts, splits, work
 
     hidden = not (progress and is_main)
     with tqdm(total=total, desc="translating", unit=" sentences", disable=hidden) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
-        for translator, splits, work in _ahead(
+        for translator, marked_texts, splits, work in _ahead(
             (started(window, bar) for window in windows), pool is not None
         ):
             numbered_results: list[tuple[int, list[dict[str, Any]]]] = []
@@ -285,10 +290,13 @@ def _translate_windows(
                 numbered_results = gather_object(numbered_results)
             split_lines += sum(split.split_lines for split in splits)
             by_place = iter(result for _, result in sorted(numbered_results, key=itemgetter(0)))
-            yield [
+            translations = [
                 translator.join(split, list(islice(by_place, len(split.segments))), options)
                 for split in splits
             ]
+            if markup is not None:
+                translator.add_tags(translations, marked_texts)
+            yield translations
     is_auto = split_sentences == "auto" and is_main
     if is_auto and split_lines and translator.usual_source is not None:
         logger.warning(translator.notice_of_splits(counted(split_lines, "line")))

@@ -19,6 +19,7 @@ from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences,
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
 from ..text_files import counted
+from .markup import MarkedText, Markup, parse_markup
 from .search import search_by_default
 from .sentences import EVERY_LINE, SplitText, sentences_of, split_text
 
@@ -128,6 +129,7 @@ class TextTranslationPipeline(TranslationPipeline):
         return_words: bool = False,
         return_alignments: bool | None = None,
         check_coverage: bool | None = None,
+        markup: Markup | None = None,
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -156,6 +158,10 @@ class TextTranslationPipeline(TranslationPipeline):
             check_coverage (`bool`, *optional*): Warn where a translation seems to leave out a
                 sentence of a line that has several, because the cross-attention hardly covers it
                 (`csan_hf.analysis.coverage`).
+            markup (`str`, *optional*): `"html"` or `"xliff"`: inline tags of the texts are put back
+                where the words aligned to theirs stand (`csan_hf.pipelines.markup`), and entities
+                such as `&amp;` are read and written. All else, `alignment` too, is of the text
+                without tags.
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: See `TranslationPipeline`.
 
@@ -165,12 +171,13 @@ class TextTranslationPipeline(TranslationPipeline):
                 family.
         """
         alignments = self.return_alignments if return_alignments is None else return_alignments
-        if alignments:
+        if alignments or markup:
             self.check_alignable()
         options = {
             **kwargs,
             "batch_size": batch_size or self._batch_size or 1,
-            "return_alignments": alignments,
+            "return_alignments": bool(alignments or markup),
+            "markup": markup,
             "check_coverage": self.check_coverage if check_coverage is None else check_coverage,
             "split_sentences": split_sentences or self.split_sentences,
             "unknown": unknown or self.unknown,
@@ -223,11 +230,14 @@ class TextTranslationPipeline(TranslationPipeline):
         split_sentences: SplitSentences = "auto",
         unknown: Unknown = "warn",
         first_line: int = 1,
+        markup: Markup | None = None,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates texts: for each a list of `num_return_sequences` results."""
         for text in texts:
             check_text(text)
+        marked_texts = self.without_tags(texts, markup)
+        texts = [marked.text for marked in marked_texts]
         texts = self.check_letters(texts, unknown, first_line)
         if split_texts:
             splits = self.split(texts, split_sentences=split_sentences, **options)
@@ -239,10 +249,39 @@ class TextTranslationPipeline(TranslationPipeline):
         segments = [segment for split in splits for segment in split.segments]
         translations = self._translate_by_length(segments, batch_size=batch_size, **options)
         remaining = iter(translations)
-        return [
+        results = [
             self.join(split, list(islice(remaining, len(split.segments))), options)
             for split in splits
         ]
+        if markup:
+            self.add_tags(results, marked_texts)
+        return results
+
+    def without_tags(self, texts: Iterable[str], markup: Markup | None) -> list[MarkedText]:
+        """Takes the tags out of texts; where there is no `markup` they have none.
+
+        Raises:
+            ValueError: `markup` is none of `Markup`.
+        """
+        if markup is None:
+            return [MarkedText(text, []) for text in texts]
+        _check_choice("markup", markup, Markup)
+        return [parse_markup(text, markup) for text in texts]
+
+    def add_tags(
+        self, results: Iterable[list[dict[str, Any]]], marked_texts: Iterable[MarkedText]
+    ) -> None:
+        """Puts the tags of texts into their translations, by the alignments of these."""
+        source_word = word_pattern(self.tokenizer)
+        target_word = word_pattern(self.target_tokenizer)
+        for sequences, marked in zip(results, marked_texts, strict=True):
+            for result in sequences:
+                result["translation_text"] = marked.restore(
+                    result["translation_text"],
+                    result.get("alignment", ()),
+                    source_word=source_word,
+                    target_word=target_word,
+                )
 
     def _translate_by_length(
         self, segments: list[str], **options: Any

@@ -301,6 +301,12 @@ def test_alignments_stand_beside_the_translations(folder, tmp_path, capsys):
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     links = [entry["translations"][0]["alignment"] for entry in entries]
     assert [" ".join(f"{s}-{t}" for s, t in pairs) for pairs in links] == expected.splitlines()
+    (tmp_path / "in").write_text("\n".join(f"<p>{text}</p>" for text in SENTENCES))
+    assert translate_main(f"{words} {tmp_path}/links --markup html --processes=2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    texts = [entry["translations"][0]["text"] for entry in entries]
+    assert [line.removeprefix("<p>").removesuffix("</p>") for line in lines] == texts
+    assert (tmp_path / "links").read_text() == expected
     assert translate_main(f"{words} -") == 2
     assert "name a file, or add --json_lines" in capsys.readouterr().err
     assert translate_main(f"{words} {tmp_path}/out --output {tmp_path}/out") == 2
