@@ -17,6 +17,7 @@ from csan_hf.evaluation.alignment_files import Links
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.pipelines.markup import Markup
+from csan_hf.pipelines.terms import Terms
 from csan_hf.pipelines.texts import SplitSentences, Unknown
 from csan_hf.text_files import (
     STANDARD_STREAM,
@@ -55,6 +56,7 @@ def translate(
     json_lines: bool = False,
     alignments: str | None = None,
     markup: Markup | None = None,
+    terms: str | None = None,
     sample: bool = False,
     temperature: float | None = None,
     top_k: PositiveInt | None = None,
@@ -102,6 +104,10 @@ def translate(
             --json_lines, too, and there alone with "-"
         markup: inline tags of the input, html or xliff: they are put back where the words stand
             that are aligned to theirs; entities such as &amp; are read and written
+        terms: file with a source term, a tab and its translation on each line. Where the term
+            stands in a sentence, as whole words in the same case, so does the translation in the
+            output, perhaps with an ending; a sentence whose translation lacks one is searched anew,
+            with at least 8 beams
         sample: draw translations instead of searching for the best
         temperature: of --sample: below 1 sharpens the probabilities
         top_k: of --sample: draw from the K likeliest tokens
@@ -124,16 +130,19 @@ def translate(
         )
     if input == prefixes == STANDARD_STREAM:
         raise ValueError("--input and --prefixes are both standard input: name a file for one.")
+    if terms is not None and (sample or prefixes is not None):
+        raise ValueError("--terms needs a search of its own: leave out --sample and --prefixes.")
     if alignments == STANDARD_STREAM and not json_lines:
         raise ValueError("--alignments -: name a file, or add --json_lines, which holds them, too.")
     check_readable(input)
-    check_not_read(output, (input, prefixes))
+    check_not_read(output, (input, prefixes, terms))
     check_writable(output)
+    glossary = None if terms is None else Terms.read(terms)
     alignments_file = None if alignments == STANDARD_STREAM else alignments
     if alignments_file is not None:
         if os.path.realpath(alignments_file) == os.path.realpath(output):
             raise ValueError(f"--output and --alignments are {output}: choose two files.")
-        check_not_read(alignments_file, (input, prefixes))
+        check_not_read(alignments_file, (input, prefixes, terms))
         check_writable(alignments_file)
     network, tokenizers = load_translation_model(
         model,
@@ -169,6 +178,7 @@ def translate(
         "split_sentences": split_sentences,
         "unknown": unknown,
         "markup": markup,
+        "terms": glossary,
         "do_sample": sample or None,
         "temperature": temperature,
         "top_k": top_k,

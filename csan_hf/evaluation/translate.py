@@ -62,8 +62,8 @@ def translate(
             sentences. Of R processes each translates every R-th batch; the batches, and hence the
             translations, are those of a single process. None: this process translates all.
         generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the
-            `src_lang`, `tgt_lang`, `prefix`, `split_sentences`, `unknown` and `markup` of the
-            pipeline; None means the default.
+            `src_lang`, `tgt_lang`, `prefix`, `split_sentences`, `unknown`, `markup` and `terms` of
+            the pipeline; None means the default.
 
     Raises:
         ValueError: If `num_beams` is less than 1, or if a language is unknown or missing.

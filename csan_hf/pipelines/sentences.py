@@ -62,7 +62,7 @@ class SplitText:
             gap = self.gaps[number]
             following = translations[number] if number < len(translations) else ""
             if gap in ("", " ") and translation and following:
-                gap = "" if _is_wide(translation[-1]) or _is_wide(following[0]) else " "
+                gap = "" if is_wide(translation[-1]) or is_wide(following[0]) else " "
             pieces += [translation, gap]
         return pieces
 
@@ -106,7 +106,7 @@ def _first_words(pieces: Sequence[str], word: re.Pattern[str]) -> list[int]:
     return [bisect_right(ends, start) for start in starts]
 
 
-def _is_wide(character: str) -> bool:
+def is_wide(character: str) -> bool:
     """Whether a character belongs to a script that is written without spaces (or is its
     punctuation).
     """

@@ -20,8 +20,9 @@ from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
 from ..text_files import counted
 from .markup import MarkedText, Markup, parse_markup
-from .search import search_by_default
-from .sentences import EVERY_LINE, SplitText, sentences_of, split_text
+from .search import search, search_by_default
+from .sentences import EVERY_LINE, SplitText, is_wide, sentences_of, split_text
+from .terms import Terms, lacking
 
 logger = logging.get_logger(__name__)
 
@@ -33,7 +34,17 @@ Unknown = Literal["warn", "skip", "error"]
 _MOST_WARNINGS = 10
 
 _WINDOW_IN_BATCHES = 16
+_BEAMS_FOR_TERMS = 8
+_ROOM_FOR_TERMS = 2  # tokens, beside those of the terms
 _NO_TOKEN = -1
+
+
+def _lacking_in(sequences: list[dict[str, Any]], targets: list[str]) -> list[str]:
+    """The targets of terms that one of several translations lacks."""
+    for sequence in sequences:
+        if missing := lacking(targets, sequence["translation_text"]):
+            return missing
+    return []
 
 
 def _check_choice(name: str, value: str, choices: object) -> None:
@@ -130,6 +141,7 @@ class TextTranslationPipeline(TranslationPipeline):
         return_alignments: bool | None = None,
         check_coverage: bool | None = None,
         markup: Markup | None = None,
+        terms: Terms | None = None,
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -162,6 +174,10 @@ class TextTranslationPipeline(TranslationPipeline):
                 where the words aligned to theirs stand (`csan_hf.pipelines.markup`), and entities
                 such as `&amp;` are read and written. All else, `alignment` too, is of the text
                 without tags.
+            terms (`csan_hf.pipelines.terms.Terms`, *optional*): Terms whose targets must stand in
+                the translations of sentences that hold them. Where one does not, the sentence is
+                searched anew, with at least 8 beams, for translations that hold all of them
+                (`csan_hf.pipelines.constraints`).
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: See `TranslationPipeline`.
 
@@ -178,6 +194,7 @@ class TextTranslationPipeline(TranslationPipeline):
             "batch_size": batch_size or self._batch_size or 1,
             "return_alignments": bool(alignments or markup),
             "markup": markup,
+            "terms": terms,
             "check_coverage": self.check_coverage if check_coverage is None else check_coverage,
             "split_sentences": split_sentences or self.split_sentences,
             "unknown": unknown or self.unknown,
@@ -502,21 +519,94 @@ class TextTranslationPipeline(TranslationPipeline):
         batch_size: int,
         check_coverage: bool = False,
         return_alignments: bool = False,
+        terms: Terms | None = None,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates segments as they are, in batches as they come: [N] ->
         [N][`num_return_sequences`].
         """
         sentences = self._sentences_to_check(segments, options) if check_coverage else []
-        # transformers advises batches where it is called often on a GPU: these are batches
-        self.call_count = 0
-        results = super().__call__(list(segments), batch_size=batch_size, **options)
-        results = [result if isinstance(result, list) else [result] for result in results]
+        results = self._generate(segments, batch_size=batch_size, **options)
+        if terms is not None:
+            self._require_terms(segments, results, terms, batch_size, options)
         if any(sentences):
             self._warn_of_omissions(sentences, results, batch_size, options)
         if return_alignments:
             self._add_alignments(segments, results, batch_size, options)
         return results
+
+    def _generate(self, segments: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:
+        # transformers advises batches where it is called often on a GPU: these are batches
+        self.call_count = 0
+        results = super().__call__(list(segments), **options)
+        return [result if isinstance(result, list) else [result] for result in results]
+
+    def _require_terms(
+        self,
+        segments: Sequence[str],
+        results: list[list[dict[str, Any]]],
+        terms: Terms,
+        batch_size: int,
+        options: dict[str, Any],
+    ) -> None:
+        """Translates anew the segments with a translation that lacks the target of a term."""
+        chosen = self._get_set_generation_params(self._prepare_generate_kwargs(options))
+        least_beams = max(chosen.get("num_beams") or 1, _BEAMS_FOR_TERMS)
+        targets = [terms.targets_of(segment) for segment in segments]
+        phrases: dict[int, list[list[int]]] = {}
+        by_beams: dict[int, list[int]] = {}
+        for number, sequences in enumerate(results):
+            if _lacking_in(sequences, targets[number]):
+                phrases[number] = [self.tokens_within_text(target) for target in targets[number]]
+                # A beam for each number of tokens that a hypothesis may hold
+                beams = max(least_beams, 1 + sum(map(len, phrases[number])))
+                by_beams.setdefault(beams, []).append(number)
+        for beams, numbers in by_beams.items():
+            for start in range(0, len(numbers), batch_size):
+                batch = numbers[start : start + batch_size]
+                limits = [self._limit_with(results[n], phrases[n]) for n in batch]
+                constrained = {
+                    **options,
+                    "custom_generate": search,
+                    "phrases": [phrases[n] for n in batch],
+                    "num_beams": beams,
+                    "batch_size": len(batch),
+                }
+                constrained = self._with_limits(
+                    constrained, torch.tensor(limits, device=self.model.device)
+                )
+                batch_results = self._generate([segments[n] for n in batch], **constrained)
+                for number, sequences in zip(batch, batch_results, strict=True):
+                    results[number] = sequences
+                    if missing := _lacking_in(sequences, targets[number]):
+                        logger.warning(
+                            f"A translation lacks {missing[0]!r}, the term for one in "
+                            f"{segments[number][:60]!r}: allow it more tokens."
+                        )
+
+    def _limit_with(self, sequences: list[dict[str, Any]], phrases: list[list[int]]) -> int:
+        """Tokens that a translation with phrases may have: hardly more than one without them has.
+
+        A hypothesis that puts off a phrase may not end, and goes on with what is likely by token,
+        but means nothing."""
+        texts = [sequence["translation_text"] for sequence in sequences]
+        ids = self.target_tokenizer(text_target=texts, verbose=False)["input_ids"]
+        return max(map(len, ids)) + sum(map(len, phrases)) + _ROOM_FOR_TERMS
+
+    def tokens_within_text(self, term: str) -> list[int]:
+        """The tokens of a target term after others: as a rule with the space before it."""
+        space = "" if is_wide(term[0]) else " "
+        lists = []
+        for text in (".", f".{space}{term}"):
+            encoded = self.target_tokenizer(text_target=text, add_special_tokens=False)
+            lists.append(encoded["input_ids"])
+        before, whole = lists
+        tokens = whole[len(before) :]
+        if self.target_tokenizer.unk_token_id in tokens:
+            raise ValueError(
+                f"The term {term!r} has letters or signs that the target vocabulary does not have."
+            )
+        return tokens
 
     def token_counter(self, **options: Any) -> Callable[[str], int]:
         """Returns a function that counts the tokens of a source, with its language and prefix; it

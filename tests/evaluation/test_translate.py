@@ -313,6 +313,23 @@ def test_alignments_stand_beside_the_translations(folder, tmp_path, capsys):
     assert "choose two files" in capsys.readouterr().err
 
 
+def test_terms_stand_in_the_translations(folder, tmp_path, capsys):
+    (tmp_path / "in").write_text("\n".join(SENTENCES))
+    (tmp_path / "terms").write_text("two\tzwei\nmuch longer\teins\n")
+    words = f"--model {folder} --input {tmp_path}/in --quiet"
+    assert translate_main(words) == 0
+    free = capsys.readouterr().out.splitlines()
+    for options in ("--num_beams=1", "--processes=2"):
+        assert translate_main(words, f"--terms={tmp_path}/terms", options) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [number for number, line in enumerate(lines) if "zwei" in line] == [0, 7]
+        assert [number for number, line in enumerate(lines) if "eins" in line] == [6]
+        assert lines[1:6] == free[1:6]
+    for option in ("--sample", f"--prefixes={tmp_path}/in"):
+        assert translate_main(words, f"--terms={tmp_path}/terms", option) == 2
+        assert "leave out --sample and --prefixes" in capsys.readouterr().err
+
+
 def test_samples_and_prefixes(folder, tmp_path, capsys):
     text = "A sentence. " * 40  # more than the model's positions: translated in parts
     (tmp_path / "in").write_text(f"two\n\na much longer sentence\nnine\n{text}")
