@@ -130,8 +130,11 @@ def translate(
         )
     if input == prefixes == STANDARD_STREAM:
         raise ValueError("--input and --prefixes are both standard input: name a file for one.")
-    if terms is not None and (sample or prefixes is not None):
-        raise ValueError("--terms needs a search of its own: leave out --sample and --prefixes.")
+    if terms is not None and (sample or prefixes is not None or len(model) > 1):
+        raise ValueError(
+            "--terms needs a search of its own: leave out --sample and --prefixes, and pass one "
+            "model."
+        )
     if alignments == STANDARD_STREAM and not json_lines:
         raise ValueError("--alignments -: name a file, or add --json_lines, which holds them, too.")
     check_readable(input)

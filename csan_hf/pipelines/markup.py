@@ -117,6 +117,13 @@ class _Sides:
     def _escaped(self, start: int, end: int) -> str:
         return html.escape(self.translation[start:end], quote=False)
 
+    def _place_before(self, number: int) -> int:
+        """Where the translation of a source word begins, or of the next one that has a link."""
+        for word in range(number, len(self.source_words)):
+            if word in self.targets:
+                return self.target_words[min(self.targets[word])][0]
+        return len(self.translation)
+
     def _placed(self, tag: Tag) -> tuple[int, int, Tag]:
         """Where in the translation a tag is to begin and to end."""
         following = bisect_right([end for _, end in self.source_words], tag.start)
@@ -128,12 +135,7 @@ class _Sides:
             linked += self.targets.get(number, ())
             last_end = end
         if not linked:
-            words_after = range(following, len(self.source_words))
-            next_linked = (self.targets[number] for number in words_after if number in self.targets)
-            first = min(next(next_linked, [len(self.target_words)]))
-            place = len(self.translation)
-            if first < len(self.target_words):
-                place = self.target_words[first][0]
+            place = self._place_before(following)
             return place, place, tag
         start = self.target_words[min(linked)][0]
         end = self.target_words[max(linked)][1]

@@ -92,8 +92,8 @@ def search(
     if not _is_covered(generation_config, logits_processor, inputs):
         if phrases is not None:
             raise ValueError(
-                "Phrases that translations must hold need greedy or beam search with a cache, and "
-                "no processors of logits that count rows: leave these and samples out."
+                f"{type(model).__name__} cannot be searched for translations that hold terms: that "
+                "takes a single model with a dynamic cache, no samples and no forced prefixes."
             )
         loop = getattr(model, _LOOPS[mode])
         return loop(

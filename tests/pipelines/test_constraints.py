@@ -110,7 +110,7 @@ def test_one_that_has_no_room_for_them_holds_what_it_can():
 
 
 def test_other_searches_are_refused():
-    with pytest.raises(ValueError, match=r"need greedy or beam search"):
+    with pytest.raises(ValueError, match=r"takes a single model with a dynamic cache"):
         tiny.csan().generate(
             **sources((4,)), custom_generate=search, phrases=[[[3]]], do_sample=True
         )
