@@ -354,10 +354,9 @@ def _forced_tokens(
             raise ValueError(
                 "There are fewer prefixes than sentences: give one for each, an empty one for none."
             )
-        # As a target: some tokenizers hold two vocabularies
-        ids = translator.target_tokenizer(text_target=beginning, add_special_tokens=False)
+        ids = translator.target_ids(beginning)
         for number in range(len(split.segments)):
-            tokens.append(ids["input_ids"] if number == 0 else [])
+            tokens.append(ids if number == 0 else [])
     return tokens
 
 

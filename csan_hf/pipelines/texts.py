@@ -35,7 +35,7 @@ _MOST_WARNINGS = 10
 
 _WINDOW_IN_BATCHES = 16
 _BEAMS_FOR_TERMS = 8
-_ROOM_FOR_TERMS = 2  # tokens, beside those of the terms
+_ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
 _NO_TOKEN = -1
 
 
@@ -589,24 +589,26 @@ class TextTranslationPipeline(TranslationPipeline):
 
         A hypothesis that puts off a phrase may not end, and goes on with what is likely by token,
         but means nothing."""
-        texts = [sequence["translation_text"] for sequence in sequences]
-        ids = self.target_tokenizer(text_target=texts, verbose=False)["input_ids"]
-        return max(map(len, ids)) + sum(map(len, phrases)) + _ROOM_FOR_TERMS
+        lengths = [len(self.target_ids(sequence["translation_text"])) for sequence in sequences]
+        return max(lengths) + sum(map(len, phrases)) + _ROOM_FOR_TERMS
 
     def tokens_within_text(self, term: str) -> list[int]:
         """The tokens of a target term after others: as a rule with the space before it."""
         space = "" if is_wide(term[0]) else " "
-        lists = []
-        for text in (".", f".{space}{term}"):
-            encoded = self.target_tokenizer(text_target=text, add_special_tokens=False)
-            lists.append(encoded["input_ids"])
-        before, whole = lists
-        tokens = whole[len(before) :]
+        before = self.target_ids(".")
+        tokens = self.target_ids(f".{space}{term}")[len(before) :]
         if self.target_tokenizer.unk_token_id in tokens:
             raise ValueError(
                 f"The term {term!r} has letters or signs that the target vocabulary does not have."
             )
         return tokens
+
+    def target_ids(self, text: str) -> list[int]:
+        """The tokens of a target text alone."""
+        # Some tokenizers hold two vocabularies; those of several languages would ask for one
+        name = "text" if hasattr(self.target_tokenizer, "src_lang") else "text_target"
+        encoded = self.target_tokenizer(**{name: text}, add_special_tokens=False, verbose=False)
+        return encoded["input_ids"]
 
     def token_counter(self, **options: Any) -> Callable[[str], int]:
         """Returns a function that counts the tokens of a source, with its language and prefix; it
