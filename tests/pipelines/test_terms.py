@@ -3,6 +3,7 @@
 
 import logging
 
+import multilingual
 import pytest
 import tiny
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -109,6 +110,13 @@ def test_a_target_is_cut_as_within_a_sentence(build, vocabulary, tokens):
     )
     ids = translator.tokens_within_text("ab")
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
+
+
+def test_a_target_is_cut_without_a_language(tmp_path):
+    model, tokenizer = multilingual.m2m100(tmp_path)
+    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    tokens = tokenizer.convert_ids_to_tokens(translator.tokens_within_text("zwei drei"))
+    assert tokens == ["▁zwei", "▁drei"]
 
 
 def test_what_cannot_be_is_said(joint, library_log):
