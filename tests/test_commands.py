@@ -20,7 +20,7 @@ from pipelines.multilingual import nllb
 from tqdm import tqdm
 from transformers import BartConfig, BartForConditionalGeneration
 
-from csan_hf.commands.translate import _write_as_they_come
+from csan_hf.commands.translate import OutputLine, _write_as_they_come
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.recipes import RECIPES, SUITES
 from csan_hf_cli import COMMANDS, build_parser, function_of, main, run, script
@@ -406,7 +406,9 @@ def test_no_line_stands_beside_a_bar(monkeypatch):
     screen.isatty = lambda: True
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)
-    bar = tqdm([["Satz 0"], ["Satz 1"], ["Satz 2"]], file=sys.stderr, mininterval=0)
+    bar = tqdm(
+        [[OutputLine(f"Satz {number}")] for number in range(3)], file=sys.stderr, mininterval=0
+    )
     _write_as_they_come(iter(bar), "-")
     lines = [line.split("\r")[-1].strip() for line in screen.getvalue().split("\n")]
     assert lines[:3] == ["Satz 0", "Satz 1", "Satz 2"]

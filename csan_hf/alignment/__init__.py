@@ -4,7 +4,7 @@
 from .aligned_pairs import Alignment, align_pairs
 from .coverage import uncovered_sentences
 from .positions import check_positions, pairs_within_positions
-from .tokenized_text import TokenizedText, check_fast, tokenize_texts
+from .tokenized_text import TokenizedText, check_fast, tokenize_texts, word_pattern
 
 __all__ = [
     "Alignment",
@@ -15,4 +15,5 @@ __all__ = [
     "pairs_within_positions",
     "tokenize_texts",
     "uncovered_sentences",
+    "word_pattern",
 ]

@@ -23,7 +23,8 @@ class TokenizedText:
         ids: The T token ids, special tokens such as "</s>" included.
         tokens: The T tokens for a reader: a space is "␣", a byte of an unfinished character is
             "\\xe7".
-        words: The text's words, which are what white space separates: `text.split()`.
+        words: The text's words, which are what white space separates; the letters, where the
+            tokenizer is one of characters.
         word_of_token: For each token the number of its word, or None for special tokens and for
             white space at the end of the text. White space elsewhere belongs to the word that
             follows it.
@@ -77,6 +78,7 @@ def tokenize_texts(
         verbose=False,
     )
     byte_level = "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
+    word = word_pattern(tokenizer)
     tokenized = []
     for text, ids, spans, special in zip(
         texts,
@@ -92,8 +94,8 @@ def tokenize_texts(
                 text=text,
                 ids=tuple(ids),
                 tokens=tuple(_readable(token, byte_level) for token in tokens),
-                words=tuple(text.split()),
-                word_of_token=tuple(_words_of_tokens(text, starts, special)),
+                words=tuple(word.findall(text)),
+                word_of_token=tuple(_words_of_tokens(text, word, starts, special)),
                 starts=starts,
             )
         )
@@ -110,18 +112,28 @@ def check_fast(*tokenizers: PreTrainedTokenizerBase) -> None:
             )
 
 
-def _words_of_tokens(text: str, starts: Iterable[int], special: Iterable[int]) -> list[int | None]:
+def word_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    """Returns what a word is in alignments: what white space separates, or each letter of a
+    tokenizer of characters.
+    """
+    is_of_characters = r"[\s\S]" in repr(tokenizer.backend_tokenizer.pre_tokenizer)
+    return re.compile(r"\S" if is_of_characters else r"\S+")
+
+
+def _words_of_tokens(
+    text: str, word: re.Pattern[str], starts: Iterable[int], special: Iterable[int]
+) -> list[int | None]:
     """Finds the word of each token by where the token begins in the text.
 
     The places are those of the text as it was given, so that it does not matter what the tokenizer
     normalises. Several tokens may begin at one place (the bytes of one character). `special` is 1
     for each token that stands for nothing in the text.
     """
-    ends = [match.end() for match in re.finditer(r"\S+", text)]
+    ends = [match.end() for match in word.finditer(text)]
     words = []
     for start, is_special in zip(starts, special, strict=True):
-        word = bisect_right(ends, start)  # the word around this place, or else the next one
-        words.append(None if is_special or word == len(ends) else word)
+        number = bisect_right(ends, start)  # the word around this place, or else the next one
+        words.append(None if is_special or number == len(ends) else number)
     return words
 
 

@@ -46,7 +46,8 @@ def align(
     """Aligns the words of sentence pairs: one line per pair, "0-0 1-2" = source word 0 with target
     word 0, 1 with 2.
 
-    Words are what white space separates. Without --target the model's own translations are aligned.
+    Words are what white space separates; where words are pronounced, letters. Without --target the
+    model's own translations are aligned.
 
     Args:
         source: source sentences, one per line (may be .gz); - = standard input

@@ -196,17 +196,21 @@ class DemoModel:
         )
         translations = [result["translation_text"] for [result] in results]
         pairs = list(zip(split.segments, translations, strict=True))
+        sources: list[Sequence[str]] = [source.split() for source in split.segments]
         try:
-            alignments = align_pairs(self.pipeline.model, self.tokenizers, pairs)
+            alignments = list(align_pairs(self.pipeline.model, self.tokenizers, pairs))
             matrices = [alignment.word_matrix() for alignment in alignments]
+            sources = [alignment.source.words for alignment in alignments]  # or letters
         except ValueError as error:
             _logger.warning(f"Words are not aligned: {error}")
             matrices = [np.zeros((len(target.split()), 0)) for _, target in pairs]
         translated = TranslatedText()
-        for (source, target), matrix, gap in zip(pairs, matrices, split.gaps[1:], strict=True):
+        targets = [target.split() for target in translations]
+        gaps = split.gaps[1:]
+        for words, target, matrix, gap in zip(sources, targets, matrices, gaps, strict=True):
             translated.rows += [(len(translated.source), row) for row in matrix]
-            translated.source += source.split()
-            translated.target += target.split()
+            translated.source += words
+            translated.target += target
             if "\n" in gap:
                 translated.rows.append((0, np.zeros(0)))
                 translated.target.append("\n" * gap.count("\n"))

@@ -6,14 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
-from typing import Any
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
 
 from transformers import set_seed
 
 from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
+from csan_hf.evaluation.alignment_files import Links
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
+from csan_hf.pipelines.markup import Markup
+from csan_hf.pipelines.terms import Terms
 from csan_hf.pipelines.texts import SplitSentences, Unknown
 from csan_hf.text_files import (
     STANDARD_STREAM,
@@ -50,6 +54,9 @@ def translate(
     prefixes: str | None = None,
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
+    alignments: str | None = None,
+    markup: Markup | None = None,
+    terms: str | None = None,
     sample: bool = False,
     temperature: float | None = None,
     top_k: PositiveInt | None = None,
@@ -92,6 +99,15 @@ def translate(
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
         json_lines: write JSON, a line for each input: its translations with their
             log-probabilities, and those of their words and tokens
+        alignments: file for the alignment of each line of the output: 0-0 1-2 = source word 0 with
+            word 0 of the translation, 1 with 2 (letters of words that are pronounced); it is in
+            --json_lines, too, and there alone with "-"
+        markup: inline tags of the input, html or xliff: they are put back where the words stand
+            that are aligned to theirs; entities such as &amp; are read and written
+        terms: file with a source term, a tab and its translation on each line. Where the term
+            stands in a sentence, as whole words in the same case, so does the translation in the
+            output, perhaps with an ending; a sentence whose translation lacks one is searched anew,
+            with at least 8 beams
         sample: draw translations instead of searching for the best
         temperature: of --sample: below 1 sharpens the probabilities
         top_k: of --sample: draw from the K likeliest tokens
@@ -114,9 +130,23 @@ def translate(
         )
     if input == prefixes == STANDARD_STREAM:
         raise ValueError("--input and --prefixes are both standard input: name a file for one.")
+    if terms is not None and (sample or prefixes is not None or len(model) > 1):
+        raise ValueError(
+            "--terms needs a search of its own: leave out --sample and --prefixes, and pass one "
+            "model."
+        )
+    if alignments == STANDARD_STREAM and not json_lines:
+        raise ValueError("--alignments -: name a file, or add --json_lines, which holds them, too.")
     check_readable(input)
-    check_not_read(output, (input, prefixes))
+    check_not_read(output, (input, prefixes, terms))
     check_writable(output)
+    glossary = None if terms is None else Terms.read(terms)
+    alignments_file = None if alignments == STANDARD_STREAM else alignments
+    if alignments_file is not None:
+        if os.path.realpath(alignments_file) == os.path.realpath(output):
+            raise ValueError(f"--output and --alignments are {output}: choose two files.")
+        check_not_read(alignments_file, (input, prefixes, terms))
+        check_writable(alignments_file)
     network, tokenizers = load_translation_model(
         model,
         device=device if launched is None else str(launched.device),
@@ -150,6 +180,8 @@ def translate(
         "check_coverage": check_coverage or None,
         "split_sentences": split_sentences,
         "unknown": unknown,
+        "markup": markup,
+        "terms": glossary,
         "do_sample": sample or None,
         "temperature": temperature,
         "top_k": top_k,
@@ -160,59 +192,100 @@ def translate(
         sentences, options["prefixes"] = open_parallel(input, prefixes)
     elif input == STANDARD_STREAM and not sample:  # samples depend on what is drawn together
         sentences = read_lines_as_they_come()
-    if n_best is None:
-        windows = translate_stream(network, tokenizers, sentences, **options)
+    windows: Iterable[list[OutputLine]]
+    if n_best is None and alignments is None:
+        text_windows = translate_stream(network, tokenizers, sentences, **options)
+        windows = ([OutputLine(text) for text in window] for window in text_windows)
     else:
         n_best_windows = n_best_stream(
-            network, tokenizers, sentences, n_best, return_words=json_lines, **options
+            network,
+            tokenizers,
+            sentences,
+            n_best or 1,
+            return_scores=n_best is not None,
+            return_words=json_lines,
+            return_alignments=alignments is not None,
+            **options,
         )
-        write = _as_json if json_lines else _as_columns
+        write = _as_text if n_best is None else _as_columns
+        if json_lines:
+            write = partial(_as_json, with_alignment=alignments is not None)
         windows = _in_lines(n_best_windows, write)
-    is_writer = launched is None or launched.is_main_process
-    _write_as_they_come(windows, output if is_writer else os.devnull, pool)
+    if launched is not None and not launched.is_main_process:
+        output, alignments_file = os.devnull, None
+    _write_as_they_come(windows, output, alignments_file, pool)
     if launched is not None:
         launched.destroy_process_group()
 
 
+class OutputLine(NamedTuple):
+    """A line of the output, and the alignment that is written beside it."""
+
+    text: str
+    alignment: Iterable[tuple[int, int]] = ()
+
+
 def _in_lines(
     windows: Iterable[list[list[Hypothesis]]],
-    write: Callable[[int, list[Hypothesis]], Iterable[str]],
-) -> Iterator[list[str]]:
+    write: Callable[[int, list[Hypothesis]], Iterable[OutputLine]],
+) -> Iterator[list[OutputLine]]:
     """Yields the lines that `write` makes of each sentence, by its number and its hypotheses."""
     numbers = itertools.count(1)
     for window in windows:
-        lines: list[str] = []
+        lines: list[OutputLine] = []
         for hypotheses in window:
             lines += write(next(numbers), hypotheses)
         yield lines
 
 
-def _as_json(number: int, hypotheses: list[Hypothesis]) -> Iterable[str]:
+def _as_text(number: int, hypotheses: list[Hypothesis]) -> Iterable[OutputLine]:
+    yield OutputLine(hypotheses[0].text, hypotheses[0].alignment)
+
+
+def _as_json(
+    number: int, hypotheses: list[Hypothesis], *, with_alignment: bool
+) -> Iterable[OutputLine]:
     translations = [hypothesis._asdict() for hypothesis in hypotheses]
-    return [json.dumps({"line": number, "translations": translations}, ensure_ascii=False)]
+    if not with_alignment:
+        for fields in translations:
+            del fields["alignment"]
+    text = json.dumps({"line": number, "translations": translations}, ensure_ascii=False)
+    yield OutputLine(text, hypotheses[0].alignment)
 
 
-def _as_columns(number: int, hypotheses: list[Hypothesis]) -> Iterable[str]:
+def _as_columns(number: int, hypotheses: list[Hypothesis]) -> Iterable[OutputLine]:
     for hypothesis in hypotheses:
-        yield f"{number}\t{hypothesis.log_probability:.4f}\t{one_line(hypothesis.text)}"
+        columns = f"{number}\t{hypothesis.log_probability:.4f}\t{one_line(hypothesis.text)}"
+        yield OutputLine(columns, hypothesis.alignment)
 
 
 def _write_as_they_come(
-    windows: Iterable[list[str]], path: str, pool: TranslationPool | None = None
+    windows: Iterable[list[OutputLine]],
+    path: str,
+    alignments_path: str | None = None,
+    pool: TranslationPool | None = None,
 ) -> None:
     """Writes windows of lines; an error or a signal that ends this says where the lines are."""
     written = 0
     try:
-        with (
-            stopping_on_signals(),
-            pool or nullcontext(),
-            open_for_writing(path, keep_partial=True) as file,
-        ):
-            for translations in windows:
+        with ExitStack() as stack:
+            stack.enter_context(stopping_on_signals())
+            stack.enter_context(pool or nullcontext())
+            file = stack.enter_context(open_for_writing(path, keep_partial=True))
+            alignments_file = None
+            if alignments_path is not None:
+                opened = open_for_writing(alignments_path, keep_partial=True)
+                alignments_file = stack.enter_context(opened)
+            for window in windows:
                 with beside_bars():
-                    file.writelines(f"{one_line(text)}\n" for text in translations)
+                    file.writelines(f"{one_line(line.text)}\n" for line in window)
                     file.flush()
-                written += len(translations)
+                if alignments_file is not None:
+                    for line in window:
+                        links = frozenset(line.alignment)
+                        alignments_file.write(f"{Links(links, links).pharaoh()}\n")
+                    alignments_file.flush()
+                written += len(window)
     except KeyboardInterrupt as stop:
         stop.args = (_kept(written, path),)
         raise

@@ -13,6 +13,8 @@ import torch
 from tokenizers import models
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
+from csan_hf.pipelines.texts import target_ids
+
 _WORD_STARTS = ("Ġ", "▁")  # of byte-level BPE and of SentencePiece
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -81,8 +83,7 @@ class PrefixReader:
 
     def prefix_of(self, text: str) -> Prefix:
         """Returns the tokens of a text, the last word as characters."""
-        # As a target: some tokenizers hold two vocabularies
-        ids = self._tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
+        ids = target_ids(self._tokenizer, text)
         if not self._cuts_words:
             return Prefix(ids)
         pieces = self._tokenizer.convert_ids_to_tokens(ids)

@@ -61,8 +61,8 @@ def translate(
             sentences. Of R processes each translates every R-th batch; the batches, and hence the
             translations, are those of a single process. None: this process translates all.
         generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the
-            `src_lang`, `tgt_lang`, `prefix`, `split_sentences` and `unknown` of the pipeline; None
-            means the default.
+            `src_lang`, `tgt_lang`, `prefix`, `split_sentences`, `unknown`, `markup` and `terms` of
+            the pipeline; None means the default.
 
     Raises:
         ValueError: If `num_beams` is less than 1, or if a language is unknown or missing.
@@ -113,13 +113,15 @@ def translate_stream(
 
 
 class Hypothesis(NamedTuple):
-    """A translation, the natural logarithm of the probability of its tokens, and its words.
+    """A translation, the natural logarithm of the probability of its tokens, its words and their
+    alignment.
 
-    The words, where they were asked for, are those of `TextTranslationPipeline`."""
+    Words and alignment, where they were asked for, are those of `TextTranslationPipeline`."""
 
     text: str
     log_probability: float
     words: Sequence[dict[str, Any]] = ()
+    alignment: Sequence[tuple[int, int]] = ()
 
 
 def n_best_stream(
@@ -134,6 +136,7 @@ def n_best_stream(
     prefixes: Iterable[str] | None = None,
     pool: TranslationPool | None = None,
     return_words: bool = False,
+    return_alignments: bool = False,
     **generate_arguments: Any,
 ) -> Iterator[list[list[Hypothesis]]]:
     """Translates sentences as `translate_stream` does, with the n best hypotheses of each, or n
@@ -142,7 +145,8 @@ def n_best_stream(
     Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a
     single, blank, one. Hypotheses of one text, of other tokens, are one, with the better score;
     samples are all there.
-    `return_words` adds their words.
+    `return_words` adds their words, `return_alignments` the alignment of these;
+    `return_scores=False` saves the log-probabilities, which are 0 then.
 
     Yields:
         The hypotheses of a window, [sentences][n], in the order that `generate` gives them.
@@ -150,9 +154,11 @@ def n_best_stream(
     Raises:
         ValueError: See `translate`; or n is more than the beams, and no samples are drawn.
     """
-    arguments = {**generate_arguments, "num_return_sequences": n, "return_scores": True}
+    arguments = {"return_scores": True, **generate_arguments, "num_return_sequences": n}
     if return_words:
         arguments["return_words"] = True
+    if return_alignments:
+        arguments["return_alignments"] = True
     work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes, pool)
     for results in _translate_windows(_windows(sentences, processes), None, *work):
         hypotheses = [_hypotheses(several) for several in results]
@@ -169,9 +175,10 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
         words: list[dict[str, Any]] = []
         for part in result["sentences"]:
             words += part.get("words", ())
-        log_probability = sum(part["log_probability"] for part in result["sentences"])
+        log_probability = sum(part.get("log_probability", 0.0) for part in result["sentences"])
         text = result["translation_text"].strip()
-        hypotheses.append(Hypothesis(text, log_probability, words))
+        alignment = result.get("alignment", ())
+        hypotheses.append(Hypothesis(text, log_probability, words, alignment))
     return hypotheses
 
 
@@ -219,6 +226,9 @@ def _translate_windows(
     options = {name: value for name, value in generate_arguments.items() if value is not None}
     split_sentences = options.pop("split_sentences", "auto")
     unknown = options.pop("unknown", "warn")
+    markup = options.pop("markup", None)
+    if markup is not None:
+        options["return_alignments"] = True
     split_lines = 0
     lines_read = 0
 
@@ -233,8 +243,12 @@ def _translate_windows(
             target_tokenizer=tokenizers.target,
             device=model.device,
         )
+        if options.get("return_alignments"):
+            translator.check_alignable()
         nonlocal lines_read
         first_line = lines_read + 1
+        marked_texts = translator.without_tags(sentences, markup)
+        sentences = [marked.text for marked in marked_texts]
         sentences = translator.check_letters(sentences, unknown, first_line)
         lines_read += len(sentences)
         count = translator.token_counter(**options)
@@ -267,12 +281,12 @@ def _translate_windows(
                 **batch_options,
             )
             work.append((batch, call if pool is None else call().result))
-        return translator, splits, work
+        return translator, marked_texts, splits, work
 
     hidden = not (progress and is_main)
     with tqdm(total=total, desc="translating", unit=" sentences", disable=hidden) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
-        for translator, splits, work in _ahead(
+        for translator, marked_texts, splits, work in _ahead(
             (started(window, bar) for window in windows), pool is not None
         ):
             numbered_results: list[tuple[int, list[dict[str, Any]]]] = []
@@ -283,10 +297,13 @@ def _translate_windows(
                 numbered_results = gather_object(numbered_results)
             split_lines += sum(split.split_lines for split in splits)
             by_place = iter(result for _, result in sorted(numbered_results, key=itemgetter(0)))
-            yield [
+            translations = [
                 translator.join(split, list(islice(by_place, len(split.segments))), options)
                 for split in splits
             ]
+            if markup is not None:
+                translator.add_tags(translations, marked_texts)
+            yield translations
     if reader is not None:
         reader.check_end()
     is_auto = split_sentences == "auto" and is_main

@@ -8,6 +8,7 @@ of a sentence; V vocabulary; T tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from transformers import (
 from transformers.generation import logits_process as rules
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
+
+from .constraints import LOW, Constraints, Phrases
 
 # Processors that treat each row alike; those that may count rows are left to the library's loops
 _ROW_BY_ROW = (
@@ -45,7 +48,7 @@ _LOOPS = {  # of the library, for what is not covered
     GenerationMode.BEAM_SEARCH: "_beam_search",
     GenerationMode.BEAM_SAMPLE: "_beam_search",
 }
-_LOW = -1.0e9  # the library's score of what is not to be chosen
+_MISSING = 1.0e4  # taken off the score of a hypothesis that had to end, for each token it lacks
 
 
 def search(
@@ -54,6 +57,7 @@ def search(
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
+    phrases: Sequence[Phrases] | None = None,
     **inputs: Any,
 ) -> Any:
     """Decodes for `generate`, which calls this with its prepared inputs; leaves to the library's
@@ -69,12 +73,16 @@ def search(
     see padding where a sentence is done, and not its beams, which the library still extends. Greedy
     search of a model without an end of sentence gives token 0 there, and not further tokens.
 
+    `phrases` are the tokens of what the hypotheses of each sentence must hold, anywhere and in any
+    order; see `constraints`. One that lacks some of them, or its end, at its greatest length is
+    returned only where no hypothesis has all.
+
     Returns:
         Tokens [B · returned sequences, T], or what the library's loop returns.
 
     Raises:
         ValueError: The generation config asks for another strategy, such as contrastive or assisted
-            search.
+            search; or phrases are asked for with what is not covered.
     """
     mode = generation_config.get_generation_mode()
     if mode not in _LOOPS:
@@ -82,6 +90,11 @@ def search(
             f"The loop of csan_hf has no {mode.value}: pass custom_generate=None for the library's."
         )
     if not _is_covered(generation_config, logits_processor, inputs):
+        if phrases is not None:
+            raise ValueError(
+                f"{type(model).__name__} cannot be searched for translations that hold terms: that "
+                "takes a single model with a dynamic cache, no samples and no forced prefixes."
+            )
         loop = getattr(model, _LOOPS[mode])
         return loop(
             input_ids,
@@ -93,8 +106,9 @@ def search(
     decoder = _Decoder(
         model=model, inputs=inputs, rules=logits_processor, beams=generation_config.num_beams
     )
-    decode = _greedy if mode == GenerationMode.GREEDY_SEARCH else _beams
-    return decode(decoder, input_ids, stopping_criteria, generation_config)
+    if mode == GenerationMode.GREEDY_SEARCH and phrases is None:
+        return _greedy(decoder, input_ids, stopping_criteria, generation_config)
+    return _beams(decoder, input_ids, stopping_criteria, generation_config, phrases)
 
 
 def _is_covered(
@@ -211,7 +225,7 @@ class _Hypotheses:
 
     Attributes:
         tokens: [S, K, T].
-        scores: [S, K], divided by the length penalty; `_LOW` where there is none.
+        scores: [S, K], divided by the length penalty; `LOW` where there is none.
         lengths: [S, K], tokens after the prompt.
     """
 
@@ -240,7 +254,11 @@ def _take(rows: Tensor, places: Tensor) -> Tensor:
 
 
 def _beams(
-    decoder: _Decoder, flat: Tensor, stop: StoppingCriteriaList, config: GenerationConfig
+    decoder: _Decoder,
+    flat: Tensor,
+    stop: StoppingCriteriaList,
+    config: GenerationConfig,
+    phrases: Sequence[Phrases] | None,
 ) -> Tensor:
     """See `search`: the best hypotheses of all sentences, padded."""
     beams = config.num_beams
@@ -252,35 +270,49 @@ def _beams(
     batch = len(tokens)
     kept = beams * max(2, 1 + ends)
     # At first all beams of a sentence are alike: only one may go on
-    scores = torch.full((batch, beams), _LOW, device=flat.device)
+    scores = torch.full((batch, beams), LOW, device=flat.device)
     scores[:, 0] = 0.0
     ended = _Hypotheses(
         tokens=tokens,
-        scores=torch.full_like(scores, _LOW),
+        scores=torch.full_like(scores, LOW),
         lengths=torch.zeros_like(scores, dtype=torch.long),
     )
     left = torch.arange(batch, device=flat.device)
     is_best = torch.arange(kept, device=flat.device) < beams
+    constraints = None
+    if phrases is not None:
+        constraints = Constraints(phrases, beams, [] if end is None else end.tolist())
     done: list[tuple[Tensor, _Hypotheses]] = []
     while len(left):
         # The best continuations of all beams
         steps = decoder.step(tokens.flatten(0, 1), normalised=True)
         total = steps.view(len(left), beams, -1) + scores[..., None]
         vocabulary = total.shape[-1]
-        best, places = total.flatten(1).topk(kept)
+        penalty: Tensor | float = 0.0
+        if constraints is None:
+            best, places = total.flatten(1).topk(kept)
+        else:
+            best, places, missing = constraints.candidates(total, kept)
+            # Among those that lack at most the end
+            is_best = (missing <= 1).cumsum(dim=1) <= beams
+            penalty = missing * _MISSING
         origins = places // vocabulary
         chosen = places % vocabulary
         candidates = torch.cat([_take(tokens, origins), chosen[..., None]], dim=-1)
         length = candidates.shape[-1]
         # Criteria may know sentences by their place
-        whole = candidates.new_full((batch, kept, length), fill)
+        whole = candidates.new_full((batch, *candidates.shape[1:]), fill)
         whole[left] = candidates
-        stops = stop(whole.flatten(0, 1), None).view(batch, kept)[left]
+        stops = stop(whole.flatten(0, 1), None).view(batch, -1)[left]
         # Those that go on, and those that have ended
-        scores, onward = (best + stops.float() * _LOW).topk(beams)
+        continued = best + stops.float() * LOW
+        if constraints is None:
+            scores, onward = continued.topk(beams)
+        else:
+            scores, onward = constraints.choose(continued)
         tokens = _take(candidates, onward)
-        normalised = best / (length - prompt) ** config.length_penalty
-        final = normalised + (~(stops & is_best)).float() * _LOW
+        normalised = best / (length - prompt) ** config.length_penalty - penalty
+        final = normalised + (~(stops & is_best)).float() * LOW
         ended.add(candidates, final, length - prompt, fill)
         is_done = _is_done(
             scores,
@@ -301,6 +333,8 @@ def _beams(
         tokens = tokens[goes_on]
         scores = scores[goes_on]
         ended = ended.select(goes_on)
+        if constraints is not None:
+            constraints.select(goes_on)
         if len(left):
             decoder.keep(rows[goes_on].flatten(), goes_on)
     return _joined(done, config.num_return_sequences, prompt, fill)
@@ -313,7 +347,7 @@ def _is_done(
     `early_stopping`.
     """
     if config.early_stopping is True:
-        return (ended > _LOW / 2).all(dim=1)
+        return (ended > LOW / 2).all(dim=1)
     reached = limit if config.early_stopping == "never" and config.length_penalty > 0 else length
     return scores[:, 0] / reached**config.length_penalty <= ended.min(dim=1).values
 

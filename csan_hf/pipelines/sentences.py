@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from babel.core import get_global
 from transformers.utils import logging
@@ -37,11 +39,13 @@ class SplitText:
         segments: n pieces without white space at their ends, to be translated.
         gaps: n + 1 pieces of white space (or nothing): before, between and after the segments.
         split_lines: Lines that were split at their sentences.
+        tag: The tag of a language that each segment begins with, and the text once, with a space.
     """
 
     segments: tuple[str, ...]
     gaps: tuple[str, ...]
     split_lines: int = 0
+    tag: str = ""
 
     def join(self, translations: Sequence[str]) -> str:
         """Puts translations of the segments in their places.
@@ -49,18 +53,60 @@ class SplitText:
         White space is that of the source, except between sentences of one line in scripts that
         differ in using it: Chinese or Japanese sentences get a space between them in other scripts,
         and lose a single one in theirs."""
-        text = self.gaps[0]
+        return "".join(self._pieces(translations))
+
+    def _pieces(self, translations: Sequence[str]) -> list[str]:
+        """The gaps, with the translations between them."""
+        pieces = [self.gaps[0]]
         for number, translation in enumerate(translations, 1):
-            text += translation
             gap = self.gaps[number]
             following = translations[number] if number < len(translations) else ""
             if gap in ("", " ") and translation and following:
-                gap = "" if _is_wide(translation[-1]) or _is_wide(following[0]) else " "
-            text += gap
-        return text
+                gap = "" if is_wide(translation[-1]) or is_wide(following[0]) else " "
+            pieces += [translation, gap]
+        return pieces
+
+    def join_links(
+        self,
+        translations: Sequence[str],
+        links: Sequence[Sequence[tuple[int, int]]],
+        *,
+        source_word: re.Pattern[str],
+        target_word: re.Pattern[str],
+    ) -> list[tuple[int, int]]:
+        """Numbers the linked words of segments and their translations as words of the whole text.
+
+        Args:
+            translations: Translations of the segments.
+            links: For each segment its links (source word, target word).
+            source_word: What a word of the source is.
+            target_word: What a word of a translation is.
+        """
+        source_pieces = [self.gaps[0]]
+        for segment, gap in zip(self.segments, self.gaps[1:], strict=True):
+            source_pieces += [segment.removeprefix(self.tag), gap]
+        # The tag, word 0 of each segment, is word 0 of the text
+        source_starts = _first_words(source_pieces, source_word)[1::2]
+        target_starts = _first_words(self._pieces(translations), target_word)[1::2]
+        joined = []
+        for source_start, target_start, segment_links in zip(
+            source_starts, target_starts, links, strict=True
+        ):
+            for source, target in segment_links:
+                is_tag = self.tag != "" and source == 0
+                source_number = 0 if is_tag else source_start + source
+                joined.append((source_number, target_start + target))
+        return joined
 
 
-def _is_wide(character: str) -> bool:
+def _first_words(pieces: Sequence[str], word: re.Pattern[str]) -> list[int]:
+    """The number of the word of the joined text that each piece begins in, or with."""
+    ends = [match.end() for match in word.finditer("".join(pieces))]
+    starts = accumulate(map(len, pieces[:-1]), initial=0)
+    return [bisect_right(ends, start) for start in starts]
+
+
+def is_wide(character: str) -> bool:
     """Whether a character belongs to a script that is written without spaces (or is its
     punctuation).
     """

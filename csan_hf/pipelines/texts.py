@@ -15,12 +15,14 @@ from typing import Any, Literal, get_args
 import torch
 from transformers.utils import logging
 
-from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences
+from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences, word_pattern
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
 from ..text_files import counted
-from .search import search_by_default
-from .sentences import EVERY_LINE, SplitText, sentences_of, split_text
+from .markup import MarkedText, Markup, parse_markup
+from .search import search, search_by_default
+from .sentences import EVERY_LINE, SplitText, is_wide, sentences_of, split_text
+from .terms import Terms, lacking
 
 logger = logging.get_logger(__name__)
 
@@ -32,7 +34,17 @@ Unknown = Literal["warn", "skip", "error"]
 _MOST_WARNINGS = 10
 
 _WINDOW_IN_BATCHES = 16
+_BEAMS_FOR_TERMS = 8
+_ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
 _NO_TOKEN = -1
+
+
+def _lacking_in(sequences: list[dict[str, Any]], targets: list[str]) -> list[str]:
+    """The targets of terms that one of several translations lacks."""
+    for sequence in sequences:
+        if missing := lacking(targets, sequence["translation_text"]):
+            return missing
+    return []
 
 
 def _check_choice(name: str, value: str, choices: object) -> None:
@@ -129,6 +141,8 @@ class TextTranslationPipeline(TranslationPipeline):
         return_words: bool = False,
         return_alignments: bool | None = None,
         check_coverage: bool | None = None,
+        markup: Markup | None = None,
+        terms: Terms | None = None,
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -150,12 +164,21 @@ class TextTranslationPipeline(TranslationPipeline):
             return_words (`bool`, *optional*, defaults to `False`): Add `"sentences"` with scores
                 and `words`, the translation's words with their `log_probability` and their
                 `tokens`, each a dict of `token` and `log_probability`.
-            return_alignments (`bool`, *optional*): Add `"sentences"` with `alignment`: pairs
-                (source word, target word), counted from 0 in words that white space separates, from
-                `csan_hf.analysis.align`.
+            return_alignments (`bool`, *optional*): Add `alignment`: pairs (source word, target
+                word), counted from 0 in words that white space separates (letters, where the
+                tokenizer is one of characters), from `csan_hf.analysis.align`. Those of the text
+                count over the whole text; `"sentences"` have their own.
             check_coverage (`bool`, *optional*): Warn where a translation seems to leave out a
                 sentence of a line that has several, because the cross-attention hardly covers it
                 (`csan_hf.analysis.coverage`).
+            markup (`str`, *optional*): `"html"` or `"xliff"`: inline tags of the texts are put back
+                where the words aligned to theirs stand (`csan_hf.pipelines.markup`), and entities
+                such as `&amp;` are read and written. All else, `alignment` too, is of the text
+                without tags.
+            terms (`csan_hf.pipelines.terms.Terms`, *optional*): Terms whose targets must stand in
+                the translations of sentences that hold them. Where one does not, the sentence is
+                searched anew, with at least 8 beams, for translations that hold all of them
+                (`csan_hf.pipelines.constraints`).
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: See `TranslationPipeline`.
 
@@ -165,16 +188,14 @@ class TextTranslationPipeline(TranslationPipeline):
                 family.
         """
         alignments = self.return_alignments if return_alignments is None else return_alignments
-        gives_attention = getattr(self.model, "gives_attention", True)
-        if alignments and not (gives_attention and self.model.config.model_type in FAMILIES):
-            raise ValueError(
-                f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
-                f"{type(self.model).__name__}, for which there is csan_hf.analysis.align."
-            )
+        if alignments or markup:
+            self.check_alignable()
         options = {
             **kwargs,
             "batch_size": batch_size or self._batch_size or 1,
-            "return_alignments": alignments,
+            "return_alignments": bool(alignments or markup),
+            "markup": markup,
+            "terms": terms,
             "check_coverage": self.check_coverage if check_coverage is None else check_coverage,
             "split_sentences": split_sentences or self.split_sentences,
             "unknown": unknown or self.unknown,
@@ -228,12 +249,14 @@ class TextTranslationPipeline(TranslationPipeline):
         split_sentences: SplitSentences = "auto",
         unknown: Unknown = "warn",
         first_line: int = 1,
-        return_alignments: bool = False,
+        markup: Markup | None = None,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates texts: for each a list of `num_return_sequences` results."""
         for text in texts:
             check_text(text)
+        marked_texts = self.without_tags(texts, markup)
+        texts = [marked.text for marked in marked_texts]
         texts = self.check_letters(texts, unknown, first_line)
         if split_texts:
             splits = self.split(texts, split_sentences=split_sentences, **options)
@@ -244,13 +267,40 @@ class TextTranslationPipeline(TranslationPipeline):
             splits = [SplitText((text,), ("", "")) for text in texts]
         segments = [segment for split in splits for segment in split.segments]
         translations = self._translate_by_length(segments, batch_size=batch_size, **options)
-        if return_alignments:
-            self._add_alignments(segments, translations, batch_size, options)
         remaining = iter(translations)
-        return [
+        results = [
             self.join(split, list(islice(remaining, len(split.segments))), options)
             for split in splits
         ]
+        if markup:
+            self.add_tags(results, marked_texts)
+        return results
+
+    def without_tags(self, texts: Iterable[str], markup: Markup | None) -> list[MarkedText]:
+        """Takes the tags out of texts; where there is no `markup` they have none.
+
+        Raises:
+            ValueError: `markup` is none of `Markup`.
+        """
+        if markup is None:
+            return [MarkedText(text, []) for text in texts]
+        _check_choice("markup", markup, Markup)
+        return [parse_markup(text, markup) for text in texts]
+
+    def add_tags(
+        self, results: Iterable[list[dict[str, Any]]], marked_texts: Iterable[MarkedText]
+    ) -> None:
+        """Puts the tags of texts into their translations, by the alignments of these."""
+        source_word = word_pattern(self.tokenizer)
+        target_word = word_pattern(self.target_tokenizer)
+        for sequences, marked in zip(results, marked_texts, strict=True):
+            for result in sequences:
+                result["translation_text"] = marked.restore(
+                    result["translation_text"],
+                    result.get("alignment", ()),
+                    source_word=source_word,
+                    target_word=target_word,
+                )
 
     def _translate_by_length(
         self, segments: list[str], **options: Any
@@ -264,7 +314,7 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def _add_alignments(
         self,
-        segments: list[str],
+        segments: Sequence[str],
         translations: list[list[dict[str, Any]]],
         batch_size: int,
         options: dict[str, Any],
@@ -278,6 +328,19 @@ class TextTranslationPipeline(TranslationPipeline):
         alignments = self._align(pairs, batch_size, options)
         for result, alignment in zip(results, alignments, strict=True):
             result["alignment"] = alignment.links()
+
+    def check_alignable(self) -> None:
+        """Raises `ValueError` where words cannot be aligned: for ONNX graphs, ensembles, other
+        families, and tokenizers that are not fast ones.
+        """
+        gives_attention = getattr(self.model, "gives_attention", True)
+        if not (gives_attention and self.model.config.model_type in FAMILIES):
+            raise ValueError(
+                f"Alignments are read from the attention of single torch models of the families "
+                f"{', '.join(FAMILIES)}, not of {type(self.model).__name__}; `csan-hf align` takes "
+                "other families, too."
+            )
+        check_fast(self.tokenizer, self.target_tokenizer)
 
     def split(
         self, texts: Iterable[str], split_sentences: SplitSentences = "auto", **options: Any
@@ -310,7 +373,7 @@ class TextTranslationPipeline(TranslationPipeline):
             count_tagged = self.token_counter(**{**options, "prefix": f"{tag} "})
             split = split_text(body, count_tokens=count_tagged, **how)
             segments = tuple(f"{tag} {segment}" for segment in split.segments)
-            splits.append(replace(split, segments=segments))
+            splits.append(replace(split, segments=segments, tag=tag))
         return splits
 
     def _leading_tag(self, text: str) -> str:
@@ -451,19 +514,93 @@ class TextTranslationPipeline(TranslationPipeline):
         *,
         batch_size: int,
         check_coverage: bool = False,
+        return_alignments: bool = False,
+        terms: Terms | None = None,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates segments as they are, in batches as they come: [N] ->
         [N][`num_return_sequences`].
         """
         sentences = self._sentences_to_check(segments, options) if check_coverage else []
-        # transformers advises batches where it is called often on a GPU: these are batches
-        self.call_count = 0
-        results = super().__call__(list(segments), batch_size=batch_size, **options)
-        results = [result if isinstance(result, list) else [result] for result in results]
+        results = self._generate(segments, batch_size=batch_size, **options)
+        if terms is not None:
+            self._require_terms(segments, results, terms, batch_size, options)
         if any(sentences):
             self._warn_of_omissions(sentences, results, batch_size, options)
+        if return_alignments:
+            self._add_alignments(segments, results, batch_size, options)
         return results
+
+    def _generate(self, segments: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:
+        # transformers advises batches where it is called often on a GPU: these are batches
+        self.call_count = 0
+        results = super().__call__(list(segments), **options)
+        return [result if isinstance(result, list) else [result] for result in results]
+
+    def _require_terms(
+        self,
+        segments: Sequence[str],
+        results: list[list[dict[str, Any]]],
+        terms: Terms,
+        batch_size: int,
+        options: dict[str, Any],
+    ) -> None:
+        """Translates anew the segments with a translation that lacks the target of a term."""
+        chosen = self._get_set_generation_params(self._prepare_generate_kwargs(options))
+        least_beams = max(chosen.get("num_beams") or 1, _BEAMS_FOR_TERMS)
+        targets = [terms.targets_of(segment) for segment in segments]
+        phrases: dict[int, list[list[int]]] = {}
+        by_beams: dict[int, list[int]] = {}
+        for number, sequences in enumerate(results):
+            if _lacking_in(sequences, targets[number]):
+                phrases[number] = [self.tokens_within_text(target) for target in targets[number]]
+                # A beam for each number of tokens that a hypothesis may hold
+                beams = max(least_beams, 1 + sum(map(len, phrases[number])))
+                by_beams.setdefault(beams, []).append(number)
+        for beams, numbers in by_beams.items():
+            for start in range(0, len(numbers), batch_size):
+                batch = numbers[start : start + batch_size]
+                limits = [self._limit_with(results[n], phrases[n]) for n in batch]
+                constrained = {
+                    **options,
+                    "custom_generate": search,
+                    "phrases": [phrases[n] for n in batch],
+                    "num_beams": beams,
+                    "batch_size": len(batch),
+                }
+                constrained = self._with_limits(
+                    constrained, torch.tensor(limits, device=self.model.device)
+                )
+                batch_results = self._generate([segments[n] for n in batch], **constrained)
+                for number, sequences in zip(batch, batch_results, strict=True):
+                    results[number] = sequences
+                    if missing := _lacking_in(sequences, targets[number]):
+                        logger.warning(
+                            f"A translation lacks {missing[0]!r}, the term for one in "
+                            f"{segments[number][:60]!r}: allow it more tokens."
+                        )
+
+    def _limit_with(self, sequences: list[dict[str, Any]], phrases: list[list[int]]) -> int:
+        """Tokens that a translation with phrases may have: hardly more than one without them has.
+
+        A hypothesis that puts off a phrase may not end, and goes on with what is likely by token,
+        but means nothing."""
+        lengths = [
+            len(target_ids(self.target_tokenizer, sequence["translation_text"]))
+            for sequence in sequences
+        ]
+        return max(lengths) + sum(map(len, phrases)) + _ROOM_FOR_TERMS
+
+    def tokens_within_text(self, term: str) -> list[int]:
+        """The tokens of a target term after others: as a rule with the space before it."""
+        space = "" if is_wide(term[0]) else " "
+        before = target_ids(self.target_tokenizer, ".")
+        tokens = target_ids(self.target_tokenizer, f".{space}{term}")[len(before) :]
+        if self.target_tokenizer.unk_token_id in tokens:
+            raise ValueError(
+                f"The term {term!r} has letters or signs that the target vocabulary does not have."
+            )
+        return tokens
 
     def token_counter(self, **options: Any) -> Callable[[str], int]:
         """Returns a function that counts the tokens of a source, with its language and prefix; it
@@ -491,8 +628,15 @@ class TextTranslationPipeline(TranslationPipeline):
             if "translation_text" not in sequence[0]:  # return_tensors: a single segment
                 joined.append(sequence[0])
                 continue
-            text = split.join([part["translation_text"] for part in sequence])
-            result: dict[str, Any] = {"translation_text": text}
+            translations = [part["translation_text"] for part in sequence]
+            result: dict[str, Any] = {"translation_text": split.join(translations)}
+            if "alignment" in sequence[0]:
+                result["alignment"] = split.join_links(
+                    translations,
+                    [part["alignment"] for part in sequence],
+                    source_word=word_pattern(self.tokenizer),
+                    target_word=word_pattern(self.target_tokenizer),
+                )
             if len(sequence[0]) > 1:  # scores or alignments
                 result["sentences"] = [
                     {"source_text": segment, **part}
@@ -659,6 +803,13 @@ class TextTranslationPipeline(TranslationPipeline):
             device=self.device,
         )
         plain.save_pretrained(save_directory, **kwargs)
+
+
+def target_ids(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a target text alone, by the target's tokenizer."""
+    # Some tokenizers hold two vocabularies; those of several languages would ask for one
+    name = "text" if hasattr(tokenizer, "src_lang") else "text_target"
+    return tokenizer(**{name: text}, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def _unknown_letters(tokenizer: Any, text: str) -> list[str]:

@@ -67,6 +67,13 @@ def test_every_word_has_tokens_in_order(tokenizer, text):
     assert result.ids == tuple(tokenizer(text)["input_ids"])
 
 
+def test_words_of_characters_are_letters():
+    tokenizer = train_tokenizer(["ab cd"], 20, kind="characters")
+    (result,) = tokenize_texts(tokenizer, ["ab  dx"])
+    assert result.words == ("a", "b", "d", "x")
+    assert result.word_of_token == (0, 1, 2, 2, 2, 3, None)
+
+
 def test_other_tokenizers_show_their_own_tokens():
     plain = Tokenizer(models.WordLevel({"<unk>": 0, "▁a": 1, "éĠ": 2}, unk_token="<unk>"))
     plain.normalizer = normalizers.Replace("x", "")

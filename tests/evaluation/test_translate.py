@@ -290,6 +290,47 @@ def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
     assert "--n_best 2 needs as many beams, got --num_beams 1" in capsys.readouterr().err
 
 
+def test_alignments_stand_beside_the_translations(folder, tmp_path, capsys):
+    (tmp_path / "in").write_text("\n".join(SENTENCES))
+    assert csan_hf_cli.main(f"align {folder} --source {tmp_path}/in --quiet".split()) == 0
+    expected = capsys.readouterr().out
+    words = f"--model {folder} --input {tmp_path}/in --quiet --alignments"
+    assert translate_main(f"{words} {tmp_path}/links --processes=2") == 0
+    assert (tmp_path / "links").read_text() == expected
+    capsys.readouterr()
+    assert translate_main(f"{words} - --json_lines") == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    links = [entry["translations"][0]["alignment"] for entry in entries]
+    assert [" ".join(f"{s}-{t}" for s, t in pairs) for pairs in links] == expected.splitlines()
+    (tmp_path / "in").write_text("\n".join(f"<p>{text}</p>" for text in SENTENCES))
+    assert translate_main(f"{words} {tmp_path}/links --markup html --processes=2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    texts = [entry["translations"][0]["text"] for entry in entries]
+    assert [line.removeprefix("<p>").removesuffix("</p>") for line in lines] == texts
+    assert (tmp_path / "links").read_text() == expected
+    assert translate_main(f"{words} -") == 2
+    assert "name a file, or add --json_lines" in capsys.readouterr().err
+    assert translate_main(f"{words} {tmp_path}/out --output {tmp_path}/out") == 2
+    assert "choose two files" in capsys.readouterr().err
+
+
+def test_terms_stand_in_the_translations(folder, tmp_path, capsys):
+    (tmp_path / "in").write_text("\n".join(SENTENCES))
+    (tmp_path / "terms").write_text("two\tzwei\nmuch longer\teins\n")
+    words = f"--model {folder} --input {tmp_path}/in --quiet"
+    assert translate_main(words) == 0
+    free = capsys.readouterr().out.splitlines()
+    for options in ("--num_beams=1", "--processes=2"):
+        assert translate_main(words, f"--terms={tmp_path}/terms", options) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [number for number, line in enumerate(lines) if "zwei" in line] == [0, 7]
+        assert [number for number, line in enumerate(lines) if "eins" in line] == [6]
+        assert lines[1:6] == free[1:6]
+    for option in ("--sample", f"--prefixes={tmp_path}/in"):
+        assert translate_main(words, f"--terms={tmp_path}/terms", option) == 2
+        assert "leave out --sample and --prefixes" in capsys.readouterr().err
+
+
 def test_samples_and_prefixes(folder, tmp_path, capsys):
     text = "A sentence. " * 40  # more than the model's positions: translated in parts
     (tmp_path / "in").write_text(f"two\n\na much longer sentence\nnine\n{text}")
@@ -519,6 +560,7 @@ def run_on(command, model, folder):
         ],
         "report": ["report", model, *pairs, "--output", folder / "page.html"],
     }
+    words["translate --alignments"] = [*words["translate"], "--alignments", "-"]
     options = ["--quiet", "--device", "cpu"]
     return csan_hf_cli.main([*map(str, words[command]), *options])
 
@@ -549,6 +591,8 @@ def saved_ensemble(model, tokenizers, tmp_path_factory):
     [
         ("align", "graphs", "has no attention to read alignments from"),
         ("align", "saved_ensemble", "has no attention to read alignments from"),
+        ("translate --alignments", "graphs", "single torch models of the families"),
+        ("translate --alignments", "saved_ensemble", "single torch models of the families"),
         ("evaluate --forced", "graphs", "holds ONNX graphs, which only translate"),
     ],
 )

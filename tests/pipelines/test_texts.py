@@ -3,6 +3,7 @@
 
 import copy
 import itertools
+import re
 
 import multilingual
 import pytest
@@ -14,7 +15,7 @@ from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate_stream
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
-from csan_hf.pipelines.sentences import sentences_of, split_text
+from csan_hf.pipelines.sentences import SplitText, sentences_of, split_text
 
 TEXT = "  eins zwei\n\n\tein Hund und ein Haus \r\nKatze\n \n"
 SENTENCES = [
@@ -387,11 +388,30 @@ def test_alignments(name, tmp_path):
         assert targets, "the test needs words"
         assert {target for _, target in sentence["alignment"]} == set(range(len(targets)))
         assert {source for source, _ in sentence["alignment"]} <= set(range(len(sources)))
+    first, second = (sentence["alignment"] for sentence in result["sentences"])
+    words = len(result["sentences"][0]["translation_text"].split())
+    assert result["alignment"] == first + [(3 + s, words + t) for s, t in second]
+
+
+@pytest.mark.parametrize(
+    ("split", "translations", "links"),
+    [
+        (SplitText(("a b", "c"), ("", " ", "")), ["x", "y z"], [(0, 0), (1, 0), (2, 2)]),
+        (SplitText(("a b", "c"), ("", "", "")), ["走", "y z"], [(0, 0), (1, 0), (1, 1)]),
+        (SplitText(("T a", "T c"), ("", " ", ""), tag="T"), ["x", "y z"], [(0, 0), (1, 0), (0, 2)]),
+    ],
+    ids=["words", "cut within a word", "tag"],
+)
+def test_links_count_over_the_whole_text(split, translations, links):
+    of_segments = [[(0, 0), (1, 0)], [(0, 1)]]
+    word = re.compile(r"\S+")
+    joined = split.join_links(translations, of_segments, source_word=word, target_word=word)
+    assert joined == links
 
 
 def test_alignments_of_another_family_are_refused(translator):
     with pytest.raises(
-        ValueError, match=r"return_alignments works with .*, not with MarianMTModel"
+        ValueError, match=r"single torch models of the families .*, not of MarianMTModel"
     ):
         translator("ein Hund", return_alignments=True)
 

@@ -1,0 +1,176 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Beam search with phrases that a translation must hold: dynamic beam allocation (Post & Vilar,
+NAACL 2018).
+
+The hypotheses of a sentence with C tokens of phrases are in banks 0 to C, by how many of these they
+hold, and the beams are divided among the banks. Shapes are those of `search`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+LOW = -1.0e9
+"""The score of what is not to be chosen."""
+
+Phrases: TypeAlias = Sequence[Sequence[int]]
+"""The tokens of each phrase of a sentence."""
+Progress: TypeAlias = tuple[int, ...]
+"""Tokens of each phrase: all of them, if a hypothesis holds it, or else those that it ends with."""
+
+
+def advance(phrases: Phrases, progress: Progress, token: int) -> Progress:
+    """The progress of a hypothesis with one more token."""
+    lengths = []
+    for phrase, length in zip(phrases, progress, strict=True):
+        if length < len(phrase):
+            ending = [*phrase[:length], token]
+            while ending != list(phrase[: len(ending)]):
+                del ending[0]
+            length = len(ending)
+        lengths.append(length)
+    return tuple(lengths)
+
+
+def count_met(phrases: Phrases, progress: Progress) -> int:
+    """Tokens of whole phrases, and of the one that the hypothesis has most of."""
+    whole = 0
+    begun = 0
+    for phrase, length in zip(phrases, progress, strict=True):
+        if length == len(phrase):
+            whole += length
+        else:
+            begun = max(begun, length)
+    return whole + begun
+
+
+def bank_sizes(beams: int, counts: Sequence[int]) -> list[int]:
+    """Divides beams among banks with so many candidates: evenly, what remains to the last one; what
+    a bank does not need goes to the one before, of the first to the last.
+    """
+    sizes = [beams // len(counts)] * len(counts)
+    sizes[-1] += beams % len(counts)
+    for bank in 2 * [*reversed(range(len(counts)))]:
+        surplus = max(sizes[bank] - counts[bank], 0)
+        sizes[bank] -= surplus
+        sizes[bank - 1] += surplus
+    return sizes
+
+
+class Constraints:
+    """What the hypotheses of S sentences hold of the phrases that they must hold.
+
+    Args:
+        phrases: The phrases of each sentence.
+        beams: K.
+        ends: Tokens that end a hypothesis.
+    """
+
+    def __init__(self, phrases: Sequence[Phrases], beams: int, ends: Sequence[int]) -> None:
+        self._phrases = list(phrases)
+        self._beams = beams
+        self._ends = list(ends)
+        self._of_beams = [[(0,) * len(of_sentence)] * beams for of_sentence in phrases]
+        self._of_candidates: list[list[Progress]] = []
+
+    def candidates(self, total: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Candidates of the next step: the best `kept`, the best of each beam, and those that begin
+        or continue a phrase. Only beams that hold all phrases may end.
+
+        Args:
+            total: Scores [S, K, V] of all continuations.
+            kept: How many of the best are taken.
+
+        Returns:
+            Scores [S, C], the best first, their places [S, C] among the K · V of a sentence, and
+            how many tokens of phrases, and of an end after phrases, they lack [S, C].
+        """
+        vocabulary = total.shape[-1]
+        lacks = [
+            [self._missing(sentence, progress) > 0 for progress in beams]
+            for sentence, beams in enumerate(self._of_beams)
+        ]
+        is_open = torch.tensor(lacks, device=total.device)
+        ends = total[..., self._ends].masked_fill(is_open[..., None], -torch.inf)
+        total[..., self._ends] = ends
+        flat = total.flatten(1)
+        first_places = torch.arange(self._beams, device=total.device) * vocabulary
+        best_of_beams = total.argmax(-1) + first_places
+        proposals = torch.cat([flat.topk(kept).indices, best_of_beams], dim=1).tolist()
+        for sentence, beams in enumerate(self._of_beams):
+            for beam, progress in enumerate(beams):
+                for phrase, length in zip(self._phrases[sentence], progress, strict=True):
+                    if length < len(phrase):
+                        proposals[sentence].append(beam * vocabulary + phrase[length])
+        unique = [list(dict.fromkeys(row)) for row in proposals]
+        width = max(map(len, unique))
+        padded = [row + [-1] * (width - len(row)) for row in unique]
+        places = torch.tensor(padded, device=total.device)
+        scores = flat.gather(1, places.clamp(min=0)).masked_fill(places < 0, -torch.inf)
+        scores, order = scores.sort(dim=1, descending=True, stable=True)
+        places = places.clamp(min=0).gather(1, order)
+        self._of_candidates = []
+        missing = []
+        for sentence, row in enumerate(places.tolist()):
+            phrases = self._phrases[sentence]
+            candidates = []
+            missing_tokens = []
+            for place in row:
+                beam, token = divmod(place, vocabulary)
+                progress = advance(phrases, self._of_beams[sentence][beam], token)
+                candidates.append(progress)
+                has_no_end = len(phrases) > 0 and token not in self._ends
+                missing_tokens.append(self._missing(sentence, progress) + has_no_end)
+            self._of_candidates.append(candidates)
+            missing.append(missing_tokens)
+        return scores, places, torch.tensor(missing, device=total.device)
+
+    def choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Which candidates go on: of each bank its best, in the order of all.
+
+        Args:
+            scores: Those [S, C] of the candidates, `LOW` and less for those that cannot go on.
+
+        Returns:
+            Scores and numbers [S, K] of those that do; scores are `LOW` where there are fewer.
+        """
+        chosen = []
+        for sentence, row in enumerate(scores.tolist()):
+            phrases = self._phrases[sentence]
+            banks = [count_met(phrases, progress) for progress in self._of_candidates[sentence]]
+            going_on = [number for number, score in enumerate(row) if score > LOW / 2]
+            counts = [0] * (1 + _size(phrases))
+            for number in going_on:
+                counts[banks[number]] += 1
+            sizes = bank_sizes(self._beams, counts)
+            numbers = []
+            for number in going_on:
+                if sizes[banks[number]] > 0:
+                    sizes[banks[number]] -= 1
+                    numbers.append(number)
+            chosen.append(numbers + [-1] * (self._beams - len(numbers)))
+        onward = torch.tensor(chosen, device=scores.device)
+        is_filled = onward < 0
+        onward = onward.clamp(min=0)
+        self._of_beams = [
+            [candidates[number] for number in row]
+            for candidates, row in zip(self._of_candidates, onward.tolist(), strict=True)
+        ]
+        return scores.gather(1, onward).masked_fill(is_filled, LOW), onward
+
+    def select(self, rows: Tensor) -> None:
+        """Goes on with some sentences."""
+        self._phrases = [self._phrases[row] for row in rows.tolist()]
+        self._of_beams = [self._of_beams[row] for row in rows.tolist()]
+
+    def _missing(self, sentence: int, progress: Progress) -> int:
+        phrases = self._phrases[sentence]
+        return _size(phrases) - count_met(phrases, progress)
+
+
+def _size(phrases: Phrases) -> int:
+    return len(list(chain.from_iterable(phrases)))

@@ -1,0 +1,282 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Inline tags of HTML and XLIFF: taken out of a text, and put into its translation where the
+aligned words stand.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from itertools import accumulate
+from typing import Literal
+
+Markup = Literal["html", "xliff"]
+"""Kinds of inline tags: those of HTML, those of XLIFF 1.2 and 2."""
+
+_EMPTY_TAGS = {"area", "br", "embed", "hr", "img", "input", "wbr"}  # of HTML, without an end tag
+# Of HTML: words on both sides of such a tag are two words
+_SEPARATORS = {"br", "div", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "p", "td", "th"}
+# Of XLIFF: what these enclose is code, and not text
+_CODES = {"bpt", "ept", "it", "ph"}
+# Of XLIFF: tags that are empty, and are the beginning and the end of what a pair encloses
+_STARTS = {"bpt": "ept", "bx": "ex", "sc": "ec"}
+_PAIR_NUMBERS = ("rid", "startref", "id")
+
+
+@dataclass
+class Tag:
+    """A tag, or a pair with what it encloses: the characters from `start` to `end` of a text.
+
+    Attributes:
+        opening: The tag as it was written.
+        start: Where it stands in the text without tags.
+        end: Where the closing tag stands; of an empty tag as `start`.
+        closing: The closing tag; "" where there is none.
+        children: The tags between the two.
+    """
+
+    opening: str
+    start: int
+    end: int
+    closing: str = ""
+    children: list[Tag] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A text without its tags, and the tags that stood in it."""
+
+    text: str
+    tags: list[Tag]
+
+    def restore(
+        self,
+        translation: str,
+        links: Iterable[tuple[int, int]],
+        *,
+        source_word: re.Pattern[str],
+        target_word: re.Pattern[str],
+    ) -> str:
+        """Puts the tags into the translation of the text, and writes `&`, `<` and `>` as entities.
+
+        A pair encloses the target words that are linked to the source words which it enclosed, from
+        the first to the last; a tag of its own stands before the first target word that is linked
+        to the source word which followed, or to the next one that has a link. What a tag enclosed
+        it encloses again: where that of two tags beside each other would overlap, the later one
+        begins after the end of the first.
+
+        Args:
+            translation: The translation.
+            links: Pairs (source word, target word).
+            source_word: What a word of the text is.
+            target_word: What a word of the translation is.
+        """
+        targets: dict[int, list[int]] = {}
+        for source, target in links:
+            targets.setdefault(source, []).append(target)
+        sides = _Sides(
+            source=self.text,
+            translation=translation,
+            source_words=[match.span() for match in source_word.finditer(self.text)],
+            target_words=[match.span() for match in target_word.finditer(translation)],
+            targets=targets,
+        )
+        return sides.render(self.tags, 0, len(translation))
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """A text and its translation, the spans of their words, and the target words of each source
+    word.
+    """
+
+    source: str
+    translation: str
+    source_words: Sequence[tuple[int, int]]
+    target_words: Sequence[tuple[int, int]]
+    targets: Mapping[int, Sequence[int]]
+
+    def render(self, tags: Iterable[Tag], start: int, end: int) -> str:
+        """Writes a part of the translation with the tags that stand in it."""
+        marked = ""
+        place = start
+        for tag_start, tag_end, tag in sorted(map(self._placed, tags), key=lambda item: item[:2]):
+            first = min(max(tag_start, place), end)
+            last = min(max(tag_end, first), end)
+            while first > tag_start and self.translation[first:last][:1].isspace():
+                first += 1
+            inside = self.render(tag.children, first, last)
+            marked += self._escaped(place, first) + tag.opening + inside + tag.closing
+            place = last
+        return marked + self._escaped(place, end)
+
+    def _escaped(self, start: int, end: int) -> str:
+        return html.escape(self.translation[start:end], quote=False)
+
+    def _place_before(self, number: int) -> int:
+        """Where the translation of a source word begins, or of the next one that has a link."""
+        for word in range(number, len(self.source_words)):
+            if word in self.targets:
+                return self.target_words[min(self.targets[word])][0]
+        return len(self.translation)
+
+    def _placed(self, tag: Tag) -> tuple[int, int, Tag]:
+        """Where in the translation a tag is to begin and to end."""
+        following = bisect_right([end for _, end in self.source_words], tag.start)
+        linked: list[int] = []
+        last_end = tag.end
+        for number, (start, end) in enumerate(self.source_words[following:], following):
+            if start >= tag.end:
+                break
+            linked += self.targets.get(number, ())
+            last_end = end
+        if not linked:
+            place = self._place_before(following)
+            return place, place, tag
+        start = self.target_words[min(linked)][0]
+        end = self.target_words[max(linked)][1]
+        # Punctuation beside the tag, in the same word, stays beside it
+        letters = re.search(r"\w(?:.*\w)?", self.translation[start:end], re.DOTALL)
+        before = self.source[self.source_words[following][0] : tag.start]
+        after = self.source[tag.end : last_end]
+        is_at_end = re.fullmatch(r"\W+", after) is not None
+        if letters is not None and is_at_end:
+            end = start + letters.end()
+        if letters is not None and re.fullmatch(r"\W+", before):
+            start += letters.start()
+        if tag.closing:
+            return start, end, tag
+        place = end if is_at_end else start  # of a tag within a word
+        return place, place, tag
+
+
+def parse_markup(source: str, kind: Markup) -> MarkedText:
+    """Takes the tags out of a text and decodes its entities.
+
+    Tags are kept as they were written, comments too; a tag without its partner is a tag of its
+    own.
+    """
+    parser = _Parser(source, kind)
+    text = ""
+    tags: list[Tag] = []
+    open_tags: list[Tag] = []
+    partners = parser.partners()
+    starts = set(partners.values())
+    is_separated = False
+    for place, part in enumerate(parser.parts):
+        if part.kind == "text":
+            if is_separated and text[-1:].strip() and part.content[:1].strip():
+                text += " "
+            text += part.content
+            is_separated = False
+            continue
+        is_separated |= kind == "html" and part.name in _SEPARATORS
+        written = source[part.start : part.end]
+        if place in partners:
+            tag = open_tags.pop()
+            tag.end = len(text)
+            tag.closing = written
+            continue
+        siblings = open_tags[-1].children if open_tags else tags
+        siblings.append(Tag(written, len(text), len(text)))
+        if place in starts:
+            open_tags.append(siblings[-1])
+    return MarkedText(text, tags)
+
+
+@dataclass
+class _Part:
+    """A piece of a marked text, from `start` to `end`: of `kind` "text", "start", "end" or "empty".
+
+    `name` is that of the tag, with the number of its pair; `content` is the text."""
+
+    kind: str
+    start: int
+    end: int = 0
+    name: str = ""
+    content: str = ""
+
+
+class _Parser(HTMLParser):
+    """Reads the parts of a marked text."""
+
+    def __init__(self, source: str, kind: Markup) -> None:
+        super().__init__()
+        self.parts: list[_Part] = []
+        self._is_html = kind == "html"
+        self._code = ""  # the element whose content is code
+        self._line_starts = [0, *accumulate(map(len, source.split("\n")), lambda a, b: a + b + 1)]
+        self.feed(source)
+        self.close()
+        ends = [part.start for part in self.parts[1:]]
+        for part, end in zip(self.parts, [*ends, len(source)], strict=False):
+            part.end = end
+
+    def partners(self) -> dict[int, int]:
+        """The place of the start tag of each end tag that has one, as far as pairs are nested."""
+        partners = {}
+        open_starts: list[int] = []
+        for place, part in enumerate(self.parts):
+            if part.kind == "start":
+                open_starts.append(place)
+            names = [self.parts[start].name for start in open_starts]
+            if part.kind == "end" and part.name in names:
+                last = len(names) - 1 - names[::-1].index(part.name)
+                partners[place] = open_starts[last]
+                del open_starts[last:]
+        return partners
+
+    def _add(self, kind: str, name: str = "", content: str = "") -> None:
+        line, column = self.getpos()
+        if not self._code:
+            start = self._line_starts[line - 1] + column
+            self.parts.append(_Part(kind, start, name=name, content=content))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A start tag, or one of HTML that is empty."""
+        if self._is_html:
+            self._add("empty" if tag in _EMPTY_TAGS else "start", tag)
+        elif tag in _CODES:
+            self.handle_startendtag(tag, attrs)
+            self._code = self._code or tag
+        else:
+            self._add("start", tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """An empty tag, or one that is a half of a pair."""
+        values = dict(attrs)
+        number = next((values[name] for name in _PAIR_NUMBERS if values.get(name)), None)
+        if self._is_html or number is None:
+            self._add("empty", tag)
+        elif tag in _STARTS:
+            self._add("start", f"{_STARTS[tag]} {number}")
+        elif tag in _STARTS.values():
+            self._add("end", f"{tag} {number}")
+        else:
+            self._add("empty", tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """An end tag; that of code belongs to the part before."""
+        if tag == self._code:
+            self._code = ""
+        else:
+            self._add("end", tag)
+
+    def handle_data(self, data: str) -> None:
+        """Text."""
+        self._add("text", content=data)
+
+    def handle_comment(self, data: str) -> None:
+        """A comment, kept as an empty tag."""
+        self._add("empty")
+
+    def handle_decl(self, decl: str) -> None:
+        """A declaration, likewise."""
+        self._add("empty")
+
+    handle_pi = handle_comment
+    unknown_decl = handle_comment

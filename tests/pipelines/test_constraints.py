@@ -1,0 +1,150 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Beam search with phrases that hypotheses must hold."""
+
+from itertools import product
+
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import EOS, PAD
+from tiny import padded_sources as sources
+
+from csan_hf.pipelines.constraints import advance, bank_sizes, count_met
+from csan_hf.pipelines.search import search
+
+MODELS = {
+    "csan": lambda: tiny.csan(seed=2),
+    "csan, windows": lambda: tiny.csan(
+        seed=2, decoder_locality=[{"window": 3}, None], encoder_locality=[{"window": 3}, None]
+    ),
+    "pervasive attention": lambda: tiny.grid(seed=2, num_layers=2),
+    "rnnsearch": lambda: tiny.recurrent(seed=2),
+}
+PHRASES = [[], [[3, 4]], [[5], [3, 4, 3]], [[6, 6]], [[7, 8, 9], [9]]]
+
+
+def holds(tokens, phrase):
+    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
+
+
+def lacked(sequences, phrases, count=1):
+    """Pairs of hypothesis and phrase that it does not hold."""
+    return [
+        (number, phrase)
+        for number, tokens in enumerate(sequences.tolist())
+        for phrase in phrases[number // count]
+        if not holds(tokens, phrase)
+    ]
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+@pytest.mark.parametrize("phrases", [[], [[3]], [[4, 4]], [[2, 3], [3, 5]], [[5], [2], [4]]])
+def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty):
+    """With beams for all continuations the search is exhaustive."""
+    most = 4
+    model = tiny.csan(seed=3, vocab_size=6)
+    batch = sources((5,), words=6)
+    found = model.generate(
+        **batch,
+        custom_generate=search,
+        phrases=[phrases],
+        num_beams=5**4,
+        early_stopping="never",
+        length_penalty=length_penalty,
+        max_new_tokens=most,
+    )
+    best = (-torch.inf, [])
+    words = [token for token in range(6) if token != EOS]
+    endings = [[*w, EOS] for length in range(most) for w in product(words, repeat=length)]
+    endings = [tokens for tokens in endings if all(holds(tokens, phrase) for phrase in phrases)]
+    if not phrases:  # free search takes those that are cut, too
+        endings += map(list, product(words, repeat=most))
+    for length in range(1, most + 1):
+        targets = torch.tensor([tokens for tokens in endings if len(tokens) == length])
+        if not len(targets):
+            continue
+        inputs = torch.nn.functional.pad(targets[:, :-1], (1, 0), value=PAD)
+        repeated = {name: tensor.expand(len(targets), -1) for name, tensor in batch.items()}
+        with torch.no_grad():
+            logits = model(**repeated, decoder_input_ids=inputs).logits
+        steps = logits.log_softmax(-1).gather(-1, targets[..., None])
+        score, number = (steps.sum((1, 2)) / length**length_penalty).max(0)
+        best = max(best, (float(score), targets[number].tolist()))
+    assert found[0, 1:].tolist() == best[1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("beams", [1, 4, 8])
+def test_sentences_of_a_batch_are_translated_as_alone(name, beams):
+    model, batch = MODELS[name](), sources((9, 3, 7, 1, 12))
+    options = {"custom_generate": search, "num_beams": beams, "max_new_tokens": 20}
+    together = model.generate(**batch, phrases=PHRASES, **options)
+    for number, phrases in enumerate(PHRASES):
+        row = {key: each[number : number + 1] for key, each in batch.items()}
+        alone = model.generate(**row, phrases=[phrases], **options)[0]
+        assert together[number, : len(alone)].tolist() == alone.tolist()
+    assert lacked(together, PHRASES) == []
+    if beams > 1:
+        free = model.generate(**batch, **options)
+        assert lacked(free, PHRASES), "the test wants phrases that would not be there"
+        assert together[0].tolist()[: free.shape[1]] == free[0].tolist()[: together.shape[1]]
+
+
+def test_every_returned_hypothesis_holds_them_and_padding_may_stand_on_the_left():
+    model, batch = tiny.csan(seed=2), sources((9, 3, 7, 1, 12))
+    options = {"num_beams": 6, "num_return_sequences": 3, "max_new_tokens": 20}
+    batch = {key: each.flip(1) for key, each in batch.items()}
+    found = model.generate(**batch, custom_generate=search, phrases=PHRASES, **options)
+    assert lacked(found, PHRASES, count=3) == []
+    assert len(found.unique(dim=0)) == len(found)
+
+
+def test_one_that_has_no_room_for_them_holds_what_it_can():
+    model, batch = tiny.csan(seed=2), sources((9,))
+    phrases = [[[3, 4], [5, 6], [7, 8]]]
+    options = {"num_beams": 8, "max_new_tokens": 4, "early_stopping": True}
+    found = model.generate(**batch, custom_generate=search, phrases=phrases, **options)
+    assert len(lacked(found, phrases)) == 1
+
+
+def test_other_searches_are_refused():
+    with pytest.raises(ValueError, match=r"takes a single model with a dynamic cache"):
+        tiny.csan().generate(
+            **sources((4,)), custom_generate=search, phrases=[[[3]]], do_sample=True
+        )
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=3),
+    st.lists(st.integers(0, 2), max_size=12),
+)
+def test_progress_is_what_the_tokens_hold(phrases, tokens):
+    progress = (0,) * len(phrases)
+    for token in tokens:
+        progress = advance(phrases, progress, token)
+    held = [phrase for phrase in phrases if holds(tokens, phrase)]
+    begun = [
+        length
+        for phrase in phrases
+        for length in range(len(phrase))
+        if phrase not in held and tokens[len(tokens) - length :] == phrase[:length]
+    ]
+    assert count_met(phrases, progress) == sum(map(len, held)) + max(begun, default=0)
+
+
+@pytest.mark.parametrize(
+    ("beams", "counts", "expected"),
+    [
+        (6, [9, 9, 9], [2, 2, 2]),
+        (8, [9, 9, 9], [2, 2, 4]),
+        (8, [9, 1, 1], [6, 1, 1]),
+        (8, [1, 9, 9], [1, 2, 5]),
+        (2, [9, 9, 9, 0], [0, 0, 2, 0]),
+        (8, [2, 0, 1], [2, 0, 1]),
+    ],
+)
+def test_bank_sizes(beams, counts, expected):
+    sizes = bank_sizes(beams, counts)
+    assert [min(size, count) for size, count in zip(sizes, counts, strict=True)] == expected

@@ -1,0 +1,105 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Inline tags, taken out of texts and put into translations."""
+
+import html
+import re
+from collections import Counter
+from xml.etree import ElementTree
+
+import pytest
+import tiny
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csan_hf.data import train_tokenizer
+from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.pipelines.markup import parse_markup
+
+WORD = re.compile(r"\S+")
+TAG = re.compile(r"<[^>]*>")
+
+
+def restored(source, kind, translation, links):
+    marked = parse_markup(source, kind)
+    return marked.restore(translation, links, source_word=WORD, target_word=WORD)
+
+
+@st.composite
+def marked_texts(draw, depth=3):
+    """Well-formed markup; every tag has a number of its own."""
+    parts = []
+    for _ in range(draw(st.integers(0, 4))):
+        number = draw(st.integers(1, 10**6))
+        kinds = ["word", "word", "empty", *(["pair"] if depth else [])]
+        kind = draw(st.sampled_from(kinds))
+        if kind == "word":
+            parts.append(
+                draw(st.sampled_from(["a", "b, ", "(c) ", " ", "&amp; ", "&lt;", ". ", "é"]))
+            )
+        elif kind == "empty":
+            parts.append(f'<x id="{number}"/>')
+        else:
+            parts.append(f'<g id="{number}">{draw(marked_texts(depth=depth - 1))}</g>')
+    return "".join(parts)
+
+
+def parents(marked):
+    """The tag around each tag, by their numbers."""
+    root = ElementTree.fromstring(f"<root>{marked}</root>")
+    pairs = [
+        (child.tag, child.get("id"), parent.get("id")) for parent in root.iter() for child in parent
+    ]
+    return Counter(pairs)
+
+
+@given(marked_texts(), st.lists(st.sampled_from(["u", "v,", "&w", "(y)."]), max_size=6), st.data())
+def test_any_markup_comes_back_well_formed(source, words, data):
+    translation = " ".join(words)
+    count = len(parse_markup(source, "xliff").text.split())
+    links = []
+    if count and words:
+        link = st.tuples(st.integers(0, count - 1), st.integers(0, len(words) - 1))
+        links = data.draw(st.lists(link, max_size=8))
+    for kind in ("html", "xliff"):
+        marked = restored(source, kind, translation, links)
+        assert parents(marked) == parents(source)
+        assert html.unescape(TAG.sub("", marked)) == translation
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "translation", "links", "expected"),
+    [
+        ("html", "a <b>b c</b> d", "D C A B", "3-0 2-1 0-2 1-3", "D <b>C A B</b>"),
+        ("html", "a <b>b</b>, (<i>c</i>).", "A B; (C)!", "0-0 1-1 2-2", "A <b>B</b>; (<i>C</i>)!"),
+        ("html", "<i>a <b>b</b></i> c", "B A C", "1-0 0-1 2-2", "<i><b>B</b> A</i> C"),
+        ("html", "a <br/>b", "B A", "1-0 0-1", "<br/>B A"),
+        ("html", "a<br>b", "A B", "0-0 1-1", "A <br>B"),
+        ("html", "a<wbr>.", "A.", "0-0", "A<wbr>."),
+        ("html", "a <b>b</b> c", "A C", "0-0 2-1", "A <b></b>C"),
+        ("html", "<a>a b</a> <b>c d</b>", "A C B D", "0-0 2-1 1-2 3-3", "<a>A C B</a> <b>D</b>"),
+        ("html", "<p>a <i>b</p> &eacute; &lt;", "A B é <", "0-0 1-1 2-2 3-3", "<p>A <i>B</p> é &lt;"),
+        ("html", "a <!-- b --> c", "C A", "1-0 0-1", "<!-- b -->C A"),
+        ("xliff", '<ph id="1">%s</ph> a', "A", "0-0", '<ph id="1">%s</ph>A'),
+        ("xliff", '<bx id="1"/>a<ex id="1"/> b', "B A", "1-0 0-1", 'B <bx id="1"/>A<ex id="1"/>'),
+        ("xliff", '<bx id="1"/><g>a<ex id="1"/></g>', "A", "0-0", '<bx id="1"/><g>A<ex id="1"/></g>'),
+        ("html", "", "", "", ""),
+        ("html", "1 < 2", "1 < 2", "0-0", "1 &lt; 2"),
+    ],
+)  # fmt: skip
+def test_tags_stand_where_the_aligned_words_do(kind, source, translation, links, expected):
+    pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
+    assert restored(source, kind, translation, pairs) == expected
+
+
+def test_the_pipeline_translates_what_stands_between_the_tags():
+    tokenizer = train_tokenizer(["the number is & two"] * 3, 300)
+    translator = TextTranslationPipeline(
+        model=tiny.csan(vocab_size=len(tokenizer)), tokenizer=tokenizer, device="cpu"
+    )
+    marked = "<p>the <b>number</b> is &amp; two</p>"
+    [result] = translator(marked, markup="html", max_new_tokens=9)
+    [plain] = translator("the number is & two", max_new_tokens=9)
+    assert html.unescape(TAG.sub("", result["translation_text"])) == plain["translation_text"]
+    assert Counter(TAG.findall(result["translation_text"])) == Counter(TAG.findall(marked))
+    with pytest.raises(ValueError, match="markup must be html or xliff, got 'sgml'"):
+        translator(marked, markup="sgml")

@@ -1,0 +1,129 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Glossaries, and translations that hold their targets."""
+
+import logging
+
+import multilingual
+import pytest
+import tiny
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from csan_hf.data import train_tokenizer
+from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.pipelines.terms import Terms, lacking
+
+SENTENCES = ["eins zwei drei", "ein Hund und Katze", "vier Hund", "zehn und eins", "Katze"]
+TERMS = Terms({"Hund": "dog", "Katze": "house cat", "und": "and"})
+
+
+@pytest.mark.parametrize(
+    ("source", "targets"),
+    [
+        ("the New York Times", ["Times-NY"]),
+        ("New York, York", ["NY", "York-DE"]),
+        ("Newer Yorkshire york", []),
+        ("York and York", ["York-DE"]),
+        ("C++ or (C++)", ["cpp"]),
+        ("大東京は", ["Tokyo"]),
+    ],
+)
+def test_terms_are_found_as_whole_words(source, targets):
+    names = {"New York": "NY", "York": "York-DE", "New York Times": "Times-NY", "C++": "cpp"}
+    assert Terms({**names, "東京": "Tokyo"}).targets_of(source) == targets
+
+
+def test_targets_stand_where_a_word_begins():
+    assert lacking(["Zahl", "aus", "東"], "Zahlen im Haus, 大東") == ["aus"]
+
+
+def test_a_file_of_terms(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_text("a b\t c d\n\nHund\tdog\n")
+    assert Terms.read(path).targets_of("Hund a b") == ["dog", "c d"]
+    for line in ("Hund", "Hund\t", "Hund\tdog\tnoun"):
+        path.write_text(f"a\tb\n{line}\n")
+        with pytest.raises(ValueError, match=r"terms.tsv, line 2: .* is no term"):
+            Terms.read(path)
+
+
+def test_every_translation_holds_the_targets(joint):
+    model, tokenizer = joint
+    translator = TextTranslationPipeline(
+        model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=12
+    )
+    for options in (
+        {"num_beams": 1},
+        {"num_beams": 3},
+        {"num_beams": 3, "num_return_sequences": 2},
+    ):
+        free = translator(SENTENCES, batch_size=3, **options)
+        held = translator(SENTENCES, batch_size=3, terms=TERMS, **options)
+        changed = 0
+        for sentence, before, after in zip(SENTENCES, free, held, strict=True):
+            targets = TERMS.targets_of(sentence)
+            for result in after if isinstance(after, list) else [after]:
+                assert lacking(targets, result["translation_text"]) == []
+            changed += before != after
+            assert targets or before == after
+        assert changed == 3, "the test wants translations that lack a term"
+        assert [translator(text, terms=TERMS, **options)[0] for text in SENTENCES] == [
+            each[0] if isinstance(each, list) else each for each in held
+        ]
+
+
+def byte_level(vocabulary):
+    """BPE as GPT-2 has it: the first word of a text has no space before it."""
+    tokens = ["<unk>", *vocabulary]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    bpe = Tokenizer(models.BPE(vocab=numbers, merges=[("Ġ", "a"), ("Ġa", "b")]))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return bpe
+
+
+def sentencepiece(vocabulary):
+    scores = [("<unk>", -9.0), *((token, -1.0) for token in vocabulary)]
+    unigram = Tokenizer(models.Unigram(scores, unk_id=0))
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+    unigram.decoder = decoders.Metaspace()
+    return unigram
+
+
+@pytest.mark.parametrize(
+    ("build", "vocabulary", "tokens"),
+    [
+        (byte_level, ["a", "b", "Ġ", ".", "Ġa", "Ġab"], ["Ġab"]),
+        (sentencepiece, ["a", "b", "▁", ".", "▁.", "▁ab", "ab"], ["▁ab"]),
+        (None, None, ["Ġab"]),
+    ],
+    ids=["byte-level BPE", "SentencePiece", "of csan_hf"],
+)
+def test_a_target_is_cut_as_within_a_sentence(build, vocabulary, tokens):
+    tokenizer = train_tokenizer(["ab ab . ab"] * 9, 300)
+    if build is not None:
+        backend = build(vocabulary)
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=backend, unk_token="<unk>", pad_token="<unk>"
+        )
+    translator = TextTranslationPipeline(
+        model=tiny.csan(vocab_size=len(tokenizer)), tokenizer=tokenizer, device="cpu"
+    )
+    ids = translator.tokens_within_text("ab")
+    assert tokenizer.convert_ids_to_tokens(ids) == tokens
+
+
+def test_a_target_is_cut_without_a_language(tmp_path):
+    model, tokenizer = multilingual.m2m100(tmp_path)
+    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    tokens = tokenizer.convert_ids_to_tokens(translator.tokens_within_text("zwei drei"))
+    assert tokens == ["▁zwei", "▁drei"]
+
+
+def test_what_cannot_be_is_said(joint, library_log):
+    model, tokenizer = joint
+    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    with pytest.raises(ValueError, match=r"'perro' has letters or signs that the target voc"):
+        translator("Hund", terms=Terms({"Hund": "perro"}))
+    with library_log.at_level(logging.WARNING):
+        translator("Katze", terms=Terms({"Katze": "one two three"}), max_new_tokens=2)
+    assert "A translation lacks 'one two three', the term for one in 'Katze'" in library_log.text
