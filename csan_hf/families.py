@@ -5,8 +5,6 @@ converted to.
 A new family is one more entry; training, Auto classes, model cards, pictures and conversions read
 the table."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,5 +151,6 @@ def family_of(model_type: object) -> ModelFamily:
     if model_type not in COMPARED:
         return ModelFamily("transformers", "PreTrainedConfig", {})
     name = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[model_type]
-    config, kind = CONFIG_MAPPING_NAMES[model_type], f"{name} of transformers"
+    config = CONFIG_MAPPING_NAMES[model_type]
+    kind = f"{name} of transformers"
     return ModelFamily("transformers", config, {"AutoModelForSeq2SeqLM": name}, kind=kind)

@@ -70,7 +70,8 @@ def save_own_methods(config: Any, directory: Any) -> None:
 
     In them `from csan_hf.models.FILE import NAME` becomes `from .FILE import NAME`, which works
     without csan_hf."""
-    code, of_package = Path(directory, "configuration_csan.py"), Path(models.__file__).parent
+    code = Path(directory, "configuration_csan.py")
+    of_package = Path(models.__file__).parent
     methods = (type(method) for locality in config.localities() for method in locality.methods)
     for method in dict.fromkeys(methods):
         file = Path(getattr(sys.modules[method.__module__], "__file__", None) or "")

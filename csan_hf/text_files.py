@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Reading text so that line n stays line n, writing whole files or none, and safe names."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import hashlib

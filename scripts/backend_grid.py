@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from measuring import machine, seconds_of
+from torch import Tensor
 
 from csan_hf.models.attention_call import AttentionCall, KeyArea
 from csan_hf.models.backends import BACKENDS, cannot_run, fastest_backend, run
@@ -127,14 +128,12 @@ def measure(
 
 def make_row(
     row: Row, device: str, dtype: torch.dtype, tokens: int
-) -> tuple[AttentionCall, list[torch.Tensor]]:
+) -> tuple[AttentionCall, list[Tensor]]:
     """The call of a row with about so many tokens, and the tensors that gradients are taken of."""
     generator = torch.Generator().manual_seed(0)
     batch = max(1, tokens // row.length)
 
-    def leaf(
-        *shape: int, scale: float = 1.0, shift: float = 0.0, exact: bool = False
-    ) -> torch.Tensor:
+    def leaf(*shape: int, scale: float = 1.0, shift: float = 0.0, exact: bool = False) -> Tensor:
         tensor = torch.rand(shape, generator=generator) * scale + shift
         return tensor.to(device, torch.float32 if exact else dtype).requires_grad_(row.backward)
 
@@ -181,7 +180,7 @@ def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
             raise ValueError(f"{row.named()}: {name} and {names[0]} differ by {difference:.1e}.")
 
 
-def _step(call: AttentionCall, leaves: list[torch.Tensor], name: str, backward: bool) -> None:
+def _step(call: AttentionCall, leaves: list[Tensor], name: str, backward: bool) -> None:
     # The masks are shared with the call before, as with the layer before in a model
     output = run(call, name)
     if backward:

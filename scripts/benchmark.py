@@ -25,24 +25,26 @@ import backend_grid
 import engines
 import torch
 from measuring import (
+    BASE,
+    MOST_POSITIONS,
+    SMALL,
     last_number_printed_by,
     machine,
+    make_marian,
+    make_pairs,
     make_parser,
     peak_memory_of,
     seconds_in_turn,
     seconds_of,
     speed_ratio,
 )
-from transformers import MarianConfig, MarianMTModel
+from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf_cli import script
 
-SIZES = {
-    "small": {"d_model": 256, "layers": 3, "heads": 4, "ffn": 1024, "vocab": 8000},
-    "base": {"d_model": 512, "layers": 6, "heads": 8, "ffn": 2048, "vocab": 32000},
-}
+SIZES = {"small": SMALL, "base": BASE}
 LOCALITIES: dict[str, dict] = {
     "CSAN, locality off": {"local_window": None, "head_area": 1},
     "1D-CSAN (11)": {"local_window": 11, "head_area": 1},
@@ -102,8 +104,8 @@ def print_workloads(args: argparse.Namespace) -> None:
     """Prints the table of the models, workload by workload."""
     size = SIZES[args.size]
     print(
-        f"\nd {size['d_model']}, {size['layers']}+{size['layers']} layers, {size['heads']} heads, "
-        f"feed-forward {size['ffn']}, vocabulary {size['vocab']}; {args.dtype}; "
+        f"\nd {size.d_model}, {size.layers}+{size.layers} layers, {size.heads} heads, "
+        f"feed-forward {size.ffn}, vocabulary {size.vocabulary}; {args.dtype}; "
         f"{machine(args.device)}\n"
     )
     print(
@@ -132,46 +134,22 @@ def print_workload(workload: str, args: argparse.Namespace) -> None:
 def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
     """The model of that name, all with the same weights."""
     size = SIZES[args.size]
-    sides = {"layers": "layers", "attention_heads": "heads", "ffn_dim": "ffn"}
-    shared = {
-        "vocab_size": size["vocab"],
-        "d_model": size["d_model"],
-        "max_position_embeddings": 2048,
-        "activation_function": "relu",
-        "scale_embedding": True,
-        "dropout": 0.1,
-        "forced_eos_token_id": None,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
-    }
-    for field, key in sides.items():
-        shared[f"encoder_{field}"] = size[key]
-        shared[f"decoder_{field}"] = size[key]
-    torch.manual_seed(0)
-    marian = MarianMTModel(MarianConfig(**shared))
+    marian = make_marian(size)
     if name == "MarianMTModel":
         return marian.to(args.device)
-    model = CsanForConditionalGeneration(CsanConfig(**shared, **LOCALITIES[name]))
+    config = CsanConfig(**size.fields(), **LOCALITIES[name], max_position_embeddings=MOST_POSITIONS)
+    model = CsanForConditionalGeneration(config)
     model.load_state_dict(marian.state_dict(), strict=False)  # positions are made, not loaded
     return model.to(args.device)
 
 
-def make_batch(pairs: int, length: int, args: argparse.Namespace) -> dict[str, torch.Tensor]:
+def make_batch(pairs: int, length: int, args: argparse.Namespace) -> dict[str, Tensor]:
     """Random sentences; lengths spread by a fifth around `length` where there are several."""
     generator = torch.Generator().manual_seed(1)
     spread = length // 5 if pairs > 4 else 0
     lengths = torch.randint(length - spread, length + spread + 1, (2, pairs), generator=generator)
     lengths[:, 0] = length + spread
-    batch = {}
-    for name, sizes in zip(("input_ids", "labels"), lengths, strict=True):
-        ids = torch.randint(
-            2, SIZES[args.size]["vocab"], (pairs, length + spread), generator=generator
-        )
-        padding = torch.arange(length + spread)[None, :] >= sizes[:, None]
-        batch[name] = ids.masked_fill(padding, -100 if name == "labels" else 0).to(args.device)
-    batch["attention_mask"] = (batch["input_ids"] != 0).long()
-    return batch
+    return make_pairs(lengths, SIZES[args.size].vocabulary, args.device)
 
 
 def make_step(
@@ -227,7 +205,7 @@ def memory_of(name: str, workload: str, args: argparse.Namespace) -> float:
 def check_models(args: argparse.Namespace) -> None:
     """Exit with an error unless the models compute what they should."""
 
-    def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    def difference(logits: Tensor, expected: Tensor) -> float:
         return (logits - expected).abs().max().item()
 
     batch = make_batch(6, 25, args)

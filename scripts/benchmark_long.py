@@ -17,10 +17,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from measuring import (
+    SMALL,
+    Size,
     Step,
     last_number_printed_by,
     machine,
@@ -43,18 +45,6 @@ from transformers.utils import logging as transformers_logging
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf_cli import script
 
-
-class Size(NamedTuple):
-    """Sizes of an encoder."""
-
-    d_model: int = 256
-    layers: int = 3
-    heads: int = 4
-    ffn: int = 1024
-    vocabulary: int = 8000
-
-
-SIZE = Size()
 CASES = {  # name -> tokens, window, whether with backward
     "4,096 tokens, window 513": (4096, 513, False),
     "4,096 tokens, window 513, with backward": (4096, 513, True),
@@ -66,7 +56,7 @@ MODELS = ("LED", "LongT5 (local)", "full attention", "1D-CSAN", "2D-CSAN (3 head
 MEMORY_LENGTHS = (4096, 16384, 65536)
 
 
-def encoder(name: str, window: int, length: int, size: Size = SIZE) -> nn.Module:
+def encoder(name: str, window: int, length: int, size: Size = SMALL) -> nn.Module:
     """The encoder of that name in `MODELS`, without dropout."""
     torch.manual_seed(0)
     if name == "LED":
@@ -94,29 +84,14 @@ def encoder(name: str, window: int, length: int, size: Size = SIZE) -> nn.Module
             local_radius=(window - 1) // 2,
         )
         return LongT5EncoderModel(long_t5)
-    csan = config(
-        size,
+    csan = CsanConfig(
+        **size.fields(),
         dropout=0.0,
         max_position_embeddings=length,
         local_window=None if name == "full attention" else window,
         head_area=3 if name.startswith("2D") else 1,
     )
     return CsanForConditionalGeneration(csan).get_encoder()
-
-
-def config(size: Size = SIZE, **fields: Any) -> CsanConfig:
-    """A CSAN of the size."""
-    return CsanConfig(
-        vocab_size=size.vocabulary,
-        d_model=size.d_model,
-        encoder_layers=size.layers,
-        decoder_layers=size.layers,
-        encoder_attention_heads=size.heads,
-        decoder_attention_heads=size.heads,
-        encoder_ffn_dim=size.ffn,
-        decoder_ffn_dim=size.ffn,
-        **fields,
-    )
 
 
 def processor_seconds(step: Step) -> float:
@@ -129,7 +104,9 @@ def processor_seconds(step: Step) -> float:
 def make_step(model: nn.Module, length: int, backward: bool) -> Callable[[], None]:
     """A function that encodes one text, without padding."""
     model.train(backward)
-    ids = torch.randint(4, SIZE.vocabulary, (1, length), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        4, SMALL.vocabulary, (1, length), generator=torch.Generator().manual_seed(1)
+    )
 
     def step() -> None:
         with torch.set_grad_enabled(backward):
@@ -182,20 +159,24 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
     end.
     """
     full: dict[str, Any] = {"local_window": None, "head_area": 1}
-    windows = config(**full, decoder_locality=[{"window": window}] * SIZE.layers)
+    windows = CsanConfig(
+        **SMALL.fields(), **full, decoder_locality=[{"window": window}] * SMALL.layers
+    )
     mistral = MistralConfig(
-        hidden_size=SIZE.d_model,
-        intermediate_size=SIZE.ffn,
-        num_hidden_layers=SIZE.layers,
-        num_attention_heads=SIZE.heads,
-        num_key_value_heads=SIZE.heads,
-        vocab_size=SIZE.vocabulary,
+        hidden_size=SMALL.d_model,
+        intermediate_size=SMALL.ffn,
+        num_hidden_layers=SMALL.layers,
+        num_attention_heads=SMALL.heads,
+        num_key_value_heads=SMALL.heads,
+        vocab_size=SMALL.vocabulary,
         sliding_window=window // 2 + 1,
     )
-    source = torch.randint(4, SIZE.vocabulary, (1, 128), generator=torch.Generator().manual_seed(1))
+    source = torch.randint(
+        4, SMALL.vocabulary, (1, 128), generator=torch.Generator().manual_seed(1)
+    )
     models: dict[str, Any] = {
         f"CSAN, decoder windows of {window}": CsanForConditionalGeneration(windows),
-        "CSAN, full decoder": CsanForConditionalGeneration(config(**full)),
+        "CSAN, full decoder": CsanForConditionalGeneration(CsanConfig(**SMALL.fields(), **full)),
         f"Mistral, sliding window {window // 2 + 1}": MistralForCausalLM(mistral),
     }
     print(
@@ -241,7 +222,7 @@ def main(arguments: list[str]) -> None:
         print(peak_memory_of(make_step(encoder(name, 513, length), length, False), "cpu"))
         return
     print(
-        f"d {SIZE.d_model}, {SIZE.layers} layers, {SIZE.heads} heads, feed-forward {SIZE.ffn}; "
+        f"d {SMALL.d_model}, {SMALL.layers} layers, {SMALL.heads} heads, feed-forward {SMALL.ffn}; "
         f"float32; {machine('cpu')}\n",
         flush=True,
     )

@@ -33,7 +33,7 @@ from measuring import (
     seconds_of,
     speed_ratio,
 )
-from torch import nn
+from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
@@ -98,7 +98,7 @@ class StraightforwardNetwork(nn.Module):
         self.transition = _plain_conv(block.transition.conv.weight[:, :, None, None])
         self.final_norm = _plain_norm(decoder.final_norm, decoder.final_norm)
 
-    def forward(self, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    def forward(self, target: Tensor, source: Tensor) -> Tensor:
         """H [B, I, J, f_L] from embeddings [B, I, d_t] and [B, J, d_s]."""
         rows = target.unsqueeze(2).expand(-1, -1, source.shape[1], -1)
         columns = source.unsqueeze(1).expand(-1, target.shape[1], -1, -1)
@@ -115,7 +115,7 @@ class StraightforwardNetwork(nn.Module):
         return F.relu(self.final_norm(features)).permute(0, 2, 3, 1)
 
 
-def _plain_conv(weight: torch.Tensor) -> nn.Conv2d:
+def _plain_conv(weight: Tensor) -> nn.Conv2d:
     conv = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], bias=False)
     conv.weight.data = weight.data.clone()
     return conv
@@ -193,7 +193,7 @@ def build(args: argparse.Namespace, **options: float) -> nn.Module:
     return model.to(args.device)
 
 
-def make_batch(pairs: int, args: argparse.Namespace) -> dict[str, torch.Tensor]:
+def make_batch(pairs: int, args: argparse.Namespace) -> dict[str, Tensor]:
     """Random pairs of 24 × 24 tokens, without padding."""
     ids = torch.randint(
         2, VOCABULARY, (2, pairs, 24), generator=torch.Generator().manual_seed(1)

@@ -17,6 +17,7 @@ import torch
 from measuring import Step, machine, seconds_in_turn, seconds_of, speed_ratio
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from csan_hf.data import TokenizerPair
@@ -30,7 +31,7 @@ TARGET = 24
 BATCHES = (1, 16, 64)
 BEAMS = (1, 5)
 LEAST_SECONDS = 0.3  # a round repeats what takes less
-Run = Callable[[torch.Tensor, int], Any]
+Run = Callable[[Tensor, int], Any]
 
 
 class Engines:
@@ -95,7 +96,7 @@ class Engines:
             str(directory), intra_threads=self.threads, inter_threads=1
         )
 
-        def run(ids: torch.Tensor, beams: int) -> list[list[int]]:
+        def run(ids: Tensor, beams: int) -> list[list[int]]:
             tokens = [list(map(str, row)) for row in ids.tolist()]
             translations = translator.translate_batch(
                 tokens,
@@ -136,12 +137,12 @@ def print_engines(
                 print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-def sources(batch: int) -> torch.Tensor:
+def sources(batch: int) -> Tensor:
     """Sentences [B, 25]."""
     return torch.randint(2, 8000, (batch, SOURCE), generator=torch.Generator().manual_seed(1))
 
 
-def check(runs: dict[str, Run], ids: torch.Tensor) -> None:
+def check(runs: dict[str, Run], ids: Tensor) -> None:
     """Raises ValueError unless the engines in float32 give the tokens of transformers' loop."""
     for name, run in runs.items():
         exact = runs.get(f"{name.split(',')[0]}, transformers")
@@ -152,7 +153,7 @@ def check(runs: dict[str, Run], ids: torch.Tensor) -> None:
 
 
 def speeds(
-    runs: dict[str, Run], ids: torch.Tensor, beams: int, rounds: int
+    runs: dict[str, Run], ids: Tensor, beams: int, rounds: int
 ) -> dict[str, tuple[float, float]]:
     """Of each engine the median speed, Marian's = 1, and sentences a second."""
     steps = {name: partial(run, ids, beams) for name, run in runs.items()}

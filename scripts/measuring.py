@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Time and peak memory of a step, for the benchmark scripts."""
+"""Models, sentences, time and peak memory of a step, for the benchmark scripts."""
 
 import argparse
 import statistics
@@ -8,10 +8,67 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
 
 Step = Callable[[], object]
+MOST_POSITIONS = 2048
+
+
+class Size(NamedTuple):
+    """Sizes of a Transformer, of encoder and decoder alike."""
+
+    d_model: int
+    layers: int
+    heads: int
+    ffn: int
+    vocabulary: int
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a config, of CSAN's or Marian's."""
+        fields = {"vocab_size": self.vocabulary, "d_model": self.d_model}
+        for side in ("encoder", "decoder"):
+            fields[f"{side}_layers"] = self.layers
+            fields[f"{side}_attention_heads"] = self.heads
+            fields[f"{side}_ffn_dim"] = self.ffn
+        return fields
+
+
+SMALL = Size(d_model=256, layers=3, heads=4, ffn=1024, vocabulary=8000)
+BASE = Size(d_model=512, layers=6, heads=8, ffn=2048, vocabulary=32000)
+
+
+def make_marian(size: Size) -> MarianMTModel:
+    """transformers' Marian with CSAN's defaults, the anchor of benchmarks."""
+    torch.manual_seed(0)
+    config = MarianConfig(
+        **size.fields(),
+        max_position_embeddings=MOST_POSITIONS,
+        activation_function="relu",
+        scale_embedding=True,
+        dropout=0.1,
+        pad_token_id=0,
+        eos_token_id=1,
+        forced_eos_token_id=None,
+        decoder_start_token_id=0,
+    )
+    return MarianMTModel(config)
+
+
+def make_pairs(lengths: Tensor, vocabulary: int, device: str) -> dict[str, Tensor]:
+    """Random sentence pairs of these lengths [2, B], padded on the right."""
+    generator = torch.Generator().manual_seed(1)
+    batch = {}
+    for name, sizes in zip(("input_ids", "labels"), lengths, strict=True):
+        longest = int(sizes.max())
+        ids = torch.randint(2, vocabulary, (len(sizes), longest), generator=generator)
+        padding = torch.arange(longest) >= sizes[:, None]
+        batch[name] = ids.masked_fill(padding, -100 if name == "labels" else 0).to(device)
+    batch["attention_mask"] = (batch["input_ids"] != 0).long()
+    return batch
 
 
 def make_parser(description: str | None, rounds: int) -> argparse.ArgumentParser:

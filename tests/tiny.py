@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Tiny random models of every family, batches and tokenizers for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pytest

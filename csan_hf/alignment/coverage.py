@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Source sentences that a translation seems to leave out: cross-attention hardly covers them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 

@@ -5,8 +5,6 @@ learned.
 Everything is read from the model's own forward pass, so all terms of a layer's energies are
 included."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -108,7 +106,7 @@ def attention_statistics(
 
 
 def _layer_statistics(
-    weights: torch.Tensor, seen: torch.Tensor, distance: int
+    weights: Tensor, seen: Tensor, distance: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sums a layer's weights [B, H, I, J] by |j - i|, [H, R + 2], and their entropies, [H]."""
     weights = weights.double() * seen
@@ -167,9 +165,7 @@ def _encoder_attentions(model: PreTrainedModel) -> dict[int, Any]:
     return {int(match[1]): module for match, module in matches if match}
 
 
-def _focus_of_real_queries(
-    center: torch.Tensor, width: torch.Tensor, mask: torch.Tensor, heads: int
-) -> np.ndarray:
+def _focus_of_real_queries(center: Tensor, width: Tensor, mask: Tensor, heads: int) -> np.ndarray:
     """Returns width, width over length, and middle minus position of the real queries, [3, H,
     queries].
     """
@@ -236,15 +232,13 @@ def area_usage(
     return {layer: sums / queries for layer, sums in usage.items()}
 
 
-def _heads_seen(
-    attention: Any, heads: int, mark: float, arguments: Any, options: Any
-) -> torch.Tensor:
+def _heads_seen(attention: Any, heads: int, mark: float, arguments: Any, options: Any) -> Tensor:
     """Returns [B, I, H, H]: what arrives at each head where the values of head s are `mark` in
     dimension s.
     """
     seen = []
 
-    def mark_values(module: nn.Module, arguments: object, output: torch.Tensor) -> torch.Tensor:
+    def mark_values(module: nn.Module, arguments: object, output: Tensor) -> Tensor:
         values = torch.zeros_like(output).unflatten(-1, (heads, -1))
         diagonal = torch.arange(heads, device=output.device)
         values[:, :, diagonal, diagonal] = mark
@@ -269,7 +263,7 @@ def _batches(
     sentences: Sequence[str],
     batch_size: int,
     progress: bool,
-) -> Iterator[dict[str, torch.Tensor]]:
+) -> Iterator[dict[str, Tensor]]:
     """Yields batches of sentences of about the same length, padded on the right; of long ones fewer
     at a time.
     """

@@ -3,8 +3,6 @@
 attention.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The picture of an alignment: target tokens against source tokens."""
 
-from __future__ import annotations
-
 import textwrap
 import warnings
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The picture of a model's locality: which keys a query sees, how far a cell of the grid sees."""
 
-from __future__ import annotations
-
 import dataclasses
 import pkgutil
 from collections.abc import Iterable, Sequence
@@ -17,6 +15,7 @@ from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 from transformers import PreTrainedConfig
 
 from csan_hf.families import FAMILIES
@@ -64,9 +63,9 @@ class AttentionReach:
     depth: int
     locality: LayerLocality | None
     query: tuple[int, int]
-    heads: torch.Tensor
-    positions: torch.Tensor
-    areas: torch.Tensor
+    heads: Tensor
+    positions: Tensor
+    areas: Tensor
 
 
 def draw_locality(
@@ -172,7 +171,7 @@ def layer_groups(
     return groups
 
 
-def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> torch.Tensor:
+def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> Tensor:
     """Says in which layer of Pervasive Attention a cell of the grid first enters what one cell
     sees.
 
@@ -234,7 +233,7 @@ def _reach(
 @torch.no_grad()
 def _example_weights(
     site: AttentionSite, locality: LayerLocality | None, area: KeyArea, length: int
-) -> torch.Tensor:
+) -> Tensor:
     """[H, I, J]: 0 = not seen, 1 = seen, between them = lowered by an energy."""
     cells = DenseCells(_example_call(site, length))
     weights = area.within_window(cells.distance).float().expand(1, site.num_heads, length, length)
@@ -408,7 +407,7 @@ def _describe(reach: AttentionReach) -> str:
     return text + "\n".join([", ".join(structure), *terms] if structure else terms)
 
 
-def _show_weights(axes: Axes, weights: torch.Tensor, aspect: Literal["equal", "auto"]) -> None:
+def _show_weights(axes: Axes, weights: Tensor, aspect: Literal["equal", "auto"]) -> None:
     rows, columns = weights.shape
     axes.imshow(
         np.ma.masked_equal(weights.numpy(), 0.0),

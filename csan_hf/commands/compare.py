@@ -63,7 +63,8 @@ def compare(
             where there are none on the published ones (model_cards/suites/SUITE)
         publish: folder for the report and the finished runs' hypotheses, to share or to commit
     """
-    loaded, folder = load_suite(suite, size=size, data_dir=data_dir), Path(output)
+    loaded = load_suite(suite, size=size, data_dir=data_dir)
+    folder = Path(output)
     if publish:
         check_target(loaded, folder, Path(publish))  # before anything is trained
     failed = run_suite(

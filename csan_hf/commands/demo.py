@@ -26,9 +26,12 @@ from csan_hf.hub.model_card import EXAMPLES
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.pipelines.sentences import EVERY_LINE, base_language, split_text
 
-_WORD, _CLICKED = "word", "clicked"  # what can be clicked needs a category
+# What can be clicked needs a category
+_WORD = "word"
+_CLICKED = "clicked"
 # Text stays legible on these, in the dark too: gradio halves their opacity
-_COLOURS, _DARKEST = {_WORD: "#e5e7eb", _CLICKED: "#f0e442"}, 0.7
+_COLOURS = {_WORD: "#e5e7eb", _CLICKED: "#f0e442"}
+_DARKEST = 0.7
 _CSS = "#translate {background: #c2410c} .min_value, .max_value {color: inherit !important}"
 _MOST_CHARACTERS = 5000
 SERVED: dict[str, Any] = {
@@ -36,8 +39,10 @@ SERVED: dict[str, Any] = {
     "enable_monitoring": False,
     "ssr_mode": False,
     "share": False,
+    "footer_links": [],
+    "app_kwargs": {"openapi_url": None},
+    "css": _CSS,
 }
-SERVED |= {"footer_links": [], "app_kwargs": {"openapi_url": None}, "css": _CSS}
 """How the page of `build_demo` is launched: with nothing beside it."""
 
 _logger = logging.getLogger("csan_hf")
@@ -112,13 +117,12 @@ class TranslatedText:
         kinds = [None if word.isspace() else _WORD for word in self.target]
         shares = np.zeros(len(self.source))
         if clicked is not None:
-            kinds[clicked], (start, row) = _CLICKED, self.rows[clicked]
-            shares[start : start + len(row)] = (
-                _DARKEST * row.clip(min=0) / (row.max(initial=0.0) or 1.0)
-            )
-        return list(zip(self.target, kinds, strict=True)), list(
-            zip(self.source, shares.tolist(), strict=True)
-        )
+            kinds[clicked] = _CLICKED
+            start, row = self.rows[clicked]
+            strongest = row.max(initial=0.0) or 1.0
+            shares[start : start + len(row)] = _DARKEST * row.clip(min=0) / strongest
+        target = list(zip(self.target, kinds, strict=True))
+        return target, list(zip(self.source, shares.tolist(), strict=True))
 
 
 class DemoModel:
@@ -140,7 +144,8 @@ class DemoModel:
         device: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
-        self.path, self.name = name, os.path.basename(os.path.normpath(name))
+        self.path = name
+        self.name = os.path.basename(os.path.normpath(name))
         model, pair = load_translation_model(
             name, device=device, trust_remote_code=trust_remote_code
         )
@@ -149,65 +154,62 @@ class DemoModel:
         names = hasattr(source, "src_lang") or f">>{tgt_lang}<<" in source.get_vocab()
         if not names and not getattr(model.config, "task_specific_params", None):
             chosen = {}  # meant for another one of the models
-        whole: Any = {"tokenizer": source, "target_tokenizer": pair.target, "device": model.device}
         self.tokenizers = pair
-        self.pipeline: Any = TextTranslationPipeline(model=model, **whole, **chosen)
+        self.pipeline: Any = TextTranslationPipeline(
+            model=model,
+            tokenizer=source,
+            target_tokenizer=pair.target,
+            device=model.device,
+            **chosen,
+        )
         self.pipeline("1", num_beams=1)  # where languages are missing it fails now, not on the page
         if hasattr(source, "src_lang"):  # for the alignment
-            source.src_lang, source.tgt_lang = (
-                src_lang or source.src_lang,
-                tgt_lang or source.tgt_lang,
-            )
+            source.src_lang = src_lang or source.src_lang
+            source.tgt_lang = tgt_lang or source.tgt_lang
         card = _card_of(name)
-        named = [
-            (getattr(source, f"{kind}_lang", None) for kind in kinds)
-            for kinds in (("src", "tgt"), ("source", "target"))
-        ]
-        pairs = [list(chosen.values()), *map(list, named), card and card.data.get("language")]
+        pairs: list[Any] = [list(chosen.values())]
+        for names_of_pair in (("src_lang", "tgt_lang"), ("source_lang", "target_lang")):
+            pairs.append([getattr(source, attribute, None) for attribute in names_of_pair])
+        if card:
+            pairs.append(card.data.get("language"))
         self.languages: list[str] = next(
             (pair for pair in pairs if isinstance(pair, list) and len(pair) == 2 and all(pair)), []
         )
-        example = card and re.search(r'translator\("((?:[^"\\]|\\.)+)"\)\[0\]', card.text)
         language = base_language(self.languages[0]) if self.languages else ""
-        self.example = (
-            re.sub(r"\\(.)", r"\1", example[1]) if example else EXAMPLES.get(language, "")
-        )
+        self.example = _example_of(card) or EXAMPLES.get(language, "")
 
     def translate(self, text: str, num_beams: int) -> TranslatedText:
         """Translates a text sentence by sentence; what may be wrong with the translation is logged
         as a warning.
         """
         warning_once.cache_clear()  # whoever translates next is to see it too
-        how = {
-            "limit": self.pipeline.source_limit,
-            "language": next(iter(self.languages), None),
-            "usual": EVERY_LINE,
-        }
         self.pipeline.check_letters([text])
-        split = split_text(text, count_tokens=self.pipeline.token_counter(), **how)
+        split = split_text(
+            text,
+            count_tokens=self.pipeline.token_counter(),
+            limit=self.pipeline.source_limit,
+            language=next(iter(self.languages), None),
+            usual=EVERY_LINE,
+        )
         results = self.pipeline.translate_segments(
             split.segments, batch_size=16, num_beams=num_beams
         )
-        pairs = [
-            (text, result["translation_text"])
-            for text, [result] in zip(split.segments, results, strict=True)
-        ]
+        translations = [result["translation_text"] for [result] in results]
+        pairs = list(zip(split.segments, translations, strict=True))
         try:
-            matrices = [
-                alignment.word_matrix()
-                for alignment in align_pairs(self.pipeline.model, self.tokenizers, pairs)
-            ]
+            alignments = align_pairs(self.pipeline.model, self.tokenizers, pairs)
+            matrices = [alignment.word_matrix() for alignment in alignments]
         except ValueError as error:
             _logger.warning(f"Words are not aligned: {error}")
             matrices = [np.zeros((len(target.split()), 0)) for _, target in pairs]
         translated = TranslatedText()
         for (source, target), matrix, gap in zip(pairs, matrices, split.gaps[1:], strict=True):
-            breaks = ["\n" * gap.count("\n")] if "\n" in gap else []
-            translated.rows += [(len(translated.source), row) for row in matrix] + [
-                (0, np.zeros(0)) for _ in breaks
-            ]
+            translated.rows += [(len(translated.source), row) for row in matrix]
             translated.source += source.split()
-            translated.target += target.split() + breaks
+            translated.target += target.split()
+            if "\n" in gap:
+                translated.rows.append((0, np.zeros(0)))
+                translated.target.append("\n" * gap.count("\n"))
         return translated
 
 
@@ -219,32 +221,45 @@ def _card_of(name: str) -> ModelCard | None:
         return None
 
 
+def _example_of(card: ModelCard | None) -> str:
+    """The text that a card translates, or "" where there is none."""
+    example = card and re.search(r'translator\("((?:[^"\\]|\\.)+)"\)\[0\]', card.text)
+    return re.sub(r"\\(.)", r"\1", example[1]) if example else ""
+
+
 def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
     """Builds the page, a `gradio.Blocks`, for one model or several to compare, with examples to
     click.
     """
-    gradio, titles = import_gradio(), titles_of(models)
+    gradio = import_gradio()
+    titles = titles_of(models)
     examples = list(dict.fromkeys(filter(None, [example, *(model.example for model in models)])))
 
     class ToPage(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             gradio.Warning(html.escape(f"{self.name}: {record.getMessage()}"))
 
-    _logger.addHandler(to_page := ToPage())
+    to_page = ToPage()
+    _logger.addHandler(to_page)
 
     def translate(text: str, num_beams: int) -> list[Any]:
-        translations, text = [TranslatedText() for _ in models], (text or "").strip()
-        if not 0 < (length := len(text)) <= _MOST_CHARACTERS:
-            gradio.Warning(f"Write 1 to {_MOST_CHARACTERS:,} characters: the text has {length:,}.")
-        else:
-            for number, to_page.name in enumerate(titles):
+        text = (text or "").strip()
+        is_fit = 0 < len(text) <= _MOST_CHARACTERS
+        if not is_fit:
+            gradio.Warning(
+                f"Write 1 to {_MOST_CHARACTERS:,} characters: the text has {len(text):,}."
+            )
+        shown: list[Any] = []
+        for model, title in zip(models, titles, strict=True):
+            translation = TranslatedText()
+            to_page.name = title
+            if is_fit:
                 try:
-                    translations[number] = models[number].translate(text, num_beams)
+                    translation = model.translate(text, num_beams)
                 except ValueError as error:
                     _logger.warning(f"Not translated: {error}")
-        return [
-            part for translation in translations for part in (translation, *translation.marked())
-        ]
+            shown += [translation, *translation.marked()]
+        return shown
 
     def select(translated: TranslatedText, event: gradio.SelectData) -> Any:  # type: ignore[name-defined]
         return translated.marked(event.index)
@@ -270,13 +285,12 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
                         for code in model.languages
                     ]
                     gradio.Markdown(f"## {title}\n\n{' → '.join(names)}")
-                    words = {
-                        "label": "Translation",
-                        "color_map": _COLOURS,
-                        "show_inline_category": False,
-                    }
                     translation = gradio.HighlightedText(
-                        [], elem_id=f"translation-{number}", **words
+                        [],
+                        label="Translation",
+                        color_map=_COLOURS,
+                        show_inline_category=False,
+                        elem_id=f"translation-{number}",
                     )
                     aligned = gradio.HighlightedText(
                         [], label="Source", elem_id=f"aligned-{number}"

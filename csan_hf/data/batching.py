@@ -19,6 +19,7 @@ far."""
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import heapq
 from abc import ABC, abstractmethod
@@ -204,7 +205,8 @@ class TokenBatchSampler(BoundedBatchSampler):
 
     def _share_out(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
         """Cuts further until the number of batches is a multiple of R."""
-        replicas, batches = self.num_replicas, len(cuts) - 1
+        replicas = self.num_replicas
+        batches = len(cuts) - 1
         wanted = self._round_up(batches)
         # The last batches become one group of R: fewer than R of them before, or R of which the
         # last is not full.
@@ -233,14 +235,11 @@ class TokenBatchSampler(BoundedBatchSampler):
 
     def _cut_low(self, order: np.ndarray, batches: int) -> np.ndarray:
         """Cuts with the lowest bound that needs no more than `batches` batches."""
-        low, high = 0, self.max_tokens
-        while low + 1 < high:
-            middle = (low + high) // 2
-            if len(self._cut(order, middle)) - 1 > batches:
-                low = middle
-            else:
-                high = middle
-        return self._cut(order, high)
+        bounds = range(self.max_tokens)
+        lowest = bisect.bisect_left(
+            bounds, True, lo=1, key=lambda bound: len(self._cut(order, bound)) - 1 <= batches
+        )
+        return self._cut(order, lowest)
 
     def _keeps_bound(self, order: np.ndarray, cuts: np.ndarray) -> bool:
         most = np.inf if self.max_sentences is None else self.max_sentences
@@ -310,7 +309,8 @@ class MixedBatchSampler(BoundedBatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         rng = self._random()
-        keys, order = self._price, np.arange(self._count)
+        keys = self._price
+        order = np.arange(self._count)
         if self.shuffle:
             keys = keys * (1.0 - _NOISE * rng.random_sample(len(keys)))
             order = rng.permutation(order)

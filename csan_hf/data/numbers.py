@@ -11,8 +11,6 @@ every language says that value with a template of its own; the same value and te
 languages make a pair. Template 0 is the bare phrase, which every language has. English, German,
 French and Spanish have sentences, too."""
 
-from __future__ import annotations
-
 import csv
 import random
 from collections import Counter, defaultdict

@@ -3,8 +3,6 @@
 reason.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json
@@ -67,7 +65,8 @@ def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str
         ValueError: A column is missing, a value is no text, or a line is malformed; the message
             names file and line.
     """
-    kind, place = file_format(path), "the beginning"
+    kind = file_format(path)
+    place = "the beginning"
     try:
         for place, row in TABLES[kind](path, columns):
             yield pair_of(f"{path}, {place}", row, columns)

@@ -311,8 +311,10 @@ def _load_tokenizer(
 def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     """Reads a model of SentencePiece; pieces keep their numbers; without padding "<s>" is that."""
     extractor: Any = SentencePieceExtractor(path)
-    proto, parts = extractor.proto, extractor.extract(None)
-    trainer, rules = proto.trainer_spec, proto.normalizer_spec
+    proto = extractor.proto
+    parts = extractor.extract(None)
+    trainer = proto.trainer_spec
+    rules = proto.normalizer_spec
     if trainer.model_type == trainer.WORD or trainer.user_defined_symbols:
         raise ValueError(
             f"{path} is a model of SentencePiece of words, or with user_defined_symbols, which the "

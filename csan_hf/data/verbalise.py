@@ -3,8 +3,6 @@
 
 Both load only where a corpus is made: a translation needs neither."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from functools import lru_cache

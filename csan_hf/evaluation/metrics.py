@@ -4,8 +4,6 @@
 A new one is a class, here or in a file of its own, and a line in `_METRICS`; `register_metric` adds
 one from outside."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

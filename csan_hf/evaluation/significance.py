@@ -13,8 +13,6 @@ randomisation those of `--paired-ar` with the same seed and number of samples. A
 of both sides, which those of `--paired-bs` are not; that of two systems of exactly the same score
 is 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -115,11 +113,11 @@ def _squares(values: np.ndarray) -> np.ndarray:
     return np.square(values - values.mean(axis=-1, keepdims=True)).sum(axis=-1)
 
 
-def draw_scores(system: Resampled, variance: SeedVariance, *, seed: int = SEED) -> np.ndarray:
+def draw_scores(system: Resampled, variance: SeedVariance) -> np.ndarray:
     """Returns mean scores that a system may have on other segments and, 100 a sample, with other
     seeds if known.
     """
-    return _with_other_seeds(system.draws.mean(axis=1), variance, 1 / len(system.scores), seed)
+    return _with_other_seeds(system.draws.mean(axis=1), variance, 1 / len(system.scores), SEED)
 
 
 def draw_differences(
@@ -163,21 +161,21 @@ def draw_seeds(
     return np.sqrt(variance.variance * per_run) * noise
 
 
-def unequal_seeds_p_value(
-    systems: Sequence[Resampled], *, draws: int = 10_000, seed: int = SEED
-) -> float:
+def unequal_seeds_p_value(systems: Sequence[Resampled]) -> float:
     """Tests whether the seeds of one system differ more than those of the others (Cochran's C).
 
-    Returns how often the largest variance of equal systems (`draws` random ones) is at least as
+    Returns how often the largest variance of equal systems (10,000 random ones) is at least as
     large a share of all; 1 with fewer than two systems of several runs, or if no seeds differ."""
     scores = [system.scores for system in systems if len(system.scores) > 1]
     variances = np.array([system_scores.var(ddof=1) for system_scores in scores])
     if len(variances) < 2 or not variances.any():
         return 1.0
     degrees = np.array([len(system_scores) - 1 for system_scores in scores])
-    chance = np.random.default_rng(seed).chisquare(degrees, size=(draws, len(degrees))) / degrees
+    size = (RANDOMISATION_TRIALS, len(degrees))
+    chance = np.random.default_rng(SEED).chisquare(degrees, size=size) / degrees
     share = chance.max(axis=1) / chance.sum(axis=1)
-    return float(((share >= variances.max() / variances.sum()).sum() + 1) / (draws + 1))
+    as_unequal = (share >= variances.max() / variances.sum()).sum()
+    return float((as_unequal + 1) / (RANDOMISATION_TRIALS + 1))
 
 
 def confidence_interval(scores: np.ndarray) -> tuple[float, float]:
@@ -352,7 +350,6 @@ def sign_flip_test(
     variance: SeedVariance | None = None,
     per_run: float = 0.0,
     trials: int = RANDOMISATION_TRIALS,
-    seed: int = SEED,
 ) -> float:
     """Tests whether the mean of differences, one for each corpus or language, is 0 (Fisher's
     randomisation test).
@@ -366,7 +363,6 @@ def sign_flip_test(
             where one training serves all corpora; the means with random signs are then moved, too.
         per_run: See `draw_seeds`.
         trials: How many combinations of signs to try.
-        seed: Seed of the draws.
 
     Returns:
         The two-sided p-value, which is no less than 2 / 2^n for n corpora.
@@ -377,11 +373,11 @@ def sign_flip_test(
     if exact := 2 ** len(values) <= trials:
         signs = 1.0 - 2.0 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
     else:
-        signs = 1.0 - 2.0 * np.random.default_rng(seed).integers(2, size=(trials, len(values)))
+        signs = 1.0 - 2.0 * np.random.default_rng(SEED).integers(2, size=(trials, len(values)))
     chance = signs @ values[:, None] / len(values)
     further = np.mean(np.abs(chance) >= observed - slack)
     if variance is not None and variance.degrees:
-        moved = chance + draw_seeds(variance, per_run, len(chance), seed=seed)
+        moved = chance + draw_seeds(variance, per_run, len(chance))
         # Not less than before: half of what is moved away from the real signs' own mean would count
         # no more
         further = max(further, np.mean(np.abs(moved) >= observed - slack))

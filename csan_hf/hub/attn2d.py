@@ -22,11 +22,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..models import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from ..models.layers import SinusoidalPositionalEmbedding
 
-StateDict = Mapping[str, torch.Tensor]
+StateDict = Mapping[str, Tensor]
 
 # Modules here, and their names in 2018 and in 2020
 _NAMES = (
@@ -244,7 +245,7 @@ def _load(path: str | os.PathLike) -> Any:
 
 def _state_dict(content: object, source: str | os.PathLike) -> StateDict:
     if not isinstance(content, Mapping) or not all(
-        isinstance(weight, torch.Tensor) for weight in content.values()
+        isinstance(weight, Tensor) for weight in content.values()
     ):
         raise ValueError(
             f"{source} is not a state dict of tensors; expected what "
@@ -285,7 +286,7 @@ def _dense_fields(weights: StateDict) -> dict[str, Any]:
     return fields
 
 
-def _residual_fields(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+def _residual_fields(weights: dict[str, Tensor]) -> dict[str, Any]:
     """The config's fields that follow from the weights of 2020, which are completed."""
     source = "encoder.embed_tokens.weight"
     target = "decoder.embed_tokens.weight"
@@ -327,7 +328,7 @@ def _residual_fields(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     }
 
 
-def _embedding_fields(source: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:
+def _embedding_fields(source: Tensor, target: Tensor) -> dict[str, Any]:
     """The config's fields that follow from the tables of embeddings, [entries, width]."""
     return {
         "vocab_size": len(source),
@@ -344,7 +345,7 @@ def _numbers(pattern: str, weights: StateDict) -> list[int]:
     return [int(match[1]) for match in matches if match]
 
 
-def _positions(weights: StateDict, side: str, width: int, year: int) -> torch.Tensor:
+def _positions(weights: StateDict, side: str, width: int, year: int) -> Tensor:
     """The table of positions of a side, from the first one on; of 2020 also fairseq's sinusoids."""
     first = _FIRST_POSITION[year][side]
     learned = weights.get(_their_name(f"model.{side}.embed_positions.weight", year))
@@ -392,9 +393,7 @@ def _make_model(
     return model.eval()
 
 
-def _convert(
-    name: str, theirs: torch.Tensor, ours: torch.Tensor, config: PervasiveAttentionConfig
-) -> torch.Tensor:
+def _convert(name: str, theirs: Tensor, ours: Tensor, config: PervasiveAttentionConfig) -> Tensor:
     """One weight of theirs as this package stores it."""
     if name.endswith("conv2.weight"):
         return theirs[:, :, : ours.shape[2]]
@@ -405,7 +404,7 @@ def _convert(
 
 def _convert_feature_norms(
     weights: StateDict, converted: StateDict, config: PervasiveAttentionConfig
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Tensor]:
     """The statistics of the dense block's features, and the affine maps that fit them."""
     block = "model.decoder.dense_block"
     readers = [f"{block}.layers.{number}.norm1" for number in range(config.num_layers)]

@@ -5,8 +5,6 @@ without.
 The import raises `ImportError` where CTranslate2 is missing (`pip install ctranslate2`).
 """
 
-from __future__ import annotations
-
 import os
 from copy import deepcopy
 from pathlib import Path

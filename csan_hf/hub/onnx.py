@@ -7,8 +7,6 @@ for the first step; here the first step takes a cache of length 0.
 Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d width.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Files of a folder that may be uploaded, and their content without paths and credentials."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

@@ -5,8 +5,6 @@ and backward.
 By torch's fused attention where it can compute the call on a CPU, by matrix products elsewhere.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -26,10 +26,11 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 
-Aggregate = Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor | None]]
+Aggregate = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 # Widths of the canvas that are tried, in units of the widest sentence
 _WIDTHS = (1, 2, 3, 4, 6)
 
@@ -47,12 +48,12 @@ class _Places:
         on_canvas: [R], cells among the canvas's.
     """
 
-    rows: torch.Tensor
-    row_of_cell: torch.Tensor
-    column_of_cell: torch.Tensor
-    in_grid: torch.Tensor
-    in_rows: torch.Tensor
-    on_canvas: torch.Tensor
+    rows: Tensor
+    row_of_cell: Tensor
+    column_of_cell: Tensor
+    in_grid: Tensor
+    in_rows: Tensor
+    on_canvas: Tensor
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ class Canvas:
     size: tuple[int, int, int]
     above: int
     places: _Places | None = None
-    real: torch.Tensor | None = None
+    real: Tensor | None = None
 
     @classmethod
     def of_masks(
         cls,
         shape: tuple[int, int, int],
-        target_mask: torch.Tensor | None,
-        source_mask: torch.Tensor | None,
+        target_mask: Tensor | None,
+        source_mask: Tensor | None,
         above: int,
         beside: int,
     ) -> "Canvas":
@@ -127,7 +128,7 @@ class Canvas:
         )
         return cls(shape, (1, shelves.height, shelves.width), above, places)
 
-    def last_rows(self, count: int, device: torch.device) -> torch.Tensor:
+    def last_rows(self, count: int, device: torch.device) -> Tensor:
         """Numbers [R'] among the R cells of those in the last rows of every grid."""
         batch, rows, columns = self.shape
         if self.places is None:
@@ -136,12 +137,12 @@ class Canvas:
             in_grid = self.places.in_grid
         return (in_grid // columns % rows >= rows - count).nonzero().squeeze(1)
 
-    def pack(self, grid: torch.Tensor) -> torch.Tensor:
+    def pack(self, grid: Tensor) -> Tensor:
         """The cells [R, channels] of a grid [B, I, J, channels]."""
         cells = grid.reshape(-1, grid.shape[-1])
         return cells if self.places is None else cells.index_select(0, self.places.in_grid)
 
-    def unpack(self, cells: torch.Tensor) -> torch.Tensor:
+    def unpack(self, cells: Tensor) -> Tensor:
         """A grid [B, I, J, channels] of the cells [R, channels], zero elsewhere."""
         batch, rows, columns = self.shape
         if self.places is not None:
@@ -150,7 +151,7 @@ class Canvas:
             cells = torch.where(self.real, cells, 0.0)
         return cells.view(batch, rows, columns, cells.shape[-1])
 
-    def sum_of(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    def sum_of(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Cells [R, channels]: the sum of their row of [B, I, channels] and column of [B, J,
         channels].
         """
@@ -160,7 +161,7 @@ class Canvas:
         columns = columns.flatten(0, 1).index_select(0, self.places.column_of_cell)
         return rows.index_select(0, self.places.row_of_cell) + columns
 
-    def paint(self, cells: torch.Tensor) -> torch.Tensor:
+    def paint(self, cells: Tensor) -> Tensor:
         """An image [S, channels, H, W], channels last, with the cells [R, channels] on it."""
         if self.places is not None:
             _, height, width = self.size
@@ -172,7 +173,7 @@ class Canvas:
                 image = F.pad(image, (0, 0, 0, 0, self.above, 0))
         return image.permute(0, 3, 1, 2)
 
-    def read(self, image: torch.Tensor) -> torch.Tensor:
+    def read(self, image: Tensor) -> Tensor:
         """The cells [R, channels] of an image [S, channels, H, W].
 
         The image may lack rows at the top, as a convolution's output does."""
@@ -184,8 +185,8 @@ class Canvas:
         return grid.reshape(-1, grid.shape[-1]).index_select(0, places)
 
     def aggregate(
-        self, cells: torch.Tensor, source_mask: torch.Tensor | None, aggregation: Aggregate
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, cells: Tensor, source_mask: Tensor | None, aggregation: Aggregate
+    ) -> tuple[Tensor, Tensor | None]:
         """An aggregation of the real cells [R, f] over the source, with its mask [B, J].
 
         Returns:
@@ -205,19 +206,19 @@ class Canvas:
         attention = None if weights is None else self._put_rows_back(weights.squeeze(1))
         return self._put_rows_back(vectors.squeeze(1)), attention
 
-    def _put_rows_back(self, vectors: torch.Tensor) -> torch.Tensor:
+    def _put_rows_back(self, vectors: Tensor) -> Tensor:
         """[B, I, channels] from the real rows' [N, channels]."""
         assert self.places is not None  # for the type checker
         batch, rows, _ = self.shape
         return _spread(vectors, self.places.rows, batch * rows).view(batch, rows, vectors.shape[-1])
 
 
-def _spread(cells: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
+def _spread(cells: Tensor, places: Tensor, count: int) -> Tensor:
     """[count, channels] with cells [R, channels] at their places, zero elsewhere."""
     return cells.new_zeros(count, cells.shape[-1]).index_copy_(0, places, cells)
 
 
-def _extent(real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _extent(real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Extent of the real places of a mask [B, T], [B] each.
 
     Returns:
@@ -280,11 +281,11 @@ def _fill_shelves(
 
 
 def _find_places(
-    target_mask: torch.Tensor,
-    source_mask: torch.Tensor,
+    target_mask: Tensor,
+    source_mask: Tensor,
     *,
-    column_counts: torch.Tensor,
-    corners: torch.Tensor,
+    column_counts: Tensor,
+    corners: Tensor,
     width: int,
     row_count: int,
     cell_count: int,
@@ -332,14 +333,12 @@ def _find_places(
     )
 
 
-def rows_with_labels(labels: torch.Tensor) -> torch.Tensor:
+def rows_with_labels(labels: Tensor) -> Tensor:
     """[B, I], True up to the last label of each row that is not -100."""
     return _up_to_last(labels.ne(-100))
 
 
-def rows_before_padding(
-    decoder_input_ids: torch.Tensor, config: PervasiveAttentionConfig
-) -> torch.Tensor:
+def rows_before_padding(decoder_input_ids: Tensor, config: PervasiveAttentionConfig) -> Tensor:
     """[B, I], True for the start token and what follows, up to trailing padding.
 
     A last end of sentence is not real, either: it is there because a longer sentence is in the
@@ -356,17 +355,17 @@ def rows_before_padding(
     return real
 
 
-def _up_to_last(chosen: torch.Tensor) -> torch.Tensor:
+def _up_to_last(chosen: Tensor) -> Tensor:
     """[B, T], True up to the last True of each row."""
     return chosen.flip(1).cumsum(1).flip(1).gt(0)
 
 
 def words_to_explain(
-    logits: torch.Tensor,
-    decoder_input_ids: torch.Tensor | None,
-    decoder_attention_mask: torch.Tensor | None,
-    labels: torch.Tensor | None,
-) -> torch.Tensor:
+    logits: Tensor,
+    decoder_input_ids: Tensor | None,
+    decoder_attention_mask: Tensor | None,
+    labels: Tensor | None,
+) -> Tensor:
     """The word [B, I] whose logit each row's alignment explains: the label, the next input, or the
     likeliest word.
     """

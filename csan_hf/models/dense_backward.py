@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .canvas import Canvas
@@ -44,7 +45,7 @@ class _Standardize(torch.autograd.Function):
     The output is kept for the backward pass, as those that read it keep it, too."""
 
     @staticmethod
-    def forward(ctx: Any, cells: torch.Tensor, statistics: Statistics) -> torch.Tensor:
+    def forward(ctx: Any, cells: Tensor, statistics: Statistics) -> Tensor:
         mean = statistics.mean
         rstd = torch.rsqrt(statistics.variance)
         output = scale_and_shift(cells, rstd, -mean * rstd)
@@ -56,7 +57,7 @@ class _Standardize(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         output, rstd = ctx.saved_tensors
         grad_cells, _, _ = _normalize_backward(grad, output, ctx.statistics_of_output, rstd)
         return grad_cells, None
@@ -68,11 +69,11 @@ class _Read(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        kernel: torch.Tensor,
-        *blocks: torch.Tensor,
-    ) -> torch.Tensor:
+        weight: Tensor,
+        bias: Tensor,
+        kernel: Tensor,
+        *blocks: Tensor,
+    ) -> Tensor:
         ctx.save_for_backward(weight, bias, kernel, *blocks)
         outputs = []
         for features in _in_parts(blocks):
@@ -82,13 +83,13 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         weight, bias, kernel, *blocks = ctx.saved_tensors
         exact = weight.to(torch.promote_types(weight.dtype, torch.float32))
         statistics = Statistics(torch.zeros_like(exact), torch.ones_like(exact), False, None)
         widths = [block.shape[1] for block in blocks]
-        sums: list[tuple[torch.Tensor, ...]] = []
-        grad_blocks: list[list[torch.Tensor]] = [[] for _ in blocks]
+        sums: list[tuple[Tensor, ...]] = []
+        grad_blocks: list[list[Tensor]] = [[] for _ in blocks]
         start = 0
         for features in _in_parts(blocks):
             part = grad[start : start + len(features)]
@@ -118,11 +119,11 @@ class _Convolve(torch.autograd.Function):
         ctx: Any,
         canvas: Canvas,
         statistics: Statistics,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        kernel: torch.Tensor,
-        cells: torch.Tensor,
-    ) -> torch.Tensor:
+        weight: Tensor,
+        bias: Tensor,
+        kernel: Tensor,
+        cells: Tensor,
+    ) -> Tensor:
         ctx.canvas = canvas
         ctx.statistics = statistics
         ctx.save_for_backward(weight, bias, kernel, cells)
@@ -132,7 +133,7 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, bias, kernel, cells = ctx.saved_tensors
         canvas: Canvas = ctx.canvas
         activation = _normalize(cells, ctx.statistics, weight, bias).relu_()
@@ -157,17 +158,15 @@ class _Convolve(torch.autograd.Function):
         return None, None, *weights, grad_cells
 
 
-def _normalize(
-    cells: torch.Tensor, statistics: Statistics, weight: torch.Tensor, bias: torch.Tensor
-) -> torch.Tensor:
+def _normalize(cells: Tensor, statistics: Statistics, weight: Tensor, bias: Tensor) -> Tensor:
     """weight · (cells - mean) / deviation + bias, [R, channels]."""
     weight = torch.rsqrt(statistics.variance) * weight
     return scale_and_shift(cells, weight, bias - statistics.mean * weight)
 
 
 def _normalize_backward(
-    grad: torch.Tensor, cells: torch.Tensor, statistics: Statistics, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    grad: Tensor, cells: Tensor, statistics: Statistics, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of cells [R, channels], weight and bias from that of `_normalize`'s output."""
     mean, variance, of_batch, group = statistics
     weight = weight.to(mean.dtype)
@@ -196,13 +195,13 @@ def _normalize_backward(
     return (centered * (rstd * weight)).to(grad.dtype), grad_weight, grad_bias
 
 
-def _relu_backward(grad: torch.Tensor, activation: torch.Tensor) -> torch.Tensor:
+def _relu_backward(grad: Tensor, activation: Tensor) -> Tensor:
     """The gradient of a ReLU's input, in place of that of its output."""
     torch.ops.aten.threshold_backward.grad_input(grad, activation, 0, grad_input=grad)
     return grad
 
 
-def _in_parts(blocks: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+def _in_parts(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
     """Concatenated blocks [R, c], on a CPU in float32 as many rows at once as its cache holds."""
     rows = len(blocks[0])
     width = sum(block.shape[1] for block in blocks)
@@ -212,11 +211,11 @@ def _in_parts(blocks: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         yield join(parts)
 
 
-def _as_image_kernel(kernel: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _as_image_kernel(kernel: Tensor, dtype: torch.dtype) -> Tensor:
     return kernel.to(dtype).contiguous(memory_format=torch.channels_last)
 
 
-def _paint_output(cells: torch.Tensor, canvas: Canvas) -> torch.Tensor:
+def _paint_output(cells: Tensor, canvas: Canvas) -> Tensor:
     """Cells [R, channels] as an image that lacks the rows of zeros above, as a convolution's output
     does.
     """

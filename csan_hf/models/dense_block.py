@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
@@ -50,9 +50,7 @@ class MaskedConvolution(nn.Module):
             torch.empty(out_channels, in_channels, kernel_size // 2 + 1, kernel_size)
         )
 
-    def forward(
-        self, cells: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
-    ) -> torch.Tensor:
+    def forward(self, cells: Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> Tensor:
         """Convolve cells [R, in] to [R, out].
 
         With `rows_above` the cells are new rows below earlier ones, for which sums are kept.
@@ -65,23 +63,23 @@ class MaskedConvolution(nn.Module):
             return self.convolve(cells, canvas)
         return outputs
 
-    def convolve(self, cells: torch.Tensor, canvas: Canvas) -> torch.Tensor:
+    def convolve(self, cells: Tensor, canvas: Canvas) -> Tensor:
         """Convolve the cells of all rows."""
         return convolve(canvas.paint(cells), self.weight, canvas)
 
-    def multiply(self, cells: torch.Tensor, rows_above: RowSums) -> torch.Tensor:
+    def multiply(self, cells: Tensor, rows_above: RowSums) -> Tensor:
         """Products [R, ceil(k / 2) · out] with each row of the kernel, the cell's own row first."""
         dtype = cells.dtype
         kernel = rows_above.prepared((self, dtype), lambda: self._rows_as_one(dtype))
         return convolve(rows_above.canvas.paint(cells), kernel, rows_above.canvas)
 
-    def _rows_as_one(self, dtype: torch.dtype) -> torch.Tensor:
+    def _rows_as_one(self, dtype: torch.dtype) -> Tensor:
         """The kernel's rows as one convolution of a single row, [ceil(k / 2) · out, in, 1, k]."""
         kernel = self.weight.to(dtype).flip(2).permute(2, 0, 1, 3).flatten(0, 1).unsqueeze(2)
         return kernel.contiguous(memory_format=torch.channels_last)
 
 
-def convolve(image: torch.Tensor, kernel: torch.Tensor, canvas: Canvas) -> torch.Tensor:
+def convolve(image: Tensor, kernel: Tensor, canvas: Canvas) -> Tensor:
     """The masked convolution of a canvas [S, in, H, W] with a kernel [out, in, rows, k]; its cells
     [R, out].
     """
@@ -96,28 +94,28 @@ class FeatureAffine(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: Tensor) -> Tensor:
         """[R, c] -> [R, c]."""
         return torch.addcmul(self.bias.to(features.dtype), features, self.weight.to(features.dtype))
 
 
-def join(blocks: Sequence[torch.Tensor], dim: int = 1) -> torch.Tensor:
+def join(blocks: Sequence[Tensor], dim: int = 1) -> Tensor:
     """Concatenate blocks; a single block is not copied."""
     return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), dim=dim)
 
 
-def read(blocks: Sequence[torch.Tensor], norm: nn.Module, conv: nn.Module) -> torch.Tensor:
+def read(blocks: Sequence[Tensor], norm: nn.Module, conv: nn.Module) -> Tensor:
     """A 1×1 convolution [R, out] of ReLU(norm(features)), the features [R, c] in blocks."""
     if "read" in BACKWARD and _are_plain(norm, conv):
         return BACKWARD["read"](norm.weight, norm.bias, conv.weight, *blocks)
-    convolved: torch.Tensor = conv(norm(join(blocks)).relu())
+    convolved: Tensor = conv(norm(join(blocks)).relu())
     return convolved
 
 
 class Dropout(nn.Dropout):
     """Dropout with fewer random numbers on a CPU."""
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """See `layers.drop`."""
         return drop(input, self.p, self.training)
 
@@ -140,18 +138,18 @@ class DenseLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, blocks: Sequence[torch.Tensor], canvas: Canvas, rows_above: RowSums | None = None
-    ) -> torch.Tensor:
+        self, blocks: Sequence[Tensor], canvas: Canvas, rows_above: RowSums | None = None
+    ) -> Tensor:
         """New features [R, g] from the normalised ones [R, c] before them."""
         new = self._convolve(blocks, canvas, rows_above)
         if self.gated:  # the gate comes first
             new = F.glu(new.roll(new.shape[1] // 2, dims=1), dim=1)
-        dropped: torch.Tensor = self.dropout(new)
+        dropped: Tensor = self.dropout(new)
         return dropped
 
     def _convolve(
-        self, blocks: Sequence[torch.Tensor], canvas: Canvas, rows_above: RowSums | None
-    ) -> torch.Tensor:
+        self, blocks: Sequence[Tensor], canvas: Canvas, rows_above: RowSums | None
+    ) -> Tensor:
         is_plain = _are_plain(self.norm1, self.conv1, self.norm2, self.conv2)
         if is_plain and torch.is_grad_enabled() and BACKWARD:
             inner = read(blocks, self.norm1, self.conv1)
@@ -169,10 +167,10 @@ class DenseLayer(nn.Module):
             inner = torch.addmm(bias, self.norm1(features).relu_(), matrix).relu_()
         else:
             inner = self.norm2(read(blocks, self.norm1, self.conv1), canvas.real).relu()
-        convolved: torch.Tensor = self.conv2(inner, canvas, rows_above)
+        convolved: Tensor = self.conv2(inner, canvas, rows_above)
         return convolved
 
-    def _fold(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def _fold(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The first convolution and the second norm in one: a matrix [c, 4g] and a bias [4g]."""
         scale, shift = self.norm2.affine_of_running()
         return (self.conv1.weight * scale.unsqueeze(1)).t().to(dtype).contiguous(), shift.to(dtype)
@@ -186,7 +184,7 @@ class Transition(nn.Module):
         self.norm = FeatureAffine(config.block_channels)
         self.conv = PointwiseConvolution(config.block_channels, config.grid_channels)
 
-    def forward(self, blocks: Sequence[torch.Tensor]) -> torch.Tensor:
+    def forward(self, blocks: Sequence[Tensor]) -> Tensor:
         """Normalised features [R, C], in blocks -> [R, f_L]."""
         return read(blocks, self.norm, self.conv)
 
@@ -215,8 +213,8 @@ class FeatureNorm(GridBatchNorm):
         return [norm.weight for norm in block.readers()]
 
     def forward(  # type: ignore[override]
-        self, input: torch.Tensor, start: int, real: torch.Tensor | None
-    ) -> torch.Tensor:
+        self, input: Tensor, start: int, real: Tensor | None
+    ) -> Tensor:
         """Normalise the features [R, channels] from channel `start` on."""
         features = self.standardize(input, start, real)
         # A hook may edit in place what the backward pass needs
@@ -252,9 +250,7 @@ class DenseBlock(nn.Module):
                 state_dict[prefix + name] = state_dict.pop(prefix + former)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def forward(
-        self, inputs: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
-    ) -> torch.Tensor:
+    def forward(self, inputs: Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> Tensor:
         """Run the block.
 
         Args:
@@ -285,13 +281,13 @@ class DenseBlock(nn.Module):
             else:
                 features[:, start:width] = new
                 blocks = [features[:, :width]]
-        output: torch.Tensor = self.transition(blocks)
+        output: Tensor = self.transition(blocks)
         return output
 
 
 _KINDS = (FeatureAffine, PointwiseConvolution, GridBatchNorm, MaskedConvolution)
 # A fake tensor stands for a plain one: it has sizes, but no content
-_WEIGHTS = (nn.Parameter, torch.Tensor, FakeTensor, type(None))
+_WEIGHTS = (nn.Parameter, Tensor, FakeTensor, type(None))
 
 
 def _are_plain(*modules: nn.Module) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.cache_utils import (
     Cache,
     DynamicCache,
@@ -31,9 +31,9 @@ class FeatureEncoder(Seq2SeqPreTrained):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
@@ -54,9 +54,7 @@ class FeatureEncoder(Seq2SeqPreTrained):
             hidden_states=tuple(hidden_states) if output_hidden_states else None,
         )
 
-    def encode(
-        self, embeddings: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    def encode(self, embeddings: Tensor, mask: Tensor | None) -> tuple[Tensor, Sequence[Tensor]]:
         """The states [B, J, C] for the decoder, and the hidden states; mask [B, J], True = a real
         token.
         """
@@ -73,12 +71,12 @@ class FeatureDecoder(Seq2SeqPreTrained):
     @takes_past_key_values
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -144,12 +142,12 @@ class FeatureDecoder(Seq2SeqPreTrained):
 
     def decode(
         self,
-        embeddings: torch.Tensor,
-        mask: torch.Tensor | None,
-        source: torch.Tensor,
-        source_mask: torch.Tensor | None,
+        embeddings: Tensor,
+        mask: Tensor | None,
+        source: Tensor,
+        source_mask: Tensor | None,
         cache: Cache | None,
-    ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
         """The last states [B, I, C], the attention weights [B, I, J] of each layer, and the hidden
         states.
 
@@ -179,7 +177,7 @@ def make_feature_cache(num_layers: int, num_positions: int) -> EncoderDecoderCac
     return EncoderDecoderCache(cache, DynamicCache())
 
 
-def attention_weights(energies: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def attention_weights(energies: Tensor, mask: Tensor | None) -> Tensor:
     """The softmax in float32 of energies [B, I, J] over the real source tokens.
 
     Those are given by a mask [B, J], None = all; without a real token the weights are zero."""

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
 
 from .canvas import Canvas
@@ -33,8 +34,8 @@ class _LastRows(DynamicSlidingWindowLayer):
         super().__init__(sliding_window=2)  # the library counts the new row, too
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """See the library; returns only the new rows."""
         if self.record_past:
             super().update(key_states, value_states, *args, **kwargs)
@@ -73,14 +74,14 @@ class GridCache(DynamicCache):
         Where the library records the past, the sums after every row are needed."""
         return rows > reach > 0 and not self._rows.is_initialized and not self._rows.record_past
 
-    def last(self) -> torch.Tensor | None:
+    def last(self) -> Tensor | None:
         """The sums [B, L · J · channels] after the last row; None before any row and for k = 1."""
         keys = self._rows.keys
         if keys is None or keys.numel() == 0:
             return None
         return keys[:, 0, -1]
 
-    def keep(self, sums: torch.Tensor, skipped: int) -> None:
+    def keep(self, sums: Tensor, skipped: int) -> None:
         """Keep the sums [B, I, L, J, channels] after new rows, with `skipped` rows above them."""
         keys = sums.flatten(2).unsqueeze(1)
         self.update(keys, keys[..., :0], 0)
@@ -112,9 +113,9 @@ class RowSums:
         self.canvas = last_rows or canvas
         self.is_prefix = last_rows is not None
         self._all_rows = canvas
-        self._selected: torch.Tensor | None = None  # cells of the last rows of a prefix
+        self._selected: Tensor | None = None  # cells of the last rows of a prefix
         self._cache = cache
-        self._after: list[torch.Tensor] = []  # of each layer, [B, I, J, k // 2 * channels]
+        self._after: list[Tensor] = []  # of each layer, [B, I, J, k // 2 * channels]
         sentences, _, columns = canvas.shape
         self._before = cache.last()
         if self._before is not None:
@@ -134,7 +135,7 @@ class RowSums:
             kept[key] = make()
         return kept[key]
 
-    def select(self, cells: torch.Tensor) -> torch.Tensor:
+    def select(self, cells: Tensor) -> Tensor:
         """The cells on `canvas`, out of all new ones [R, channels]."""
         if not self.is_prefix:
             return cells
@@ -142,7 +143,7 @@ class RowSums:
             self._selected = self._all_rows.last_rows(self.canvas.shape[1], cells.device)
         return cells.index_select(0, self._selected)
 
-    def add(self, products: torch.Tensor, channels: int) -> torch.Tensor:
+    def add(self, products: Tensor, channels: int) -> Tensor:
         """Add the contributions of the rows above to the outputs of the next layer.
 
         Args:
@@ -170,9 +171,7 @@ class RowSums:
         self._cache.keep(torch.stack(self._after, dim=2), skipped)
 
 
-def _add_rows_above(
-    products: torch.Tensor, before: torch.Tensor | None, channels: int
-) -> torch.Tensor:
+def _add_rows_above(products: Tensor, before: Tensor | None, channels: int) -> Tensor:
     """Sum up the contributions of all rows so far to each of several rows and to those below it.
 
     Args:

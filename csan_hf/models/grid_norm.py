@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
 
 # Functions with a hand-written backward pass by name, which csan_hf installs (`dense_backward`).
 # A checkpoint's own code has none of them; autograd differentiates its modules
-BACKWARD: dict[str, Callable[..., torch.Tensor]] = {}
+BACKWARD: dict[str, Callable[..., Tensor]] = {}
 
 
 def is_traced() -> bool:
@@ -41,14 +41,14 @@ def _is_differentiated() -> bool:
     return is_traced() or (torch.is_grad_enabled() and not BACKWARD)
 
 
-def as_image(cells: torch.Tensor) -> torch.Tensor:
+def as_image(cells: Tensor) -> Tensor:
     """[R, channels] as a channels-last image [1, channels, R, 1]: torch has a fast kernel for
     these.
     """
     return cells.t()[None, :, :, None]
 
 
-def as_rows(image: torch.Tensor) -> torch.Tensor:
+def as_rows(image: Tensor) -> Tensor:
     """The inverse of `as_image`."""
     return image[0, :, :, 0].t()
 
@@ -56,13 +56,13 @@ def as_rows(image: torch.Tensor) -> torch.Tensor:
 class Statistics(NamedTuple):
     """Mean and variance [channels] of a normalisation."""
 
-    mean: torch.Tensor
-    variance: torch.Tensor  # epsilon included
+    mean: Tensor
+    variance: Tensor  # epsilon included
     of_batch: bool  # whether they depend on the cells
     group: ProcessGroup | None  # the processes that share them
 
 
-def scale_and_shift(cells: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def scale_and_shift(cells: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """weight · cells + bias, [R, channels], rounded once to the cells' type."""
     if cells.dtype == weight.dtype:
         return torch.addcmul(bias, cells, weight)
@@ -77,22 +77,22 @@ class _SumOverProcesses(torch.autograd.Function):
     """The sum of tensors of all processes of a group, of which each has its own gradient."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    def forward(ctx: Any, values: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
         values = values.clone()
         torch.distributed.all_reduce(values, group=group)
         return values
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return sum_over_processes(grad, ctx.group), None
 
 
-def sum_over_processes(values: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor:
+def sum_over_processes(values: Tensor, group: ProcessGroup | None) -> Tensor:
     """Sum a tensor over the processes of a group; None = this process alone."""
     if group is None:
         return values
-    total: torch.Tensor = _SumOverProcesses.apply(values, group)
+    total: Tensor = _SumOverProcesses.apply(values, group)
     return total
 
 
@@ -114,9 +114,9 @@ class _ProcessGroup:
 class GridBatchNorm(_BatchNorm):
     """Batch normalisation of cells, with torch's arguments; see the head of the file."""
 
-    running_mean: torch.Tensor
-    running_var: torch.Tensor
-    num_batches_tracked: torch.Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
     def __init__(
         self, channels: int, eps: float, momentum: float | None, affine: bool = True
@@ -153,7 +153,7 @@ class GridBatchNorm(_BatchNorm):
         """Whether the next batch is normalised with its own statistics."""
         return self.training and (self.momentum is None or not self.is_frozen)
 
-    def forward(self, input: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, input: Tensor, real: Tensor | None = None) -> Tensor:
         """Normalise cells.
 
         Args:
@@ -172,14 +172,12 @@ class GridBatchNorm(_BatchNorm):
         scale, shift = self.affine_of_running()
         return torch.addcmul(shift, input, scale).to(input.dtype)
 
-    def affine_of_running(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def affine_of_running(self) -> tuple[Tensor, Tensor]:
         """Scale and shift [channels] of a normalisation with the running statistics."""
         scale = torch.rsqrt(self.running_var + self.eps) * self.weight
         return scale, self.bias - self.running_mean * scale
 
-    def standardize(
-        self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def standardize(self, cells: Tensor, start: int = 0, real: Tensor | None = None) -> Tensor:
         """`forward` without the affine map, of the channels from `start` on; the first ones begin a
         batch.
         """
@@ -192,9 +190,7 @@ class GridBatchNorm(_BatchNorm):
             return BACKWARD["standardize"](cells, statistics)
         return scale_and_shift(cells, rstd, -mean * rstd)
 
-    def statistics(
-        self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None
-    ) -> Statistics:
+    def statistics(self, cells: Tensor, start: int = 0, real: Tensor | None = None) -> Statistics:
         """Statistics to normalise the channels from `start` on with; a batch's enter the running
         ones.
         """
@@ -209,8 +205,8 @@ class GridBatchNorm(_BatchNorm):
         return Statistics(mean, variance + self.eps, self.is_of_batch, self.process_group)
 
     def _statistics_of_batch(
-        self, cells: torch.Tensor, part: slice, real: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, cells: Tensor, part: slice, real: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Mean and variance of the real cells of all processes, which enter the running statistics.
 
         The variance takes a second pass, for accuracy; one cell counts as an unbiased variance of
@@ -234,7 +230,7 @@ class GridBatchNorm(_BatchNorm):
                     as_image(cells), running_mean, running_var, momentum
                 )
 
-        def total(values: torch.Tensor) -> torch.Tensor:
+        def total(values: Tensor) -> Tensor:
             if real is not None:
                 values = torch.where(real, values, 0.0)
             return sum_over_processes(values.sum(0), self.process_group)
@@ -257,11 +253,11 @@ class GridBatchNorm(_BatchNorm):
                 "model.eval()."
             )
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """`.to`, `.half` and the like, but statistics stay float32 at least."""
         statistics = (self.running_mean, self.running_var)
 
-        def apply(tensor: torch.Tensor) -> torch.Tensor:
+        def apply(tensor: Tensor) -> Tensor:
             result = fn(tensor)
             if result.dtype.itemsize >= 4 or all(tensor is not buffer for buffer in statistics):
                 return result

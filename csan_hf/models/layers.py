@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
@@ -18,7 +18,7 @@ _DRAWS = 2**16  # values of the 16-bit numbers that `drop` draws
 _SMALLEST_DRAWN = 8192  # elements from which on cheap numbers pay for the operations around them
 
 
-def is_plain(states: torch.Tensor) -> bool:
+def is_plain(states: Tensor) -> bool:
     """Whether torch computes `states` on a CPU and at once: no compiler, tracer, torch.func or
     subclass.
     """
@@ -27,10 +27,10 @@ def is_plain(states: torch.Tensor) -> bool:
         or torch.jit.is_tracing()
         or torch._C._are_functorch_transforms_active()
     )
-    return type(states) is torch.Tensor and states.device.type == "cpu" and not traced
+    return type(states) is Tensor and states.device.type == "cpu" and not traced
 
 
-def drop(states: torch.Tensor, probability: float, training: bool = True) -> torch.Tensor:
+def drop(states: Tensor, probability: float, training: bool = True) -> Tensor:
     """`torch.nn.functional.dropout`; on a CPU with fewer random numbers, the probability rounded to
     1 / 65536.
     """
@@ -74,7 +74,7 @@ class SinusoidalPositionalEmbedding(nn.Module):
             self.first_position = pad_token_id + 1
         # On the default device, which may be meta
         weight = torch.empty(self.num_positions, embedding_dim)
-        self.weight: torch.Tensor = nn.Buffer(weight, persistent=False)
+        self.weight: Tensor = nn.Buffer(weight, persistent=False)
         if kind == "bart":
             self.weight = nn.Parameter(weight)
         self.reset_parameters()
@@ -89,13 +89,13 @@ class SinusoidalPositionalEmbedding(nn.Module):
         self.reset_parameters()
         super()._load_from_state_dict(*args, **kwargs)
 
-    def create_weight(self, end: int) -> torch.Tensor:
+    def create_weight(self, end: int) -> Tensor:
         """The sinusoids of positions 0 to `end` - 1, [end, d] float32, on the CPU."""
         return self._sinusoids(torch.arange(end, device="cpu"))
 
     def forward(
-        self, length: int, offset: int | torch.Tensor = 0, first_real: torch.Tensor | None = None
-    ) -> torch.Tensor:
+        self, length: int, offset: int | Tensor = 0, first_real: Tensor | None = None
+    ) -> Tensor:
         """Embeddings [T, d] of consecutive positions, or [B, T, d] with `first_real`.
 
         Args:
@@ -108,7 +108,7 @@ class SinusoidalPositionalEmbedding(nn.Module):
         if first_real is not None:
             positions = (positions - first_real.to(positions.device)[:, None]).clamp(min=0)
         is_learned = self.kind == "bart"
-        if isinstance(offset, torch.Tensor):
+        if isinstance(offset, Tensor):
             in_table = is_learned
         else:
             in_table = offset + length <= self.num_positions
@@ -121,7 +121,7 @@ class SinusoidalPositionalEmbedding(nn.Module):
             return F.embedding(positions, self.weight)
         return self._sinusoids(positions).to(self.weight)
 
-    def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
+    def _sinusoids(self, positions: Tensor) -> Tensor:
         """[..., d] float32 for positions [...], on their device."""
         dtype = torch.float64
         if self.kind == "m2m_100" or positions.device.type == "mps":  # mps has no double precision
@@ -137,10 +137,10 @@ class SinusoidalPositionalEmbedding(nn.Module):
         return torch.cat([angles.sin(), angles.cos()[..., :half]], dim=-1).float()
 
 
-def check_tokens(tokens: torch.Tensor, name: str) -> None:
+def check_tokens(tokens: Tensor, name: str) -> None:
     """Raise `ValueError` unless `tokens` are token numbers [B, T], at least one."""
     received = type(tokens).__name__
-    if isinstance(tokens, torch.Tensor):
+    if isinstance(tokens, Tensor):
         is_integer = tokens.dtype in (torch.int64, torch.int32)
         if is_integer and tokens.dim() == 2 and tokens.numel() > 0:
             return
@@ -162,10 +162,10 @@ def check_as_many(sources: int, targets: int) -> None:
 
 def embed(
     embed_tokens: nn.Embedding,
-    input_ids: torch.Tensor | None,
-    inputs_embeds: torch.Tensor | None,
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
     prefix: str = "",
-) -> torch.Tensor:
+) -> Tensor:
     """Embeddings [B, T, d] of tokens [B, T], or those given.
 
     In messages `prefix` stands before the names `input_ids` and `inputs_embeds`."""
@@ -187,9 +187,7 @@ def embed(
         ) from error
 
 
-def padding_mask(
-    mask: torch.Tensor | None, batch: int, length: int | None, name: str
-) -> torch.Tensor | None:
+def padding_mask(mask: Tensor | None, batch: int, length: int | None, name: str) -> Tensor | None:
     """A mask [B, T] of ones and zeros as booleans, True = a real token; None = all are real.
 
     T may be any where `length` is None; `name` is the mask's in messages."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -36,15 +36,15 @@ class WeightNormalized(nn.Module):
         self.magnitude = nn.Parameter(torch.empty(outputs))  # g
         self.bias = nn.Parameter(torch.empty(outputs))
 
-    def weight(self) -> torch.Tensor:
+    def weight(self) -> Tensor:
         """[outputs, inputs], or [outputs, inputs, k]."""
         norm = self.direction.flatten(1).norm(dim=1)
         return self.direction * (self.magnitude / norm).view(-1, *[1] * (self.direction.dim() - 1))
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs], or [B, inputs, T] -> [B, outputs, T - k + 1]."""
         compute: Any = F.linear if self.direction.dim() == 2 else F.conv1d
-        convolved: torch.Tensor = compute(states, self.weight(), self.bias)
+        convolved: Tensor = compute(states, self.weight(), self.bias)
         return convolved
 
 
@@ -59,7 +59,7 @@ class GatedConvolution(nn.Module):
             config.hidden_size, 2 * config.hidden_size, config.kernel_size
         )
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         """Each output sees k inputs; the caller pads."""
         return F.glu(self.convolution(states.transpose(1, 2)), dim=1).transpose(1, 2)
 
@@ -69,10 +69,11 @@ class ConvS2SEncoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__()
-        self.dropout, self.beside = config.dropout, config.kernel_size // 2
+        self.dropout = config.dropout
+        self.beside = config.kernel_size // 2
         self.convolution = GatedConvolution(config)
 
-    def forward(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """[B, J, d] -> [B, J, d]; padding, where the mask [B, J, 1] is False, is zero for the
         convolution.
         """
@@ -88,21 +89,23 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: ConvS2SConfig, layer_idx: int) -> None:
         super().__init__()
-        self.dropout, self.above, self.layer_idx = config.dropout, config.kernel_size - 1, layer_idx
+        self.dropout = config.dropout
+        self.above = config.kernel_size - 1
+        self.layer_idx = layer_idx
         self.convolution = GatedConvolution(config)
         self.query_projection = WeightNormalized(config.hidden_size, config.embed_dim)
         self.context_projection = WeightNormalized(config.embed_dim, config.hidden_size)
 
     def forward(
         self,
-        states: torch.Tensor,
-        embeddings: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        mask: torch.Tensor | None,
-        source_mask: torch.Tensor | None,
+        states: Tensor,
+        embeddings: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        source_mask: Tensor | None,
         cache: Cache | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """The states [B, I, d] after this layer and the attention weights [B, I, J].
 
         Args:
@@ -177,8 +180,8 @@ class _Embedding(ConvS2SPreTrainedModel):
         self.output_projection = WeightNormalized(config.hidden_size, config.embed_dim)
 
     def _add_positions(
-        self, embeddings: torch.Tensor, mask: torch.Tensor | None, past: int
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, embeddings: Tensor, mask: Tensor | None, past: int
+    ) -> tuple[Tensor, Tensor | None]:
         """Token + position [B, T, e], positions counting real tokens, and the mask [B, T, 1] of
         these tokens.
         """
@@ -212,9 +215,7 @@ class ConvS2SEncoder(_Embedding, FeatureEncoder):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def encode(
-        self, embeddings: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def encode(self, embeddings: Tensor, mask: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         """See `FeatureEncoder`: states [B, J, 2e], the keys z of the attention, then its values (z
         + e) √½.
         """
@@ -249,12 +250,12 @@ class ConvS2SDecoder(_Embedding, FeatureDecoder):
 
     def decode(
         self,
-        embeddings: torch.Tensor,
-        mask: torch.Tensor | None,
-        source: torch.Tensor,
-        source_mask: torch.Tensor | None,
+        embeddings: Tensor,
+        mask: Tensor | None,
+        source: Tensor,
+        source_mask: Tensor | None,
         cache: Cache | None,
-    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """See `FeatureDecoder`: the states [B, I, e]."""
         embeddings, mask = self._add_positions(
             embeddings, mask, 0 if cache is None else cache.get_seq_length()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
@@ -63,16 +63,16 @@ class _ResidualLayer(GradientCheckpointingLayer):
         self.fc2 = nn.Linear(width, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model)
 
-    def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def _feed_forward(self, hidden_states: Tensor) -> Tensor:
         hidden_states = self.activation_fn(self.fc1(hidden_states))
         return self.fc2(drop(hidden_states, self.activation_dropout, self.training))
 
     def _sublayer(
         self,
         norm: nn.Module,
-        hidden_states: torch.Tensor,
-        function: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
+        hidden_states: Tensor,
+        function: Callable[[Tensor], Tensor],
+    ) -> Tensor:
         """A sub-layer with residual connection, dropout and layer normalisation (post or pre)."""
         output = function(norm(hidden_states) if self.normalize_before else hidden_states)
         output = hidden_states + drop(output, self.dropout, self.training)
@@ -90,10 +90,10 @@ class CsanEncoderLayer(_ResidualLayer):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
+        hidden_states: Tensor,
         attention_mask: AttentionMasks | None = None,
         **kwargs: Any,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """[B, I, d] -> [B, I, d]."""
         kwargs["attention_mask"] = attention_mask
         hidden_states = self.self_attn.before(hidden_states, attention_mask)
@@ -112,14 +112,14 @@ class CsanDecoderLayer(_ResidualLayer):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
+        hidden_states: Tensor,
         attention_mask: AttentionMasks | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: AttentionMasks | None = None,
         cache: Cache | None = None,
-        query_offset: int | torch.Tensor = 0,
+        query_offset: int | Tensor = 0,
         **kwargs: Any,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """[B, I, d] with encoder states [B, J, d] -> [B, I, d]."""
         kwargs.update(attention_mask=attention_mask, cache=cache, query_offset=query_offset)
         hidden_states = self._sublayer(
@@ -142,9 +142,7 @@ class CsanDecoderLayer(_ResidualLayer):
 class CsanOutputProjection(nn.Linear):
     """The output layer: logits with the vocabulary's bias added in the same pass."""
 
-    def forward(
-        self, hidden_states: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: Tensor, bias: Tensor | None = None) -> Tensor:
         """[B, T, d] and a bias [1, V] -> [B, T, V]."""
         return F.linear(hidden_states, self.weight, None if bias is None else bias.squeeze(0))
 
@@ -222,7 +220,7 @@ class CsanScaledWordEmbedding(nn.Embedding):
         super().__init__(num_embeddings, config.d_model, config.pad_token_id)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: Tensor) -> Tensor:
         """[B, T] -> [B, T, d]."""
         return super().forward(input_ids) * self.embed_scale
 
@@ -255,9 +253,9 @@ class _CsanStack(CsanPreTrainedModel):
 
     def _masks(
         self,
-        make_full: Callable[..., torch.Tensor | None],
+        make_full: Callable[..., Tensor | None],
         name: str,
-        mask: torch.Tensor | None,
+        mask: Tensor | None,
         batch: int,
         length: int | None,
         **inputs: Any,
@@ -276,7 +274,7 @@ class _CsanStack(CsanPreTrainedModel):
         attention = "encoder_attn" if "encoder_hidden_states" in inputs else "self_attn"
         is_local = [getattr(layer, attention).locality is not None for layer in self.layers]
         padding = None
-        if isinstance(mask, torch.Tensor) and (
+        if isinstance(mask, Tensor) and (
             any(is_local) or mask.dim() != 4 or mask.dtype == torch.int64
         ):
             padding = padding_mask(mask, batch, length, name)
@@ -292,12 +290,12 @@ class _CsanStack(CsanPreTrainedModel):
 
     def _run(
         self,
-        embeddings: torch.Tensor,
-        offset: int | torch.Tensor,
+        embeddings: Tensor,
+        offset: int | Tensor,
         masks: AttentionMasks,
         *args: Any,
         **kwargs: Any,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """The states [B, T, d] after all layers, of which LayerDrop skips some in training."""
         if self.config.sinusoids is not None:
             embeddings = embeddings + self.embed_positions(
@@ -334,9 +332,9 @@ class CsanEncoder(_CsanStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
@@ -374,12 +372,12 @@ class CsanDecoder(_CsanStack):
     @takes_past_key_values
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
@@ -393,7 +391,7 @@ class CsanDecoder(_CsanStack):
         batch, length = embeddings.shape[:2]
         offset = cache.get_seq_length() if cache is not None else 0
         seen = None
-        if isinstance(offset, torch.Tensor):
+        if isinstance(offset, Tensor):
             # A static cache counts in place, and its first layer before the others run
             offset = offset.clone()
         else:
@@ -500,7 +498,7 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
             self.final_logits_bias = nn.Buffer(F.pad(bias, (0, new_num_tokens - bias.shape[1])))
         return super()._get_resized_lm_head(old_lm_head, new_num_tokens, *args, **kwargs)
 
-    def _project(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def _project(self, hidden_states: Tensor) -> Tensor:
         if isinstance(self.lm_head, CsanOutputProjection):
             return self.lm_head(hidden_states, self.final_logits_bias)
         # Replaced by the user or by an adapter

@@ -8,7 +8,7 @@ head new. Shapes: B batch, T positions, d model width, C labels."""
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.modeling_outputs import (
     BaseModelOutput,
     ModelOutput,
@@ -23,7 +23,7 @@ from .modeling_csan import CsanBaseModel, CsanPreTrainedModel
 from .seq2seq_model import count_labels, known_keywords
 
 
-def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+def masked_mean(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Mean [B, d] of states [B, T, d] where `attention_mask` [B, T] is 1 (None: everywhere); zeros
     if that is nowhere.
 
@@ -66,9 +66,9 @@ class CsanEncoderModel(CsanBaseModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode; arguments and result are those of `CsanEncoder.forward`."""
@@ -96,10 +96,10 @@ class _CsanClassifier(CsanPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
         """Logits [B, C] of sentences or [B, T, C] of tokens and, with `labels`, their loss.
@@ -124,13 +124,11 @@ class _CsanClassifier(CsanPreTrainedModel):
             attentions=outputs.attentions,
         )
 
-    def _features(self, states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    def _features(self, states: Tensor, attention_mask: Tensor | None) -> Tensor:
         """What is classified, of the encoder's states [B, T, d]."""
         return states
 
-    def _loss(
-        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any
-    ) -> torch.Tensor:
+    def _loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Any) -> Tensor:
         """The cross-entropy of classes, one for each row of logits."""
         _check_labels(labels, logits.shape[:-1], are_classes=True)
         count = count_labels(labels, num_items_in_batch)
@@ -152,12 +150,10 @@ class CsanForSequenceClassification(_CsanClassifier):
 
     output_class = SequenceClassifierOutput
 
-    def _features(self, states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    def _features(self, states: Tensor, attention_mask: Tensor | None) -> Tensor:
         return masked_mean(states, attention_mask)
 
-    def _loss(
-        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any
-    ) -> torch.Tensor:
+    def _loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Any) -> Tensor:
         config: Any = self.config
         if config.problem_type is None:
             # Inferred and kept in the config as the library does: a saved model knows how its
@@ -187,7 +183,7 @@ class CsanForTokenClassification(_CsanClassifier):
     output_class = TokenClassifierOutput
 
 
-def _check_labels(labels: torch.Tensor, shape: torch.Size, are_classes: bool) -> None:
+def _check_labels(labels: Tensor, shape: torch.Size, are_classes: bool) -> None:
     """Refuse `labels` of another shape ([..., 1] is as good), or classes that are no integers."""
     is_wrong = are_classes and labels.dtype not in (torch.int64, torch.int32)
     if is_wrong or labels.shape not in (shape, torch.Size([*shape, 1])):

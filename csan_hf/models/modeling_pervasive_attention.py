@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import (
@@ -48,7 +48,7 @@ from .seq2seq_model import (
 class LearnedPositionalEmbedding(nn.Embedding):
     """One trained vector for each position."""
 
-    def forward(self, length: int, offset: int = 0) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, length: int, offset: int = 0) -> Tensor:  # type: ignore[override]
         """Embeddings [length, d] of the positions from `offset` on; too few positions are a
         ValueError.
         """
@@ -85,9 +85,7 @@ class JointProjection(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels // 2, channels))
         self.bias = nn.Parameter(torch.zeros(channels // 2))
 
-    def forward(
-        self, target: torch.Tensor, source: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, target: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
         """Rows [B, I, channels] of targets [B, I, d_t], columns [B, J, channels] of sources; a cell
         is their sum.
         """
@@ -95,7 +93,7 @@ class JointProjection(nn.Module):
         return rows, F.linear(source, self.weight[:, self.target_dim :], self.bias)
 
 
-Aggregated = tuple[torch.Tensor, torch.Tensor | None]
+Aggregated = tuple[Tensor, Tensor | None]
 
 
 class MaxAggregation(nn.Module):
@@ -109,18 +107,18 @@ class MaxAggregation(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
 
-    def features(self, grid: torch.Tensor) -> torch.Tensor:
+    def features(self, grid: Tensor) -> Tensor:
         """The features [B, I, J, f] that are pooled."""
         return grid
 
-    def _pooled(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
+    def _pooled(self, grid: Tensor, source_mask: Tensor | None) -> Tensor:
         features = self.features(grid)
         if source_mask is None or self.after_relu:
             return features
         hidden = ~source_mask & source_mask.any(dim=1, keepdim=True)
         return features.masked_fill(hidden[:, None, :, None], torch.finfo(features.dtype).min)
 
-    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
+    def forward(self, grid: Tensor, source_mask: Tensor | None) -> Aggregated:
         """Aggregate over the real source tokens of the mask [B, J] (None = all).
 
         Returns:
@@ -133,11 +131,11 @@ class MaxAggregation(nn.Module):
 
     def contributions(
         self,
-        grid: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        weights: torch.Tensor,
-        directions: torch.Tensor,
-    ) -> torch.Tensor:
+        grid: Tensor,
+        source_mask: Tensor | None,
+        weights: Tensor,
+        directions: Tensor,
+    ) -> Tensor:
         """Contributions of the source tokens to a linear function of the aggregated row (equation
         7).
 
@@ -154,7 +152,7 @@ class MaxAggregation(nn.Module):
         values, columns = self._pooled(grid, source_mask).max(dim=2)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, values * directions)
 
-    def pooled_share(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
+    def pooled_share(self, grid: Tensor, source_mask: Tensor | None) -> Tensor:
         """The share of channels whose maximum lies at each source token, |B_ij| / f: [B, I, J].
 
         A channel that is 0 at all source tokens has its maximum at none of them.
@@ -167,16 +165,16 @@ class MaxAggregation(nn.Module):
 class AverageAggregation(MaxAggregation):
     """The sum over the source tokens, over the square root of their number (equation 3)."""
 
-    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
+    def forward(self, grid: Tensor, source_mask: Tensor | None) -> Aggregated:
         return grid.sum(dim=2) / _root_of_lengths(grid, source_mask), None
 
     def contributions(
         self,
-        grid: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        weights: torch.Tensor,
-        directions: torch.Tensor,
-    ) -> torch.Tensor:
+        grid: Tensor,
+        source_mask: Tensor | None,
+        weights: Tensor,
+        directions: Tensor,
+    ) -> Tensor:
         return (grid @ directions.unsqueeze(-1)).squeeze(-1) / _root_of_lengths(grid, source_mask)
 
 
@@ -189,7 +187,7 @@ class AttentionAggregation(MaxAggregation):
         super().__init__(channels)
         self.attention = nn.Linear(channels, 1)
 
-    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
+    def forward(self, grid: Tensor, source_mask: Tensor | None) -> Aggregated:
         energies = self.attention(grid).squeeze(-1)
         energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
         if source_mask is None:
@@ -204,29 +202,29 @@ class AttentionAggregation(MaxAggregation):
 
     def contributions(
         self,
-        grid: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        weights: torch.Tensor,
-        directions: torch.Tensor,
-    ) -> torch.Tensor:
+        grid: Tensor,
+        source_mask: Tensor | None,
+        weights: Tensor,
+        directions: Tensor,
+    ) -> Tensor:
         return weights
 
 
 class MaxAttentionAggregation(AttentionAggregation):
     """The maximum and the attention, concatenated."""
 
-    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
+    def forward(self, grid: Tensor, source_mask: Tensor | None) -> Aggregated:
         attended, weights = super().forward(grid, source_mask)
         pooled, _ = MaxAggregation.forward(self, grid, source_mask)
         return torch.cat([pooled, attended], dim=-1), weights
 
     def contributions(
         self,
-        grid: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        weights: torch.Tensor,
-        directions: torch.Tensor,
-    ) -> torch.Tensor:
+        grid: Tensor,
+        source_mask: Tensor | None,
+        weights: Tensor,
+        directions: Tensor,
+    ) -> Tensor:
         pooled, attended = directions.chunk(2, dim=-1)
         scores = (grid @ attended.unsqueeze(-1)).squeeze(-1) * weights
         scores = scores * _root_of_lengths(grid, source_mask)
@@ -240,7 +238,7 @@ class GatedMaxAggregation(MaxAggregation):
         super().__init__(channels)
         self.gate = nn.Linear(channels, 2 * channels)
 
-    def features(self, grid: torch.Tensor) -> torch.Tensor:
+    def features(self, grid: Tensor) -> Tensor:
         return F.glu(self.gate(grid), dim=-1)
 
 
@@ -256,7 +254,7 @@ AGGREGATIONS = {
 BLOCKS = {"dense": DenseBlock, "residual": ResidualBlock}
 
 
-def _root_of_lengths(grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor | float:
+def _root_of_lengths(grid: Tensor, source_mask: Tensor | None) -> Tensor | float:
     """Square root of the number of real source tokens, [B, 1, 1]."""
     if source_mask is None:
         return float(grid.shape[2]) ** 0.5
@@ -276,14 +274,14 @@ class PervasiveAttentionDecoderOutput(BaseModelOutputWithPastAndCrossAttentions)
         grid: With `output_attentions` H [B, I, J, f_L], zero at padding.
     """
 
-    grid: torch.Tensor | None = None
+    grid: Tensor | None = None
 
 
 @dataclass
 class PervasiveAttentionModelOutput(Seq2SeqModelOutput):
     """`Seq2SeqModelOutput` and the decoder's `grid`."""
 
-    grid: torch.Tensor | None = None
+    grid: Tensor | None = None
 
 
 class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
@@ -346,12 +344,12 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
 
     def _embed(
         self,
-        input_ids: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
-        mask: torch.Tensor | None,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        mask: Tensor | None,
         past: int = 0,
         prefix: str = "",
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Embeddings [B, T, d] with positions, which count real tokens, and the mask [B, past + T]
         as booleans.
 
@@ -451,9 +449,9 @@ class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
@@ -499,12 +497,12 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
     @takes_past_key_values
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -608,8 +606,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         return cache
 
     def _check_source(
-        self, source: torch.Tensor, mask: torch.Tensor | None, target_shape: torch.Size
-    ) -> torch.Tensor | None:
+        self, source: Tensor, mask: Tensor | None, target_shape: torch.Size
+    ) -> Tensor | None:
         """Refuse a source that does not fit the target; return its mask as booleans."""
         source_shape = source.shape[:2]
         if 0 in (*target_shape, *source_shape):
@@ -654,10 +652,10 @@ class PervasiveAttentionForConditionalGeneration(
 
     def _target_mask(
         self,
-        mask: torch.Tensor | None,
-        decoder_input_ids: torch.Tensor | None,
-        labels: torch.Tensor | None,
-    ) -> torch.Tensor | None:
+        mask: Tensor | None,
+        decoder_input_ids: Tensor | None,
+        labels: Tensor | None,
+    ) -> Tensor | None:
         """The rows up to the last label, or before trailing padding, which must not enter the
         statistics.
         """
@@ -670,7 +668,7 @@ class PervasiveAttentionForConditionalGeneration(
             return rows_before_padding(decoder_input_ids, self.config)
         return None
 
-    def _explain(self, outputs: Any, logits: torch.Tensor, **inputs: torch.Tensor | None) -> Any:
+    def _explain(self, outputs: Any, logits: Tensor, **inputs: Tensor | None) -> Any:
         """The implicit alignment of target rows with source tokens, one [B, 1, I, J], zero at
         padding.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
 from transformers.cache_utils import Cache
@@ -20,7 +20,7 @@ from .layers import drop
 from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
 
-def call_lstm(lstm: nn.LSTM, inputs: torch.Tensor, state: tuple[torch.Tensor, ...] | None) -> Any:
+def call_lstm(lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, ...] | None) -> Any:
     """`lstm(inputs, state)`; in float32 where autocast asks for bfloat16 that the CPU lacks."""
     is_cpu_autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
     if not is_cpu_autocast or torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -34,10 +34,10 @@ def call_lstm(lstm: nn.LSTM, inputs: torch.Tensor, state: tuple[torch.Tensor, ..
 @torch.compiler.disable
 def run_lstm(
     lstm: nn.LSTM,
-    inputs: torch.Tensor,
-    mask: torch.Tensor | None,
-    state: tuple[torch.Tensor, ...] | None = None,
-) -> torch.Tensor:
+    inputs: Tensor,
+    mask: Tensor | None,
+    state: tuple[Tensor, ...] | None = None,
+) -> Tensor:
     """Outputs [B, T, d] of one layer over the real tokens of inputs [B, T, ...], zero at padding.
 
     The mask [B, T] is True at real tokens, wherever padding stands (None = all are real); `state`
@@ -72,17 +72,17 @@ class AlignmentModel(nn.Module):
             self.energy = nn.Linear(d, 1, bias=False)
         self.output_projection = nn.Linear(2 * d, config.output_dim, bias=False)
 
-    def project_keys(self, states: torch.Tensor) -> torch.Tensor:
+    def project_keys(self, states: Tensor) -> Tensor:
         """Keys [B, J, d] of encoder states [B, J, d]."""
         return states if self.kind == "dot" else self.key_projection(states)
 
     def forward(
         self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        states: torch.Tensor,
-        mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        queries: Tensor,
+        keys: Tensor,
+        states: Tensor,
+        mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
         """The attentional states [B, I, output_dim] and the weights [B, I, J].
 
         Args:
@@ -139,9 +139,7 @@ class RnnSearchEncoder(RnnSearchPreTrainedModel, FeatureEncoder):
         )
         self.post_init()
 
-    def encode(
-        self, embeddings: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def encode(self, embeddings: Tensor, mask: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See `FeatureEncoder`: states [B, J, d], zero at padding."""
         states = run_lstm(self.lstm, drop(embeddings, self.config.dropout, self.training), mask)
         return states, (embeddings, states)
@@ -166,12 +164,12 @@ class RnnSearchDecoder(RnnSearchPreTrainedModel, FeatureDecoder):
 
     def decode(
         self,
-        embeddings: torch.Tensor,
-        mask: torch.Tensor | None,
-        source: torch.Tensor,
-        source_mask: torch.Tensor | None,
+        embeddings: Tensor,
+        mask: Tensor | None,
+        source: Tensor,
+        source_mask: Tensor | None,
         cache: Cache | None,
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """See `FeatureDecoder`: the attentional states [B, I, output_dim]."""
         if mask is not None:
             mask = mask[:, -embeddings.shape[1] :]
@@ -209,7 +207,7 @@ class RnnSearchDecoder(RnnSearchPreTrainedModel, FeatureDecoder):
         attended = torch.cat(attended_steps, dim=1)
         return attended, (torch.cat(weights_steps, dim=1),), (embeddings, attended)
 
-    def _initial_state(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def _initial_state(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """h, c and a fed state of zeros before the first token, [B, 2d + output_dim].
 
         Of the last encoder states in either direction (Bahdanau, appendix A.2.2)."""
@@ -224,7 +222,7 @@ class RnnSearchDecoder(RnnSearchPreTrainedModel, FeatureDecoder):
         last = torch.cat([last_forward[:, :half], last_backward[:, half:]], dim=-1)
         return F.pad(torch.tanh(self.bridge(last)), (0, self.config.output_dim))
 
-    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _split(self, state: Tensor) -> tuple[Tensor, ...]:
         """h, c and the fed state of a state [B, 2d + output_dim], [1, B, ...] each."""
         width = self.config.hidden_size
         sizes = [width, width, self.config.output_dim]

@@ -8,7 +8,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .canvas import Canvas
@@ -27,24 +27,22 @@ class DepthwiseConvolution(MaskedConvolution):
         super().__init__(1, channels, kernel_size)
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(
-        self, cells: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
-    ) -> torch.Tensor:
+    def forward(self, cells: Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> Tensor:
         """Convolve cells [R, C] to [R, C]."""
         return super().forward(cells, canvas, rows_above) + self.bias
 
-    def convolve(self, cells: torch.Tensor, canvas: Canvas) -> torch.Tensor:
+    def convolve(self, cells: Tensor, canvas: Canvas) -> Tensor:
         """Convolve the cells of all rows."""
         return self._convolve(cells, canvas, self.weight)
 
-    def multiply(self, cells: torch.Tensor, rows_above: RowSums) -> torch.Tensor:
+    def multiply(self, cells: Tensor, rows_above: RowSums) -> Tensor:
         """Products [R, ceil(k / 2) · C] with each row of the kernel, the cell's own row first."""
         channels, _, rows, size = self.weight.shape
         kernel = self.weight.flip(2).reshape(channels * rows, 1, 1, size)
         products = self._convolve(cells, rows_above.canvas, kernel)
         return products.view(-1, channels, rows).transpose(1, 2).reshape(-1, rows * channels)
 
-    def _convolve(self, cells: torch.Tensor, canvas: Canvas, kernel: torch.Tensor) -> torch.Tensor:
+    def _convolve(self, cells: Tensor, canvas: Canvas, kernel: Tensor) -> Tensor:
         image = canvas.paint(cells)
         dtype = image.dtype
         if dtype != kernel.dtype and image.device.type == "cpu" and torch.is_grad_enabled():
@@ -72,14 +70,12 @@ class ResidualLayer(GradientCheckpointingLayer):
         self.fc1 = nn.Linear(channels, config.ffn_dim)
         self.fc2 = nn.Linear(config.ffn_dim, channels)
 
-    def forward(
-        self, cells: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
-    ) -> torch.Tensor:
+    def forward(self, cells: Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> Tensor:
         """[R, C] -> [R, C]."""
         cells = self._add(cells, self.conv2(self.conv1(cells), canvas, rows_above))
         return self._add(cells, self.fc2(F.relu(self.fc1(cells))))
 
-    def _add(self, cells: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def _add(self, cells: Tensor, new: Tensor) -> Tensor:
         return _ROOT_HALF * (cells + drop(new, self.dropout, self.training))
 
 
@@ -93,9 +89,7 @@ class ResidualBlock(nn.Module):
         self.pending_channels = config.kernel_size // 2 * config.input_channels
         self.layers = nn.ModuleList([ResidualLayer(config) for _ in range(config.num_layers)])
 
-    def forward(
-        self, inputs: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
-    ) -> torch.Tensor:
+    def forward(self, inputs: Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> Tensor:
         """See `DenseBlock`: [R, C] -> [R, C]."""
         cells = inputs
         total = inputs

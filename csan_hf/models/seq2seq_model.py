@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoTokenizer
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationConfig, GenerationMixin
@@ -216,14 +216,14 @@ class Seq2SeqModel(Seq2SeqPreTrained):
     @takes_past_key_values
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
@@ -292,15 +292,15 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
     @takes_past_key_values
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
@@ -353,20 +353,20 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
 
     def _target_mask(
         self,
-        mask: torch.Tensor | None,
-        decoder_input_ids: torch.Tensor | None,
-        labels: torch.Tensor | None,
-    ) -> torch.Tensor | None:
+        mask: Tensor | None,
+        decoder_input_ids: Tensor | None,
+        labels: Tensor | None,
+    ) -> Tensor | None:
         """The decoder's mask [B, I]; a family may derive it where it is None."""
         return mask
 
     def _explain(
-        self, outputs: Seq2SeqModelOutput, logits: torch.Tensor, **inputs: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...] | None:
+        self, outputs: Seq2SeqModelOutput, logits: Tensor, **inputs: Tensor | None
+    ) -> tuple[Tensor, ...] | None:
         """The `cross_attentions` to return; a family may derive them from logits and inputs."""
         return outputs.cross_attentions
 
-    def _project(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def _project(self, hidden_states: Tensor) -> Tensor:
         """Logits [B, I, V] of the decoder's states [B, I, d]."""
         return self.lm_head(hidden_states)
 
@@ -399,7 +399,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         self.tie_weights()
         return decoder.embed_tokens
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """See `shift_tokens_right`."""
         return shift_tokens_right(
             labels, self.config.pad_token_id, self.config.decoder_start_token_id
@@ -407,10 +407,10 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
 
     def label_loss(
         self,
-        logits: torch.Tensor,
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None,
-    ) -> torch.Tensor:
+        logits: Tensor,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None,
+    ) -> Tensor:
         """The loss of logits [B, I, V] and labels [B, I], summed and divided by `count_labels`."""
         labels = labels.to(logits.device)
         precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -442,8 +442,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         return None
 
     def create_masks_for_generate(
-        self, attention_mask: torch.Tensor | None, **kwargs: Any
-    ) -> torch.Tensor | None:
+        self, attention_mask: Tensor | None, **kwargs: Any
+    ) -> Tensor | None:
         """Keep the padding mask [B, T] under a static cache: the model derives its own from it."""
         return attention_mask
 
@@ -456,7 +456,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             self.config.tie_word_embeddings = True
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def compute_transition_scores(self, *args: Any, **kwargs: Any) -> Tensor:
         """See transformers, which takes the source's `config.vocab_size` for the target's."""
         # Not the model's own config: other threads may be using it
         view = copy(self)
@@ -466,19 +466,15 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         return library.compute_transition_scores(*args, **kwargs)
 
 
-def count_labels(
-    labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
-) -> torch.Tensor | int:
+def count_labels(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | int:
     """Denominator of a summed loss: `num_items_in_batch`, or the number of labels; at least 1."""
     count = labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
-    if isinstance(count, torch.Tensor):
+    if isinstance(count, Tensor):
         return count.to(labels.device).clamp(min=1)
     return max(count, 1)
 
 
-def shift_tokens_right(
-    labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int
-) -> torch.Tensor:
+def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
     """Decoder inputs [B, I]: the start token, then labels [B, I] but the last; -100 is padding."""
     shifted = labels.new_full(labels.shape, decoder_start_token_id)
     shifted[:, 1:] = labels[:, :-1]

@@ -3,8 +3,6 @@
 name.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import os
@@ -37,7 +35,8 @@ class NamedFiles:
             ValueError: There is neither; the message lists the YAML files beside the path and
                 suggests a name.
         """
-        name, path = os.fspath(path), Path(path)
+        name = os.fspath(path)
+        path = Path(path)
         if path.is_file():
             return path
         if name in self.names():

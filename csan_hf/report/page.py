@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The report: its content as plain data, its HTML file, and its plots in a model card."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

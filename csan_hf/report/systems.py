@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The systems of a report: checkpoints, or what other systems have translated."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Sequence

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Speeds of a suite's systems, its cost at these, and the hours to go."""
 
-from __future__ import annotations
-
 import json
 import sys
 import textwrap

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Ensembles of a suite: several runs as one model, scored like a run."""
 
-from __future__ import annotations
-
 import sys
 import time
 

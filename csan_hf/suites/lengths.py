@@ -4,8 +4,6 @@
 Columns of a suite's table of lengths are numbers of sentences joined (`data.join_test`); that of 1
 has the sentences themselves, in the same order, from which the places are known."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence

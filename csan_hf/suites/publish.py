@@ -3,8 +3,6 @@
 local paths.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -5,8 +5,6 @@
 `datasets.load_dataset` reads both, too.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from functools import cached_property

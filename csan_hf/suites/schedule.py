@@ -3,8 +3,6 @@
 interrupted.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Speed of training of systems, measured in turn in one process, and the cost of a suite."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The report of a suite: Markdown, CSV, JSON and pictures."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Hypotheses of a suite's finished runs beside the references that they were scored with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from itertools import chain

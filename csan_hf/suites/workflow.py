@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A whole suite: its cost, its runs, its report."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

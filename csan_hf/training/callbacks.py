@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Callbacks: progress, early stopping, the picture."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time
@@ -10,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import (
@@ -23,7 +19,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from csan_hf.analysis.figures import COLOURS
+from csan_hf.analysis.figures import COLOURS, new_figure
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
 from csan_hf.text_files import open_for_writing
 
@@ -242,8 +238,7 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, sea
     if not keys.keys() & {"loss", "eval_loss"}:
         return
     metrics = _metrics_in_log(keys)
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)  # no display, no global state: the Trainer may run in a thread
+    figure = new_figure(10, 4)
     panels = list(figure.subplots(1, 2 if metrics else 1, squeeze=False)[0])
     for key, (label, colour) in _LOSSES.items():
         _plot(panels[0], _curve(log_history, key), label, colour)

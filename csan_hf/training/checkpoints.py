@@ -4,8 +4,6 @@
 A checkpoint is written under another name and renamed: `checkpoint-N` is complete.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -3,8 +3,6 @@
 downloaded or written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

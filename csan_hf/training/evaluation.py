@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """State of one evaluation: the order of its rows, its loss by token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The folder of a run: whether a run may begin or go on in it, and its lock."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A recipe, checked and resolved once into data, tokenizers, configuration and arguments."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 from dataclasses import dataclass

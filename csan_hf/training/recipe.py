@@ -5,8 +5,6 @@ A section holds the keyword arguments of a class or a function, which jsonargpar
 is a new argument.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

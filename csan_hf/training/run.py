@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """One training run, from a recipe to a folder with everything in it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import itertools

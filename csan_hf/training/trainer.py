@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The Trainer for translation: token batches, smoothed loss, scores of text, whole checkpoints."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import shutil

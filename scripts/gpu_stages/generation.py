@@ -16,7 +16,7 @@ from csan_hf import (
 from csan_hf.pipelines.search import search
 
 from .setting import Row, Setting, milliseconds, row_of
-from .speed import SENTENCE, csan, marian, sizes
+from .speed import SENTENCE, csan, marian, size_of
 
 LOOPS: dict[str, dict[str, Any]] = {
     "transformers": {},
@@ -51,17 +51,22 @@ def _build(name: str, setting: Setting) -> Any:
         return marian(setting)
     if name not in ("RNNsearch", "ConvS2S"):
         return csan(name, setting)
-    fields = sizes(setting)
-    width = fields["d_model"]
-    kept = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-    shared = {field: fields[field] for field in kept}
+    size = size_of(setting)
+    width = size.d_model
     if name == "RNNsearch":
         recurrent = RnnSearchConfig(
-            **shared, source_embed_dim=width, target_embed_dim=width, hidden_size=2 * width
+            vocab_size=size.vocabulary,
+            source_embed_dim=width,
+            target_embed_dim=width,
+            hidden_size=2 * width,
         )
         return RnnSearchForConditionalGeneration(recurrent).to(setting.device)
     convolutional = ConvS2SConfig(
-        **shared, embed_dim=width, hidden_size=width, encoder_layers=6, decoder_layers=6
+        vocab_size=size.vocabulary,
+        embed_dim=width,
+        hidden_size=width,
+        encoder_layers=6,
+        decoder_layers=6,
     )
     return ConvS2SForConditionalGeneration(convolutional).to(setting.device)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from measuring import Size, make_pairs
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -28,24 +29,9 @@ from .setting import Row, Setting, relative_error, row_of
 
 LAYERS = 2
 VOCABULARY = 200
-TOKENS: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-    "decoder_start_token_id": 0,
-    "dropout": 0.0,
-}
-TRANSFORMER = {
-    **TOKENS,
-    "d_model": 128,
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 256,
-    "decoder_ffn_dim": 256,
-    "max_position_embeddings": 512,
-}
+TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY, "dropout": 0.0}
+SIZE = Size(d_model=128, layers=LAYERS, heads=4, ffn=256, vocabulary=VOCABULARY)
+TRANSFORMER = {**SIZE.fields(), "dropout": 0.0, "max_position_embeddings": 512}
 OFF: dict[str, Any] = {"local_window": None, "head_area": 1}
 PRESETS = (
     "csan_1d",
@@ -131,19 +117,13 @@ def all_models() -> Iterator[tuple[str, Any]]:
 
 def make_batch(device: str, *, left: bool = False) -> dict[str, Tensor]:
     """Random pairs of 20 to 48 tokens, padded on the right, the sources on the left if `left`."""
-    generator = torch.Generator().manual_seed(1)
     lengths = torch.tensor([[48, 20, 33, 41], [40, 27, 36, 22]])
-    batch = {}
-    for name, sizes in zip(("input_ids", "labels"), lengths, strict=True):
-        longest = int(sizes.max())
-        ids = torch.randint(2, VOCABULARY, (len(sizes), longest), generator=generator)
-        padding = torch.arange(longest)[None, :] >= sizes[:, None]
-        batch[name] = ids.masked_fill(padding, -100 if name == "labels" else 0)
+    batch = make_pairs(lengths, VOCABULARY, device)
     if left:
         shifted = [torch.cat([row[row == 0], row[row != 0]]) for row in batch["input_ids"]]
         batch["input_ids"] = torch.stack(shifted)
-    batch["attention_mask"] = (batch["input_ids"] != 0).long()
-    return {name: tensor.to(device) for name, tensor in batch.items()}
+        batch["attention_mask"] = (batch["input_ids"] != 0).long()
+    return batch
 
 
 def results(

@@ -9,9 +9,9 @@ from typing import Any
 import benchmark_long
 import benchmark_pervasive_attention as straightforward
 import torch
+from measuring import BASE, Size, make_marian, make_pairs
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import MarianConfig, MarianMTModel
 
 from csan_hf import (
     CsanConfig,
@@ -28,36 +28,20 @@ SENTENCE = 32
 """Tokens of a sentence, on either side."""
 
 
-def sizes(setting: Setting) -> dict[str, Any]:
+def size_of(setting: Setting) -> Size:
     """Transformer-base (Vaswani 2017), in a rehearsal two narrow layers."""
-    width, ffn, vocabulary = (64, 64, 100) if setting.tiny else (512, 2048, 32000)
-    fields = {"d_model": width, "vocab_size": vocabulary, "dropout": 0.1}
-    for side in ("encoder", "decoder"):
-        fields |= {
-            f"{side}_layers": 2 if setting.tiny else 6,
-            f"{side}_attention_heads": 8,
-            f"{side}_ffn_dim": ffn,
-        }
-    return {
-        **fields,
-        "max_position_embeddings": 1024,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
-    }
+    return Size(d_model=64, layers=2, heads=8, ffn=64, vocabulary=100) if setting.tiny else BASE
 
 
 def marian(setting: Setting) -> Any:
-    """transformers' Marian of these sizes, the anchor."""
-    torch.manual_seed(0)
-    fields = {**sizes(setting), "activation_function": "relu", "forced_eos_token_id": None}
-    return MarianMTModel(MarianConfig(**fields, scale_embedding=True)).to(setting.device)
+    """transformers' Marian of this size, the anchor."""
+    return make_marian(size_of(setting)).to(setting.device)
 
 
-def csan(name: str, setting: Setting, **fields: Any) -> Any:
-    """A CSAN of these sizes: a preset, or "off"."""
+def csan(name: str, setting: Setting) -> Any:
+    """A CSAN of this size: a preset, or "off"."""
     torch.manual_seed(0)
-    fields = {**sizes(setting), **fields}
+    fields = size_of(setting).fields()
     config = CsanConfig(**fields, **OFF) if name == "off" else CsanConfig.preset(name, **fields)
     return CsanForConditionalGeneration(config).to(setting.device)
 
@@ -110,12 +94,9 @@ def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Ro
 
 def _pairs(pairs: int, setting: Setting, vocabulary: int) -> dict[str, torch.Tensor]:
     """Pairs of which every fourth is three quarters as long, on either side."""
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(2, vocabulary, (2, pairs, SENTENCE), generator=generator)
-    ids[:, ::4, 3 * SENTENCE // 4 :] = 0
-    batch = {"input_ids": ids[0], "labels": ids[1].masked_fill(ids[1] == 0, -100)}
-    batch["attention_mask"] = (ids[0] != 0).long()
-    return {name: tensor.to(setting.device) for name, tensor in batch.items()}
+    lengths = torch.full((2, pairs), SENTENCE)
+    lengths[:, ::4] = 3 * SENTENCE // 4
+    return make_pairs(lengths, vocabulary, setting.device)
 
 
 # --- encoders of long texts
@@ -167,14 +148,7 @@ def _encoding(name: str, length: int, window: int, setting: Setting) -> Row:
 
 
 def _encoder(name: str, length: int, window: int, setting: Setting) -> nn.Module:
-    fields = sizes(setting)
-    size = benchmark_long.Size(
-        d_model=fields["d_model"],
-        layers=2,
-        heads=8,
-        ffn=fields["encoder_ffn_dim"],
-        vocabulary=fields["vocab_size"],
-    )
+    size = size_of(setting)._replace(layers=2)
     kind, _, backend = name.partition("-CSAN ")
     model = benchmark_long.encoder(f"{kind}-CSAN" if backend else kind, window, length, size)
     if backend:

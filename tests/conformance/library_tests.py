@@ -8,8 +8,6 @@ single models: `CSAN_HF_TRANSFORMERS_TESTS=DIR` names a checkout of transformers
 without it they are left out, and the report says so. `python tests/conformance/library_tests.py`
 fetches now and prints where the tests are."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -3,8 +3,6 @@
 configurations.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import unittest

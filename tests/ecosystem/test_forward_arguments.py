@@ -41,10 +41,15 @@ def test_unknown_keywords_are_refused(model):
 
 @torch.no_grad()
 def test_a_tuple_is_returned_where_it_is_asked_for(model):
+    """By an argument or by the config, under which a model still generates."""
     batch = sources((4, 3))
     inputs = {**batch, "decoder_input_ids": batch["input_ids"], "use_cache": False}
-    logits, *_ = model(**inputs, return_dict=False)
-    torch.testing.assert_close(logits, model(**inputs).logits)
+    expected = model(**inputs).logits
+    translations = model.generate(**batch)
+    assert torch.equal(model(**inputs, return_dict=False)[0], expected)
+    model.config.return_dict = False
+    assert torch.equal(model(**inputs)[0], expected)
+    assert torch.equal(model.generate(**batch), translations)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ tests/models."""
 
 import pytest
 import torch
-from families import EOS, START, every_family, sources, targets
+from families import EOS, START, every_family, sources
 
 LENGTHS = (7, 4, 6)
 STEPS = 10
@@ -127,12 +127,3 @@ def test_outputs_of_every_step(family, num_beams):
         step[-1].shape[0] == rows and step[-1].isfinite().all() for step in outputs.cross_attentions
     )
     assert all(step[-1].shape[-1] == max(LENGTHS) for step in outputs.cross_attentions)
-
-
-@every_family
-def test_a_config_that_asks_for_tuples(family):
-    model, inputs = family.tiny_model(), {**sources(), "decoder_input_ids": targets(3, 5)}
-    logits, translations = model(**inputs).logits, model.generate(**sources())
-    model.config.return_dict = False
-    assert torch.equal(model(**inputs)[0], logits)
-    assert torch.equal(model.generate(**sources()), translations)

@@ -9,6 +9,7 @@ import torch
 from families import FAMILIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 ODD = (1, 3, 5, 7, 11)
 DROPOUTS = (0, 0.0, 0.2, 0.9)
@@ -145,13 +146,13 @@ def batches(draw: Any) -> dict:
     }
 
 
-def batch_of(shape: dict, config: Any) -> dict[str, torch.Tensor]:
+def batch_of(shape: dict, config: Any) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(shape["seed"])
 
-    def words(size: int, lengths: list[int]) -> torch.Tensor:
+    def words(size: int, lengths: list[int]) -> Tensor:
         return torch.randint(0, size, (len(lengths), max(lengths)), generator=generator)
 
-    def mask(lengths: list[int]) -> torch.Tensor:
+    def mask(lengths: list[int]) -> Tensor:
         real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
         return real.flip(1) if shape["left"] else real
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from reference.dispatch import Operations
 from reference.local_attention import visible_positions
+from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
 from csan_hf import local_attention
@@ -18,20 +19,20 @@ from csan_hf.models.functional import DenseBias
 from csan_hf.models.gaussian import CutOffGaussianTerm, GaussianTerm
 
 
-def test_flex_refuses_dropout() -> None:
+def test_flex_refuses_dropout():
     states = torch.randn(1, 2, 4, 8)
     with pytest.raises(ValueError, match="dropout"):
         local_attention(states, states, states, window=3, dropout_p=0.1, backend="flex_attention")
 
 
 def call_of(
-    area: KeyArea, queries: int, keys: int, real: torch.Tensor | None, terms: tuple = ()
+    area: KeyArea, queries: int, keys: int, real: Tensor | None, terms: tuple = ()
 ) -> AttentionCall:
     query, key = torch.empty(2, 4, queries, 2), torch.empty(2, 4, keys, 2)
     return AttentionCall(query, key, key, area, 0.7, real, terms=terms)
 
 
-def visible_by_definition(call: AttentionCall) -> torch.Tensor:
+def visible_by_definition(call: AttentionCall) -> Tensor:
     """[B, H, I, N, J], query by query."""
     (batch, heads, queries, _), keys, area = call.query.shape, call.key.shape[2], call.area
     visible = torch.zeros(batch, heads, queries, area.head_area, keys, dtype=torch.bool)
@@ -72,7 +73,7 @@ def test_the_block_mask_is_the_visibility(area, queries, keys, terms, padded, mo
     cells = create_mask(mask.mask_mod, 2, 4, queries, expected.shape[-1], device="cpu")
     assert torch.equal(cells, expected)
 
-    def cells_of(numbers: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    def cells_of(numbers: Tensor, order: Tensor) -> Tensor:
         listed = torch.zeros(*order.shape, dtype=torch.bool)
         places = torch.arange(order.shape[-1]) < numbers.unsqueeze(-1)
         listed.scatter_(-1, order.long(), places)
@@ -89,7 +90,7 @@ def test_the_block_mask_is_the_visibility(area, queries, keys, terms, padded, mo
         assert not (partial | whole).all(), "blocks beyond the window are left out"
 
 
-def test_the_block_mask_of_16k_positions_is_small() -> None:
+def test_the_block_mask_of_16k_positions_is_small():
     """Its cells are 3.2 thousand millions; no tensor on the way holds more than a block's worth of
     each.
     """
@@ -109,7 +110,7 @@ def random_call(area: KeyArea, term: type | None, padded: bool) -> tuple[Attenti
     """A call, and the tensors that gradients are taken of."""
     generator = torch.Generator().manual_seed(0)
 
-    def leaf(*shape: int) -> torch.Tensor:
+    def leaf(*shape: int) -> Tensor:
         values = torch.rand(shape, generator=generator, dtype=torch.float64) * 4 - 2
         return values.requires_grad_()
 

@@ -4,7 +4,7 @@
 import pytest
 import torch
 from tiny import CSAN_SIZES, HEADS
-from torch import nn
+from torch import Tensor, nn
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 
@@ -26,7 +26,7 @@ def new_model(**options) -> CsanForConditionalGeneration:
     return CsanForConditionalGeneration(CsanConfig(**{**SIZE, **options}))
 
 
-def assert_spread(name: str, weight: torch.Tensor, std: float) -> None:
+def assert_spread(name: str, weight: Tensor, std: float) -> None:
     """Mean 0 and standard deviation `std`, to four standard errors of a sample of this size."""
     error = 4 * std * weight.numel() ** -0.5
     assert abs(weight.mean().item()) < error, name

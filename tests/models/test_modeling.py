@@ -41,7 +41,7 @@ def tiny(**options: object) -> CsanForConditionalGeneration:
     "kind", [CsanModel, CsanForSequenceClassification, CsanForTokenClassification]
 )
 @torch.no_grad()
-def test_a_resized_model_is_saved_and_loaded(kind: type, shared: bool, tmp_path) -> None:
+def test_a_resized_model_is_saved_and_loaded(kind: type, shared: bool, tmp_path):
     model: Any = kind(CsanConfig(**SIZE, share_encoder_decoder_embeddings=shared)).eval()
     model.resize_token_embeddings(47)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (47, 47 if shared else 40)
@@ -61,7 +61,7 @@ def test_a_resized_model_is_saved_and_loaded(kind: type, shared: bool, tmp_path)
 
 
 @torch.no_grad()
-def test_base_model_derives_decoder_inputs_as_bart_does() -> None:
+def test_base_model_derives_decoder_inputs_as_bart_does():
     model = CsanModel(CsanConfig(**SIZE)).eval()
     assert model(input_ids=SOURCE).last_hidden_state.shape == (2, 8, 32)
     separate = CsanModel(
@@ -72,7 +72,7 @@ def test_base_model_derives_decoder_inputs_as_bart_does() -> None:
 
 
 @torch.no_grad()
-def test_a_ready_made_mask_is_for_full_attention_alone() -> None:
+def test_a_ready_made_mask_is_for_full_attention_alone():
     allowed = MASK[:, None, None, :].bool().expand(2, 1, 8, 8)
     plain = tiny(local_window=None, head_area=1)
     expected = plain(**INPUTS).logits
@@ -85,7 +85,7 @@ def test_a_ready_made_mask_is_for_full_attention_alone() -> None:
 
 
 @torch.no_grad()
-def test_full_attention_of_a_query_that_sees_nothing_is_zero() -> None:
+def test_full_attention_of_a_query_that_sees_nothing_is_zero():
     """Under eager as under sdpa and in local layers."""
     mask = MASK.clone()
     mask[1] = 0
@@ -102,7 +102,7 @@ def test_full_attention_of_a_query_that_sees_nothing_is_zero() -> None:
 
 
 @pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, -torch.inf])
-def test_gradients_of_a_query_that_sees_nothing_are_finite(lowest: float) -> None:
+def test_gradients_of_a_query_that_sees_nothing_are_finite(lowest: float):
     tensors = [torch.randn(1, 2, 3, 4, requires_grad=True) for _ in range(3)]
     mask = torch.tensor([[0, lowest, 0], [lowest] * 3, [0, 0, lowest]])[None, None]
     output, weights = eager_attention_forward(torch.nn.Identity(), *tensors, mask, scaling=0.5)
@@ -112,14 +112,14 @@ def test_gradients_of_a_query_that_sees_nothing_are_finite(lowest: float) -> Non
     assert all(tensor.grad.isfinite().all() for tensor in tensors)
 
 
-def test_blocked_is_an_implementation_of_csan_alone() -> None:
+def test_blocked_is_an_implementation_of_csan_alone():
     marian = MarianModel(MarianConfig(**CSAN_SIZES))
     marian.set_attn_implementation("blocked")
     with pytest.raises(ValueError, match=r"is CSAN.s own; use .sdpa."):
         marian(input_ids=torch.tensor([[1]]), decoder_input_ids=torch.tensor([[0]]))
 
 
-def test_beams_are_reordered_without_waiting_for_the_device() -> None:
+def test_beams_are_reordered_without_waiting_for_the_device():
     """On `meta`, where a value that is read is an error."""
     cache = make_decoder_cache(CsanModel(CsanConfig(**SIZE)).decoder.layers, num_beams=2)
     keys = torch.zeros(4, 4, 6, 8, device="meta")
@@ -128,7 +128,7 @@ def test_beams_are_reordered_without_waiting_for_the_device() -> None:
     assert cache.cross_attention_cache.layers[0].keys.shape == keys.shape
 
 
-def test_layers_are_dropped_in_one_graph() -> None:
+def test_layers_are_dropped_in_one_graph():
     options = {"encoder_layerdrop": 1.0, "decoder_layerdrop": 1.0, "encoder_layers": 2}
     model = tiny(**options, **PLAIN, decoder_layers=1, dropout=0.0).train()
     expected = model(**INPUTS).logits

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import every_mode, gradients, labels_of, padded_batch, padded_sources, statistics
 from tiny import grid as tiny_model
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.testing import assert_close
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -27,11 +27,11 @@ def block_of(model) -> DenseBlock:
     return model.model.decoder.dense_block
 
 
-def moved(model, before: dict[str, torch.Tensor]) -> set[str]:
+def moved(model, before: dict[str, Tensor]) -> set[str]:
     return {name for name, now in statistics(model).items() if not torch.equal(now, before[name])}
 
 
-def step(model) -> dict[str, torch.Tensor]:
+def step(model) -> dict[str, Tensor]:
     """Logits of the real rows, gradients and statistics of a step."""
     logits = model(**BATCH, use_cache=False).logits[REAL]
     logits.square().sum().backward()
@@ -142,7 +142,7 @@ def test_a_replaced_module_is_called():
     assert (step(model)["logits"] - expected["logits"]).abs().max() > 1e-3
 
 
-class Quantized(torch.Tensor):
+class Quantized(Tensor):
     """A weight that linear maps alone understand, as quantised ones do."""
 
     @classmethod
@@ -150,9 +150,9 @@ class Quantized(torch.Tensor):
         if function in (
             torch.mul,
             torch.isnan,
-            torch.Tensor.isnan,
-            torch.Tensor.mul,
-            torch.Tensor.__mul__,
+            Tensor.isnan,
+            Tensor.mul,
+            Tensor.__mul__,
         ):
             raise NotImplementedError(function)
         return super().__torch_function__(function, types, args, kwargs or {})
@@ -288,7 +288,7 @@ def test_statistics_are_float32_in_every_type(dtype, tmp_path):
     )
 
 
-def batches(count: int) -> list[dict[str, torch.Tensor]]:
+def batches(count: int) -> list[dict[str, Tensor]]:
     return [
         {**padded_sources((5 + number, 4, 3)), "labels": labels_of((4, 2, 3))}
         for number in range(count)

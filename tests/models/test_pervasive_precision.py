@@ -5,10 +5,11 @@ import torch
 import torch.nn.functional as F
 from tiny import every_mode, gradients, labels_of, padded_sources
 from tiny import grid as tiny_model
+from torch import Tensor
 from torch.testing import assert_close
 
 
-def pairs(*lengths: int) -> dict[str, torch.Tensor]:
+def pairs(*lengths: int) -> dict[str, Tensor]:
     """Sentences whose targets are of the sources' lengths in reverse."""
     return {**padded_sources(lengths), "labels": labels_of(lengths[::-1])}
 
@@ -39,7 +40,7 @@ def test_bf16_is_near_float32(training):
 def test_torch_func_differentiates():
     model, batch = tiny_model().double(), pairs(5, 3, 4)
 
-    def loss_of(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(parameters: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(model, parameters, (), batch).loss
 
     found = torch.func.grad(loss_of)(dict(model.named_parameters()))

@@ -7,8 +7,6 @@ tap at a time, without dropout: a sequence is a list of vectors. Written from th
 parameters' names, not from the product. Autograd differentiates it; the result has the weights'
 type."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What torch is asked to do: operations counted, and the memory that their results hold."""
 
-from __future__ import annotations
-
 import weakref
 
 from torch import Tensor

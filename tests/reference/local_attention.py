@@ -5,8 +5,6 @@ Written from the definition (Yang et al., NAACL 2019, equations 4-9, and the pre
 4-8), not from the product. Only dot products and the softmax of one query are vectorised. Autograd
 differentiates it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -33,8 +33,6 @@ functions have it by default (their SNLI script sets ReLU; the paper leaves it o
   refuses it.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -18,8 +18,6 @@ feed-forward-layer]). Float64, one position and channel at a time:
 - k is odd. Dropout (the layer's own) would stand on the ReLU's output.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

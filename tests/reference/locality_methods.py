@@ -26,8 +26,6 @@ Rules for every method:
   looks at it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

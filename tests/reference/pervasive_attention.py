@@ -6,8 +6,6 @@ padding cannot leak. A cell's features are a vector, a layer is a dictionary of 
 tap is a matrix-vector product. Written from the paper and the checkpoint's parameter names, not
 from the product. Autograd differentiates it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

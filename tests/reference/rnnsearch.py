@@ -7,8 +7,6 @@ One sentence, one step, one source position at a time, without dropout. Written 
 the parameters' names, not from the product. Autograd differentiates it; the result has the weights'
 type."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -20,10 +20,11 @@ from reference.locality_methods import (
     RelativePositions,
     local_attention,
 )
+from torch import Tensor
 from torch.testing import assert_close
 
 
-def states(batch: int = 2, heads: int = 4, length: int = 5, width: int = 3) -> list[torch.Tensor]:
+def states(batch: int = 2, heads: int = 4, length: int = 5, width: int = 3) -> list[Tensor]:
     return [torch.randn(batch, heads, length, width, dtype=torch.float64) for _ in range(3)]
 
 
@@ -158,7 +159,7 @@ def test_methods_compose_under_one_softmax():
 # BLOCK and CNN
 
 
-def random_parameters(shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+def random_parameters(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
     return {
         name: torch.randn(shape, dtype=torch.float64, requires_grad=True) / 2
         for name, shape in shapes.items()
@@ -200,7 +201,7 @@ def test_block_sees_its_block_and_the_blocks_of_its_direction():
     assert rows == [[0], [0, 1], [0, 2], [0, 2, 3], [0, 2, 4]]
 
 
-def attention_with_methods(tokens: torch.Tensor, parameters, **options) -> torch.Tensor:
+def attention_with_methods(tokens: Tensor, parameters, **options) -> Tensor:
     methods = [
         Gaussian(center=Predictor(*parameters[:2]), width=Predictor(parameters[0], parameters[2])),
         RelativePositions(*parameters[3:], 2),
