@@ -384,7 +384,7 @@ class MovingGaussian(GaussianMethod):
             "local_window": 11,
             "encoder_locality": [{"relative_positions": 16}],
             "decoder_locality": [{"relative_positions": 16}],
-            "cross_locality": [{"moving_gaussian": True}],
+            "cross_locality": [{"moving_gaussian": {"gain": 0.4}}],
         }
     }
     keeps_a_sum: ClassVar[bool] = True
