@@ -307,7 +307,7 @@ _CAPTIONS = {
         "D = {example:g})"
     ),
     "moving_gaussian": (
-        "Gaussian (centre P moves on by a predicted step, width D learned for each head)"
+        "Gaussian (centre P moves on by a predicted step{corrected}, width D learned for each head)"
     ),
     "block": (
         "block self-attention (blocks of {0.length} tokens; paler: seen through a summary of the "
@@ -325,6 +325,7 @@ def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> s
         "half": length / 2,
         "place": _PLACE[part],
         "cut": ", cut off at P ± D" if getattr(method, "cut_off", False) else "",
+        "corrected": " and corrects itself" if getattr(method, "gain", 0) else "",
     }
     name = method.key
     if isinstance(method, Gaussian):

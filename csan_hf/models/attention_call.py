@@ -179,8 +179,29 @@ class SharedMasks:
         self.masks: dict[Hashable, Any] = {}
 
 
-def _sums_so_far(values: Tensor) -> Tensor:
-    return values.cumsum(dim=-1)
+class RunningSum:
+    """A number of each head that goes on from query to query of a target, 0 before the first.
+
+    Attributes:
+        real_queries: [B, past + I] boolean, False = padding, which adds nothing; None = all real.
+    """
+
+    def __init__(self, real_queries: Tensor | None = None) -> None:
+        self.real_queries = real_queries
+
+    @property
+    def before(self) -> Tensor | float:
+        """The number after all earlier decoding steps, [B, H, 1] or 0.0."""
+        return 0.0
+
+    def real(self, values: Tensor) -> Tensor:
+        """`values` [B, H, I] with 0 where the query is padding."""
+        if self.real_queries is None:
+            return values
+        return values * self.real_queries[:, None, -values.shape[-1] :]
+
+    def keep(self, values: Tensor) -> None:
+        """Keep the number after each query, [B, H, I], for later decoding steps."""
 
 
 @dataclass
@@ -202,8 +223,7 @@ class AttentionCall:
         shared: Masks of other layers of the forward pass; all calls with it agree in padding and
             positions.
         terms: Terms of the layer's locality methods.
-        running_sum: Function from contributions of the queries, [B, H, I], to their sums over each
-            query and all before it, those of earlier decoding steps included.
+        running_sum: What a method adds up from query to query, earlier decoding steps included.
     """
 
     query: Tensor
@@ -217,7 +237,7 @@ class AttentionCall:
     dropout_p: float = 0.0
     shared: SharedMasks = field(default_factory=SharedMasks)
     terms: Sequence[Term] = ()
-    running_sum: Callable[[Tensor], Tensor] = _sums_so_far
+    running_sum: RunningSum = field(default_factory=RunningSum)
 
     def __post_init__(self) -> None:
         self.set_terms(self.terms)

@@ -4,7 +4,6 @@
 Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.utils.generic import is_flash_attention_requested
 
-from .attention_call import AttentionCall, SharedMasks, Term
+from .attention_call import AttentionCall, RunningSum, SharedMasks, Term
 from .backend_dense import attention_with_weights, dot_products_in_float32, trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
@@ -150,7 +149,8 @@ class CsanAttention(nn.Module):
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
         self.methods = self.locality.methods if self.locality else ()
         below = range(layer_idx) if self.is_cross_attention else ()
-        self.sums_below = sum(_keeps_a_sum(config.layer_locality(part, layer)) for layer in below)
+        sums_below = sum(_keeps_a_sum(config.layer_locality(part, layer)) for layer in below)
+        self.place_of_sum = config.decoder_layers + sums_below
         if self.locality is None or self.locality.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
@@ -251,8 +251,8 @@ class CsanAttention(nn.Module):
         wants_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D]; the weights [B, H, I, J] under `eager` with `wants_weights`."""
-        call = self._local_call(query, key, value, masks, query_offset)
-        call.running_sum = functools.partial(self._running_sum, cache, masks.real_queries)
+        running_sum = _CachedSum(self.place_of_sum, cache, masks.real_queries)
+        call = self._local_call(query, key, value, masks, query_offset, running_sum)
         terms = [
             method.term(self._module_of(method), call)
             for method in self.methods
@@ -281,6 +281,7 @@ class CsanAttention(nn.Module):
         value: Tensor,
         masks: AttentionMasks,
         query_offset: Any,
+        running_sum: RunningSum,
     ) -> AttentionCall:
         """The call, without its terms; in a causal layer with the keys up to the last query's."""
         locality: Any = self.locality
@@ -324,28 +325,8 @@ class CsanAttention(nn.Module):
             key_start=key_start,
             dropout_p=self.dropout if self.training else 0.0,
             shared=masks.shared or SharedMasks(),
+            running_sum=running_sum,
         )
-
-    def _running_sum(self, cache: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
-        """See `AttentionCall`; sums over real queries, of which the cache keeps the last after the
-        keys of all layers.
-        """
-        if real is not None:
-            values = values * real[:, None, -values.shape[-1] :]
-        sums = values.cumsum(dim=-1)
-        if cache is None:
-            return sums
-        kept: Any = getattr(cache, "self_attention_cache", cache)
-        index = self.config.decoder_layers + self.sums_below
-        if index < len(kept.layers) and kept.layers[index].get_seq_length() > 0:
-            sums = sums + kept.layers[index].keys[:, :, -1:, 0]
-        elif index == len(kept.layers):
-            if kept.is_compileable:
-                kept.layers.append(StaticSlidingWindowLayer(1, sliding_window=1))
-            elif kept.layer_class_to_replicate is None:
-                kept.layers.append(DynamicSlidingWindowLayer(2))
-        kept.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
-        return sums
 
     def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> Tensor:
         """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
@@ -409,6 +390,35 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
 
 def _keeps_a_sum(locality: LayerLocality | None) -> bool:
     return locality is not None and any(method.keeps_a_sum for method in locality.methods)
+
+
+class _CachedSum(RunningSum):
+    """A running sum that the layer `place` of a cache keeps, after the keys of all layers."""
+
+    def __init__(self, place: int, cache: Cache | None, real_queries: Tensor | None) -> None:
+        super().__init__(real_queries)
+        self.place = place
+        self.cache: Any = getattr(cache, "self_attention_cache", cache)
+
+    @property
+    def before(self) -> Tensor | float:
+        """See `RunningSum`."""
+        layers = [] if self.cache is None else self.cache.layers
+        if self.place >= len(layers) or layers[self.place].get_seq_length() == 0:
+            return 0.0
+        last: Tensor = layers[self.place].keys[:, :, -1:, 0]
+        return last
+
+    def keep(self, values: Tensor) -> None:
+        """See `RunningSum`."""
+        if self.cache is None:
+            return
+        if self.place == len(self.cache.layers):
+            if self.cache.is_compileable:
+                self.cache.layers.append(StaticSlidingWindowLayer(1, sliding_window=1))
+            elif self.cache.layer_class_to_replicate is None:
+                self.cache.layers.append(DynamicSlidingWindowLayer(2))
+        self.cache.update(values.unsqueeze(-1), values.unsqueeze(-1), self.place)
 
 
 class _BeamSharedCache(DynamicCache):

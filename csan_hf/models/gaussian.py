@@ -22,6 +22,8 @@ from .locality import AttentionSite, LocalityMethod, LocalityModule
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
 _SLOPE_BELOW_FLOOR = 0.1
+_ROUNDS = 2
+"""Passes over the corrections of a whole target in training."""
 
 
 @dataclass
@@ -250,32 +252,109 @@ class LocalHard(GaussianMethod):
 
 class StepPredictor(LocalityModule):
     """How far each head's centre moves on at each query, softplus(u_h · tanh(W q_i) + b_h) tokens,
-    and its window D.
+    its window D, and the gain g by which the centre follows what the head attends to.
 
     W (`query_proj`) is [d/2, d], u and b (`step_proj`) [H, d/2] and [H]; D is exp of `log_width`
-    [H]."""
+    [H], g the sigmoid of `gain_logit` [H]. All computed in float32 or better: a step rounded to
+    bfloat16 is some tokens off after a thousand."""
 
-    def __init__(self, site: AttentionSite, width: float) -> None:
+    def __init__(self, site: AttentionSite, width: float, gain: float) -> None:
         super().__init__()
         self.initial_width = width
+        self.initial_gain = gain
         self.query_proj = nn.Linear(site.d_model, site.d_model // 2, bias=False)
         self.step_proj = nn.Linear(site.d_model // 2, site.num_heads)
         self.log_width = nn.Parameter(torch.zeros(site.num_heads))
+        if gain > 0:
+            self.gain_logit = nn.Parameter(torch.zeros(site.num_heads))
         self.init_weights(None)
 
     def init_weights(self, config: Any) -> None:
-        """Start with steps of one token, and the windows of the setting."""
+        """Start with steps of one token, and the windows and gains of the setting."""
         init.constant_(self.step_proj.bias, math.log(math.e - 1))
         init.constant_(self.log_width, math.log(self.initial_width))
+        if self.initial_gain > 0:
+            logit = math.log(self.initial_gain / (1 - self.initial_gain))
+            init.constant_(self.gain_logit, logit)
 
     def forward(self, call: AttentionCall) -> GaussianTerm:
-        """The Gaussian of every query around the sum of its and all earlier steps; the first
-        position is 0.
+        """The Gaussian of every query around the sum of its and all earlier steps and corrections;
+        the first position is 0.
         """
-        hidden = torch.tanh(self.query_proj(_merge_heads(call.query)))  # [B, I, d / 2]
-        steps = F.softplus(at_least_float32(self.step_proj(hidden).transpose(1, 2)))  # [B, H, I]
-        width = torch.exp(at_least_float32(self.log_width))[None, :, None]
-        return GaussianTerm(call.running_sum(steps) - 1.0, raise_to_floor(width))
+        query = at_least_float32(_merge_heads(call.query))
+        with torch.autocast(query.device.type, enabled=False):
+            hidden = torch.tanh(_linear(self.query_proj, query))  # [B, I, d / 2]
+            steps = F.softplus(_linear(self.step_proj, hidden).transpose(1, 2))
+            steps = call.running_sum.real(steps)  # [B, H, I]
+            width = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
+            before = call.running_sum.before - 1.0
+            center = before + steps.cumsum(dim=-1)
+            corrected = center
+            if self.initial_gain > 0:
+                gain = torch.sigmoid(at_least_float32(self.gain_logit))[None, :, None]
+                gain = call.running_sum.real(gain.expand_as(steps))
+                correction = _Correction(call, width, gain)
+                if self.training or torch.compiler.is_compiling():
+                    center, corrected = correction.in_rounds(center)
+                else:
+                    center, corrected = correction.one_by_one(before, steps)
+            call.running_sum.keep(corrected + 1.0)
+        return GaussianTerm(center, width)
+
+
+def _linear(layer: nn.Linear, states: Tensor) -> Tensor:
+    """The layer in the type of `states`, whatever that of its weights."""
+    bias = None if layer.bias is None else layer.bias.to(states.dtype)
+    return F.linear(states, layer.weight.to(states.dtype), bias)
+
+
+class _Correction:
+    """The correction of each centre by what its head attends to: P_{i+1} = P_i + g (z_i - P_i) +
+    step_{i+1}, where z_i is the mean position attended to from P_i.
+
+    z comes from the head's dot products and its Gaussian alone, without dropout.
+    """
+
+    def __init__(self, call: AttentionCall, width: Tensor, gain: Tensor) -> None:
+        self.gain = gain  # [B, H, I]
+        self.precision = 4.0 / width.unsqueeze(-1) ** 2  # 1 / σ²
+        query = at_least_float32(call.query * call.scale)
+        self.energies = query @ at_least_float32(call.key).transpose(-1, -2)  # [B, H, I, J]
+        if call.key_padding_mask is not None:
+            padding = ~call.key_padding_mask[:, None, None, :]
+            self.energies = self.energies.masked_fill(padding, torch.finfo(query.dtype).min)
+        self.positions = call.key_positions[:, None, None, :].to(query.dtype)
+
+    def _of(self, center: Tensor, queries: slice = slice(None)) -> Tensor:
+        """g (z - P) for centres P of `queries`, [B, H, I]."""
+        distance = self.positions - center.unsqueeze(-1)
+        energies = self.energies[:, :, queries] - 0.5 * self.precision * distance**2
+        offset = (torch.softmax(energies, dim=-1) * distance).sum(dim=-1)
+        return self.gain[:, :, queries] * offset
+
+    def one_by_one(self, place: Tensor | float, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """All centres [B, H, I] and where each is corrected to, from the `place` before the first
+        of the `steps`.
+        """
+        centers = []
+        corrected = []
+        for index in range(steps.shape[-1]):
+            query = slice(index, index + 1)
+            center = place + steps[:, :, query]
+            place = center + self._of(center, query)
+            centers.append(center)
+            corrected.append(place)
+        return torch.cat(centers, dim=-1), torch.cat(corrected, dim=-1)
+
+    def in_rounds(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """The same nearly, all centres at once, from the `sums` of steps: each round has the
+        corrections at the centres of the round before. As many rounds as queries are exact.
+        """
+        center = sums
+        for _ in range(min(_ROUNDS, sums.shape[-1])):
+            corrections = self._of(center).cumsum(dim=-1)
+            center = sums + F.pad(corrections[..., :-1], (1, 0))
+        return center, sums + corrections
 
 
 @dataclass(frozen=True)
@@ -289,9 +368,13 @@ class MovingGaussian(GaussianMethod):
 
     Attributes:
         width: D at the start of training, in tokens; each head learns its own.
+        gain: Share g, at the start of training, of the way from the centre to the mean position
+            attended to, by which the centre is corrected at each token, so that errors of the steps
+            do not add up; each head learns its own. 0 = never corrected, nothing to learn.
     """
 
     width: float | int = bounded(10.0, 1, MOST_TOKENS)
+    gain: float | int = bounded(0.0, 0, below=1)
 
     key: ClassVar[str] = "moving_gaussian"
     parts: ClassVar[tuple[str, ...]] = ("cross",)
@@ -301,14 +384,14 @@ class MovingGaussian(GaussianMethod):
             "local_window": 11,
             "encoder_locality": [{"relative_positions": 16}],
             "decoder_locality": [{"relative_positions": 16}],
-            "cross_locality": [{"moving_gaussian": True}],
+            "cross_locality": [{"moving_gaussian": {"gain": 0.4}}],
         }
     }
     keeps_a_sum: ClassVar[bool] = True
 
     def build(self, site: AttentionSite) -> StepPredictor:
         """See `LocalityMethod`."""
-        return StepPredictor(site, self.width)
+        return StepPredictor(site, self.width, self.gain)
 
     def term(self, module: StepPredictor, call: AttentionCall) -> GaussianTerm:
         """See `LocalityMethod`."""

@@ -107,7 +107,7 @@ SEVERAL = {
 }
 SEVERAL |= {
     **tiny.PLAIN,
-    "cross_locality": [None, {"moving_gaussian": 3.0}],
+    "cross_locality": [None, {"moving_gaussian": {"width": 3.0, "gain": 0.4}}],
     "encoder_layers": 1,
     "encoder_locality": [{"block": 2}],
 }

@@ -10,13 +10,22 @@ from reference.dispatch import Operations
 from reference.local_attention import gaussian_energy
 from reference.locality_block import block_parameter_shapes, block_self_attention
 from reference.locality_cnn import cnn_parameter_shapes, convolutions
-from tiny import PLAIN, STRATEGIES, mask_of, padded_sources, transformer_sizes
+from tiny import (
+    PLAIN,
+    STRATEGIES,
+    VOCABULARY,
+    decode_in_steps,
+    mask_of,
+    padded_sources,
+    transformer_sizes,
+)
 from tiny import csan as tiny_model
 from torch.testing import assert_close
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from csan_hf import CsanConfig
+from csan_hf.models import gaussian
 from csan_hf.models.attention_call import AttentionCall, KeyArea
 from csan_hf.models.backend_dense import DenseCells
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention, first_real_token
@@ -59,7 +68,10 @@ ENCODER_ALONE = {
 }
 CASES = [(name, part) for name in (*SPECIFICATIONS, *GAUSSIANS) for part in ("encoder", "decoder")]
 CASES += [(name, "encoder") for name in ENCODER_ALONE]
-CROSS_ALONE = {"moving gaussian": {"moving_gaussian": 3.0}}
+CROSS_ALONE = {
+    "moving gaussian": {"moving_gaussian": 3.0},
+    "self-correcting gaussian": {"moving_gaussian": {"width": 3.0, "gain": 0.4}},
+}
 CASES += [(name, "cross") for name in ("local hard", *GAUSSIANS, *CROSS_ALONE)]
 PADDINGS = ("none", "right", "left")
 # Without padding, by the first row of padding on the right
@@ -124,7 +136,8 @@ def oracle_method(method, modules):
     if method.key == "moving_gaussian":
         module = modules["moving_gaussian"]
         steps = oracle.Predictor(module.query_proj.weight, module.step_proj.weight)
-        return oracle.MovingGaussian(steps, module.step_proj.bias, module.log_width)
+        gain = getattr(module, "gain_logit", None)
+        return oracle.MovingGaussian(steps, module.step_proj.bias, module.log_width, gain)
     predictor = oracle.Predictor(
         modules[method.key].query_proj.weight, modules[method.key].head_proj.weight
     )
@@ -209,6 +222,26 @@ def test_equals_the_oracle(name, part):
                     assert_close(
                         one, other, rtol=1e-4, atol=1e-5, msg=lambda text, at=where: at + text
                     )
+
+
+@torch.no_grad()
+def test_as_many_rounds_as_queries_correct_a_gaussian_exactly(monkeypatch):
+    """In training all centres of a target are found at once, by rounds."""
+    states, padding, _ = sentences("right")
+    attention = make_attention(CROSS_ALONE["self-correcting gaussian"], "cross")
+    masks = AttentionMasks(None, padding, first_real_token(padding))
+
+    def attend():
+        return attention(states, key_value_states=states, attention_mask=masks)[0]
+
+    expected = attend()
+    attention.train()
+    errors = []
+    for rounds in (1, 2, T):
+        monkeypatch.setattr(gaussian, "_ROUNDS", rounds)
+        errors.append((attend() - expected).abs().max().item())
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-5
 
 
 # The oracle's names that Python modules cannot have, or that are the bias of one of two matrices
@@ -329,7 +362,13 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
     "search", [{"num_beams": 3}, {"do_sample": True}, {"num_beams": 2, "num_return_sequences": 2}]
 )
 @pytest.mark.parametrize(
-    "cross", [[{"moving_gaussian": 3.0}] * 2, [None, {"moving_gaussian": 3.0}]], ids=["all", "one"]
+    "cross",
+    [
+        [{"moving_gaussian": 3.0}] * 2,
+        [None, {"moving_gaussian": 3.0}],
+        [{"moving_gaussian": {"width": 3.0, "gain": 0.4}}] * 2,
+    ],
+    ids=["all", "one", "self-correcting"],
 )
 @torch.no_grad()
 def test_a_moving_gaussian_keeps_its_place_in_the_cache(search, cross):
@@ -354,9 +393,24 @@ def test_a_moving_gaussian_keeps_its_place_in_the_cache(search, cross):
     assert torch.equal(looked_up, model.generate(**one, max_new_tokens=20))
 
 
+@pytest.mark.parametrize("length", [10, 100, 1000])
 @torch.no_grad()
-def test_padding_before_a_target_moves_no_gaussian():
-    model = tiny_model(**{**PLAIN, "cross_locality": [{"moving_gaussian": 3.0}, None]})
+def test_a_self_correcting_gaussian_moves_alike_in_steps_and_at_once(length):
+    gaussian = {"moving_gaussian": {"width": 3.0, "gain": 0.4}}
+    model = tiny_model(**{**PLAIN, "sinusoids": None, "cross_locality": [gaussian] * 2}).double()
+    sources = padded_sources((length, 5))
+    ids = torch.randint(3, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(5))
+    targets = {"decoder_input_ids": ids}
+    chunks = [length - 5, *[1] * 5]
+    stepwise, _ = decode_in_steps(model, sources, targets, chunks)
+    assert_close(stepwise, model(**sources, **targets).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.4])
+@torch.no_grad()
+def test_padding_before_a_target_moves_no_gaussian(gain):
+    gaussian = {"moving_gaussian": {"width": 3.0, "gain": gain}}
+    model = tiny_model(**{**PLAIN, "cross_locality": [gaussian, None]})
     sources, targets = padded_sources((9, 9)), padded_sources((6, 4))["input_ids"]
     targets[1] = targets[1].roll(2)
     mask = torch.tensor([[1] * 6, [0] * 2 + [1] * 4])

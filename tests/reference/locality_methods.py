@@ -259,19 +259,38 @@ class MovingGaussian(Method):
 
     Graves (2013, equation 51) has P_i = P_{i-1} + exp(z_i); Battenberg et al. (2020) the softplus.
     Queries count from the first of the target. z is what `step` predicts, plus bias [H]; D =
-    exp(log_width) [H]."""
+    exp(log_width) [H]. With a gain g = sigmoid(gain_logit) [H] the centre moves by g (a - P_{k-1})
+    before each step, a the mean position attended to from P_{k-1}."""
 
     step: Predictor
     bias: Tensor
     log_width: Tensor
+    gain_logit: Tensor | None = None
 
     def energy(self, sentence, h, i, s, j):
-        center = -1.0
+        center = torch.tensor(-1.0, dtype=torch.float64)
         for k in range(i + 1):
+            if k > 0 and self.gain_logit is not None:
+                gain = torch.sigmoid(self.gain_logit[h].double())
+                center = center + gain * (self.attended(sentence, h, k - 1, center) - center)
             step = predicted(self.step, sentence, h, k) + self.bias[h].double()
             center = center + torch.log1p(torch.exp(step))
+        return self.around(center, h, j)
+
+    def around(self, center, h, j):
         sigma = torch.exp(self.log_width[h].double()) / 2
         return -((j - center) ** 2) / (2 * sigma**2)
+
+    def attended(self, sentence, h, i, center):
+        """The mean position that query i attends to around `center`."""
+        positions = range(sentence.key.shape[1])
+        scale = math.sqrt(sentence.key.shape[2])
+        energies = [
+            sentence.query[h, i] @ sentence.key[h, j] / scale + self.around(center, h, j)
+            for j in positions
+        ]
+        weights = torch.softmax(torch.stack(energies), dim=0)
+        return weights @ torch.tensor(positions, dtype=torch.float64)
 
 
 def attend_one_query(
