@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from tiny import CSAN_SIZES, ENCODER, PLAIN, padded_sources
 from tiny import csan as tiny_model
 from torch.testing import assert_close
-from transformers import MarianConfig, MarianModel
 
 from csan_hf import (
     CsanConfig,
@@ -110,13 +109,6 @@ def test_gradients_of_a_query_that_sees_nothing_are_finite(lowest: float):
     assert_close(weights.sum(-1), torch.tensor([1.0, 0, 1]).expand(1, 2, 3))
     output.square().sum().backward()
     assert all(tensor.grad.isfinite().all() for tensor in tensors)
-
-
-def test_blocked_is_an_implementation_of_csan_alone():
-    marian = MarianModel(MarianConfig(**CSAN_SIZES))
-    marian.set_attn_implementation("blocked")
-    with pytest.raises(ValueError, match=r"is CSAN.s own; use .sdpa."):
-        marian(input_ids=torch.tensor([[1]]), decoder_input_ids=torch.tensor([[0]]))
 
 
 def test_beams_are_reordered_without_waiting_for_the_device():
