@@ -28,7 +28,7 @@ from transformers.utils import logging
 from ..models import CsanConfig, CsanForConditionalGeneration
 from ..models.configuration_seq2seq import did_you_mean
 from ..models.csan_attention import CsanAttention
-from ..models.locality import PARTS
+from ..models.locality import PARTS, parameters_name
 from ..text_files import reading_folder_or_name
 
 logger = logging.get_logger(__name__)
@@ -256,8 +256,9 @@ def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Ten
     new: set[str] = set()
     for place, attention in target.named_modules():
         if isinstance(attention, CsanAttention):
-            for name, module in attention.locality_modules().items():
-                new |= module.state_dict(prefix=f"{place}.{name}.").keys()
+            for method in attention.methods:
+                prefix = f"{place}.{parameters_name(method)}."
+                new |= {name for name in target.state_dict() if name.startswith(prefix)}
     message = f"{type(target).__name__} cannot represent this {type(source).__name__}: "
     missing, left_over = target.load_state_dict(weights, strict=False)
     loaded = target.state_dict()

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from csan_hf.analysis.locality_picture import layer_groups
 from csan_hf.data import TokenizerPair
 from csan_hf.models.csan_attention import CsanAttention
-from csan_hf.models.distances import RelativePositions
+from csan_hf.models.distances import RelativePositions, RelativePositionTables
 from csan_hf.text_files import new_directory
 
 try:
@@ -183,6 +183,7 @@ class _CsanLoader(BartLoader):
     def set_attention(self, spec: Any, attention: CsanAttention, *, self_attention: bool) -> None:
         """Sets an attention and its tables of relative positions."""
         super().set_attention(spec, attention, self_attention)
-        for tables in attention.locality_modules().values():
-            spec.relative_position_keys = tables.keys
-            spec.relative_position_values = tables.values
+        for tables in attention.children():
+            if isinstance(tables, RelativePositionTables):
+                spec.relative_position_keys = tables.keys
+                spec.relative_position_values = tables.values

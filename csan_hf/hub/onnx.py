@@ -22,7 +22,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import SharedMasks
-from csan_hf.models.csan_attention import AttentionMasks, CsanAttention, first_real_token
+from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, PAST, PRESENT, check_installed
 from csan_hf.text_files import new_directory, write_json
 
@@ -409,7 +409,7 @@ def _masks(mask: Tensor) -> AttentionMasks:
     return AttentionMasks(
         full=real[:, None, None],
         padding=real,
-        first_real=first_real_token(real),
+        first_real=real.int().argmax(dim=-1),
         shared=SharedMasks(),
     )
 

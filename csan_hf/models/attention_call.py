@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.cache_utils import Cache, DynamicSlidingWindowLayer, StaticSlidingWindowLayer
 
 from .configuration_seq2seq import MOST_TOKENS, bounded
 
@@ -136,13 +137,6 @@ class Cells:
         shape = torch.broadcast_shapes(rows.shape[:-1], index.shape[:-1])
         return rows.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
 
-    def sum_by(self, weights: Tensor, index: Tensor, size: int) -> Tensor:
-        """Each query's weights [..., J], summed over the keys of equal `index`: [..., K], K =
-        `size`.
-        """
-        sums = weights.new_zeros(*weights.shape[:-1], size)
-        return sums.scatter_add(-1, index.expand_as(weights), weights)
-
 
 class Term:
     """A locality method's contribution to one call; its tensors are attributes.
@@ -184,15 +178,24 @@ class RunningSum:
 
     Attributes:
         real_queries: [B, past + I] boolean, False = padding, which adds nothing; None = all real.
+        cache: The cache whose layer `place`, after the keys of all layers, keeps the number.
     """
 
-    def __init__(self, real_queries: Tensor | None = None) -> None:
+    def __init__(
+        self, real_queries: Tensor | None = None, cache: Cache | None = None, place: int = 0
+    ) -> None:
         self.real_queries = real_queries
+        self.cache: Any = getattr(cache, "self_attention_cache", cache)
+        self.place = place
 
     @property
     def before(self) -> Tensor | float:
         """The number after all earlier decoding steps, [B, H, 1] or 0.0."""
-        return 0.0
+        layers = [] if self.cache is None else self.cache.layers
+        if self.place >= len(layers) or layers[self.place].get_seq_length() == 0:
+            return 0.0
+        last: Tensor = layers[self.place].keys[:, :, -1:, 0]
+        return last
 
     def real(self, values: Tensor) -> Tensor:
         """`values` [B, H, I] with 0 where the query is padding."""
@@ -202,6 +205,14 @@ class RunningSum:
 
     def keep(self, values: Tensor) -> None:
         """Keep the number after each query, [B, H, I], for later decoding steps."""
+        if self.cache is None:
+            return
+        if self.place == len(self.cache.layers):
+            if self.cache.is_compileable:
+                self.cache.layers.append(StaticSlidingWindowLayer(1, sliding_window=1))
+            elif self.cache.layer_class_to_replicate is None:
+                self.cache.layers.append(DynamicSlidingWindowLayer(2))
+        self.cache.update(values.unsqueeze(-1), values.unsqueeze(-1), self.place)
 
 
 @dataclass

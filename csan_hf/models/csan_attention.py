@@ -17,7 +17,6 @@ from transformers.cache_utils import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
     EncoderDecoderCache,
-    StaticSlidingWindowLayer,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -75,7 +74,7 @@ class AttentionMasks(NamedTuple):
     Attributes:
         full: Mask for the library's attention functions.
         padding: [B, J] boolean, True = a real token, for local attention; None = all real.
-        first_real: [B], place of each sentence's first real token; None = 0.
+        first_real: [B], place of each sentence's first real token, 0 where there is none; None = 0.
         shared: Masks that the local layers derive from these.
         real_queries: [B, past + I] boolean, of cross-attention; None = all real.
     """
@@ -85,13 +84,6 @@ class AttentionMasks(NamedTuple):
     first_real: Tensor | None = None
     shared: SharedMasks | None = None
     real_queries: Tensor | None = None
-
-
-def first_real_token(padding: Tensor | None) -> Tensor | None:
-    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None
-    without a mask.
-    """
-    return None if padding is None else padding.to(torch.int32).argmax(dim=-1)
 
 
 def eager_attention_forward(
@@ -109,18 +101,15 @@ def eager_attention_forward(
     A query that sees no key (`attention_mask` is the lowest number in its whole row, or False)
     yields zeros."""
     energies = dot_products_in_float32(query * scaling, key)
-    row_visible = None
-    if attention_mask is not None:
+    if attention_mask is None:
+        weights = F.softmax(energies, dim=-1)
+    else:
         if attention_mask.dtype == torch.bool:  # a user's own
-            lowest = torch.finfo(query.dtype).min
-            zeros = torch.zeros_like(attention_mask, dtype=query.dtype)
-            attention_mask = zeros.masked_fill(~attention_mask, lowest)
+            attention_mask = torch.where(attention_mask, 0.0, float("-inf"))
         lowest = torch.finfo(attention_mask.dtype).min
         row_visible = (attention_mask > lowest).any(dim=-1, keepdim=True)
         # Not -inf, whose softmax in an empty row is NaN
-        energies = energies + attention_mask.clamp(min=lowest)
-    weights = F.softmax(energies, dim=-1)
-    if row_visible is not None:
+        weights = F.softmax(energies + attention_mask.clamp(min=lowest), dim=-1)
         weights = weights.masked_fill(~row_visible, 0.0)
     weights = weights.to(value.dtype)
     output = torch.matmul(drop(weights, dropout, module.training), value)
@@ -148,9 +137,8 @@ class CsanAttention(nn.Module):
         self.observe_terms: Callable[[Sequence[Term]], None] | None = None
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
         self.methods = self.locality.methods if self.locality else ()
-        below = range(layer_idx) if self.is_cross_attention else ()
-        sums_below = sum(_keeps_a_sum(config.layer_locality(part, layer)) for layer in below)
-        self.place_of_sum = config.decoder_layers + sums_below
+        below = [config.layer_locality(part, layer) for layer in range(layer_idx)]
+        self.place_of_sum = config.decoder_layers + sum(map(_keeps_a_sum, below))
         if self.locality is None or self.locality.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
@@ -161,11 +149,6 @@ class CsanAttention(nn.Module):
     def _module_of(self, method: LocalityMethod) -> nn.Module | None:
         module: nn.Module | None = getattr(self, parameters_name(method))
         return module
-
-    def locality_modules(self) -> dict[str, nn.Module]:
-        """The modules of the locality methods with parameters, by their names in this module."""
-        modules = {parameters_name(method): self._module_of(method) for method in self.methods}
-        return {name: module for name, module in modules.items() if module is not None}
 
     def before(self, states: Tensor, masks: AttentionMasks | None) -> Tensor:
         """Apply the methods that come before the sub-layer, such as convolutions: [B, T, d] ->
@@ -251,14 +234,14 @@ class CsanAttention(nn.Module):
         wants_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D]; the weights [B, H, I, J] under `eager` with `wants_weights`."""
-        running_sum = _CachedSum(self.place_of_sum, cache, masks.real_queries)
+        running_sum = RunningSum(masks.real_queries, cache, self.place_of_sum)
         call = self._local_call(query, key, value, masks, query_offset, running_sum)
         terms = [
             method.term(self._module_of(method), call)
             for method in self.methods
             if method.term is not None
         ]
-        call.set_terms([term for term in terms if term is not None])
+        call.set_terms(terms)
         if self.observe_terms is not None:
             self.observe_terms(call.terms)
         implementation = self.config._attn_implementation or "eager"
@@ -350,8 +333,8 @@ class CsanAttention(nn.Module):
     def _keys_and_values(
         self, hidden_states: Tensor, key_value_states: Tensor | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
-        layers = cache
-        is_updated = None
+        layers: Any = cache
+        is_updated: dict[int, bool] = {}  # by layer, in cross-attention
         if isinstance(cache, EncoderDecoderCache):
             layers = cache.self_attention_cache
             if self.is_cross_attention:
@@ -359,16 +342,15 @@ class CsanAttention(nn.Module):
                 is_updated = cache.is_updated
         elif self.is_cross_attention:
             layers = None
-        if layers is not None and is_updated is not None and is_updated.get(self.layer_idx):
-            layer: Any = layers.layers[self.layer_idx]
+        if is_updated.get(self.layer_idx):
+            layer = layers.layers[self.layer_idx]
             return layer.keys, layer.values
         source = hidden_states if key_value_states is None else key_value_states
         key = self._split_heads(self.k_proj(source))
         value = self._split_heads(self.v_proj(source))
         if layers is not None:
             key, value = layers.update(key, value, self.layer_idx)
-            if is_updated is not None:
-                is_updated[self.layer_idx] = True
+            is_updated[self.layer_idx] = True
         return key, value
 
 
@@ -390,35 +372,6 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
 
 def _keeps_a_sum(locality: LayerLocality | None) -> bool:
     return locality is not None and any(method.keeps_a_sum for method in locality.methods)
-
-
-class _CachedSum(RunningSum):
-    """A running sum that the layer `place` of a cache keeps, after the keys of all layers."""
-
-    def __init__(self, place: int, cache: Cache | None, real_queries: Tensor | None) -> None:
-        super().__init__(real_queries)
-        self.place = place
-        self.cache: Any = getattr(cache, "self_attention_cache", cache)
-
-    @property
-    def before(self) -> Tensor | float:
-        """See `RunningSum`."""
-        layers = [] if self.cache is None else self.cache.layers
-        if self.place >= len(layers) or layers[self.place].get_seq_length() == 0:
-            return 0.0
-        last: Tensor = layers[self.place].keys[:, :, -1:, 0]
-        return last
-
-    def keep(self, values: Tensor) -> None:
-        """See `RunningSum`."""
-        if self.cache is None:
-            return
-        if self.place == len(self.cache.layers):
-            if self.cache.is_compileable:
-                self.cache.layers.append(StaticSlidingWindowLayer(1, sliding_window=1))
-            elif self.cache.layer_class_to_replicate is None:
-                self.cache.layers.append(DynamicSlidingWindowLayer(2))
-        self.cache.update(values.unsqueeze(-1), values.unsqueeze(-1), self.place)
 
 
 class _BeamSharedCache(DynamicCache):

@@ -29,8 +29,8 @@ class Window(LocalityMethod):
 
     size: int = bounded(MISSING, 1, MOST_TOKENS, odd=True)
 
-    key: ClassVar[str] = "window"
-    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    key = "window"
+    parts = ("encoder", "decoder")
     presets: ClassVar = {"csan_1d": {"local_window": 11, "head_area": 1}}
 
     @property
@@ -53,8 +53,8 @@ class HeadArea(LocalityMethod):
     size: int = bounded(MISSING, 1, odd=True)
     boundary: Literal["mask", "circular"] = "mask"
 
-    key: ClassVar[str] = "head_area"
-    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    key = "head_area"
+    parts = ("encoder", "decoder")
     presets: ClassVar = {"csan_2d": {"local_window": 11, "head_area": 3}}
 
     @property
@@ -92,8 +92,8 @@ class BiDirectional(LocalityMethod):
     The released code alternates past and future heads; in halves, the heads of an area agree in
     direction."""
 
-    key: ClassVar[str] = "bi_direct"
-    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+    key = "bi_direct"
+    parts = ("encoder",)
     presets: ClassVar = {"bi_direct": {"encoder_locality": {"bi_direct": True}}}
 
     def check(self, site: AttentionSite, name: str) -> None:
@@ -130,7 +130,8 @@ class RelativePositionTerm(Term):
         values = self.values
         if values.dim() == 3:  # [H, 1, 2k + 1, D] for blocks of queries
             values = values.view(values.shape[0], *[1] * (weights.dim() - 4), *values.shape[1:])
-        sums = cells.sum_by(weights, self._clipped(cells), values.shape[-2])
+        sums = weights.new_zeros(*weights.shape[:-1], values.shape[-2])
+        sums = sums.scatter_add(-1, self._clipped(cells).expand_as(weights), weights)
         return sums.to(values.dtype) @ values
 
     def _clipped(self, cells: Cells) -> Tensor:
@@ -180,8 +181,8 @@ class RelativePositions(LocalityMethod):
     per_head: bool = False
     shared: bool = False
 
-    key: ClassVar[str] = "relative_positions"
-    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    key = "relative_positions"
+    parts = ("encoder", "decoder")
     presets: ClassVar = {
         "rel_pos": {
             "encoder_locality": {"relative_positions": {"max_distance": 16, "per_head": True}}
@@ -266,8 +267,8 @@ class RelativeBias(LocalityMethod):
     max_distance: int = bounded(128, 1, MOST_TOKENS)
     shared: bool = True
 
-    key: ClassVar[str] = "relative_bias"
-    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    key = "relative_bias"
+    parts = ("encoder", "decoder")
 
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""

@@ -141,12 +141,11 @@ def _mean_key(call: AttentionCall) -> Tensor:
     """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal
     layer.
     """
-    keys = _merge_heads(call.key)  # [B, J, d]
-    if call.key_padding_mask is None:
-        real = torch.ones(keys.shape[:2], device=keys.device)
-    else:
-        real = call.key_padding_mask.float()
-    keys = at_least_float32(keys * real.to(keys.dtype).unsqueeze(-1))
+    keys = at_least_float32(_merge_heads(call.key))  # [B, J, d]
+    real = keys.new_ones(keys.shape[:2])
+    if call.key_padding_mask is not None:
+        real = real * call.key_padding_mask
+    keys = keys * real.unsqueeze(-1)
     if call.area.causal:
         queries = call.query.shape[2]  # the last positions
         sums = keys.cumsum(dim=1)[:, -queries:]
@@ -165,6 +164,10 @@ class GaussianMethod(LocalityMethod):
     def build(self, site: AttentionSite) -> LocalityModule:
         """See `LocalityMethod`."""
         return QueryPredictor(site)
+
+    def term(self, module: Any, call: AttentionCall) -> GaussianTerm:
+        """See `LocalityMethod`."""
+        return cast(GaussianTerm, module(call))
 
     def conflict(self, other: LocalityMethod) -> str | None:
         """See `LocalityMethod`."""
@@ -185,8 +188,8 @@ class Gaussian(GaussianMethod):
     width: Literal["fixed", "layer", "query", "head"]
     size: float | int = bounded(10.0, above=0, most=MOST_TOKENS)
 
-    key: ClassVar[str] = "gaussian"
-    module_name: ClassVar[str] = "localness"
+    key = "gaussian"
+    module_name = "localness"
     presets: ClassVar = {
         "local_soft": {"local_window": None, "head_area": 1, "localness_window": "query"}
     }
@@ -200,10 +203,6 @@ class Gaussian(GaussianMethod):
         """See `LocalityMethod`."""
         return GaussianLocalness(self.width, self.size, site.num_heads, site.d_model)
 
-    def term(self, module: GaussianLocalness, call: AttentionCall) -> GaussianTerm:
-        """See `LocalityMethod`."""
-        return cast(GaussianTerm, module(call))
-
 
 @dataclass(frozen=True)
 class Neighbor(GaussianMethod):
@@ -213,8 +212,8 @@ class Neighbor(GaussianMethod):
     Sperber et al. learn one variance for each head; Yang et al. predict it ("predicting a window
     size"), as here."""
 
-    key: ClassVar[str] = "neighbor"
-    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    key = "neighbor"
+    parts = ("encoder", "decoder")
     presets: ClassVar = {"neighbor": {"encoder_locality": {"neighbor": True}}}
 
     def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
@@ -238,7 +237,7 @@ class LocalHard(GaussianMethod):
     width: float | int = bounded(10.0, 1, MOST_TOKENS)
     cut_off: bool = False
 
-    key: ClassVar[str] = "local_hard"
+    key = "local_hard"
     presets: ClassVar = {"local_hard": {"encoder_locality": {"local_hard": {"width": 10.0}}}}
 
     def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
@@ -274,8 +273,7 @@ class StepPredictor(LocalityModule):
         init.constant_(self.step_proj.bias, math.log(math.e - 1))
         init.constant_(self.log_width, math.log(self.initial_width))
         if self.initial_gain > 0:
-            logit = math.log(self.initial_gain / (1 - self.initial_gain))
-            init.constant_(self.gain_logit, logit)
+            init.constant_(self.gain_logit, math.log(self.initial_gain / (1 - self.initial_gain)))
 
     def forward(self, call: AttentionCall) -> GaussianTerm:
         """The Gaussian of every query around the sum of its and all earlier steps and corrections;
@@ -283,8 +281,10 @@ class StepPredictor(LocalityModule):
         """
         query = at_least_float32(_merge_heads(call.query))
         with torch.autocast(query.device.type, enabled=False):
-            hidden = torch.tanh(_linear(self.query_proj, query))  # [B, I, d / 2]
-            steps = F.softplus(_linear(self.step_proj, hidden).transpose(1, 2))
+            # Whatever the type of the weights
+            hidden = torch.tanh(query @ self.query_proj.weight.T.to(query.dtype))  # [B, I, d / 2]
+            steps = hidden @ self.step_proj.weight.T.to(query.dtype) + self.step_proj.bias
+            steps = F.softplus(steps.transpose(1, 2))
             steps = call.running_sum.real(steps)  # [B, H, I]
             width = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
             before = call.running_sum.before - 1.0
@@ -300,12 +300,6 @@ class StepPredictor(LocalityModule):
                     center, corrected = correction.one_by_one(before, steps)
             call.running_sum.keep(corrected + 1.0)
         return GaussianTerm(center, width)
-
-
-def _linear(layer: nn.Linear, states: Tensor) -> Tensor:
-    """The layer in the type of `states`, whatever that of its weights."""
-    bias = None if layer.bias is None else layer.bias.to(states.dtype)
-    return F.linear(states, layer.weight.to(states.dtype), bias)
 
 
 class _Correction:
@@ -376,8 +370,8 @@ class MovingGaussian(GaussianMethod):
     width: float | int = bounded(10.0, 1, MOST_TOKENS)
     gain: float | int = bounded(0.0, 0, below=1)
 
-    key: ClassVar[str] = "moving_gaussian"
-    parts: ClassVar[tuple[str, ...]] = ("cross",)
+    key = "moving_gaussian"
+    parts = ("cross",)
     presets: ClassVar = {
         "long": {
             "sinusoids": None,
@@ -387,12 +381,8 @@ class MovingGaussian(GaussianMethod):
             "cross_locality": [{"moving_gaussian": {"gain": 0.4}}],
         }
     }
-    keeps_a_sum: ClassVar[bool] = True
+    keeps_a_sum = True
 
     def build(self, site: AttentionSite) -> StepPredictor:
         """See `LocalityMethod`."""
         return StepPredictor(site, self.width, self.gain)
-
-    def term(self, module: StepPredictor, call: AttentionCall) -> GaussianTerm:
-        """See `LocalityMethod`."""
-        return cast(GaussianTerm, module(call))

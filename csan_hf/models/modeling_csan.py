@@ -6,7 +6,7 @@ batch, H heads, I queries, J keys, T positions, d model width, D = d / H head wi
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,6 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -27,7 +26,6 @@ from .csan_attention import (
     AttentionMasks,
     CsanAttention,
     check_local_implementation,
-    first_real_token,
     make_decoder_cache,
 )
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
@@ -44,7 +42,7 @@ from .seq2seq_model import (
 class _ResidualLayer(GradientCheckpointingLayer):
     """Base of encoder and decoder layers; its modules have Marian's names."""
 
-    part: ClassVar[str]
+    part: str
 
     def __init__(self, config: CsanConfig, layer_idx: int) -> None:
         super().__init__()
@@ -203,11 +201,9 @@ class CsanPreTrainedModel(Seq2SeqPreTrained):
         self, attn_implementation: str | None, *args: Any, **kwargs: Any
     ) -> str:
         """Refuse what local layers cannot run before anything is computed, or installed for it."""
-        # The library refuses names that it does not know, and loads one with a slash as a kernel
-        known = ALL_ATTENTION_FUNCTIONS.valid_keys()
-        if attn_implementation in known or "/" in (attn_implementation or ""):
+        if attn_implementation is not None:
             for locality in self.config.localities():
-                check_local_implementation(str(attn_implementation), locality)
+                check_local_implementation(attn_implementation, locality)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
 
@@ -228,7 +224,7 @@ class CsanScaledWordEmbedding(nn.Embedding):
 class _CsanStack(CsanPreTrainedModel):
     """Shared by encoder and decoder: embeddings, masks, the stack of layers."""
 
-    layer_class: ClassVar[type[_ResidualLayer]]
+    layer_class: type[_ResidualLayer]
 
     def __init__(self, config: CsanConfig, vocab_size: int, num_layers: int) -> None:
         super().__init__(config)
@@ -284,7 +280,7 @@ class _CsanStack(CsanPreTrainedModel):
         return AttentionMasks(
             full=full,
             padding=padding,
-            first_real=first_real_token(padding),
+            first_real=None if padding is None else padding.int().argmax(dim=-1),
             shared=SharedMasks(),
         )
 
@@ -458,7 +454,7 @@ def _tied_methods(stack: _CsanStack, stack_name: str, attention: str) -> dict[st
     tied = {}
     for index, layer in enumerate(stack.layers):
         module = getattr(layer, attention)
-        for method in module.locality.methods if module.locality else ():
+        for method in module.methods:
             if not getattr(method, "shared", False):
                 continue
             name = f"{stack_name}.layers.{index}.{attention}.{parameters_name(method)}"

@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import PreTrainedModel
+from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
@@ -61,7 +62,7 @@ class Seq2SeqPreTrained(PreTrainedModel):
     # FILE.CLASS by Auto class: the classes that a checkpoint offers
     auto_map: ClassVar[dict[str, str]] = {}
     base_model_prefix = "model"
-    translates: ClassVar[bool] = True  # whether a checkpoint offers the translation pipeline
+    translates = True  # whether a checkpoint offers the translation pipeline
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Save the code of a class with a model only if that class is itself registered."""
@@ -374,8 +375,9 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         """See `Seq2SeqPreTrained`."""
         keys = super().tied_weights()
         if self.config.tie_word_embeddings:
-            is_shared = self.config.share_encoder_decoder_embeddings
-            source = "shared" if is_shared else "decoder.embed_tokens"
+            source = "decoder.embed_tokens"
+            if self.config.share_encoder_decoder_embeddings:
+                source = "shared"
             keys["lm_head.weight"] = f"model.{source}.weight"
         return keys
 
@@ -400,7 +402,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         return decoder.embed_tokens
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """See `shift_tokens_right`."""
+        """The start token, then labels [B, I] but the last; -100 is padding."""
         return shift_tokens_right(
             labels, self.config.pad_token_id, self.config.decoder_start_token_id
         )
@@ -472,13 +474,6 @@ def count_labels(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Ten
     if isinstance(count, Tensor):
         return count.to(labels.device).clamp(min=1)
     return max(count, 1)
-
-
-def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
-    """Decoder inputs [B, I]: the start token, then labels [B, I] but the last; -100 is padding."""
-    shifted = labels.new_full(labels.shape, decoder_start_token_id)
-    shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
 
 
 def known_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -161,8 +161,8 @@ class Block(LocalityMethod):
     length: int = bounded(4, 1, MOST_TOKENS)
     width: int | None = bounded(None, 1, MOST_TOKENS)
 
-    key: ClassVar[str] = "block"
-    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+    key = "block"
+    parts = ("encoder",)
     presets: ClassVar = {"block": {"encoder_locality": {"block": {"length": 4, "width": 300}}}}
 
     def build(self, site: AttentionSite) -> BlockSelfAttention:
@@ -216,8 +216,8 @@ class Convolution(LocalityMethod):
     kernel_size: int = bounded(7, 1, MOST_TOKENS, odd=True)
     layers: int = bounded(4, 1, MOST_LAYERS)
 
-    key: ClassVar[str] = "cnn"
-    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+    key = "cnn"
+    parts = ("encoder",)
     presets: ClassVar = {"cnn": {"encoder_locality": {"cnn": {"kernel_size": 7, "layers": 4}}}}
 
     def build(self, site: AttentionSite) -> nn.ModuleList:

@@ -22,7 +22,6 @@ logger = logging.get_logger(__name__)
 
 TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
 
-_TRANSLATION_TASK = re.compile(r"translation_.+_to_.+")  # in T5's config.task_specific_params
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _LANGUAGE_ARGUMENTS = ("decoder_start_token_id", "forced_bos_token_id")
@@ -49,10 +48,8 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     """Tokens of the longest text that a model has positions for; None = any number."""
     if getattr(config, "sinusoids", "") is None:  # a CSAN without absolute positions
         return None
-    for name in ("max_position_embeddings", "max_encoder_position_embeddings"):
-        if hasattr(config, name):
-            return getattr(config, name)
-    return None
+    of_encoder = getattr(config, "max_encoder_position_embeddings", None)
+    return getattr(config, "max_position_embeddings", of_encoder)
 
 
 def language_id(tokenizer: Any, language: str) -> int:
@@ -71,11 +68,11 @@ def language_id(tokenizer: Any, language: str) -> int:
     if language in codes:
         return codes[language]
     close = [code for code in codes if code.startswith(language)]
-    close = close or difflib.get_close_matches(language, codes)
-    hint = f"It knows {', '.join(codes)}."
-    if close:
-        hint = f"Did you mean {' or '.join(map(repr, close))}?"
-    raise ValueError(f"{type(tokenizer).__name__} has no language {language!r}. {hint}")
+    close = close or difflib.get_close_matches(language, codes, cutoff=0.0)
+    raise ValueError(
+        f"{type(tokenizer).__name__} has no language {language!r}. Did you mean "
+        f"{' or '.join(map(repr, close))}?"
+    )
 
 
 class TranslationPipeline(Pipeline):
@@ -96,15 +93,14 @@ class TranslationPipeline(Pipeline):
     `max_length`, each translation may have `2 · source tokens + 50` tokens, within the model's
     `max_position_embeddings`. One that is cut at a bound that the call did not set gives a warning.
 
-    **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings`,
-    or else sizes that differ) decodes with `target_tokenizer=` or the one in its checkpoint's
-    folder `target_tokenizer`.
+    **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings`
+    is False) decodes with `target_tokenizer=` or the one in its checkpoint's folder
+    `target_tokenizer`.
 
     **Languages.** `src_lang` and `tgt_lang` choose them where a model has several, in the model's
-    own codes: `"de"` of M2M100, `"deu_Latn"` of NLLB, `"de_DE"` of mBART, and of T5 the codes in
-    its tasks (`translation_en_to_de` in `config.task_specific_params`, with prefix and generation
-    settings). A Marian model with several target languages gets `tgt_lang` as ">>deu<<" before the
-    text. `prefix`, by default `config.prefix`, puts any other text there.
+    own codes: `"de"` of M2M100, `"deu_Latn"` of NLLB, `"de_DE"` of mBART. A Marian model with
+    several target languages gets `tgt_lang` as ">>deu<<" before the text. `prefix`, by default
+    `config.prefix`, puts any other text there.
 
     `pipeline("translation", model=NAME, trust_remote_code=True)` builds it where the checkpoint
     brings this file, and `pipeline("csan-translation", model=NAME)` where csan_hf is imported.
@@ -145,11 +141,7 @@ class TranslationPipeline(Pipeline):
         one.
         """
         config = self.model.config
-        source_size = getattr(config, "vocab_size", None)
-        target_size = getattr(config, "decoder_vocab_size", None)
-        shared = getattr(config, "share_encoder_decoder_embeddings", None)
-        if shared is None:
-            shared = target_size in (None, source_size)
+        shared = getattr(config, "share_encoder_decoder_embeddings", True)
         # MarianTokenizer with separate vocabularies holds both and decodes with the right one by
         # itself
         if shared or getattr(self.tokenizer, "separate_vocabs", False):
@@ -160,7 +152,7 @@ class TranslationPipeline(Pipeline):
             "subfolder": TARGET_TOKENIZER_SUBFOLDER,
             "revision": commit if len(commit) == 40 else "main",
         }
-        names = [self.model.name_or_path, getattr(self.tokenizer, "name_or_path", "")]
+        names = [self.model.name_or_path, self.tokenizer.name_or_path]
         names = list(filter(None, dict.fromkeys(names)))
         reason = None
         for name in names:
@@ -178,7 +170,7 @@ class TranslationPipeline(Pipeline):
             # No such folder or repository, no connection, or code of its own
             except (OSError, ValueError) as error:
                 reason = error
-        if reason is None and source_size == target_size:
+        if reason is None and config.vocab_size == config.decoder_vocab_size:
             return self.tokenizer  # one vocabulary, with two tables of embeddings
         raise ValueError(
             "The model has separate source and target vocabularies, but no target tokenizer can "
@@ -202,7 +194,6 @@ class TranslationPipeline(Pipeline):
         `generate`.
         """
         tokenizer = self.tokenizer
-        config = self.model.config
         if hasattr(tokenizer, "src_lang"):  # of a multilingual model
             tgt_lang = tgt_lang or tokenizer.tgt_lang
             if tgt_lang is None:
@@ -211,27 +202,14 @@ class TranslationPipeline(Pipeline):
             if type(tokenizer).__name__ in _LANGUAGE_STARTS_DECODER:
                 name = "decoder_start_token_id"
             return "", {name: language_id(tokenizer, tgt_lang)}
-        tasks = getattr(config, "task_specific_params", None) or {}
-        translations = list(filter(_TRANSLATION_TASK.fullmatch, tasks))
-        task = f"translation_{src_lang}_to_{tgt_lang}"
-        if task in translations:
-            settings = dict(tasks[task])
-            return settings.pop("prefix", ""), settings
-        mark = f">>{tgt_lang}<<"
-        no_token = (None, tokenizer.unk_token_id)
-        if tgt_lang is not None and tokenizer.convert_tokens_to_ids(mark) not in no_token:
-            return f"{mark} ", {}
-        prefix = getattr(config, "prefix", None) or ""
-        if translations and not prefix:
-            logger.warning_once(
-                "Pass src_lang and tgt_lang, or prefix: this model knows "
-                f"{', '.join(translations)}."
-            )
-        elif tgt_lang is not None:
+        if tgt_lang is not None:
+            mark = f">>{tgt_lang}<<"
+            if tokenizer.convert_tokens_to_ids(mark) not in (None, tokenizer.unk_token_id):
+                return f"{mark} ", {}
             logger.warning_once(
                 f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary names no languages."
             )
-        return prefix, {}
+        return getattr(self.model.config, "prefix", None) or "", {}
 
     @contextmanager
     def source_language(self, src_lang: str | None) -> Iterator[None]:
@@ -338,11 +316,10 @@ class TranslationPipeline(Pipeline):
                 f"A source has {input_ids.shape[1]} tokens, the model {positions} positions: "
                 f"split it into sentences, or pass truncation=True to cut it: {text!r:.80}"
             )
-        is_empty = torch.tensor([not text.strip()])
         return {
             "input_ids": input_ids.long(),
             "attention_mask": attention_mask,
-            "is_empty": is_empty,
+            "is_empty": torch.tensor([not text.strip()]),
         }
 
     def _forward(  # type: ignore[override]

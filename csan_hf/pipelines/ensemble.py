@@ -21,6 +21,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.modeling_utils import PreTrainedModel
+from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.utils import can_return_tuple
 
 from ..models.seq2seq_model import (
@@ -28,7 +29,6 @@ from ..models.seq2seq_model import (
     count_labels,
     keep_target_tokenizer,
     known_keywords,
-    shift_tokens_right,
     takes_past_key_values,
 )
 from ..models.translation import max_positions

@@ -33,6 +33,7 @@ Unknown = Literal["warn", "skip", "error"]
 """What is done with texts that hold letters or signs which the source vocabulary does not have."""
 _MOST_WARNINGS = 10
 
+_TRANSLATION_TASK = re.compile(r"translation_.+_to_.+")  # in T5's config.task_specific_params
 _WINDOW_IN_BATCHES = 16
 _BEAMS_FOR_TERMS = 8
 _ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
@@ -70,6 +71,9 @@ class TextTranslationPipeline(TranslationPipeline):
     takes (`source_limit`; a CSAN with `sinusoids=None` takes any number). A sentence that is still
     too long is cut after a clause or between words, with a warning. So nothing is lost, unless
     `truncation=True` asks for it.
+
+    **Languages.** Of T5 they are the codes in its tasks (`translation_en_to_de` in
+    `config.task_specific_params`, with prefix and generation settings).
 
     **Batches.** `batch_size` counts lines and sentences; those of similar length share a batch. Of
     a generator or data set, 16 batches' worth of texts are read at a time (one text with a batch
@@ -341,6 +345,24 @@ class TextTranslationPipeline(TranslationPipeline):
                 "other families, too."
             )
         check_fast(self.tokenizer, self.target_tokenizer)
+
+    def _language_settings(
+        self, src_lang: str | None, tgt_lang: str | None
+    ) -> tuple[str, dict[str, Any]]:
+        config = self.model.config
+        tasks = getattr(config, "task_specific_params", None) or {}
+        translations = list(filter(_TRANSLATION_TASK.fullmatch, tasks))
+        task = f"translation_{src_lang}_to_{tgt_lang}"
+        if task in translations:
+            settings = dict(tasks[task])
+            return settings.pop("prefix", ""), settings
+        if translations and not getattr(config, "prefix", None):
+            logger.warning_once(
+                "Pass src_lang and tgt_lang, or prefix: this model knows "
+                f"{', '.join(translations)}."
+            )
+            return "", {}
+        return super()._language_settings(src_lang, tgt_lang)
 
     def split(
         self, texts: Iterable[str], split_sentences: SplitSentences = "auto", **options: Any

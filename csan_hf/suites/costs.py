@@ -50,8 +50,9 @@ def speeds_as_json(suite: Suite, speeds: dict[str, Speed]) -> dict[str, dict[str
 def _fingerprints(suite: Suite) -> dict[str, str]:
     """Fingerprints of the recipes on which systems' speeds depend: their own and the baseline's."""
     affecting = Affects.SPEED | Affects.TRAINING | Affects.SCORES
+    first_runs = {run.system: run for run in reversed(suite.runs)}
     fingerprints = {
-        run.system: fingerprint_of(run.recipe, affecting) for run in reversed(suite.runs)
+        system: fingerprint_of(run.recipe, affecting) for system, run in first_runs.items()
     }
     baseline = fingerprints[suite.baseline]
     return {system: f"{baseline} {fingerprint}" for system, fingerprint in fingerprints.items()}

@@ -237,8 +237,14 @@ class Recipe:
         return values
 
     def fingerprint(self, affecting: Affects) -> str:
-        """Returns a digest of the keys that affect something of `affecting`."""
-        text = json.dumps(self.values(affecting), sort_keys=True, default=str)
+        """Returns a digest of the keys that affect something of `affecting` and are not at their
+        defaults: it stays the same where a version adds a key.
+        """
+        defaults = {option.path: option.default for option in recipe_options(self.model)}
+        values = {
+            path: value for path, value in self.values(affecting).items() if value != defaults[path]
+        }
+        text = json.dumps(values, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def data_arguments(self) -> DataArguments:

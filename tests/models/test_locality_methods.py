@@ -28,7 +28,7 @@ from csan_hf import CsanConfig
 from csan_hf.models import gaussian
 from csan_hf.models.attention_call import AttentionCall, KeyArea
 from csan_hf.models.backend_dense import DenseCells
-from csan_hf.models.csan_attention import AttentionMasks, CsanAttention, first_real_token
+from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.models.distances import RelativeBiasTerm
 from csan_hf.models.gaussian import MINIMUM_WINDOW, GaussianTerm, raise_to_floor
 
@@ -159,7 +159,7 @@ def run_oracle(attention, queries, states, padding):
     area = attention.locality.area
     output = oracle.local_attention(
         *heads,
-        [oracle_method(method, attention.locality_modules()) for method in methods],
+        [oracle_method(method, dict(attention.named_children())) for method in methods],
         window=area.window,
         head_area=area.head_area,
         key_padding_mask=padding,
@@ -187,7 +187,7 @@ def test_equals_the_oracle(name, part):
     specification = {**SPECIFICATIONS, **GAUSSIANS, **ENCODER_ALONE, **CROSS_ALONE}[name]
     for side in PADDED:
         states, padding, real = sentences(side)
-        masks = AttentionMasks(None, padding, first_real_token(padding))
+        masks = AttentionMasks(None, padding, padding.int().argmax(dim=-1))
         queries = states[:, 2:6] if part == "cross" else states
         real = torch.ones(B, 4, dtype=torch.bool) if part == "cross" else real
         reference = make_attention(specification, part)
@@ -229,7 +229,7 @@ def test_as_many_rounds_as_queries_correct_a_gaussian_exactly(monkeypatch):
     """In training all centres of a target are found at once, by rounds."""
     states, padding, _ = sentences("right")
     attention = make_attention(CROSS_ALONE["self-correcting gaussian"], "cross")
-    masks = AttentionMasks(None, padding, first_real_token(padding))
+    masks = AttentionMasks(None, padding, padding.int().argmax(dim=-1))
 
     def attend():
         return attention(states, key_value_states=states, attention_mask=masks)[0]

@@ -4,6 +4,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,11 +12,12 @@ from datasets import load_dataset
 from suites.small_suites import REFERENCES, finish, make_suite, prepare, report_of, train_all
 
 from csan_hf.hub.public_files import PrivateContentError
-from csan_hf.suites import publish, publish_suite, run_suite
+from csan_hf.suites import load_suite, publish, publish_suite, run_suite, workflow
 from csan_hf.suites.records import SuiteRecords
 from csan_hf.text_files import write_lines
 from csan_hf.training.recipe import RecipeError
 
+COMMITTED = Path(__file__).parents[2] / "model_cards/suites"
 PUBLISHED = {"report.md", "scores.csv", "dev.png", "runs.parquet", "hypotheses.parquet"}
 
 
@@ -68,6 +70,17 @@ def test_records_are_the_same_where_they_are_published(suite, output, public):
         assert there.record(run).hypotheses == here.record(run).hypotheses
         assert there.record(run).results == here.record(run).results
         assert there.record(run).fingerprint() == here.record(run).fingerprint()
+
+
+@pytest.mark.parametrize("name", ["documents", "lengths", "multi30k"])
+def test_facts_of_systems_are_printed_again_from_what_is_committed(name, tmp_path, monkeypatch):
+    """Parameters, speeds, minutes and operations; scores would need the data."""
+    monkeypatch.setattr(workflow, "read_tables", lambda texts: [])
+    monkeypatch.setattr(workflow, "read_lengths", lambda texts: None)
+    run_suite(load_suite(name), tmp_path, only="report", published=COMMITTED / name)
+    facts = (tmp_path / "report.md").read_text().split("\n\n")[2]
+    assert facts.startswith("| system | parameters")
+    assert facts in (COMMITTED / name / "report.md").read_text().split("\n\n")
 
 
 def test_the_tables_are_read_by_datasets(public, tmp_path):
