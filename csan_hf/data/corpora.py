@@ -674,13 +674,12 @@ def _finish(
 ) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
-    filled = np.flatnonzero(
-        [
-            bool(source.strip() and target.strip())
-            for batch in rows.select_columns(["source", "target"]).iter(10_000)
-            for source, target in zip(batch["source"], batch["target"], strict=True)
-        ]
+    is_filled = (
+        bool(source.strip() and target.strip())
+        for batch in rows.select_columns(["source", "target"]).iter(10_000)
+        for source, target in zip(batch["source"], batch["target"], strict=True)
     )
+    filled = np.flatnonzero(np.fromiter(is_filled, dtype=bool, count=len(rows)))
     size = args.size_of(name)
     training = name == "train"
     if not len(rows):
