@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from itertools import accumulate
+from operator import itemgetter
 from typing import Literal
 
 Markup = Literal["html", "xliff"]
@@ -20,8 +20,8 @@ Markup = Literal["html", "xliff"]
 _EMPTY_TAGS = {"area", "br", "embed", "hr", "img", "input", "wbr"}  # of HTML, without an end tag
 # Of HTML: words on both sides of such a tag are two words
 _SEPARATORS = {"br", "div", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "p", "td", "th"}
-# Of XLIFF: what these enclose is code, and not text
-_CODES = {"bpt", "ept", "it", "ph"}
+# What these enclose is code, and not text
+_CODES = {"html": {"script", "style"}, "xliff": {"bpt", "ept", "it", "ph"}}
 # Of XLIFF: tags that are empty, and are the beginning and the end of what a pair encloses
 _STARTS = {"bpt": "ept", "bx": "ex", "sc": "ec"}
 _PAIR_NUMBERS = ("rid", "startref", "id")
@@ -126,14 +126,11 @@ class _Sides:
 
     def _placed(self, tag: Tag) -> tuple[int, int, Tag]:
         """Where in the translation a tag is to begin and to end."""
-        following = bisect_right([end for _, end in self.source_words], tag.start)
+        following = bisect_right(self.source_words, tag.start, key=itemgetter(1))
+        after_last = bisect_left(self.source_words, tag.end, key=itemgetter(0))
         linked: list[int] = []
-        last_end = tag.end
-        for number, (start, end) in enumerate(self.source_words[following:], following):
-            if start >= tag.end:
-                break
+        for number in range(following, after_last):
             linked += self.targets.get(number, ())
-            last_end = end
         if not linked:
             place = self._place_before(following)
             return place, place, tag
@@ -142,7 +139,7 @@ class _Sides:
         # Punctuation beside the tag, in the same word, stays beside it
         letters = re.search(r"\w(?:.*\w)?", self.translation[start:end], re.DOTALL)
         before = self.source[self.source_words[following][0] : tag.start]
-        after = self.source[tag.end : last_end]
+        after = self.source[tag.end : self.source_words[after_last - 1][1]]
         is_at_end = re.fullmatch(r"\W+", after) is not None
         if letters is not None and is_at_end:
             end = start + letters.end()
@@ -208,8 +205,9 @@ class _Parser(HTMLParser):
         super().__init__()
         self.parts: list[_Part] = []
         self._is_html = kind == "html"
+        self._codes = _CODES[kind]
         self._code = ""  # the element whose content is code
-        self._line_starts = [0, *accumulate(map(len, source.split("\n")), lambda a, b: a + b + 1)]
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", source))]
         self.feed(source)
         self.close()
         ends = [part.start for part in self.parts[1:]]
@@ -223,11 +221,12 @@ class _Parser(HTMLParser):
         for place, part in enumerate(self.parts):
             if part.kind == "start":
                 open_starts.append(place)
-            names = [self.parts[start].name for start in open_starts]
-            if part.kind == "end" and part.name in names:
-                last = len(names) - 1 - names[::-1].index(part.name)
-                partners[place] = open_starts[last]
-                del open_starts[last:]
+            if part.kind == "end":
+                names = [self.parts[start].name for start in open_starts]
+                if part.name in names:
+                    last = len(names) - 1 - names[::-1].index(part.name)
+                    partners[place] = open_starts[last]
+                    del open_starts[last:]
         return partners
 
     def _add(self, kind: str, name: str = "", content: str = "") -> None:
@@ -237,12 +236,12 @@ class _Parser(HTMLParser):
             self.parts.append(_Part(kind, start, name=name, content=content))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A start tag, or one of HTML that is empty."""
-        if self._is_html:
-            self._add("empty" if tag in _EMPTY_TAGS else "start", tag)
-        elif tag in _CODES:
+        """A start tag, or one that is empty."""
+        if tag in self._codes:
             self.handle_startendtag(tag, attrs)
             self._code = self._code or tag
+        elif self._is_html and tag in _EMPTY_TAGS:
+            self._add("empty", tag)
         else:
             self._add("start", tag)
 
