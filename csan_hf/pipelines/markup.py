@@ -63,11 +63,10 @@ class MarkedText:
     ) -> str:
         """Puts the tags into the translation of the text, and writes `&`, `<` and `>` as entities.
 
-        A pair encloses the target words that are linked to the source words which it enclosed, from
-        the first to the last; a tag of its own stands before the first target word that is linked
-        to the source word which followed, or to the next one that has a link. What a tag enclosed
-        it encloses again: where that of two tags beside each other would overlap, the later one
-        begins after the end of the first.
+        A pair encloses the target words from the first to the last one that is linked to a source
+        word within it. A single tag stands before the first target word that is linked to the
+        source word after it, or to the next one with a link. Tags stay nested as they were: of two
+        pairs side by side that would overlap, the second begins after the end of the first.
 
         Args:
             translation: The translation.
@@ -104,7 +103,7 @@ class _Sides:
         """Writes a part of the translation with the tags that stand in it."""
         marked = ""
         place = start
-        for tag_start, tag_end, tag in sorted(map(self._placed, tags), key=lambda item: item[:2]):
+        for tag_start, tag_end, tag in sorted(map(self._placed, tags), key=itemgetter(0, 1)):
             first = min(max(tag_start, place), end)
             last = min(max(tag_end, first), end)
             while first > tag_start and self.translation[first:last][:1].isspace():
@@ -154,8 +153,7 @@ class _Sides:
 def parse_markup(source: str, kind: Markup) -> MarkedText:
     """Takes the tags out of a text and decodes its entities.
 
-    Tags are kept as they were written, comments too; a tag without its partner is a tag of its
-    own.
+    Tags and comments are kept as they were written; a tag without its partner is a single tag.
     """
     parser = _Parser(source, kind)
     text = ""
