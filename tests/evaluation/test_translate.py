@@ -348,8 +348,6 @@ def test_samples_and_prefixes(folder, tmp_path, capsys):
     )
     assert first == again != other
     (tmp_path / "prefixes").write_text("two words\neins\n\neins\neins")
-    assert translate_main("--model x --input - --prefixes -") == 2
-    assert "name a file for one" in capsys.readouterr().err
     found, free = lines(prefixes, "--num_beams=3"), lines("--num_beams=3")
     assert found[0].startswith("two words")
     assert found[1:3] == free[1:3]
