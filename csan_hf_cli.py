@@ -209,7 +209,7 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
 def _argument(parameter: inspect.Parameter, text: str) -> dict[str, Any]:
     """Returns the arguments of `add_argument` for a parameter."""
     kind = parameter.annotation
-    if isinstance(kind, types.UnionType):  # with None
+    if types.NoneType in typing.get_args(kind):
         kind = typing.get_args(kind)[0]
     is_option = parameter.kind is parameter.KEYWORD_ONLY
     settings: dict[str, Any] = {"help": text.replace("%", "%%")}

@@ -106,6 +106,9 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ),
         ("translate --model x --dtype int8", "Got value: int8"),
         ("translate --model x --top_k 5", "--temperature, --top_k and --top_p need --sample."),
+        ("translate --model x --prefixes -", "can be standard input: name files."),
+        ("translate --model x --terms -", "can be standard input: name files."),
+        ("translate --model x --markup a", "Expected a typing.Literal['html', 'xliff']. Got value"),
         ("translate --model x --beams 5", "unrecognized arguments: --beams 5"),
         ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
         (

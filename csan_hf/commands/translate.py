@@ -128,8 +128,10 @@ def translate(
         raise ValueError(
             "Several processes cannot share standard input and output: pass --input and --output."
         )
-    if input == prefixes == STANDARD_STREAM:
-        raise ValueError("--input and --prefixes are both standard input: name a file for one.")
+    if [input, prefixes, terms].count(STANDARD_STREAM) > 1:
+        raise ValueError(
+            "Only one of --input, --prefixes and --terms can be standard input: name files."
+        )
     if terms is not None and (sample or prefixes is not None or len(model) > 1):
         raise ValueError(
             "--terms needs a search of its own: leave out --sample and --prefixes, and pass one "

@@ -95,6 +95,7 @@ class PrefixReader:
         return Prefix(ids[:last], characters, self._steps(characters))
 
     def _steps(self, characters: str) -> dict[str, dict[int, str]]:
+        """The steps of a `Prefix`; tokens after which the rest cannot be made are left out."""
         steps: dict[str, dict[int, str]] = {}
         for place in reversed(range(len(characters))):
             remaining = characters[place:]

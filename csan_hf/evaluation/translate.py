@@ -169,7 +169,7 @@ def n_best_stream(
 
 def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
     if "sentences" not in several[0]:
-        return [Hypothesis("", 0.0)]
+        return [Hypothesis(several[0]["translation_text"].strip(), 0.0)]  # of tags alone
     hypotheses = []
     for result in several:
         words: list[dict[str, Any]] = []

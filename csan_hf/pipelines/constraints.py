@@ -8,14 +8,13 @@ hold, and the beams are divided among the banks. Shapes are those of `search`.""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 LOW = -1.0e9
-"""The score of what is not to be chosen."""
+"""The score of a hypothesis that is not to be chosen."""
 
 Phrases: TypeAlias = Sequence[Sequence[int]]
 """The tokens of each phrase of a sentence."""
@@ -49,8 +48,8 @@ def count_met(phrases: Phrases, progress: Progress) -> int:
 
 
 def bank_sizes(beams: int, counts: Sequence[int]) -> list[int]:
-    """Divides beams among banks with so many candidates: evenly, what remains to the last one; what
-    a bank does not need goes to the one before, of the first to the last.
+    """Divides beams among banks of so many candidates: evenly, the remainder to the last one; what
+    a bank cannot fill goes to the one before it, from the first bank to the last one.
     """
     sizes = [beams // len(counts)] * len(counts)
     sizes[-1] += beams % len(counts)
@@ -62,7 +61,7 @@ def bank_sizes(beams: int, counts: Sequence[int]) -> list[int]:
 
 
 class Constraints:
-    """What the hypotheses of S sentences hold of the phrases that they must hold.
+    """The progress of the hypotheses of S sentences towards the phrases that they must hold.
 
     Args:
         phrases: The phrases of each sentence.
@@ -82,14 +81,26 @@ class Constraints:
         or continue a phrase. Only beams that hold all phrases may end.
 
         Args:
-            total: Scores [S, K, V] of all continuations.
+            total: Scores [S, K, V] of all continuations; those of ends that are too early are lost.
             kept: How many of the best are taken.
 
         Returns:
             Scores [S, C], the best first, their places [S, C] among the K · V of a sentence, and
             how many tokens of phrases, and of an end after phrases, they lack [S, C].
         """
-        vocabulary = total.shape[-1]
+        self._forbid_ends(total)
+        flat = total.flatten(1)
+        proposals = self._proposals(total, kept)
+        width = max(map(len, proposals))
+        padded = [row + [-1] * (width - len(row)) for row in proposals]
+        places = torch.tensor(padded, device=total.device)
+        scores = flat.gather(1, places.clamp(min=0)).masked_fill(places < 0, -torch.inf)
+        scores, order = scores.sort(dim=1, descending=True, stable=True)
+        places = places.clamp(min=0).gather(1, order)
+        return scores, places, self._follow(places, total.shape[-1])
+
+    def _forbid_ends(self, total: Tensor) -> None:
+        """Takes its ends from each beam that lacks tokens."""
         lacks = [
             [self._missing(sentence, progress) > 0 for progress in beams]
             for sentence, beams in enumerate(self._of_beams)
@@ -97,22 +108,23 @@ class Constraints:
         is_open = torch.tensor(lacks, device=total.device)
         ends = total[..., self._ends].masked_fill(is_open[..., None], -torch.inf)
         total[..., self._ends] = ends
-        flat = total.flatten(1)
+
+    def _proposals(self, total: Tensor, kept: int) -> list[list[int]]:
+        """The places of the candidates of each sentence, each once."""
+        vocabulary = total.shape[-1]
         first_places = torch.arange(self._beams, device=total.device) * vocabulary
         best_of_beams = total.argmax(-1) + first_places
-        proposals = torch.cat([flat.topk(kept).indices, best_of_beams], dim=1).tolist()
+        best_of_all = total.flatten(1).topk(kept).indices
+        proposals = torch.cat([best_of_all, best_of_beams], dim=1).tolist()
         for sentence, beams in enumerate(self._of_beams):
             for beam, progress in enumerate(beams):
                 for phrase, length in zip(self._phrases[sentence], progress, strict=True):
                     if length < len(phrase):
                         proposals[sentence].append(beam * vocabulary + phrase[length])
-        unique = [list(dict.fromkeys(row)) for row in proposals]
-        width = max(map(len, unique))
-        padded = [row + [-1] * (width - len(row)) for row in unique]
-        places = torch.tensor(padded, device=total.device)
-        scores = flat.gather(1, places.clamp(min=0)).masked_fill(places < 0, -torch.inf)
-        scores, order = scores.sort(dim=1, descending=True, stable=True)
-        places = places.clamp(min=0).gather(1, order)
+        return [list(dict.fromkeys(row)) for row in proposals]
+
+    def _follow(self, places: Tensor, vocabulary: int) -> Tensor:
+        """Keeps the progress of candidates; returns how many tokens they lack [S, C]."""
         self._of_candidates = []
         missing = []
         for sentence, row in enumerate(places.tolist()):
@@ -127,7 +139,7 @@ class Constraints:
                 missing_tokens.append(self._missing(sentence, progress) + has_no_end)
             self._of_candidates.append(candidates)
             missing.append(missing_tokens)
-        return scores, places, torch.tensor(missing, device=total.device)
+        return torch.tensor(missing, device=places.device)
 
     def choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Which candidates go on: of each bank its best, in the order of all.
@@ -173,4 +185,4 @@ class Constraints:
 
 
 def _size(phrases: Phrases) -> int:
-    return len(list(chain.from_iterable(phrases)))
+    return sum(map(len, phrases))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from itertools import accumulate
+from operator import itemgetter
 from typing import Literal
 
 Markup = Literal["html", "xliff"]
@@ -20,8 +20,8 @@ Markup = Literal["html", "xliff"]
 _EMPTY_TAGS = {"area", "br", "embed", "hr", "img", "input", "wbr"}  # of HTML, without an end tag
 # Of HTML: words on both sides of such a tag are two words
 _SEPARATORS = {"br", "div", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "p", "td", "th"}
-# Of XLIFF: what these enclose is code, and not text
-_CODES = {"bpt", "ept", "it", "ph"}
+# What these enclose is code, and not text
+_CODES = {"html": {"script", "style"}, "xliff": {"bpt", "ept", "it", "ph"}}
 # Of XLIFF: tags that are empty, and are the beginning and the end of what a pair encloses
 _STARTS = {"bpt": "ept", "bx": "ex", "sc": "ec"}
 _PAIR_NUMBERS = ("rid", "startref", "id")
@@ -63,11 +63,10 @@ class MarkedText:
     ) -> str:
         """Puts the tags into the translation of the text, and writes `&`, `<` and `>` as entities.
 
-        A pair encloses the target words that are linked to the source words which it enclosed, from
-        the first to the last; a tag of its own stands before the first target word that is linked
-        to the source word which followed, or to the next one that has a link. What a tag enclosed
-        it encloses again: where that of two tags beside each other would overlap, the later one
-        begins after the end of the first.
+        A pair encloses the target words from the first to the last one that is linked to a source
+        word within it. A single tag stands before the first target word that is linked to the
+        source word after it, or to the next one with a link. Tags stay nested as they were: of two
+        pairs side by side that would overlap, the second begins after the end of the first.
 
         Args:
             translation: The translation.
@@ -104,7 +103,7 @@ class _Sides:
         """Writes a part of the translation with the tags that stand in it."""
         marked = ""
         place = start
-        for tag_start, tag_end, tag in sorted(map(self._placed, tags), key=lambda item: item[:2]):
+        for tag_start, tag_end, tag in sorted(map(self._placed, tags), key=itemgetter(0, 1)):
             first = min(max(tag_start, place), end)
             last = min(max(tag_end, first), end)
             while first > tag_start and self.translation[first:last][:1].isspace():
@@ -126,14 +125,11 @@ class _Sides:
 
     def _placed(self, tag: Tag) -> tuple[int, int, Tag]:
         """Where in the translation a tag is to begin and to end."""
-        following = bisect_right([end for _, end in self.source_words], tag.start)
+        following = bisect_right(self.source_words, tag.start, key=itemgetter(1))
+        after_last = bisect_left(self.source_words, tag.end, key=itemgetter(0))
         linked: list[int] = []
-        last_end = tag.end
-        for number, (start, end) in enumerate(self.source_words[following:], following):
-            if start >= tag.end:
-                break
+        for number in range(following, after_last):
             linked += self.targets.get(number, ())
-            last_end = end
         if not linked:
             place = self._place_before(following)
             return place, place, tag
@@ -142,7 +138,7 @@ class _Sides:
         # Punctuation beside the tag, in the same word, stays beside it
         letters = re.search(r"\w(?:.*\w)?", self.translation[start:end], re.DOTALL)
         before = self.source[self.source_words[following][0] : tag.start]
-        after = self.source[tag.end : last_end]
+        after = self.source[tag.end : self.source_words[after_last - 1][1]]
         is_at_end = re.fullmatch(r"\W+", after) is not None
         if letters is not None and is_at_end:
             end = start + letters.end()
@@ -157,8 +153,7 @@ class _Sides:
 def parse_markup(source: str, kind: Markup) -> MarkedText:
     """Takes the tags out of a text and decodes its entities.
 
-    Tags are kept as they were written, comments too; a tag without its partner is a tag of its
-    own.
+    Tags and comments are kept as they were written; a tag without its partner is a single tag.
     """
     parser = _Parser(source, kind)
     text = ""
@@ -208,8 +203,9 @@ class _Parser(HTMLParser):
         super().__init__()
         self.parts: list[_Part] = []
         self._is_html = kind == "html"
+        self._codes = _CODES[kind]
         self._code = ""  # the element whose content is code
-        self._line_starts = [0, *accumulate(map(len, source.split("\n")), lambda a, b: a + b + 1)]
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", source))]
         self.feed(source)
         self.close()
         ends = [part.start for part in self.parts[1:]]
@@ -223,11 +219,12 @@ class _Parser(HTMLParser):
         for place, part in enumerate(self.parts):
             if part.kind == "start":
                 open_starts.append(place)
-            names = [self.parts[start].name for start in open_starts]
-            if part.kind == "end" and part.name in names:
-                last = len(names) - 1 - names[::-1].index(part.name)
-                partners[place] = open_starts[last]
-                del open_starts[last:]
+            if part.kind == "end":
+                names = [self.parts[start].name for start in open_starts]
+                if part.name in names:
+                    last = len(names) - 1 - names[::-1].index(part.name)
+                    partners[place] = open_starts[last]
+                    del open_starts[last:]
         return partners
 
     def _add(self, kind: str, name: str = "", content: str = "") -> None:
@@ -237,12 +234,12 @@ class _Parser(HTMLParser):
             self.parts.append(_Part(kind, start, name=name, content=content))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A start tag, or one of HTML that is empty."""
-        if self._is_html:
-            self._add("empty" if tag in _EMPTY_TAGS else "start", tag)
-        elif tag in _CODES:
+        """A start tag, or one that is empty."""
+        if tag in self._codes:
             self.handle_startendtag(tag, attrs)
             self._code = self._code or tag
+        elif self._is_html and tag in _EMPTY_TAGS:
+            self._add("empty", tag)
         else:
             self._add("start", tag)
 

@@ -41,11 +41,11 @@ _NO_TOKEN = -1
 
 
 def _lacking_in(sequences: list[dict[str, Any]], targets: list[str]) -> list[str]:
-    """The targets of terms that one of several translations lacks."""
+    """The targets of terms that some of several translations lack."""
+    missing: list[str] = []
     for sequence in sequences:
-        if missing := lacking(targets, sequence["translation_text"]):
-            return missing
-    return []
+        missing += lacking(targets, sequence["translation_text"])
+    return missing
 
 
 def _check_choice(name: str, value: str, choices: object) -> None:
@@ -596,11 +596,13 @@ class TextTranslationPipeline(TranslationPipeline):
                 batch_results = self._generate([segments[n] for n in batch], **constrained)
                 for number, sequences in zip(batch, batch_results, strict=True):
                     results[number] = sequences
-                    if missing := _lacking_in(sequences, targets[number]):
-                        logger.warning(
-                            f"A translation lacks {missing[0]!r}, the term for one in "
-                            f"{segments[number][:60]!r}: allow it more tokens."
-                        )
+        for number in phrases:
+            missing = _lacking_in(results[number], targets[number])
+            if missing:
+                logger.warning(
+                    f"A translation lacks {missing[0]!r}, the term for one in "
+                    f"{segments[number][:60]!r}: allow it more tokens."
+                )
 
     def _limit_with(self, sequences: list[dict[str, Any]], phrases: list[list[int]]) -> int:
         """Tokens that a translation with phrases may have: hardly more than one without them has.

@@ -5,6 +5,8 @@ in the same run.
 It reads the reports, so it works with and without pytest-xdist. The run fails if a class skipped a
 test that Marian passed and that is not in the table `SKIPS`."""
 
+from __future__ import annotations  # for pytest 8.0, which does not export its reporter
+
 import os
 from collections import Counter
 from fnmatch import fnmatch

@@ -92,9 +92,12 @@ def test_sentences_of_a_batch_are_translated_as_alone(name, beams):
         assert together[0].tolist()[: free.shape[1]] == free[0].tolist()[: together.shape[1]]
 
 
-def test_every_returned_hypothesis_holds_them_and_padding_may_stand_on_the_left():
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_every_returned_hypothesis_holds_them_and_padding_may_stand_on_the_left(early_stopping):
     model, batch = tiny.csan(seed=2), sources((9, 3, 7, 1, 12))
     options = {"num_beams": 6, "num_return_sequences": 3, "max_new_tokens": 20}
+    options["early_stopping"] = early_stopping
+    model.final_logits_bias[0, EOS] += 4.0  # ends are likely before the phrases are there
     batch = {key: each.flip(1) for key, each in batch.items()}
     found = model.generate(**batch, custom_generate=search, phrases=PHRASES, **options)
     assert lacked(found, PHRASES, count=3) == []
@@ -143,6 +146,7 @@ def test_progress_is_what_the_tokens_hold(phrases, tokens):
         (8, [1, 9, 9], [1, 2, 5]),
         (2, [9, 9, 9, 0], [0, 0, 2, 0]),
         (8, [2, 0, 1], [2, 0, 1]),
+        (8, [1, 9, 0], [1, 7, 0]),
     ],
 )
 def test_bank_sizes(beams, counts, expected):

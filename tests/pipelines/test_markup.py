@@ -84,6 +84,8 @@ def test_any_markup_comes_back_well_formed(source, words, data):
         ("xliff", '<bx id="1"/><g>a<ex id="1"/></g>', "A", "0-0", '<bx id="1"/><g>A<ex id="1"/></g>'),
         ("html", "", "", "", ""),
         ("html", "1 < 2", "1 < 2", "0-0", "1 &lt; 2"),
+        ("html", "a\n<b\n>b</b>\r\n<i>c</i>", "A\nB\nC", "0-0 1-1 2-2", "A\n<b\n>B</b>\n<i>C</i>"),
+        ("html", "<script>1 < 2</script> a", "A", "0-0", "<script>1 < 2</script>A"),
     ],
 )  # fmt: skip
 def test_tags_stand_where_the_aligned_words_do(kind, source, translation, links, expected):
