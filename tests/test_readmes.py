@@ -36,6 +36,7 @@ GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
 # this
 ELSEWHERE = (
     "push",
+    "prepare",
     "cat",
     "pip",
     "accelerate",

@@ -44,8 +44,11 @@ _LOCAL_BACKENDS = {
 
 
 def check_local_implementation(implementation: str, locality: LayerLocality) -> None:
-    """Raise `ValueError` unless a local layer can run under this attention implementation."""
-    if implementation in _LOCAL_BACKENDS:
+    """Raise `ValueError` unless a local layer can run under this attention implementation; the
+    library refuses a name that it does not know, and loads one with a slash as a kernel.
+    """
+    is_known = implementation in ALL_ATTENTION_FUNCTIONS or "/" in implementation
+    if implementation in _LOCAL_BACKENDS or not is_known:
         return
     is_flash = is_flash_attention_requested(requested_attention_implementation=implementation)
     has_terms = any(method.term is not None for method in locality.methods)
@@ -146,9 +149,8 @@ class CsanAttention(nn.Module):
         for method in self.methods:
             self.add_module(parameters_name(method), method.build(site))
 
-    def _module_of(self, method: LocalityMethod) -> nn.Module | None:
-        module: nn.Module | None = getattr(self, parameters_name(method))
-        return module
+    def _module_of(self, method: LocalityMethod) -> Any:
+        return getattr(self, parameters_name(method))
 
     def before(self, states: Tensor, masks: AttentionMasks | None) -> Tensor:
         """Apply the methods that come before the sub-layer, such as convolutions: [B, T, d] ->

@@ -2,6 +2,7 @@
 import pytest
 from datasets import DatasetDict
 
+from csan_hf.commands.train import prepare
 from csan_hf.data import DataArguments, load_translation_dataset, prepare_corpus, train_tokenizers
 from csan_hf.data import prepared as module
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
@@ -134,3 +135,25 @@ def test_a_vocabulary_is_learned_from_pairs_taken_evenly(folder):
     sample = DatasetDict(train=splits["train"].select(range(0, 30, 3)))
     of_sample = train_tokenizers(sample, 300)
     assert train_tokenizers(splits, 300, train_size=10).digest() == of_sample.digest()
+
+
+def test_the_command_prepares_shows_and_clears(folder, reads, capsys):
+    cache = str(folder / "cache")
+    options = {"--data.data_dir": str(folder), "--cache_dir": cache, "--vocab_size": "300"}
+    sizes = {f"--data.{name}_size": "null" for name in ("train", "validation", "test")}
+    files = {"--data.train": "train.{lang}", "--data.validation": "val.{lang}"}
+    options |= {"--data.dataset": "null", **sizes, **files}
+    arguments = ["numbers", *(word for pair in options.items() for word in pair)]
+    for _ in range(2):
+        assert prepare(arguments) == 0
+        assert "train: 30 of 30 pairs" in capsys.readouterr().out
+    assert len(reads) == 1
+    assert prepare(["--cache_dir", cache]) == 0
+    assert "MB  corpora/" in capsys.readouterr().out
+    assert prepare(["--cache_dir", cache, "--clear"]) == 0
+    assert capsys.readouterr().out.endswith("Removed.\n")
+    assert kept_corpora(cache_folder(cache)) == []
+    assert prepare(["--train_size", "3"]) == 2
+    assert "--train_size belongs to a recipe" in capsys.readouterr().err
+    assert prepare(["--help"]) == 0
+    assert "usage: csan-hf prepare RECIPE" in capsys.readouterr().out
