@@ -3,6 +3,7 @@
 
 import csv
 import io
+import math
 import re
 import statistics
 from collections import Counter
@@ -25,6 +26,7 @@ from .speed import Speed
 from .suite import CURVES, Suite
 from .tables import Row, Score, Table
 
+_MOST_PLACES = 15  # columns of the table of scores by a sentence's place
 _FEW_SEGMENTS = 30
 _MANY_RUNS = 12
 POOLED = "all columns pooled"
@@ -207,8 +209,10 @@ def _markdown(
     if lengths:
         shares = {name: list(kinds.values()) for name, kinds in lengths.failures.items()}
         failures = _length_table(FAILURES, shares, "{:.0%}")
-        numbers = map(str, range(1, lengths.longest + 1))
-        places = _length_table(numbers, lengths.places, f"{{:{form}}}")
+        step = math.ceil(lengths.longest / _MOST_PLACES)
+        numbers = map(str, range(1, lengths.longest + 1, step))
+        scores = {name: by_place[::step] for name, by_place in lengths.places.items()}
+        places = _length_table(numbers, scores, f"{{:{form}}}")
     return render_template(
         "suite.md.jinja",
         suite=suite,
