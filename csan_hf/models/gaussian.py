@@ -23,7 +23,9 @@ MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
 _SLOPE_BELOW_FLOOR = 0.1
 _ROUNDS = 2
-"""Passes over the corrections of a whole target in training."""
+"""Passes over the corrections of a whole target in training, and where several queries are
+compiled.
+"""
 
 
 @dataclass

@@ -93,17 +93,18 @@ def test_static_steps_compile_in_one_graph():
 
 
 @torch.no_grad()
-def test_steps_with_windows_and_sums_compile_in_one_graph():
+@pytest.mark.parametrize(("gain", "chunks"), [(0.0, [3, 1, 4]), (0.4, [2, *[1] * 6])])
+def test_steps_with_windows_and_sums_compile_in_one_graph(gain, chunks):
     locality = {
         "decoder_locality": [{"window": 5}, None],
-        "cross_locality": [None, {"moving_gaussian": 3.0}],
+        "cross_locality": [None, {"moving_gaussian": {"width": 3.0, "gain": gain}}],
     }
     model = tiny_model(**{**PLAIN, **locality})
     sources, targets = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)
     full = model(**sources, **targets, use_cache=False).logits
     torch.compiler.reset()
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
-    stepwise, _ = decode_in_steps(model, sources, targets, [3, 1, 4])
+    stepwise, _ = decode_in_steps(model, sources, targets, chunks)
     assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
 
 
