@@ -8,6 +8,7 @@ from csan_hf.commands.train import prepare
 from csan_hf.data import DataArguments, load_translation_dataset, prepare_corpus, train_tokenizers
 from csan_hf.data import prepared as module
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
+from csan_hf.hub.public_files import public_recipe
 
 SETTINGS = {"vocab_size": 300}
 
@@ -197,3 +198,9 @@ def test_a_full_disk_is_named(folder, monkeypatch):
     monkeypatch.setattr(module, "tokenize_dataset", fail)
     with pytest.raises(OSError, match=f"No space left on device: '{folder / 'cache'}'"):
         prepare_corpus(arguments(folder), None, SETTINGS, learn)
+
+
+def test_where_corpora_are_kept_is_not_published():
+    recipe = {"data": {"train": "train.{lang}", "cache_dir": "scratch/cache"}}
+    assert public_recipe(recipe) == {"data": {"train": "train.{lang}"}}
+    assert recipe["data"]["cache_dir"] == "scratch/cache"
