@@ -67,7 +67,7 @@ def prepare_corpus(
     """Returns a corpus cut into tokens, from the cache where it is there.
 
     Args:
-        args: The corpus. A stream is taken for the same as long as its name and revision are.
+        args: The corpus.
         tokenizers: Existing tokenizers, or None for those that `learn` makes of the text.
         settings: What `learn` depends on beside the text.
         learn: Function from the splits to new tokenizers.

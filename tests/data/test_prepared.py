@@ -204,3 +204,17 @@ def test_where_corpora_are_kept_is_not_published():
     recipe = {"data": {"train": "train.{lang}", "cache_dir": "scratch/cache"}}
     assert public_recipe(recipe) == {"data": {"train": "train.{lang}"}}
     assert recipe["data"]["cache_dir"] == "scratch/cache"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_data_set_that_changed_is_prepared_anew(streaming, folder, reads):
+    files = folder / "dataset"
+    files.mkdir()
+    options = {"train": None, "validation": None, "dataset": str(files), "streaming": streaming}
+    options |= {"data_dir": None, "train_size": 30, "cache_dir": str(folder / "cache")}
+    for count in (30, 31):
+        (files / "train.jsonl").write_text('{"en": "a", "de": "b c"}\n' * count)
+        for _ in range(2):
+            args = DataArguments(source_column="en", target_column="de", **options)
+            prepare_corpus(args, None, SETTINGS, learn)
+    assert len(reads) == 2
