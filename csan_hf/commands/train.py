@@ -151,11 +151,14 @@ def _show_kept(options: dict[str, str]) -> None:
         raise RecipeError(
             f"--{min(unknown)} belongs to a recipe: csan-hf prepare RECIPE --key value."
         )
+    clear = options.get("clear")
+    if clear not in (None, "true"):
+        raise RecipeError(f"--clear takes no value and removes every corpus, got {clear!r}.")
     cache = cache_folder(options.get("cache_dir"))
     corpora = kept_corpora(cache)
     print(f"{cache} keeps {sum(size for _, size in corpora) / 1e6:,.1f} MB:")
     for folder, size in corpora:
         print(f"  {size / 1e6:10,.1f} MB  {folder.relative_to(cache)}")
-    if "clear" in options:
+    if clear:
         clear_cache(cache)
         print("Removed.")

@@ -462,13 +462,15 @@ def check_files(args: DataArguments) -> None:
 
 
 def content_digests(args: DataArguments) -> list[str]:
-    """Digests of what a corpus is read from: its files, or the fingerprints of a Hub data set."""
+    """Digests of what a corpus is read from: its files, or a name of a Hub data set's state."""
     if args.dataset == BUILT_IN:
         return []
     if args.dataset:
-        if args.streaming:
-            return []  # the same as long as its name and revision are
-        return [rows._fingerprint for rows in _load_hub_dataset(args, args.dataset).values()]
+        # Its revision on the Hub, or times of local files; nothing is read
+        builder = datasets.load_dataset_builder(
+            args.dataset, args.dataset_config, **_hub_options(args)
+        )
+        return [builder._relative_data_dir()]
     paths: set[Path] = set()
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
@@ -635,15 +637,15 @@ def _hub_loaders(args: DataArguments, name: str, work_dir: Path | None) -> dict[
     }
 
 
+def _hub_options(args: DataArguments) -> dict[str, Any]:
+    return {"data_dir": args.data_dir, "revision": args.dataset_revision}
+
+
 def _load_hub_dataset(args: DataArguments, name: str) -> Any:
-    options = {
-        "data_dir": args.data_dir,
-        "revision": args.dataset_revision,
-        "streaming": args.streaming,
-    }
-    options = {key: value for key, value in options.items() if value}
     try:
-        return datasets.load_dataset(name, args.dataset_config, **options)
+        return datasets.load_dataset(
+            name, args.dataset_config, streaming=args.streaming, **_hub_options(args)
+        )
     # An empty file raises StopIteration, before datasets 4.7 a DatasetGenerationError
     except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
         raise ValueError(

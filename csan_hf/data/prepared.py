@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import json
@@ -32,6 +33,7 @@ _CORPORA = "corpora"
 _TOKENIZERS = "tokenizers"
 _WORK = "unfinished"
 _REPORT = "report.txt"
+_NAME = "[0-9a-f]" * 32  # of a folder that is the cache's, for `glob`
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def prepare_corpus(
     """Returns a corpus cut into tokens, from the cache where it is there.
 
     Args:
-        args: The corpus. A stream is taken for the same as long as its name and revision are.
+        args: The corpus.
         tokenizers: Existing tokenizers, or None for those that `learn` makes of the text.
         settings: What `learn` depends on beside the text.
         learn: Function from the splits to new tokenizers.
@@ -90,7 +92,8 @@ def prepare_corpus(
             if not folder.is_dir():
                 learn(text()[0]).save_pretrained(work_dir / _TOKENIZERS)
                 _move(work_dir / _TOKENIZERS, folder)
-            tokenizers = TokenizerPair.from_pretrained(folder)
+            with _reading(folder):
+                tokenizers = TokenizerPair.from_pretrained(folder)
         folder = cache / _CORPORA / _digest(corpus, tokenizers.digest())
         if not folder.is_dir():
             splits, loaded = text()
@@ -99,8 +102,20 @@ def prepare_corpus(
             report = str(loaded.merge(filtered))
             (work_dir / _CORPORA / _REPORT).write_text(report, encoding="utf-8")
             _move(work_dir / _CORPORA, folder)
-    report = (folder / _REPORT).read_text(encoding="utf-8")
-    return PreparedCorpus(tokenizers, DatasetDict.load_from_disk(str(folder)), report)
+    with _reading(folder):
+        report = (folder / _REPORT).read_text(encoding="utf-8")
+        return PreparedCorpus(tokenizers, DatasetDict.load_from_disk(str(folder)), report)
+
+
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Says what to do about a folder of the cache that a library cannot read."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(
+            f"{folder} is damaged ({error}): remove it, and the corpus is prepared anew"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -117,6 +132,10 @@ def _alone(cache: Path, corpus: str, work_dir: Path) -> Iterator[None]:
         shutil.rmtree(work_dir, ignore_errors=True)  # of a process that was killed
         work_dir.mkdir()
         yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            error.filename = str(cache)  # data.cache_dir, which the system does not name
+        raise
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
         lock.release()
@@ -145,7 +164,7 @@ def _digest_of_code() -> str:
 def kept_corpora(cache: Path) -> list[tuple[Path, int]]:
     """The prepared corpora and tokenizers of a cache, with their bytes."""
     folders = [
-        path for kind in (_CORPORA, _TOKENIZERS, _WORK) for path in (cache / kind).glob("*/")
+        path for kind in (_CORPORA, _TOKENIZERS, _WORK) for path in (cache / kind).glob(f"{_NAME}/")
     ]
     return [
         (folder, sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
@@ -155,5 +174,5 @@ def kept_corpora(cache: Path) -> list[tuple[Path, int]]:
 
 def clear_cache(cache: Path) -> None:
     """Removes all prepared corpora and tokenizers; processes that use them keep what they have."""
-    for kind in (_CORPORA, _TOKENIZERS, _WORK):
-        shutil.rmtree(cache / kind, ignore_errors=True)
+    for folder, _ in kept_corpora(cache):
+        shutil.rmtree(folder)

@@ -219,6 +219,7 @@ def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = _mapped(
         public, lambda text: _last_part(text) if is_local_path(text) else text
     )
+    shown.get("data", {}).pop("cache_dir", None)
     return shown
 
 

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-"""Folder in `output_dir` with the tokenized corpus while several processes train; it is never
-uploaded.
-"""
-
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
 )

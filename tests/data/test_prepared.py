@@ -1,4 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+import errno
+
 import pytest
 from datasets import DatasetDict
 
@@ -6,6 +8,7 @@ from csan_hf.commands.train import prepare
 from csan_hf.data import DataArguments, load_translation_dataset, prepare_corpus, train_tokenizers
 from csan_hf.data import prepared as module
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
+from csan_hf.hub.public_files import public_recipe
 
 SETTINGS = {"vocab_size": 300}
 
@@ -157,3 +160,61 @@ def test_the_command_prepares_shows_and_clears(folder, reads, capsys):
     assert "--train_size belongs to a recipe" in capsys.readouterr().err
     assert prepare(["--help"]) == 0
     assert "usage: csan-hf prepare RECIPE" in capsys.readouterr().out
+
+
+def test_clearing_removes_what_is_of_the_cache_alone(folder, capsys):
+    cache = folder / "cache"
+    prepare_corpus(arguments(folder), None, SETTINGS, learn)
+    text = cache / "corpora" / "europarl" / "text.en"
+    text.parent.mkdir()
+    text.write_text("a\n")
+    assert prepare(["--cache_dir", str(cache), "--clear", "recipe.yaml"]) == 2
+    assert "--clear takes no value" in capsys.readouterr().err
+    assert len(kept_corpora(cache)) == 2
+    clear_cache(cache)
+    assert kept_corpora(cache) == []
+    assert text.is_file()
+
+
+@pytest.mark.parametrize(
+    "file", ["corpora/*/train/*.arrow", "corpora/*/report.txt", "tokenizers/*/tokenizer.json"]
+)
+def test_a_damaged_corpus_is_named(file, folder):
+    prepare_corpus(arguments(folder), None, SETTINGS, learn)
+    [path] = (folder / "cache").glob(file)
+    if path.suffix == ".arrow":
+        path.write_bytes(path.read_bytes()[:900])
+    else:
+        path.unlink()
+    kind, _, _ = file.partition("/")
+    with pytest.raises(ValueError, match=f"cache/{kind}/[0-9a-f]+ is damaged (?s:.*): remove it"):
+        prepare_corpus(arguments(folder), None, SETTINGS, learn)
+
+
+def test_a_full_disk_is_named(folder, monkeypatch):
+    def fail(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "tokenize_dataset", fail)
+    with pytest.raises(OSError, match=f"No space left on device: '{folder / 'cache'}'"):
+        prepare_corpus(arguments(folder), None, SETTINGS, learn)
+
+
+def test_where_corpora_are_kept_is_not_published():
+    recipe = {"data": {"train": "train.{lang}", "cache_dir": "scratch/cache"}}
+    assert public_recipe(recipe) == {"data": {"train": "train.{lang}"}}
+    assert recipe["data"]["cache_dir"] == "scratch/cache"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_data_set_that_changed_is_prepared_anew(streaming, folder, reads):
+    files = folder / "dataset"
+    files.mkdir()
+    options = {"train": None, "validation": None, "dataset": str(files), "streaming": streaming}
+    options |= {"data_dir": None, "train_size": 30, "cache_dir": str(folder / "cache")}
+    for count in (30, 31):
+        (files / "train.jsonl").write_text('{"en": "a", "de": "b c"}\n' * count)
+        for _ in range(2):
+            args = DataArguments(source_column="en", target_column="de", **options)
+            prepare_corpus(args, None, SETTINGS, learn)
+    assert len(reads) == 2
