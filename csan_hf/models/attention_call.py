@@ -189,13 +189,12 @@ class RunningSum:
         self.place = place
 
     @property
-    def before(self) -> Tensor | float:
+    def before(self) -> Any:
         """The number after all earlier decoding steps, [B, H, 1] or 0.0."""
         layers = [] if self.cache is None else self.cache.layers
         if self.place >= len(layers) or layers[self.place].get_seq_length() == 0:
             return 0.0
-        last: Tensor = layers[self.place].keys[:, :, -1:, 0]
-        return last
+        return layers[self.place].keys[:, :, -1:, 0]
 
     def real(self, values: Tensor) -> Tensor:
         """`values` [B, H, I] with 0 where the query is padding."""

@@ -290,7 +290,7 @@ class StepPredictor(LocalityModule):
             steps = call.running_sum.real(steps)  # [B, H, I]
             width = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
             before = call.running_sum.before - 1.0
-            center = before + steps.cumsum(dim=-1)
+            center = before + steps.cumsum(-1)
             corrected = center
             if self.initial_gain > 0:
                 gain = torch.sigmoid(at_least_float32(self.gain_logit))[None, :, None]
@@ -340,7 +340,7 @@ class _Correction:
             place = center + self._of(center, query)
             centers.append(center)
             corrected.append(place)
-        return torch.cat(centers, dim=-1), torch.cat(corrected, dim=-1)
+        return torch.cat(centers, -1), torch.cat(corrected, -1)
 
     def in_rounds(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         """The same nearly, all centres at once, from the `sums` of steps: each round has the
@@ -348,7 +348,7 @@ class _Correction:
         """
         center = sums
         for _ in range(min(_ROUNDS, sums.shape[-1])):
-            corrections = self._of(center).cumsum(dim=-1)
+            corrections = self._of(center).cumsum(-1)
             center = sums + F.pad(corrections[..., :-1], (1, 0))
         return center, sums + corrections
 
