@@ -268,6 +268,8 @@ class DataArguments:
 
 def _first(patterns: str | list[str] | None) -> Any:
     """The pattern of both languages, without those of further references."""
+    if patterns == []:
+        raise ValueError("validation or test has an empty list of files; leave it out")
     return patterns[0] if isinstance(patterns, list) else patterns
 
 
@@ -462,24 +464,23 @@ def check_files(args: DataArguments) -> None:
 
 
 def content_digests(args: DataArguments) -> list[str]:
-    """Digests of what a corpus is read from: its files, or a name of a Hub data set's state."""
-    if args.dataset == BUILT_IN:
-        return []
-    if args.dataset:
+    """Digests of what a corpus is read from: its files, and a name of a Hub data set's state."""
+    digests = []
+    paths: set[Path] = set()
+    for pair in args.pairs:
+        of_pair = args.of_pair(pair)
+        if args.dataset is None:
+            for split, pattern in of_pair.split_patterns.items():
+                paths.update(_find_files(of_pair, split, pattern))
+        for split, patterns in of_pair.further_references.items():
+            for pattern in patterns:
+                paths.add(_find_file(of_pair, split, pattern, of_pair.target_lang))
+    if args.dataset not in (None, BUILT_IN):
         # Its revision on the Hub, or times of local files; nothing is read
         builder = datasets.load_dataset_builder(
             args.dataset, args.dataset_config, **_hub_options(args)
         )
-        return [builder._relative_data_dir()]
-    paths: set[Path] = set()
-    for pair in args.pairs:
-        of_pair = args.of_pair(pair)
-        for split, pattern in of_pair.split_patterns.items():
-            paths.update(_find_files(of_pair, split, pattern))
-        for split, patterns in of_pair.further_references.items():
-            for pattern in patterns:
-                paths.add(_find_file(of_pair, split, pattern, of_pair.target_lang))
-    digests = []
+        digests.append(builder._relative_data_dir())
     for path in sorted(paths):
         with path.open("rb") as file:
             digests.append(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}")

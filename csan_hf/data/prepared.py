@@ -12,6 +12,7 @@ import dataclasses
 import errno
 import functools
 import hashlib
+import importlib.metadata
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,8 @@ import datasets
 from datasets import DatasetDict
 from filelock import FileLock, Timeout
 from transformers.utils import logging
+
+from csan_hf import text_files
 
 from .corpora import DataArguments, content_digests, load_translation_dataset
 from .tokenization import TokenizerPair, tokenize_dataset
@@ -152,9 +155,10 @@ def _digest(*values: object) -> str:
 
 
 def _digest_of_code() -> str:
-    """A digest of what reads, filters and cuts."""
-    files = sorted(Path(__file__).parent.iterdir())
+    """A digest of what makes, reads, filters and cuts text."""
+    files = [*sorted(Path(__file__).parent.iterdir()), Path(text_files.__file__)]
     contents = [path.read_bytes() for path in files if path.is_file()]
+    contents.append(importlib.metadata.version("num2words").encode())
     return hashlib.sha256(b"".join(contents)).hexdigest()
 
 

@@ -225,10 +225,11 @@ class TokenizerPair:
         """A digest of how the tokenizers cut text."""
         digest = hashlib.sha256()
         for tokenizer in (self.source, self.target):
-            parts = [type(tokenizer).__name__, str(sorted(tokenizer.get_vocab().items()))]
             if tokenizer.is_fast:
-                parts.append(tokenizer.backend_tokenizer.to_str())
-            digest.update(" ".join(parts).encode())
+                rules = tokenizer.backend_tokenizer.to_str()
+            else:
+                rules = f"{type(tokenizer).__name__} {sorted(tokenizer.get_vocab().items())}"
+            digest.update(rules.encode())
         return digest.hexdigest()
 
     def save_pretrained(self, directory: str | Path) -> None:
@@ -236,10 +237,11 @@ class TokenizerPair:
         `target_tokenizer`; the source's, which makes no labels, is then a `SourceTokenizer`.
         """
         directory = Path(directory)
-        if type(self.source) in (PreTrainedTokenizerFast, SourceTokenizer):
-            # Of the object, which a trainer saves once more
-            self.source.__class__ = PreTrainedTokenizerFast if self.is_joint else SourceTokenizer
-        self.source.save_pretrained(directory)
+        source = self.source
+        if type(source) in (PreTrainedTokenizerFast, SourceTokenizer):
+            source = copy.copy(source)  # others may use the object as it is
+            source.__class__ = PreTrainedTokenizerFast if self.is_joint else SourceTokenizer
+        source.save_pretrained(directory)
         subfolder = directory / TARGET_SUBFOLDER
         if not self.is_joint:
             self.target.save_pretrained(subfolder)

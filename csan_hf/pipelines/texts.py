@@ -431,13 +431,13 @@ class TextTranslationPipeline(TranslationPipeline):
             return checked
         # White space at the ends of lines is not translated
         lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
-        argument = {"text_target" if of_target else "text": lines}
-        encoded = tokenizer(**argument, add_special_tokens=False, verbose=False)["input_ids"]
+        encode = target_ids if of_target else _source_ids
+        encoded = encode(tokenizer, lines)
         messages = []
         for number, ids in enumerate(encoded):
             letters = []
             if tokenizer.unk_token_id in ids:
-                pieces = _unknown_letters(tokenizer, lines[number])
+                pieces = _unknown_letters(tokenizer, lines[number], encode)
                 letters = [piece for piece in pieces if piece != "\n"]
             if letters:
                 place = f"line {first_line + number:,}"
@@ -829,15 +829,21 @@ class TextTranslationPipeline(TranslationPipeline):
         plain.save_pretrained(save_directory, **kwargs)
 
 
-def target_ids(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a target text alone, by the target's tokenizer."""
+def target_ids(tokenizer: Any, texts: str | list[str]) -> Any:
+    """The tokens of a target text, or of several, by the target's tokenizer."""
     # Some tokenizers hold two vocabularies; those of several languages would ask for one
     name = "text" if hasattr(tokenizer, "src_lang") else "text_target"
-    return tokenizer(**{name: text}, add_special_tokens=False, verbose=False)["input_ids"]
+    return tokenizer(**{name: texts}, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _unknown_letters(tokenizer: Any, text: str) -> list[str]:
-    """The pieces of a text that are unknown, each once."""
+def _source_ids(tokenizer: Any, texts: str | list[str]) -> Any:
+    return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _unknown_letters(
+    tokenizer: Any, text: str, encode: Callable[[Any, str | list[str]], Any]
+) -> list[str]:
+    """The pieces of a text that are unknown, each once; the letters, of a slow tokenizer."""
     unknown = tokenizer.unk_token_id
     if tokenizer.is_fast:
         encoded = tokenizer(
@@ -846,8 +852,5 @@ def _unknown_letters(tokenizer: Any, text: str) -> list[str]:
         places = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
         pieces = [text[start:end] for token, (start, end) in places if token == unknown]
     else:
-        tokens = tokenizer.tokenize(text)
-        numbers = tokenizer.convert_tokens_to_ids(tokens)
-        numbered_tokens = zip(tokens, numbers, strict=True)
-        pieces = [token for token, number in numbered_tokens if number == unknown]
+        pieces = [letter for letter in text if unknown in encode(tokenizer, letter)]
     return list(dict.fromkeys(pieces))

@@ -5,7 +5,13 @@ import pytest
 from datasets import DatasetDict
 
 from csan_hf.commands.train import prepare
-from csan_hf.data import DataArguments, load_translation_dataset, prepare_corpus, train_tokenizers
+from csan_hf.data import (
+    DataArguments,
+    TokenizerPair,
+    load_translation_dataset,
+    prepare_corpus,
+    train_tokenizers,
+)
 from csan_hf.data import prepared as module
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
 from csan_hf.hub.public_files import public_recipe
@@ -138,6 +144,16 @@ def test_a_vocabulary_is_learned_from_pairs_taken_evenly(folder):
     sample = DatasetDict(train=splits["train"].select(range(0, 30, 3)))
     of_sample = train_tokenizers(sample, 300)
     assert train_tokenizers(splits, 300, train_size=10).digest() == of_sample.digest()
+
+
+def test_a_pair_of_tokenizers_is_the_same_once_it_was_saved(folder, tmp_path_factory):
+    splits, _ = load_translation_dataset(arguments(folder))
+    pair = train_tokenizers(splits, 300, joint=False)
+    kind, digest = type(pair.source), pair.digest()
+    saved = tmp_path_factory.mktemp("saved")
+    pair.save_pretrained(saved)
+    assert type(pair.source) is kind, "others may use it as it is"
+    assert TokenizerPair.from_pretrained(saved).digest() == digest
 
 
 def test_the_command_prepares_shows_and_clears(folder, reads, capsys):

@@ -74,7 +74,7 @@ def test_languages(family, library_log):
     assert "no effect" not in library_log.text
 
 
-def test_prefixes_of_two_vocabularies_are_targets(tmp_path):
+def test_prefixes_of_two_vocabularies_are_targets(tmp_path, library_log):
     files = []
     for first in (("</s>", "<unk>", "<pad>"), ("</s>", "<unk>", "<pad>", "more", "tokens")):
         folder = tmp_path / str(len(first))
@@ -90,6 +90,8 @@ def test_prefixes_of_two_vocabularies_are_targets(tmp_path):
     pair = TokenizerPair(tokenizer, tokenizer)
     [[text]] = translate_stream(model, pair, ["one"], prefixes=["eins zwei"], max_new_tokens=6)
     assert text.startswith("eins zwei")
+    [[text]] = translate_stream(model, pair, ["one"], prefixes=["eins ☃"], max_new_tokens=6)
+    assert "line 1: the target vocabulary does not have '☃'." in library_log.text
 
 
 def test_unknown_pieces_of_a_tokenizer_in_python_are_named(tmp_path, library_log):

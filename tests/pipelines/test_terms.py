@@ -112,11 +112,13 @@ def test_a_target_is_cut_as_within_a_sentence(build, vocabulary, tokens):
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
 
 
-def test_a_target_is_cut_without_a_language(tmp_path):
+def test_a_target_is_cut_without_a_language(tmp_path, library_log):
     model, tokenizer = multilingual.m2m100(tmp_path)
     translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
     tokens = tokenizer.convert_ids_to_tokens(translator.tokens_within_text("zwei drei"))
     assert tokens == ["▁zwei", "▁drei"]
+    translator.check_letters(["zwei ☃"], of_target=True)
+    assert "does not have '☃'" in library_log.text
 
 
 def test_what_cannot_be_is_said(joint, library_log):
