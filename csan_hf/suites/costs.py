@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from csan_hf.text_files import counted
+from csan_hf.training.dry_run import duration_text
 from csan_hf.training.recipe import Affects
 from csan_hf.training.record import fingerprint_of
 
@@ -121,11 +122,11 @@ def progress_reporter(
             if run.name not in progress.failed and not records.is_finished(run):
                 left += whole * (1 - progress.running.get(run.name, 0.0))
         failed = f", {len(progress.failed)} failed" if progress.failed else ""
-        running = ", ".join(f"{name} {share:.0%}" for name, share in progress.running.items())
+        running = "; ".join(f"{name} {share:.0%}" for name, share in progress.running.items())
         changes = is_terminal and ended < progress.total
         print(
             f"{progress.done} of {counted(progress.total, 'run')} done{failed}; about "
-            f"{left / jobs / 3600:.1f} hours to go. Running: {running or 'none'}.",
+            f"{duration_text(left / jobs)} to go. Running: {running or 'none'}.",
             end="\x1b[K\r" if changes else "\n",
             file=sys.stderr,
             flush=True,

@@ -165,11 +165,11 @@ def _describe_model(plan: Plan) -> list[str]:
     update = "an update"
     if args.gradient_accumulation_steps > 1:
         update += f" ({args.gradient_accumulation_steps} batches)"
-    duration = f"{_duration(seconds)} an update"
+    duration = f"{duration_text(seconds)} an update"
     if args.max_steps > 0:
         duration += (
-            f", {_duration(seconds * args.max_steps)} for {args.max_steps:,} updates, evaluation "
-            "not counted"
+            f", {duration_text(seconds * args.max_steps)} for {args.max_steps:,} updates, "
+            "evaluation not counted"
         )
     return [
         f"  {type(model).__name__}: {model.num_parameters() / 1e6:.1f}M parameters, "
@@ -179,7 +179,7 @@ def _describe_model(plan: Plan) -> list[str]:
         f"(float32), about {costs.activations / 2**30:.2f} GiB for the activations of "
         f"{costs.pairs} pairs of {SENTENCE_LENGTH} tokens ({args.precision})",
         f"  {update}: {costs.flops / 1e12:.2f} TFLOP on each device",
-        f"  time on this machine ({args.device}), from a matrix-product rate of {rate / 1e12:.2f} "
+        f"  time on this machine ({args.device}), from a matrix-product rate of {rate / 1e12:.3g} "
         f"TFLOP/s measured now, of which {UTILISATION:.0%} are used: {duration}",
     ]
 
@@ -266,7 +266,8 @@ def matrix_product_rate(args: TranslationTrainingArguments) -> float:
     return 2 * size**3 * count / (time.perf_counter() - start)
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """Writes a duration in the largest unit of which it has two or more."""
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"

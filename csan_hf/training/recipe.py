@@ -67,9 +67,10 @@ _AFFECTED_BY_SECTION = {
 # they are the library's arguments. Files in data_dir are compared by digests of their sentences.
 _AFFECTED_BY_KEY = {
     Affects.NOTHING: (
-        "output_dir name description license language dataset_name task hub_dataset resume "
-        "overwrite dry_run data.data_dir data.cache_dir training.logging_ training.report_to "
-        "training.run_name training.disable_tqdm training.hub_ training.push_to_hub"
+        "output_dir name description license language dataset_name task hub_dataset "
+        "validation_sha256 resume overwrite dry_run data.data_dir data.cache_dir "
+        "training.logging_ training.report_to training.run_name training.disable_tqdm "
+        "training.hub_ training.push_to_hub"
     ),
     # Not dataloader_drop_last, which changes the batches where max_tokens is null
     Affects.SPEED: (
@@ -170,6 +171,10 @@ class Recipe:
         task: The model card's task on the Hub; null = translation.
         hub_dataset: Name on the Hub of training data that is read from files, for the model card to
             link.
+        validation_sha256: Beginnings of the SHA-256 digests of the validation references (lines
+            that end in a line feed), one for each direction, by which the data are known: of other
+            data the card leaves out name, description, license, language, dataset_name and
+            hub_dataset. null = they hold for any data.
         bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = by the
             references' script.
         resume: Whether to continue from the last checkpoint in output_dir.
@@ -193,6 +198,7 @@ class Recipe:
     dataset_name: str | None = None
     task: Literal["translation", "text2text-generation"] | None = None
     hub_dataset: str | None = None
+    validation_sha256: list[str] | None = None
     bleu_tokenize: str | None = None
     resume: bool = True
     overwrite: bool = False

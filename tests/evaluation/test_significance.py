@@ -112,6 +112,18 @@ def test_a_p_value_of_two_sides_says_what_the_interval_says():
     assert bootstrap.p_value == pytest.approx(randomisation.p_value, abs=0.03)
 
 
+def test_of_skewed_differences_the_interval_may_leave_out_what_p_does_not():
+    metric = load_metric("ter")
+    edits = np.zeros(400)
+    edits[:7] = [1, 1, 2, 4, 8, 16, 40]  # one sentence makes most of the difference
+    words = np.full(400, 10.0)
+    ours = np.stack([edits, words], axis=1)
+    theirs = np.stack([np.zeros(400), words], axis=1)
+    result = paired_test(metric, [ours], [theirs])
+    assert result.interval[0] > 0
+    assert result.p_value > 0.05
+
+
 def test_error_rates_by_the_same_draws():
     ours, theirs, references = corpus()
     metric = load_metric("wer")

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Metrics of a recipe: in validation, picture, progress line, results and card."""
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -16,9 +17,9 @@ from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
 from csan_hf.hub import card_problems
 from csan_hf.text_files import digest_of_lines, read_lines
-from csan_hf.training import TranslationTrainingArguments, load_recipe
+from csan_hf.training import Recipe, TranslationTrainingArguments, load_recipe
 from csan_hf.training.callbacks import TrainingPicture, TranslationProgress, draw_training
-from csan_hf.training.run import summary_table, train_from_recipe
+from csan_hf.training.run import names_of_its_data, summary_table, train_from_recipe
 
 
 class WordsMissing(CorpusMetric):
@@ -66,6 +67,9 @@ def run(metric, tmp_path_factory):
     recipe = tiny_recipe(
         folder, metrics=["wer", "words_missing"], metric_for_best_model="words_missing"
     )
+    recipe = dataclasses.replace(
+        recipe, license="mit", dataset_name="Elsewhere", validation_sha256=["0123456789abcdef"]
+    )
     return folder / "run", train_from_recipe(recipe)
 
 
@@ -98,6 +102,15 @@ def test_validation_results_and_card(run):
     assert card.data.metrics == ["wer"]  # the Hub does not know the other
     assert {result.metric_type for result in card.data.eval_results} == {"wer"}
     assert card_problems(card, stored) == []
+    assert card.data.license == "unknown"  # the recipe's is that of other data
+    assert {result.dataset_name for result in card.data.eval_results} == {"numbers"}
+
+
+def test_names_of_data_stay_where_they_are_those_of_the_recipe():
+    recipe = Recipe(license="mit", validation_sha256=["12", "ab"])
+    assert names_of_its_data(recipe, {"validation": "ab34"}).license == "mit"
+    assert names_of_its_data(recipe, {"validation": "ac34"}).license is None
+    assert names_of_its_data(Recipe(license="mit"), {}).license == "mit"
 
 
 def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
