@@ -3,13 +3,20 @@
 that is generated.
 """
 
+import html
+import importlib
+import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import griffe
 from mkdocs.structure.files import File, Files
 
 from csan_hf.commands.train import format_help
 from csan_hf.families import FAMILIES
+from csan_hf.training.recipe import recipe_options
 from csan_hf_cli import COMMANDS, build_parser, function_of
 
 PATTERNS = (
@@ -21,35 +28,47 @@ PATTERNS = (
     ":!tests",
     ":!model_cards/suites/*/runs",
 )
-CONFIGS = [
-    f"training.arguments.{name}" for name in ("TranslationTrainingArguments", "GenerationArguments")
-]
-CONFIGS += ["data.DataArguments", "training.recipe.Recipe"]
-API = [
-    "pipelines.translation_pipeline",
-    "pipelines.TextTranslationPipeline",
-    "EnsembleForConditionalGeneration",
-]
-API += [
-    f"hub.{name}"
-    for name in ("convert_marian", "convert_m2m100", "convert_bart", "to_marian", "push_to_hub")
-]
-API += [
-    "hub.save_self_contained",
-    "evaluation.loading.load_translation_model",
-    "evaluation.metrics.CorpusMetric",
-]
-API += [
-    "evaluation.significance.paired_test",
-    "models.locality.LocalityMethod",
-    "models.attention_call.Term",
-]
-API += [
-    "models.local_attention",
-    "analysis.align",
-    "analysis.draw_locality",
-    "pipelines.onnx_model.OnnxTranslationModel",
-]
+CONFIGS = (
+    "csan_hf.training.arguments.TranslationTrainingArguments",
+    "csan_hf.training.arguments.GenerationArguments",
+    "csan_hf.data.DataArguments",
+    "csan_hf.training.Recipe",
+)
+PACKAGES = (
+    "models",
+    "data",
+    "pipelines",
+    "evaluation",
+    "alignment",
+    "analysis",
+    "training",
+    "hub",
+    "suites",
+    "report",
+)
+"""Packages of csan_hf with a page of all their public names."""
+FURTHER = {
+    "models": ("csan_hf.models.locality.LocalityMethod", "csan_hf.models.attention_call.Term"),
+    "pipelines": ("csan_hf.pipelines.onnx_model.OnnxTranslationModel",),
+    "evaluation": (
+        "csan_hf.evaluation.loading.load_translation_model",
+        "csan_hf.evaluation.metrics.CorpusMetric",
+        "csan_hf.evaluation.metrics.load_metric",
+        "csan_hf.evaluation.metrics.register_metric",
+        "csan_hf.evaluation.significance.paired_test",
+    ),
+}
+"""What stands in modules of these packages, and is for users, too."""
+_TYPE_IN_DOCSTRING = re.compile(r"^( +\w+) \(`.*\):", re.MULTILINE)
+
+
+class TypesOfSignatures(griffe.Extension):
+    """Leaves the types of arguments to their annotations, where a docstring repeats them."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Called for each class and function."""
+        if obj.docstring is not None:
+            obj.docstring.value = _TYPE_IN_DOCSTRING.sub(r"\1:", obj.docstring.value)
 
 
 def on_files(files: Files, config: dict) -> Files:
@@ -62,23 +81,39 @@ def on_files(files: Files, config: dict) -> Files:
     )
     for name in filter(lambda name: (root / name).is_file(), listed.stdout.splitlines()):
         files.append(File.generated(config, name, abs_src_path=str(root / name)))
-    pages = {
-        "commands": _commands(),
-        "configs": _families() + _listed(CONFIGS),
-        "api": "# Reference\n" + _listed(API),
-    }
+    pages = {"commands": _commands(), "configs": _families() + _listed(CONFIGS)}
+    for name in PACKAGES:
+        package = importlib.import_module(f"csan_hf.{name}")
+        names = [f"csan_hf.{name}.{public}" for public in package.__all__ if public != "TASK"]
+        pages[name] = f"# csan_hf.{name}\n" + _listed([*names, *FURTHER.get(name, ())])
     for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
 
 
 def _commands() -> str:
-    helps = {"train": format_help()}  # whose options are the recipe's keys
-    for name in [name for name in COMMANDS if name not in helps]:
-        helps[name] = build_parser(function_of(name), f"csan-hf {name}").format_help()
-    return "# Commands\n\n" + "\n".join(
-        f"## {name}\n\n```text\n{text}```\n" for name, text in helps.items()
-    )
+    """Every command and, as headings that can be linked and searched for, its options."""
+    text = "# Commands\n"
+    for name in COMMANDS:
+        text += f"\n## csan-hf {name}\n"
+        if name == "train":
+            text += "\nThe options are the keys of a recipe.\n"
+            for option in recipe_options("csan"):
+                default = "null" if option.default is None else option.default
+                help = f"{option.help} ({option.type_name}; default {default})"
+                text += _option(name, option.path, help)
+            continue
+        parser = build_parser(function_of(name), f"csan-hf {name}")
+        text += f"\n```text\n{parser.format_usage()}\n{parser.description}\n```\n"
+        for action in parser._actions:
+            if action.help is not None:
+                text += _option(name, action.dest, action.help.replace("%%", "%"))
+    return text
+
+
+def _option(command: str, name: str, text: str) -> str:
+    anchor = re.sub(r"\W", "-", f"{command}-{name}")
+    return f"\n### `--{name}` {{ #{anchor} }}\n\n{html.escape(text)}\n"
 
 
 def _families() -> str:
@@ -88,9 +123,9 @@ def _families() -> str:
         fields = next(
             part for part in format_help(name).split("\n\n") if part.startswith("config (")
         )
-        text += _listed([f"models.{family.config}"]) + f"\n```text\n{fields}\n```\n"
+        text += _listed([f"csan_hf.models.{family.config}"]) + f"\n```text\n{fields}\n```\n"
     return text
 
 
-def _listed(names: list[str]) -> str:
-    return "".join(f"\n::: csan_hf.{name}\n" for name in names)
+def _listed(names: Iterable[str]) -> str:
+    return "".join(f"\n::: {name}\n" for name in names)

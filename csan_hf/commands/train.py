@@ -79,7 +79,8 @@ def format_help(model: str = "csan") -> str:
             default = "null" if option.default is None else option.default
             text = f"  --{option.path}  ({option.type_name}; default {default})"
             lines += textwrap.wrap(text, 79, subsequent_indent=indent, break_on_hyphens=False)
-            lines += textwrap.wrap(option.help, 79, initial_indent=indent, subsequent_indent=indent)
+            help = textwrap.shorten(option.help, 240, placeholder="...")
+            lines += textwrap.wrap(help, 79, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines) + "\n"
 
 

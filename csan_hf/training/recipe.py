@@ -16,7 +16,6 @@ import inspect
 import json
 import os
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -406,7 +405,7 @@ def _section(section: str, source: Callable[..., Any], without: tuple[str, ...] 
             name=name,
             annotation=getattr(action, "_typehint", action.type),
             default=getattr(action.default, "value", action.default),
-            help=textwrap.shorten(help_texts.get(name) or "", 240, placeholder="..."),
+            help=" ".join((help_texts.get(name) or "").split()),
             parser=parser,
         )
     return options
