@@ -14,6 +14,7 @@ from typing import Any
 import griffe
 from mkdocs.structure.files import File, Files
 
+import csan_hf
 from csan_hf.commands.train import format_help
 from csan_hf.families import FAMILIES
 from csan_hf.training.recipe import recipe_options
@@ -69,6 +70,11 @@ class TypesOfSignatures(griffe.Extension):
         """Called for each class and function."""
         if obj.docstring is not None:
             obj.docstring.value = _TYPE_IN_DOCSTRING.sub(r"\1:", obj.docstring.value)
+
+
+def on_config(config: Any) -> None:
+    """Puts the version into the head of every page."""
+    config.site_name = f"csan_hf {csan_hf.__version__}"
 
 
 def on_files(files: Files, config: dict) -> Files:
