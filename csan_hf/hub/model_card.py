@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers.utils import logging
 
 from ..analysis.locality_picture import draw_locality, is_drawn
 from ..data import DataArguments
@@ -20,6 +21,8 @@ from ..families import family_of
 from ..models.configuration_seq2seq import MINIMUM_TRANSFORMERS, UNTESTED_TRANSFORMERS
 from ..text_files import write_bytes, write_text
 from .public_files import is_local_path, public_recipe, read_json
+
+logger = logging.get_logger(__name__)
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
 PAPERS = TEMPLATE.with_name("papers.bib")
@@ -46,6 +49,10 @@ _NUMBERS_EXAMPLES = {
     "de": "Die Zahl ist vierhunderteinundsechzig.",
     "en": "The number is four hundred and sixty-one.",
 }
+
+
+_OF_DATA = ("name", "description", "license", "language", "dataset_name", "hub_dataset")
+"""Keys of a recipe that hold for its own data."""
 
 
 class CardMetric(Protocol):
@@ -97,6 +104,7 @@ def build_model_card(
     output_dir: Path, recipe: dict[str, Any], results: dict[str, Any]
 ) -> ModelCard:
     """Makes the card of a run without writing it; the arguments are those of `write_model_card`."""
+    recipe = names_of_its_data(recipe, results)
     config = read_json(output_dir / "config.json") or dict(recipe.get("config") or {})
     model_type = config.get("model_type") or recipe.get("model") or "csan"
     family = family_of(str(model_type))
@@ -175,6 +183,24 @@ def build_model_card(
         speeds={split: _speed(entry) for split, entry in scores.items() if _speed(entry)},
         plots=_plots(results, output_dir),
     )
+
+
+def names_of_its_data(recipe: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    """Returns a recipe without what it says of other data than a run had; see the arguments of
+    `write_model_card`.
+
+    The recipe's data are known by `validation_sha256`, beginnings of digests.
+    """
+    digests = recipe.get("validation_sha256")
+    references = (results.get("data") or {}).get("references") or {}
+    if digests is None or references.get("validation", "").startswith(tuple(digests)):
+        return recipe
+    logger.warning(
+        f"The validation set is not that of {recipe.get('dataset_name')}: the card leaves out "
+        f"{', '.join(_OF_DATA)}. To say those of these data, write them into the recipe, with "
+        "validation_sha256: null."
+    )
+    return {name: value for name, value in recipe.items() if name not in _OF_DATA}
 
 
 def _bibliography(papers: Collection[str]) -> str:

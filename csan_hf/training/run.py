@@ -2,7 +2,6 @@
 """One training run, from a recipe to a folder with everything in it."""
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import itertools
 import math
@@ -12,7 +11,6 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -362,35 +360,8 @@ def _write_folder(
         write_json(output / "results.json", results)
         search = search_name(trainer.args.generation_num_beams)
         draw_training(trainer.state.log_history, output / "training.png", search)
-        named = names_of_its_data(recipe, results["data"]["references"])
-        write_model_card(output, named.to_dict(), results)
+        write_model_card(output, recipe.to_dict(), results)
     trainer.accelerator.wait_for_everyone()
-
-
-def names_of_its_data(recipe: Recipe, references: Mapping[str, str]) -> Recipe:
-    """Returns the recipe for a card, without what it says of other data than the run had.
-
-    Args:
-        recipe: The recipe, whose `validation_sha256` tells the data that it names.
-        references: SHA-256 digests of the references of the run, by split.
-    """
-    digest = references.get("validation", "")
-    if recipe.validation_sha256 is None or digest.startswith(tuple(recipe.validation_sha256)):
-        return recipe
-    notify(
-        f"The validation set is not that of {recipe.dataset_name}: the card leaves out name, "
-        "description, license, language, dataset_name and hub_dataset. To say those of these data, "
-        "write them into the recipe, with validation_sha256: null."
-    )
-    return dataclasses.replace(
-        recipe,
-        name=None,
-        description=None,
-        license=None,
-        language=None,
-        dataset_name=None,
-        hub_dataset=None,
-    )
 
 
 def _score_split(trainer: TranslationTrainer, split: Dataset) -> tuple[dict[str, Any], list[str]]:

@@ -16,10 +16,11 @@ import csan_hf_cli
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
 from csan_hf.hub import card_problems
+from csan_hf.hub.model_card import names_of_its_data
 from csan_hf.text_files import digest_of_lines, read_lines
-from csan_hf.training import Recipe, TranslationTrainingArguments, load_recipe
+from csan_hf.training import TranslationTrainingArguments, load_recipe
 from csan_hf.training.callbacks import TrainingPicture, TranslationProgress, draw_training
-from csan_hf.training.run import names_of_its_data, summary_table, train_from_recipe
+from csan_hf.training.run import summary_table, train_from_recipe
 
 
 class WordsMissing(CorpusMetric):
@@ -107,10 +108,10 @@ def test_validation_results_and_card(run):
 
 
 def test_names_of_data_stay_where_they_are_those_of_the_recipe():
-    recipe = Recipe(license="mit", validation_sha256=["12", "ab"])
-    assert names_of_its_data(recipe, {"validation": "ab34"}).license == "mit"
-    assert names_of_its_data(recipe, {"validation": "ac34"}).license is None
-    assert names_of_its_data(Recipe(license="mit"), {}).license == "mit"
+    recipe = {"license": "mit", "validation_sha256": ["12", "ab"]}
+    assert names_of_its_data(recipe, {"data": {"references": {"validation": "ab34"}}}) == recipe
+    assert "license" not in names_of_its_data(recipe, {})
+    assert names_of_its_data({"license": "mit"}, {}) == {"license": "mit"}
 
 
 def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
