@@ -26,6 +26,8 @@ from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, PAST, PRESENT, check_installed
 from csan_hf.text_files import new_directory, write_json
 
+from .vocabularies import save_vocabularies
+
 Tensors = dict[str, Tensor]
 
 _SUMS = "0.decoder.key"
@@ -87,7 +89,7 @@ def export_onnx(
         for graph in (staging / ENCODER, staging / DECODER):
             convert(graph)
         if tokenizers is not None:
-            tokenizers.save_pretrained(staging)
+            save_vocabularies(tokenizers, staging, model.config)
     return directory
 
 
