@@ -24,13 +24,14 @@ def save_vocabularies(tokenizers: Any, directory: Path, config: PreTrainedConfig
     `tokenizer_config.json`.
     """
     tokenizers.save_pretrained(directory)
-    source = tokenizers.source if isinstance(tokenizers, TokenizerPair) else tokenizers
-    if isinstance(source, M2M100Tokenizer):
+    source: Any = tokenizers.source if isinstance(tokenizers, TokenizerPair) else tokenizers
+    kind = type(source)
+    if issubclass(kind, M2M100Tokenizer):
         ids = source.encoder | source.added_tokens_encoder | source.lang_token_to_id
         model = directory / source.vocab_files_names["spm_file"]
         backend = _backend(source, model, ids, size=config.vocab_size)
         backend.save(str(directory / "tokenizer.json"))
-    elif isinstance(source, MarianTokenizer):
+    elif issubclass(kind, MarianTokenizer):
         ids = source.get_src_vocab()
         backend = _backend(source, directory / "source.spm", ids, size=config.vocab_size)
         backend.save(str(directory / "tokenizer.json"))
