@@ -126,7 +126,7 @@ def export_onnx(
 
     Args:
         directory: where to save the graphs; new or empty
-        precision: numbers that the graphs compute with
+        precision: numbers that weights are kept in; int8 computes with them, float16 with float32
         check: text to translate with both, one sentence per line
     """
     from csan_hf.hub import onnx  # which needs an extra

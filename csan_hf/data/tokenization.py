@@ -12,8 +12,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from tokenizers import (
     trainers,
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter
+from transformers.convert_slow_tokenizer import SentencePieceExtractor
 from transformers.utils import cached_file, logging
 
 from csan_hf.source_tokenizer import SourceTokenizer
@@ -329,71 +330,110 @@ def _load_tokenizer(
         ) from error
 
 
-_NOT_IN_TEXT = -1e6  # score of a piece, below that of any other way to cut its text
+_WHOLE_RUN = -1e6
+"""Score of a token of letters that are in no piece: below that of all pieces."""
+_NOT_IN_TEXT = -1e9
+"""Score of a token of other letters that is no piece: below that of any other way to cut its text.
+"""
 _UNKNOWN_LETTER = "\ufdd0"  # a noncharacter
 
 
 def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
     """Reads a model of SentencePiece; pieces keep their numbers; without padding "<s>" is that."""
     extractor: Any = SentencePieceExtractor(path)
-    proto = extractor.proto
-    parts = extractor.extract(None)
-    trainer = proto.trainer_spec
-    rules = proto.normalizer_spec
+    trainer = extractor.proto.trainer_spec
     if trainer.model_type == trainer.WORD or trainer.user_defined_symbols:
         raise ValueError(
             f"{path} is a model of SentencePiece of words, or with user_defined_symbols, which the "
             "library tokenizers would cut otherwise: train one without (model_type unigram, bpe or "
             "char)."
         )
-    vocabulary = parts["vocab"]
-    no_text = {piece.piece for piece in proto.pieces if piece.type != piece.NORMAL}
-    unknown_letters: list[str] = []
-    if trainer.model_type == trainer.UNIGRAM:
-        # The library tokenizers would find "</s>" in a text
-        vocabulary = [
-            (piece, _NOT_IN_TEXT if piece in no_text else score) for piece, score in vocabulary
-        ]
-        if not trainer.byte_fallback:
-            unknown_letters = sorted({*"".join(no_text)} - {piece for piece, _ in vocabulary})
-    # transformers' own classes read only one of Unigram and BPE each, or leave out the space before
-    # a text
-    tokenizer: Any = SpmConverter.build_tokenizer_from_spm_proto(
-        proto, vocabulary, parts.get("merges")
-    )
-    spaces = (
-        [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()]
-        if rules.remove_extra_whitespaces
-        else []
-    )
-    form = (
-        [normalizers.Precompiled(rules.precompiled_charsmap)] if rules.precompiled_charsmap else []
-    )
-    # Without a letter of "</s>" nothing else could be found there
-    replacements = [normalizers.Replace(letter, _UNKNOWN_LETTER) for letter in unknown_letters]
-    tokenizer.normalizer = normalizers.Sequence([*form, *spaces, *replacements])
-    scheme: Any = "always" if rules.add_dummy_prefix else "never"
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
-        prepend_scheme=scheme, split=trainer.split_by_whitespace
-    )
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    tokenizer.decoder = decoders.Sequence(
-        [*steps, decoders.Strip(" ", int(rules.add_dummy_prefix), 0)]
-    )
-    tokenizer.add_tokens(
-        [token for token in parts["additional_special_tokens"] if not token.special]
-    )
     kinds = [kind for kind in ("pad", "eos", "unk", "bos") if getattr(trainer, f"{kind}_id") >= 0]
     names = {f"{kind}_token": getattr(trainer, f"{kind}_piece") for kind in kinds}
     options: dict[str, Any] = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}
     # The start of a sentence, which no model here uses, has one number on both sides, unlike a
     # token put last
     options |= {"pad_token": names.get("bos_token", PAD_TOKEN), "eos_token": EOS_TOKEN, **names}
+    tokenizer = sentencepiece_tokenizer(extractor)
+    tokenizer.add_tokens(
+        [
+            token
+            for token in extractor.extract(None)["additional_special_tokens"]
+            if not token.special
+        ]
+    )
     converted: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
     converted.backend_tokenizer.post_processor = _ending_with(
         converted.eos_token, converted.eos_token_id
     )
     return converted
+
+
+def sentencepiece_tokenizer(
+    extractor: Any, ids: Mapping[str, int] | None = None, size: int = 0
+) -> Tokenizer:
+    """Cuts texts as a model of SentencePiece does (unigram, bpe or char), without special tokens.
+
+    Args:
+        extractor: `SentencePieceExtractor` of the model's file.
+        ids: Numbers of all tokens, pieces of this model or not; None = as in the file.
+        size: The first number for pieces that `ids` lacks, above those that it has.
+    """
+    # transformers' own classes read only one of Unigram and BPE each, or leave out the space before
+    # a text
+    proto = extractor.proto
+    trainer = proto.trainer_spec
+    rules = proto.normalizer_spec
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
+    known_letters = {" ", "▁", *"".join(scores)}
+    unknown_runs = [token for token in ids or () if known_letters.isdisjoint(token)]
+    numbers = dict(ids or {})
+    for piece in proto.pieces:
+        if piece.piece not in numbers:
+            numbers[piece.piece] = size
+            size += 1
+    if trainer.model_type == trainer.UNIGRAM:
+        names = {number: token for token, number in numbers.items()}
+        tokens = [names.get(number, f"unused {number}") for number in range(size)]
+        # The library would find "</s>" in a text
+        all_scores = dict.fromkeys(tokens, _NOT_IN_TEXT)
+        all_scores |= dict.fromkeys(unknown_runs, _WHOLE_RUN) | scores
+        vocabulary = [(token, all_scores[token]) for token in tokens]
+        model: Any = models.Unigram(
+            vocabulary, unk_id=numbers[trainer.unk_piece], byte_fallback=trainer.byte_fallback
+        )
+    else:
+        model = models.BPE(
+            numbers,
+            extractor.extract(models.BPE)["merges"],
+            unk_token=trainer.unk_piece,
+            fuse_unk=True,
+            byte_fallback=trainer.byte_fallback,
+        )
+    tokenizer = Tokenizer(model)
+    steps: list[Any] = []
+    if "nfkc" in rules.name:
+        steps.append(normalizers.NFC())  # the library maps no letter of six bytes or more
+    if rules.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
+    if rules.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()]
+    if not trainer.byte_fallback:
+        # A run of letters of no piece is a token as a whole, or unknown: "</s>" is not found there
+        letter = f"[^{re.escape(''.join(sorted(known_letters)))}]"
+        tokens_of_runs = "|".join(re.escape(run) for run in sorted(unknown_runs))
+        not_a_token = f"(?={letter})(?!(?:{tokens_of_runs})(?!{letter}))" if unknown_runs else ""
+        unknown_run = Regex(f"(?<!{letter}){not_a_token}{letter}+")
+        steps.append(normalizers.Replace(unknown_run, _UNKNOWN_LETTER))
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    scheme: Any = "always" if rules.add_dummy_prefix else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+        prepend_scheme=scheme, split=trainer.split_by_whitespace
+    )
+    decoding: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    decoding.append(decoders.Strip(" ", int(rules.add_dummy_prefix), 0))
+    tokenizer.decoder = decoders.Sequence(decoding)
+    return tokenizer
 
 
 # What transformers would save with a tokenizer of its own: code that was there but did not run, and

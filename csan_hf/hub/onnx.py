@@ -9,11 +9,12 @@ Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,13 +24,24 @@ from transformers.cache_utils import EncoderDecoderCache
 from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import SharedMasks
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
-from csan_hf.pipelines.onnx_model import DECODER, ENCODER, PAST, PRESENT, check_installed
+from csan_hf.pipelines.onnx_model import (
+    DECODER,
+    ENCODER,
+    PAST,
+    PRESENT,
+    OnnxTranslationModel,
+    check_installed,
+)
 from csan_hf.text_files import new_directory, write_json
+
+from .vocabularies import save_vocabularies
 
 Tensors = dict[str, Tensor]
 
 _SUMS = "0.decoder.key"
 """The tensor of a grid's cache."""
+_EXACT = "float32/"
+"""Begins the names of nodes whose weights are kept in float32."""
 
 
 def export_onnx(
@@ -53,8 +65,9 @@ def export_onnx(
     Args:
         model: A model of csan_hf (float32), unwrapped.
         directory: A new or empty directory.
-        precision: `"float32"`; `"float16"`, with inputs and outputs in float32; or `"int8"`:
-            weights of 7 bits in bytes, activations quantised at run time.
+        precision: `"float32"`; `"float16"`: weights are kept in float16 and computed with in
+            float32; or `"int8"`: weights of 7 bits in bytes, activations quantised at run time. The
+            steps of moving Gaussians are float32 in all.
         tokenizers: The tokenizer or `TokenizerPair` to save beside the graphs; None = none.
 
     Returns:
@@ -62,7 +75,8 @@ def export_onnx(
 
     Raises:
         ValueError: The model is an ensemble or an export, or not in float32, or the directory is
-            not empty.
+            not empty; or the graphs do not run, or compute something else than the model: each
+            export is tried once with two beams of two sentences.
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
     check_installed()
@@ -83,12 +97,48 @@ def export_onnx(
             config.pop(code, None)
         write_json(staging / "config.json", config)
         model.generation_config.save_pretrained(staging)
-        _trace(deepcopy(model).eval(), staging)
+        traced = deepcopy(model).eval()
+        inputs, expected = _trial(traced)
+        _trace(traced, staging)
         for graph in (staging / ENCODER, staging / DECODER):
             convert(graph)
+        name = f"{model.name_or_path or type(model).__name__} as ONNX graphs in {precision}"
+        try:
+            error = _error(staging, inputs, expected)
+        except Exception as failure:  # of a class for each fault
+            raise ValueError(f"{name} does not run: {failure}") from failure
+        if not error <= _LARGEST_ERRORS[precision]:  # nor is it "not a number"
+            raise ValueError(
+                f"{name} computes something else: its logits differ from torch's by {error:.0%}."
+            )
         if tokenizers is not None:
-            tokenizers.save_pretrained(staging)
+            save_vocabularies(tokenizers, staging, model.config)
     return directory
+
+
+@torch.no_grad()
+def _trial(model: Any) -> tuple[Tensors, Tensor]:
+    """Two tokens of two beams of two sentences: the graphs' inputs, and the model's logits."""
+    generator = torch.Generator().manual_seed(1)
+    sources = torch.randint(model.config.vocab_size, (2, 7), generator=generator)
+    mask = torch.ones_like(sources)
+    mask[1, 4:] = 0
+    targets = torch.randint(model.config.decoder_vocab_size, (4, 2), generator=generator)
+    expected = model(
+        input_ids=sources.repeat_interleave(2, dim=0),
+        attention_mask=mask.repeat_interleave(2, dim=0),
+        decoder_input_ids=targets,
+    ).logits
+    inputs = {"input_ids": sources, "attention_mask": mask, "decoder_input_ids": targets}
+    return inputs, expected
+
+
+def _error(directory: Path, inputs: Tensors, expected: Tensor) -> float:
+    """How far the graphs' logits are from the expected ones, as a share of how these vary."""
+    logits = OnnxTranslationModel.from_directory(directory)(**inputs).logits
+    return (
+        (logits - expected).norm() / (expected - expected.mean(dim=-1, keepdim=True)).norm()
+    ).item()
 
 
 def _to_int8(path: Path) -> None:
@@ -99,23 +149,40 @@ def _to_int8(path: Path) -> None:
     model = onnx.load(path)
     del model.graph.value_info[:]  # shapes of weights that the quantiser transposes
     # Convolutions are slower in integers than in float32
-    convolutions = [node.name for node in model.graph.node if node.op_type == "Conv"]
+    kept = [
+        node.name
+        for node in model.graph.node
+        if node.op_type == "Conv" or node.name.startswith(_EXACT)
+    ]
     # 7 bits: sums of products of 8 bits overflow on CPUs without VNNI
-    quantize_dynamic(
-        model, path, per_channel=True, reduce_range=True, nodes_to_exclude=convolutions
-    )
+    quantize_dynamic(model, path, per_channel=True, reduce_range=True, nodes_to_exclude=kept)
 
 
 def _to_float16(path: Path) -> None:
     import onnx
-    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+    from onnx import TensorProto, helper, numpy_helper
 
-    # Beside an LSTM, ONNX Runtime crashes with transpositions in float16
-    blocked = [*DEFAULT_OP_BLOCK_LIST, "Transpose"]
-    model = convert_float_to_float16(onnx.load(path), keep_io_types=True, op_block_list=blocked)
+    model = onnx.load(path)
+    graph = model.graph
+    exact = set()
+    for node in graph.node:
+        if node.name.startswith(_EXACT):
+            exact |= set(node.input)
+    casts = []
+    for tensor in graph.initializer:
+        name = tensor.name
+        is_matrix = sum(size > 1 for size in tensor.dims) > 1
+        if is_matrix and name not in exact and tensor.data_type == TensorProto.FLOAT:
+            halved = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(halved, f"{name}.float16"))
+            casts.append(helper.make_node("Cast", [tensor.name], [name], to=TensorProto.FLOAT))
+    nodes = [*casts, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
     onnx.save(model, path)
 
 
+_LARGEST_ERRORS = {"float32": 1e-3, "float16": 0.05, "int8": 0.5}
 _CONVERTERS: dict[str, Callable[[Path], None]] = {
     "float32": lambda path: None,
     "float16": _to_float16,
@@ -126,6 +193,7 @@ _CONVERTERS: dict[str, Callable[[Path], None]] = {
 @torch.no_grad()
 def _trace(model: Any, directory: Path) -> None:
     """Writes both graphs."""
+    exact = model._keep_in_fp32_modules_strict or ()
     if model._supports_sdpa:
         model.set_attn_implementation("sdpa")  # blocks are made for one length
     make_encoder, make_step = _MODULES.get(model.config.model_type, (_Encoder, _Step))
@@ -153,6 +221,7 @@ def _trace(model: Any, directory: Path) -> None:
             inputs=source,
             axes=dict.fromkeys(source, source_axes),
             outputs=["last_hidden_state"],
+            exact=exact,
             path=directory / ENCODER,
         )
         _export(
@@ -160,6 +229,7 @@ def _trace(model: Any, directory: Path) -> None:
             inputs=target,
             axes=target_axes,
             outputs=["logits", *(PRESENT + name for name in step.states)],
+            exact=exact,
             path=directory / DECODER,
         )
 
@@ -170,11 +240,18 @@ def _export(
     inputs: Tensors,
     axes: dict[str, dict[int, str]],
     outputs: list[str],
+    exact: Sequence[str],
     path: Path,
 ) -> None:
     """Saves the graph of a module that takes a dictionary.
 
-    `axes` gives the names of the free axes of each input.
+    Args:
+        module: The module.
+        inputs: What to trace it with.
+        axes: Names of the free axes of each input.
+        outputs: Names of the outputs.
+        exact: Names of submodules whose weights stay in float32.
+        path: The file.
     """
     graph: Any = torch.onnx.export(
         module,
@@ -187,6 +264,9 @@ def _export(
         custom_translation_table={torch.ops.aten.scaled_dot_product_attention.default: _attention},
     )
     for node in graph.model.graph:
+        scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
+        if any(name in scopes for name in exact):
+            node.name = f"{_EXACT}{node.name}"
         node.metadata_props.clear()  # stack traces, longer than small weights
     for present in graph.model.graph.outputs[1:]:
         # Of a window, which a sentence fills first

@@ -99,20 +99,26 @@ RESIDUAL = MODELS["pervasive attention, residual"]
 SPELLED = ["née", "a", "bcadé", "", "cafés noirs", "ZEBRA’S", "ze\u2028bra'", "CAFÉ"] * 7
 LETTERS = train_tokenizer(SPELLED[:4], 30, kind="characters", unicode_form="NFD", case="lower")
 PHONES = train_tokenizer(["n e", "a b", "tʃ ks ɔ̃ ʒ"], 30, kind="symbols")
-# Of layers that keep a window, everything or a sum; the checkpoint of the command's test has the
-# other kinds
-SEVERAL = {
-    "decoder_locality": [{"window": 5, "relative_positions": 2}, {"relative_bias": True}],
-    "sinusoids": None,
-}
-SEVERAL |= {
+# Every kind of locality, with layers that keep a window, everything or a sum; areas and the other
+# Gaussians are in the other model and in the checkpoint of the command's test
+EVERY_KIND = {
     **tiny.PLAIN,
-    "cross_locality": [None, {"moving_gaussian": {"width": 3.0, "gain": 0.4}}],
-    "encoder_layers": 1,
-    "encoder_locality": [{"block": 2}],
+    "sinusoids": None,
+    "encoder_locality": [
+        {"block": 2},
+        {"cnn": True, "bi_direct": True, "local_hard": {"width": 4.0, "cut_off": True}},
+    ],
+    "decoder_locality": [
+        {"window": 5, "relative_positions": 2, "neighbor": True},
+        {"relative_bias": True, "gaussian": {"width": "layer"}},
+    ],
+    "cross_locality": [
+        {"moving_gaussian": {"width": 3.0}},
+        {"moving_gaussian": {"width": 3.0, "gain": 0.4}},
+    ],
 }
 ONNX_MODELS = {
-    "csan, several caches": lambda: tiny.csan(seed=1, **SEVERAL),
+    "csan, every kind": lambda: tiny.csan(seed=1, **EVERY_KIND),
     "csan, blocks and windows alone": lambda: tiny.csan(
         seed=1, attn_implementation="blocked", **{**ONE_LAYER, "cross_localness_layers": []}
     ),
@@ -126,18 +132,30 @@ ONNX_MODELS = {
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A model and its ONNX graphs by name, made once."""
+    """A model and its ONNX graphs, by name and precision; graphs of the same modules are traced
+    once.
+    """
+    programs = {}
+    trace = torch.onnx.export
+
+    def trace_once(module, **options):
+        if str(module) not in programs:
+            programs[str(module)] = trace(module, **options)
+        return programs[str(module)]
 
     @cache
-    def make(name):
+    def make(name, precision="float32"):
         model, tokenizers = ONNX_MODELS[name](), None
         if name == "pervasive attention, residual":
             model.generation_config.max_length = 14
             tokenizers = TokenizerPair(LETTERS, PHONES)
-        folder = export_onnx(model, tmp_path_factory.mktemp("onnx"), tokenizers=tokenizers)
+        folder = tmp_path_factory.mktemp("onnx")
+        export_onnx(model, folder, precision=precision, tokenizers=tokenizers)
         return model, OnnxTranslationModel.from_pretrained(folder)
 
-    return make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.onnx, "export", trace_once)
+        yield make
 
 
 @pytest.mark.parametrize("name", ONNX_MODELS)
@@ -185,7 +203,7 @@ def test_an_export_holds_graphs_and_settings_but_no_code(exported):
 
 
 def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported):
-    _, model = exported("csan, several caches")
+    _, model = exported("csan, every kind")
     batch = sources((6, 4))
     found = []
     for factor in (1, 0):
@@ -197,7 +215,8 @@ def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported
     lengths = {
         name: tensor.shape[2] for name, tensor in cache.tensors.items() if name.endswith(".key")
     }
-    kept = {"0.decoder": 2, "0.encoder": 6, "1.decoder": 9, "1.encoder": 6, "2.decoder": 1}
+    kept = {"0.decoder": 2, "0.encoder": 6, "1.decoder": 9, "1.encoder": 6}
+    kept |= {"2.decoder": 1, "3.decoder": 1}
     assert lengths == {f"past_key_values.{name}.key": length for name, length in kept.items()}
 
 
@@ -209,15 +228,71 @@ def error_of(folder: Path, model) -> float:
     return ((logits - expected).abs().max() / expected.abs().max()).item()
 
 
-def test_close_in_8_bits(exported, tmp_path):
-    model, onnx_model = exported("rnnsearch")
-    folder = export_onnx(model, tmp_path / "onnx", precision="int8")
-    assert error_of(folder, model) < 0.05
+LARGEST_ERRORS = {"float16": 0.005, "int8": 0.1}
+
+
+@pytest.mark.parametrize("precision", LARGEST_ERRORS)
+@pytest.mark.parametrize("name", ONNX_MODELS)
+def test_close_with_fewer_bits(name, precision, exported):
+    model, onnx_model = exported(name, precision)
+    assert error_of(Path(onnx_model.name_or_path), model) < LARGEST_ERRORS[precision]
+
+
+@pytest.mark.parametrize(("precision", "share"), [("float16", 0.6), ("int8", 0.4)])
+def test_smaller_with_fewer_bits(precision, share, exported):
     size, whole = (
-        sum(path.stat().st_size for path in Path(place).glob("*.onnx"))
-        for place in (folder, onnx_model.name_or_path)
+        sum(path.stat().st_size for path in Path(graphs.name_or_path).glob("*.onnx"))
+        for _, graphs in (exported("rnnsearch", precision), exported("rnnsearch"))
     )
-    assert size < 0.4 * whole
+    assert size < share * whole
+
+
+@pytest.mark.parametrize("precision", LARGEST_ERRORS)
+def test_steps_of_moving_gaussians_are_predicted_in_32_bits(precision, exported):
+    model, onnx_model = exported("csan, every kind", precision)
+    graph = onnx.load(Path(onnx_model.name_or_path, "decoder_model_merged.onnx")).graph
+    in_32_bits = {
+        tuple(tensor.dims)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT
+    }
+    width, heads = model.config.d_model, model.config.decoder_attention_heads
+    assert {(width, width // 2), (width // 2, heads)} <= in_32_bits
+    assert (width, width) not in in_32_bits
+
+
+def test_a_moving_gaussian_keeps_its_place_in_16_bits(exported):
+    """Centres added up in float16 were 23 tokens off after 1,200."""
+    model, onnx_model = exported("csan, every kind", "float16")
+    batch = {**sources((9,)), "decoder_input_ids": targets(1, 1200)}
+    with torch.no_grad():
+        layers = model(**batch, use_cache=True).cache.self_attention_cache.layers
+    tensors = onnx_model(**batch).cache.tensors
+    for layer in (2, 3):
+        center = torch.from_numpy(tensors[f"past_key_values.{layer}.decoder.key"])
+        torch.testing.assert_close(center, layers[layer].keys, rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_graphs_of_other_weights_are_refused(precision, exported, tmp_path):
+    exported("conv_s2s")
+    model = MODELS["conv_s2s"]()
+    with torch.no_grad():
+        model.lm_head.weight.neg_()
+    with pytest.raises(
+        ValueError, match=rf"^ConvS2S.* in {precision} computes something else: .* differ .* by \d"
+    ):
+        export_onnx(model, tmp_path / "onnx", precision=precision)  # of the graphs traced before
+    assert not list(tmp_path.iterdir())
+
+
+def test_graphs_that_do_not_run_are_refused(exported, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        onnx, "save", lambda model, path, **options: Path(path).write_bytes(b"\x08")
+    )
+    with pytest.raises(ValueError, match=r"^ConvS2S.* as ONNX graphs in float32 does not run: "):
+        export_onnx(MODELS["conv_s2s"](), tmp_path / "onnx")
+    assert not list(tmp_path.iterdir())
 
 
 BLOCKED = """
