@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from tqdm.auto import tqdm
 
 from csan_hf.data.readers import check_parallel
-from csan_hf.text_files import VARIANTS, open_lines
+from csan_hf_runtime.text_files import VARIANTS, open_lines
 
 if TYPE_CHECKING:
     NonNegativeInt: TypeAlias = int

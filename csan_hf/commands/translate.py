@@ -19,7 +19,8 @@ from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.pipelines.markup import Markup
 from csan_hf.pipelines.terms import Terms
 from csan_hf.pipelines.texts import SplitSentences, Unknown
-from csan_hf.text_files import (
+from csan_hf_cli import stopping_on_signals
+from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_not_read,
     check_readable,
@@ -31,7 +32,6 @@ from csan_hf.text_files import (
     read_lines,
     read_lines_as_they_come,
 )
-from csan_hf_cli import stopping_on_signals
 
 from . import Dtype, NonNegativeInt, PositiveInt, beside_bars, open_parallel
 

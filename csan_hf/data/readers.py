@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from csan_hf.text_files import counted, read_lines
+from csan_hf_runtime.text_files import counted, read_lines
 
 Rows = Iterable[tuple[str, Any]]
 """Rows of a table: where each stands, such as "line 3", and its values by column."""

@@ -22,7 +22,7 @@ from csan_hf.pipelines.ensemble import (
     check_vocabularies,
 )
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
-from csan_hf.text_files import reading_folder_or_name
+from csan_hf_runtime.text_files import reading_folder_or_name
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair

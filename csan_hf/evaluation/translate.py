@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf.text_files import counted
+from csan_hf_runtime.text_files import counted
 
 from .pool import TranslationPool
 from .prefixes import ForcedPrefixes, Prefix, PrefixReader

@@ -15,13 +15,14 @@ from typing import Any, Literal, get_args
 import torch
 from transformers.utils import logging
 
+from csan_hf_runtime.sentences import EVERY_LINE, SplitText, is_wide, sentences_of, split_text
+from csan_hf_runtime.text_files import counted
+
 from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences, word_pattern
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
-from ..text_files import counted
 from .markup import MarkedText, Markup, parse_markup
 from .search import search, search_by_default
-from .sentences import EVERY_LINE, SplitText, is_wide, sentences_of, split_text
 from .terms import Terms, lacking
 
 logger = logging.get_logger(__name__)
