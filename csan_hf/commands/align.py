@@ -10,6 +10,7 @@ from csan_hf.analysis import align_stream, draw_heat_map
 from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import check_gives_attention, load_translation_model
 from csan_hf.evaluation.metrics import load_metric
+from csan_hf_cli.common import Dtype, PositiveInt, beside_bars
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_not_read,
@@ -17,9 +18,8 @@ from csan_hf_runtime.text_files import (
     one_line,
     open_for_writing,
     open_lines,
+    open_parallel,
 )
-
-from . import Dtype, PositiveInt, beside_bars, open_parallel
 
 
 def align(

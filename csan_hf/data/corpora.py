@@ -23,12 +23,17 @@ import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 from datasets.arrow_writer import ArrowWriter
 
-from csan_hf_runtime.text_files import VARIANTS, check_file_name, check_folder_or_name, read_lines
+from csan_hf_runtime.text_files import (
+    VARIANTS,
+    check_file_name,
+    check_folder_or_name,
+    check_parallel,
+    read_lines,
+)
 
 from .joining import joined, random_counts
 from .numbers import load_numbers
 from .readers import (
-    check_parallel,
     file_format,
     pair_of,
     table_pairs,

@@ -7,13 +7,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import torch
 from tokenizers import models
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from csan_hf.pipelines.texts import target_ids
+from csan_hf_runtime.windows import PrefixLines
 
 _WORD_STARTS = ("Ġ", "▁")  # of byte-level BPE and of SentencePiece
 _LAST_CHARACTER = "\U0010ffff"
@@ -49,7 +49,7 @@ class Prefix:
         return list(self.steps[remaining]) if remaining else []
 
 
-class PrefixReader:
+class PrefixReader(PrefixLines):
     """Reads how translations begin, one for each sentence.
 
     Args:
@@ -58,7 +58,7 @@ class PrefixReader:
     """
 
     def __init__(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> None:
-        self._texts = iter(texts)
+        super().__init__(texts)
         self._tokenizer = tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._cuts_words = isinstance(getattr(backend, "model", None), models.BPE | models.Unigram)
@@ -66,20 +66,6 @@ class PrefixReader:
         vocabulary = tokenizer.get_vocab()
         self._ids = {piece: token for piece, token in vocabulary.items() if piece not in special}
         self._pieces = sorted(self._ids)
-
-    def take(self, count: int) -> list[str]:
-        """Returns the texts of the next sentences; `ValueError` where there are fewer."""
-        texts = list(islice(self._texts, count))
-        if len(texts) < count:
-            raise ValueError(
-                "There are fewer prefixes than sentences: give one for each, an empty one for none."
-            )
-        return texts
-
-    def check_end(self) -> None:
-        """Raises `ValueError` where there are more texts than sentences."""
-        if next(self._texts, None) is not None:
-            raise ValueError("There are more prefixes than sentences: give one for each.")
 
     def prefix_of(self, text: str) -> Prefix:
         """Returns the tokens of a text, the last word as characters."""

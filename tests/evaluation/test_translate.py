@@ -170,7 +170,7 @@ def test_what_is_read_is_not_written_over(words, folder, tmp_path, capsys):
 
 
 def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 3)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 3)
     read = []
 
     def lines():
@@ -181,7 +181,7 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     windows = translate_stream(model, tokenizers, lines())
     assert next(windows) + next(windows) == translate(model, tokenizers, SENTENCES[:6])
     assert len(read) == 6, "no more is read than is being translated"
-    monkeypatch.setattr(translating, "WINDOW_CHARACTERS", 9)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_CHARACTERS", 9)
     texts = ["two", "nine", "two", "two", "the third of May", ""]
     assert [len(window) for window in translate_stream(model, tokenizers, texts)] == [3, 2, 1]
     texts = ["two", None, None, "nine"]
@@ -189,20 +189,8 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     assert list(translate_stream(model, tokenizers, [])) == []
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_what_was_made_before_an_error_is_handed_on(count):
-    def items():
-        yield from range(5)
-        raise KeyError
-
-    ahead = translating._ahead(items(), count)
-    assert [next(ahead) for _ in range(5)] == [*range(5)]
-    with pytest.raises(KeyError):
-        next(ahead)
-
-
 def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 3)  # so that one window is ahead
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 3)  # so that one window is ahead
     (tmp_path / "in").write_text("\n".join([*SENTENCES, "", *SENTENCES]))
     (tmp_path / "prefixes").write_text("eins\n" * (2 * len(SENTENCES) + 1))
     words = f"--model {folder} --input {tmp_path}/in --quiet --max_length 9"
@@ -259,7 +247,7 @@ def test_samples_are_all_there(model, tokenizers):
 
 
 def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 3)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 3)
     (tmp_path / "in").write_text("\n".join(SENTENCES))
     words = f"--model {folder} --input {tmp_path}/in --quiet --n_best 2"
     windows = n_best_stream(model, tokenizers, SENTENCES, 2, num_beams=2)
@@ -450,7 +438,7 @@ def default_signals():
 def test_what_is_translated_is_kept(
     folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending
 ):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_bytes("\n".join(SENTENCES[:4]).encode() + b"\nnine\n\xff\nlast\n")
     (tmp_path / "out").write_text("old")
     words = f"--model {folder} --input {tmp_path}/in --quiet"
@@ -485,7 +473,7 @@ def test_a_killed_command_leaves_its_lines_in_the_partial_file(folder, tmp_path)
     """Killed while it waits for the second window, so that the first is written."""
     code = (
         "import importlib, sys\n"
-        "importlib.import_module('csan_hf.evaluation.translate').WINDOW_LINES = 2\n"
+        "importlib.import_module('csan_hf_runtime.windows').WINDOW_LINES = 2\n"
         "import csan_hf_cli\n"
         "sys.exit(csan_hf_cli.main(['translate', *sys.argv[1:]]))\n"
     )
@@ -506,7 +494,7 @@ def test_a_killed_command_leaves_its_lines_in_the_partial_file(folder, tmp_path)
 
 
 def test_a_dead_worker_is_said_with_what_was_kept(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_text("two\nnine\ntwo\nnine\ntwo\nnine\n")
     submit = TranslationPool.translate_segments
     calls = itertools.count()
