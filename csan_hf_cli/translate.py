@@ -11,10 +11,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from csan_hf_runtime import exported_folder
-from csan_hf_runtime.sentences import SplitSentences
+from csan_hf_runtime import exported_folder, usable_cores
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_folder_or_name,
@@ -29,17 +28,15 @@ from csan_hf_runtime.text_files import (
     read_lines,
     read_lines_as_they_come,
 )
+from csan_hf_runtime.texts import SplitSentences, Unknown
 
 from . import import_csan_hf, stopping_on_signals
 from .common import Dtype, NonNegativeInt, PositiveInt, beside_bars
 
 if TYPE_CHECKING:
-    from csan_hf_runtime.translator import Translation, Translator
-
+    from csan_hf_runtime.texts import Translation
+    from csan_hf_runtime.translator import Translator
     from csan_hf_runtime.translator_pool import TranslatorPool
-
-Markup = Literal["html", "xliff"]
-Unknown = Literal["warn", "skip", "error"]
 
 
 def translate(
@@ -61,7 +58,7 @@ def translate(
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
     alignments: str | None = None,
-    markup: Markup | None = None,
+    markup: str | None = None,
     terms: str | None = None,
     sample: bool = False,
     temperature: float | None = None,
@@ -235,25 +232,30 @@ def _windows_of_graphs(
     *,
     processes: int | None,
     progress: bool,
+    sample: bool,
     seed: int,
     **options: Any,
 ) -> Generator[list[list[Translation]]]:
     """Loads ONNX graphs and yields the translations of a window of sentences at a time."""
     try:
-        from csan_hf_runtime.translator import Translator
+        from numpy.random import default_rng
 
         from csan_hf_runtime.stream import translate_stream
+        from csan_hf_runtime.translator import Translator
     except ModuleNotFoundError as error:
         raise ImportError(
             f"{folder} has ONNX graphs, which need {error.name}: pip install {error.name}"
         ) from error
     translator: AbstractContextManager[Translator | TranslatorPool]
     if processes is None:
-        translator = nullcontext(Translator.from_directory(folder))
+        threads = int(os.environ.get("OMP_NUM_THREADS", usable_cores()))
+        translator = nullcontext(Translator.from_directory(folder, threads=threads))
     else:
         from csan_hf_runtime.translator_pool import TranslatorPool
 
         translator = TranslatorPool(processes, folder)
+    if sample:
+        options |= {"sample": True, "generator": default_rng(seed)}
 
     def windows() -> Generator[list[list[Translation]]]:
         with ExitStack() as stack:

@@ -12,6 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from . import usable_cores
+
 
 class ProcessPool(ProcessPoolExecutor):
     """Processes that share the cores of the machine and end with the process that made them.
@@ -45,13 +47,6 @@ class ProcessPool(ProcessPoolExecutor):
             raise ValueError(
                 f"A process of --processes has died, perhaps for want of memory: {error}"
             ) from error
-
-
-def usable_cores() -> int:
-    """Returns how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _start(start: Callable[..., None], threads: int, *arguments: Any) -> None:

@@ -12,12 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
 
 logger = logging.getLogger(__name__)
-
-SplitSentences = Literal["auto", "always", "never"]
-"""Lines that are split: those longer than the training sources, all, or those that must be."""
 
 EVERY_LINE = {"tokens": 0, "sentences": 0}
 """What `split_text` leaves whole where every line is to be split into sentences."""

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .translator import Translation, Translator
-from .windows import PrefixLines, ahead, windows_of
+from .prefixes import PrefixLines
+from .texts import Translation
+from .translator import Translator
+from .windows import ahead, windows_of
 
 if TYPE_CHECKING:
     from .translator_pool import TranslatorPool

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .pool import ProcessPool
-from .translator import Translation, Translator
+from .texts import Translation
+from .translator import Translator
 
 _translator: Translator  # of a process of the pool
 

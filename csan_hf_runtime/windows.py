@@ -46,24 +46,3 @@ def ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
         yield from waiting  # what was made before the error
         raise
     yield from waiting
-
-
-class PrefixLines:
-    """The beginnings of translations, one for each sentence."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = iter(texts)
-
-    def take(self, count: int) -> list[str]:
-        """Returns the texts of the next sentences; `ValueError` where there are fewer."""
-        texts = list(islice(self._texts, count))
-        if len(texts) < count:
-            raise ValueError(
-                "There are fewer prefixes than sentences: give one for each, an empty one for none."
-            )
-        return texts
-
-    def check_end(self) -> None:
-        """Raises `ValueError` where there are more texts than sentences."""
-        if next(self._texts, None) is not None:
-            raise ValueError("There are more prefixes than sentences: give one for each.")

@@ -1,0 +1,169 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Vocabularies from tokenizer.json and tokenizer_config.json, read as transformers reads them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer, models
+
+from .prefixes import Prefix, PrefixPieces
+
+_SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_LANGUAGE = re.compile(r"__([a-z]{2,3})__|([a-z]{2,3}_\w{2,4})")  # of M2M100; of NLLB and mBART
+
+
+class Vocabulary:
+    """The tokens of one side.
+
+    Args:
+        directory: Folder of tokenizer.json and tokenizer_config.json.
+
+    Attributes:
+        kind: The class that transformers reads it with.
+        most_tokens: Tokens of the longest text that it allows; None = any number.
+        target_language: The language of translations that it names, if any.
+        added: Tokens that were added to the vocabulary, with their numbers.
+        special: Numbers of the special tokens.
+        languages: Tokens by the codes of the languages of a multilingual model.
+        source_language: The one of texts where none is asked for.
+
+    Raises:
+        OSError: A file is missing or damaged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+            config = json.loads((directory / "tokenizer_config.json").read_bytes())
+        except Exception as error:  # of tokenizers, a bare one
+            raise OSError(
+                f"The tokenizer in {directory} is damaged or missing ({error}): export the model "
+                "again."
+            ) from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
+        self.kind: str = config.get("tokenizer_class", "")
+        self.most_tokens: int | None = config.get("model_max_length")
+        self.target_language: str | None = config.get("tgt_lang")
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.added = {token.content: number for number, token in added.items()}
+        self._named = {name: self._number(config.get(f"{name}_token")) for name in _SPECIAL}
+        self.special = {number for number, token in added.items() if token.special}
+        self.special |= {number for number in self._named.values() if number is not None}
+        languages = self._languages()
+        # Texts of a multilingual model are marked with one
+        marks = set(self._tokenizer.encode("").ids)
+        named = [code for code, number in languages.items() if number in marks]
+        self.languages = languages if named else {}
+        self.source_language = named[0] if named else None
+
+    def _number(self, token: str | Mapping[str, str] | None) -> int | None:
+        if isinstance(token, Mapping):
+            token = token["content"]
+        return None if token is None else self._tokenizer.token_to_id(token)
+
+    def _languages(self) -> dict[str, int]:
+        languages = {}
+        for token, number in self.added.items():
+            match = _LANGUAGE.fullmatch(token)
+            if match and number in self.special:
+                languages[match[1] or match[2]] = number
+        return languages
+
+    @property
+    def padding(self) -> int:
+        """The token of padding."""
+        return self._named["pad"] or 0
+
+    @property
+    def no_languages(self) -> set[int | None]:
+        """Tokens that a decoder may start with which are no language."""
+        return {None, self._named["eos"], self._named["bos"], self._named["pad"]}
+
+    @property
+    def not_text(self) -> set[int]:
+        """Special tokens, without those of unknown letters."""
+        return self.special - {self._named["unk"]}
+
+    def holds(self, token: str) -> bool:
+        """Whether a text is one token."""
+        return self._tokenizer.token_to_id(token) not in (None, self._named["unk"])
+
+    def language_id(self, language: str) -> int:
+        """Returns the token of a language of a multilingual model.
+
+        Raises:
+            ValueError: The model does not know the language.
+        """
+        if language in self.languages:
+            return self.languages[language]
+        close = [code for code in self.languages if code.startswith(language)]
+        close = close or difflib.get_close_matches(language, self.languages, cutoff=0.0)
+        raise ValueError(
+            f"{self.kind} has no language {language!r}. Did you mean "
+            f"{' or '.join(map(repr, close))}?"
+        )
+
+    def encode(
+        self, text: str, *, language: str | None = None, most_tokens: int | None = None
+    ) -> list[int]:
+        """Returns the tokens of a source, with special ones.
+
+        Args:
+            text: The source.
+            language: Its language, in a multilingual model; None = that of tokenizer.json.
+            most_tokens: Tokens to which it is cut.
+        """
+        if most_tokens is None:
+            encoding = self._tokenizer.encode(text)
+        else:
+            self._tokenizer.enable_truncation(most_tokens)
+            encoding = self._tokenizer.encode(text)
+            self._tokenizer.no_truncation()
+        if language is None or not self.languages:
+            return encoding.ids
+        mark = self.language_id(language)
+        marks = set(self.languages.values())
+        places = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+        return [mark if is_mark and token in marks else token for token, is_mark in places]
+
+    def prefix_of(self, text: str) -> Prefix:
+        """Returns how a translation begins that begins with a text."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._prefix_pieces.prefix_of(ids, [self.name_of(token) for token in ids])
+
+    @cached_property
+    def _prefix_pieces(self) -> PrefixPieces:
+        vocabulary = self._tokenizer.get_vocab()
+        tokens = {piece: token for piece, token in vocabulary.items() if token not in self.special}
+        cuts_words = isinstance(self._tokenizer.model, models.BPE | models.Unigram)
+        return PrefixPieces(tokens, cuts_words=cuts_words)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of tokens, without special ones."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def name_of(self, token: int) -> str:
+        """Returns a token as the vocabulary writes it."""
+        return self._tokenizer.id_to_token(token) or ""
+
+    def unknown_pieces(self, texts: list[str]) -> list[list[str]]:
+        """Returns, for each text, what the vocabulary does not have."""
+        unknown = self._named["unk"]
+        # Without an unknown token in the model all is known, byte by byte
+        if unknown is None or getattr(self._tokenizer.model, "unk_token", "") is None:
+            return [[] for _ in texts]
+        unknown_pieces = []
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        for text, encoding in zip(texts, encodings, strict=True):
+            places = zip(encoding.ids, encoding.offsets, strict=True)
+            pieces = [text[start:end] for token, (start, end) in places if token == unknown]
+            unknown_pieces.append(pieces)
+        return unknown_pieces
