@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnxruntime import InferenceSession, SessionOptions
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 PAST, PRESENT = "past_key_values.", "present."
@@ -67,6 +69,8 @@ class Graphs:
         Raises:
             OSError: A file is missing or damaged.
         """
+        from onnxruntime import InferenceSession, SessionOptions  # not where csan_hf has no graphs
+
         if "sess_options" not in options:
             options["sess_options"] = SessionOptions()
             options["sess_options"].intra_op_num_threads = threads
