@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -28,7 +29,7 @@ from csan_hf_runtime.text_files import (
     read_lines,
     read_lines_as_they_come,
 )
-from csan_hf_runtime.texts import SplitSentences, Unknown
+from csan_hf_runtime.texts import Markup, SplitSentences, Unknown
 
 from . import import_csan_hf, stopping_on_signals
 from .common import Dtype, NonNegativeInt, PositiveInt, beside_bars
@@ -58,7 +59,7 @@ def translate(
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
     alignments: str | None = None,
-    markup: str | None = None,
+    markup: Markup | None = None,
     terms: str | None = None,
     sample: bool = False,
     temperature: float | None = None,
@@ -237,15 +238,15 @@ def _windows_of_graphs(
     **options: Any,
 ) -> Generator[list[list[Translation]]]:
     """Loads ONNX graphs and yields the translations of a window of sentences at a time."""
-    try:
-        from numpy.random import default_rng
-
-        from csan_hf_runtime.stream import translate_stream
-        from csan_hf_runtime.translator import Translator
-    except ModuleNotFoundError as error:
+    if importlib.util.find_spec("onnxruntime") is None:
         raise ImportError(
-            f"{folder} has ONNX graphs, which need {error.name}: pip install {error.name}"
-        ) from error
+            f"{folder} has ONNX graphs, which need onnxruntime: pip install onnxruntime"
+        )
+    from numpy.random import default_rng
+
+    from csan_hf_runtime.stream import translate_stream
+    from csan_hf_runtime.translator import Translator
+
     translator: AbstractContextManager[Translator | TranslatorPool]
     if processes is None:
         threads = int(os.environ.get("OMP_NUM_THREADS", usable_cores()))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnxruntime import InferenceSession, SessionOptions
 
 from . import DECODER, ENCODER
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 PAST, PRESENT = "past_key_values.", "present."
 
@@ -68,6 +70,8 @@ class Graphs:
         Raises:
             OSError: A file is missing or damaged.
         """
+        from onnxruntime import InferenceSession, SessionOptions  # not where csan_hf has no graphs
+
         if "sess_options" not in options:
             options["sess_options"] = SessionOptions()
             options["sess_options"].intra_op_num_threads = threads

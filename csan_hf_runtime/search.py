@@ -297,12 +297,12 @@ def _is_done(
 ) -> np.ndarray:
     """Of which sentences [S] no open beam can still be among the best; see `Beams`."""
     if beams.early_stopping is True:
-        return (ended > _LOW / 2).all(axis=1)
+        return ended.min(axis=1) > _LOW / 2
     reached = np.full_like(limits, length)
     if beams.early_stopping == "never" and beams.length_penalty > 0:
         reached = limits
     best_possible = scores[:, 0] / reached**beams.length_penalty
-    return np.less_equal(best_possible, ended.min(axis=1))
+    return best_possible <= ended.min(axis=1)
 
 
 def _in_order(scores: np.ndarray, count: int) -> np.ndarray:

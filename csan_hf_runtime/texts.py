@@ -21,6 +21,9 @@ SplitSentences = Literal["auto", "always", "never"]
 Unknown = Literal["warn", "skip", "error"]
 """What is done with texts that hold letters or signs which the source vocabulary does not have."""
 
+Markup = Literal["html", "xliff"]
+"""Kinds of inline tags: those of HTML, those of XLIFF 1.2 and 2."""
+
 _MOST_WARNINGS = 10
 
 

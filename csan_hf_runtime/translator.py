@@ -99,9 +99,11 @@ class Translator:
         settings = _read(folder / "generation_config.json")
         for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
             settings.setdefault(name, config.get(name))
-        source = target = Vocabulary(folder)
+        source = target = Vocabulary(folder, size=config["vocab_size"])
         if (folder / TARGET_FOLDER).is_dir():
-            target = Vocabulary(folder / TARGET_FOLDER)
+            target = Vocabulary(
+                folder / TARGET_FOLDER, size=config["decoder_vocab_size"], settings=source.settings
+            )
         return cls(
             graphs,
             source=source,
@@ -159,7 +161,7 @@ class Translator:
             texts: The texts.
             source_lang: Their language, of a model of several.
             target_lang: The language of the translations, of a model of several.
-            num_beams: Beams; 1 = greedy search.
+            num_beams: Beams; 1 = greedy search. None: as many as `n_best`, at least.
             max_length: The most tokens of a translation, the first of the decoder included.
             max_new_tokens: The same without it.
             length_penalty: Above 1 favours long translations.
@@ -200,8 +202,10 @@ class Translator:
         }
         chosen = {name: value for name, value in chosen.items() if value is not None}
         generation = self._in_language(replace(self.generation, **chosen), target_lang)
-        if not generation.do_sample and generation.num_beams < n_best:
-            raise ValueError(f"n_best={n_best} needs as many beams, got {generation.num_beams}.")
+        if generation.num_beams < n_best and not generation.do_sample:
+            if num_beams is not None:
+                raise ValueError(f"n_best={n_best} needs as many beams, got num_beams={num_beams}.")
+            generation = replace(generation, num_beams=n_best)
         texts = check_letters(
             texts, unknown, unknown_pieces=self.source.unknown_pieces, first_line=first_line
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from .pool import ProcessPool
 from .texts import Translation
 from .translator import Translator
 
-_translator: Translator  # of a process of the pool
+_translator: Callable[[], Translator]  # of a process of the pool
 
 
 class TranslatorPool(ProcessPool):
@@ -24,7 +25,7 @@ class TranslatorPool(ProcessPool):
     """
 
     def __init__(self, count: int, directory: Path) -> None:
-        super().__init__(count, _load, directory)
+        super().__init__(count, _start, directory)
 
     def translate_parts(
         self, texts: list[str], *, prefixes: list[str] | None, first_line: int, **options: Any
@@ -45,10 +46,11 @@ class TranslatorPool(ProcessPool):
         return results
 
 
-def _load(threads: int, directory: Path) -> None:
+def _start(threads: int, directory: Path) -> None:
     global _translator
-    _translator = Translator.from_directory(directory, threads=threads)
+    # Not loaded here, where an error would be that of a dead process
+    _translator = cache(partial(Translator.from_directory, directory, threads=threads))
 
 
 def _translate(texts: list[str], **options: Any) -> list[list[Translation]]:
-    return _translator.translate(texts, **options)
+    return _translator().translate(texts, **options)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, models
 
@@ -23,8 +24,12 @@ class Vocabulary:
 
     Args:
         directory: Folder of tokenizer.json and tokenizer_config.json.
+        size: Tokens that the model has; others, which a tokenizer.json may number from there on,
+            are unknown to it.
+        settings: Stand for tokenizer_config.json where there is none.
 
     Attributes:
+        settings: What tokenizer_config.json holds.
         kind: The class that transformers reads it with.
         most_tokens: Tokens of the longest text that it allows; None = any number.
         target_language: The language of translations that it names, if any.
@@ -37,10 +42,14 @@ class Vocabulary:
         OSError: A file is missing or damaged.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, size: int, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        config_file = directory / "tokenizer_config.json"
         try:
             self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-            config = json.loads((directory / "tokenizer_config.json").read_bytes())
+            if settings is None or config_file.is_file():
+                settings = json.loads(config_file.read_bytes())
         except Exception as error:  # of tokenizers, a bare one
             raise OSError(
                 f"The tokenizer in {directory} is damaged or missing ({error}): export the model "
@@ -48,13 +57,15 @@ class Vocabulary:
             ) from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
-        self.kind: str = config.get("tokenizer_class", "")
-        self.most_tokens: int | None = config.get("model_max_length")
-        self.target_language: str | None = config.get("tgt_lang")
+        self.settings: Mapping[str, Any] = settings or {}
+        self._tokenizer.encode_special_tokens = self.settings.get("split_special_tokens", False)
+        self.kind: str = self.settings.get("tokenizer_class", "")
+        self.most_tokens: int | None = self.settings.get("model_max_length")
+        self.target_language: str | None = self.settings.get("tgt_lang")
+        self._size = size
         added = self._tokenizer.get_added_tokens_decoder()
         self.added = {token.content: number for number, token in added.items()}
-        self._named = {name: self._number(config.get(f"{name}_token")) for name in _SPECIAL}
+        self._named = {name: self._number(self.settings.get(f"{name}_token")) for name in _SPECIAL}
         self.special = {number for number, token in added.items() if token.special}
         self.special |= {number for number in self._named.values() if number is not None}
         languages = self._languages()
@@ -127,16 +138,24 @@ class Vocabulary:
             self._tokenizer.enable_truncation(most_tokens)
             encoding = self._tokenizer.encode(text)
             self._tokenizer.no_truncation()
+        ids = self._known(encoding.ids)
         if language is None or not self.languages:
-            return encoding.ids
+            return ids
         mark = self.language_id(language)
         marks = set(self.languages.values())
-        places = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+        places = zip(ids, encoding.special_tokens_mask, strict=True)
         return [mark if is_mark and token in marks else token for token, is_mark in places]
+
+    def _known(self, ids: list[int]) -> list[int]:
+        """The tokens as the model has them."""
+        unknown = self._named["unk"]
+        if unknown is None or max(ids, default=0) < self._size:
+            return ids
+        return [token if token < self._size else unknown for token in ids]
 
     def prefix_of(self, text: str) -> Prefix:
         """Returns how a translation begins that begins with a text."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self._known(self._tokenizer.encode(text, add_special_tokens=False).ids)
         return self._prefix_pieces.prefix_of(ids, [self.name_of(token) for token in ids])
 
     @cached_property
@@ -163,7 +182,7 @@ class Vocabulary:
         unknown_pieces = []
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         for text, encoding in zip(texts, encodings, strict=True):
-            places = zip(encoding.ids, encoding.offsets, strict=True)
+            places = zip(self._known(encoding.ids), encoding.offsets, strict=True)
             pieces = [text[start:end] for token, (start, end) in places if token == unknown]
             unknown_pieces.append(pieces)
         return unknown_pieces

@@ -10,9 +10,7 @@ from transformers import set_seed
 from csan_hf.evaluation import Hypothesis, n_best_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
-from csan_hf.pipelines.markup import Markup
 from csan_hf.pipelines.terms import Terms
-from csan_hf_runtime.texts import check_choice
 
 
 def translate_windows(
@@ -25,7 +23,6 @@ def translate_windows(
     n_best: int,
     truncation: bool,
     check_coverage: bool,
-    markup: str | None,
     terms: str | None,
     sample: bool,
     seed: int,
@@ -40,8 +37,6 @@ def translate_windows(
 
     The arguments are those of `csan-hf translate`; further options go to `n_best_stream`.
     """
-    if markup is not None:
-        check_choice("markup", markup, Markup)
     glossary = None if terms is None else Terms.read(terms)
     launched = launched_processes(device)
     network, tokenizers = load_translation_model(
@@ -74,7 +69,6 @@ def translate_windows(
                 num_beams=num_beams,
                 truncation=truncation or None,
                 check_coverage=check_coverage or None,
-                markup=markup,
                 terms=glossary,
                 do_sample=sample or None,
                 **options,

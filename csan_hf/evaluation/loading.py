@@ -21,7 +21,8 @@ from csan_hf.pipelines.ensemble import (
     check_member,
     check_vocabularies,
 )
-from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
+from csan_hf.pipelines.onnx_model import OnnxTranslationModel
+from csan_hf_runtime.graphs import DECODER, ENCODER
 from csan_hf_runtime.text_files import reading_folder_or_name
 
 if TYPE_CHECKING:

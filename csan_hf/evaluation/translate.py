@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
@@ -18,6 +18,8 @@ from transformers.utils import logging
 from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf_runtime.text_files import counted
+from csan_hf_runtime.texts import Translation as Hypothesis
+from csan_hf_runtime.texts import batches_by_length, first_of_each_text
 from csan_hf_runtime.windows import ahead, windows_of
 
 from .pool import TranslationPool
@@ -109,18 +111,6 @@ def translate_stream(
         yield [result[0]["translation_text"].strip() for result in results]
 
 
-class Hypothesis(NamedTuple):
-    """A translation, the natural logarithm of the probability of its tokens, its words and their
-    alignment.
-
-    Words and alignment, where they were asked for, are those of `TextTranslationPipeline`."""
-
-    text: str
-    log_probability: float
-    words: Sequence[dict[str, Any]] = ()
-    alignment: Sequence[tuple[int, int]] = ()
-
-
 def n_best_stream(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
@@ -161,7 +151,7 @@ def n_best_stream(
     for results in _translate_windows(windows, None, *work):
         hypotheses = [_hypotheses(several) for several in results]
         if not arguments.get("do_sample"):
-            hypotheses = [_first_of_each_text(several) for several in hypotheses]
+            hypotheses = [first_of_each_text(several) for several in hypotheses]
         yield hypotheses
 
 
@@ -178,14 +168,6 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
         alignment = result.get("alignment", ())
         hypotheses.append(Hypothesis(text, log_probability, words, alignment))
     return hypotheses
-
-
-def _first_of_each_text(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-    """Of hypotheses that are one text, of other tokens, the first, which is the best."""
-    by_text: dict[str, Hypothesis] = {}
-    for hypothesis in hypotheses:
-        by_text.setdefault(hypothesis.text, hypothesis)
-    return list(by_text.values())
 
 
 def _translate_windows(
@@ -306,18 +288,3 @@ def _first_free(translator: TextTranslationPipeline, options: dict[str, Any]) ->
         **languages,
     }
     return 1 + (settings["forced_bos_token_id"] is not None)
-
-
-def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens`
-    tokens.
-    """
-    batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
-        # The first of a batch is its longest, hence its padded width.
-        if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch

@@ -23,7 +23,8 @@ from transformers.cache_utils import EncoderDecoderCache
 from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import SharedMasks
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
-from csan_hf.pipelines.onnx_model import DECODER, ENCODER, PAST, PRESENT, check_installed
+from csan_hf.pipelines.onnx_model import check_installed
+from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT
 from csan_hf_runtime.text_files import new_directory, write_json
 
 Tensors = dict[str, Tensor]

@@ -235,7 +235,7 @@ def test_hypotheses_of_one_text_are_one():
     ]
     hypotheses = translating._hypotheses(results)
     assert [hypothesis.text for hypothesis in hypotheses] == ["a", "b", "a"]
-    best = translating._first_of_each_text(hypotheses)
+    best = translating.first_of_each_text(hypotheses)
     assert [hypothesis[:2] for hypothesis in best] == [("a", -1.0), ("b", -2.0)]
 
 
