@@ -143,7 +143,7 @@ class Generation:
                     count=self.num_beams,
                     returned=returned,
                     ends=len(self.ends),
-                    length_penalty=self.length_penalty,
+                    length_penalty=float(self.length_penalty),
                     early_stopping=self.early_stopping,
                 ),
                 limits=limits,

@@ -33,10 +33,12 @@ class DecoderCache:
 
     def keep_rows(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
         """Goes on with some rows, in this order, of some sentences; None = of all."""
+        moved = (rows != np.arange(len(rows))).nonzero()[0]
         for name, tensor in self.tensors.items():
-            kept = sentences if _is_of_source(name) else rows
-            if kept is not None:
-                self.tensors[name] = tensor[kept]
+            if sentences is not None:
+                self.tensors[name] = tensor[sentences if _is_of_source(name) else rows]
+            elif not _is_of_source(name):
+                tensor[moved] = tensor[rows[moved]]
 
 
 class Graphs:
@@ -51,10 +53,10 @@ class Graphs:
         self._encoder = encoder
         self._decoder = decoder
         self._past = [node for node in decoder.get_inputs() if node.name.startswith(PAST)]
-        outputs = [node.name for node in decoder.get_outputs()]
-        self._first_outputs = outputs
+        self._outputs = [node.name for node in decoder.get_outputs()]
         # What is made of the source stays as the first step gives it
-        self._later_outputs = [name for name in outputs if not _is_of_source(name)]
+        self._later_outputs = [name for name in self._outputs if not _is_of_source(name)]
+        self._past_names = {name: name.replace(PRESENT, PAST) for name in self._outputs}
 
     @classmethod
     def from_directory(
@@ -101,12 +103,12 @@ class Graphs:
         if cache.length == 0:
             cache.tensors = self._empty_tensors(rows=len(tokens), sentences=len(states))
         source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
-        names = self._first_outputs if cache.length == 0 else self._later_outputs
+        names = self._outputs if cache.length == 0 else self._later_outputs
         logits, *present = self._decoder.run(
             names, {"input_ids": tokens[:, None], **source, **cache.tensors}
         )
         for name, tensor in zip(names[1:], present, strict=True):
-            cache.tensors[name.replace(PRESENT, PAST)] = tensor
+            cache.tensors[self._past_names[name]] = tensor
         cache.length += 1
         return logits[:, 0].astype(np.float32, copy=False)
 

@@ -26,6 +26,7 @@ Choose = Callable[[np.ndarray], np.ndarray]
 """Chooses a token [S] for each row of scores [S, V]."""
 
 _LOW = -1.0e9  # score of what cannot be
+_CACHED = 2**17  # numbers that a processor's cache holds
 
 
 class Decoder(Protocol):
@@ -93,7 +94,7 @@ class Sampling:
         probabilities /= probabilities.sum(axis=1, keepdims=True)
         if self.top_p < 1.0:
             order = probabilities.argsort(axis=1)
-            sums = np.take_along_axis(probabilities, order, axis=1).cumsum(axis=1)
+            sums = _take(probabilities, order).cumsum(axis=1)
             is_left_out = sums <= 1 - self.top_p
             is_left_out[:, -1] = False
             rows, places = is_left_out.nonzero()
@@ -175,16 +176,16 @@ class _Ended:
     lengths: np.ndarray
 
     def add(self, tokens: np.ndarray, values: np.ndarray, scores: np.ndarray, length: int) -> None:
-        """Takes in candidates [S, C, T + 1]."""
+        """Takes in candidates [S, C, T] that are at least as long."""
         beams = self.scores.shape[1]
         all_scores = np.concatenate([self.scores, scores], axis=1)
         best = _in_order(all_scores, beams)
-        self.scores = np.take_along_axis(all_scores, best, axis=1)
-        one_more = [(0, 0), (0, 0), (0, 1)]
-        self.tokens = _take(np.concatenate([np.pad(self.tokens, one_more), tokens], axis=1), best)
-        self.values = _take(np.concatenate([np.pad(self.values, one_more), values], axis=1), best)
+        self.scores = _take(all_scores, best)
+        more = [(0, 0), (0, 0), (0, tokens.shape[2] - self.tokens.shape[2])]
+        self.tokens = _take(np.concatenate([np.pad(self.tokens, more), tokens], axis=1), best)
+        self.values = _take(np.concatenate([np.pad(self.values, more), values], axis=1), best)
         lengths = np.concatenate([self.lengths, np.full(scores.shape, length)], axis=1)
-        self.lengths = np.take_along_axis(lengths, best, axis=1)
+        self.lengths = _take(lengths, best)
 
     def select(self, rows: np.ndarray) -> _Ended:
         """Those of some sentences."""
@@ -241,12 +242,12 @@ def beam_search(
             steps = logits
             offsets = offsets - log_sums[:, None]
         best_places = _best_places(steps, kept)
-        totals = np.take_along_axis(steps, best_places, axis=1) + offsets
+        totals = _take(steps, best_places) + offsets
         totals = totals.reshape(len(sentences), -1)
         best_candidates = _in_order(totals, kept)
-        best = np.take_along_axis(totals, best_candidates, axis=1)
+        best = _take(totals, best_candidates)
         origins = best_candidates // best_places.shape[1]
-        chosen = np.take_along_axis(best_places.reshape(totals.shape), best_candidates, axis=1)
+        chosen = _take(best_places.reshape(totals.shape), best_candidates)
         first_rows = np.arange(len(sentences))[:, None] * count
         origin_rows = first_rows + origins
         chosen_values = logits[origin_rows, chosen] - log_sums[origin_rows]
@@ -259,16 +260,18 @@ def beam_search(
         # Those that go on, and those that have ended
         continued = best + np.where(stops, np.float32(_LOW), np.float32(0.0))
         onward = _in_order(continued, count)
-        scores = np.take_along_axis(continued, onward, axis=1)
+        scores = _take(continued, onward)
         tokens = _take(candidates, onward)
         values = _take(candidate_values, onward)
-        normalised = best / np.float32(length**beams.length_penalty)
-        final = normalised + np.where(stops & is_best, np.float32(0.0), np.float32(_LOW))
-        ended.add(candidates, candidate_values, final, length)
+        is_final = stops & is_best
+        if is_final.any():
+            normalised = best / np.float32(length**beams.length_penalty)
+            normalised[~is_final] += np.float32(_LOW)
+            ended.add(candidates, candidate_values, normalised, length)
         is_done = stops.all(axis=1) | _is_done(
             scores, ended.scores, beams, length=length, limits=limits[sentences] - prompt
         )
-        rows_onward = np.take_along_axis(origin_rows, onward, axis=1)
+        rows_onward = _take(origin_rows, onward)
         if not is_done.any():
             decoder.keep(rows_onward.reshape(-1), None)
             continue
@@ -311,16 +314,21 @@ def _in_order(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def _take(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Rows [S, N, T] at `places` [S, M] -> [S, M, T]."""
+    """Rows [S, N, ...] at `places` [S, M] -> [S, M, ...]."""
     return rows[np.arange(len(rows))[:, None], places]
 
 
 def _log_sums(logits: np.ndarray) -> np.ndarray:
     """Logarithms [R] of the sums of the exponentials of logits [R, V]."""
-    largest = logits.max(axis=1)
-    exponentials = logits - largest[:, None]
-    np.exp(exponentials, out=exponentials)
-    return largest + np.log(exponentials.sum(axis=1))
+    sums = np.empty(len(logits), np.float32)
+    count = max(1, _CACHED // logits.shape[1])
+    for start in range(0, len(logits), count):
+        rows = slice(start, start + count)
+        largest = logits[rows].max(axis=1)
+        exponentials = logits[rows] - largest[:, None]
+        np.exp(exponentials, out=exponentials)
+        sums[rows] = largest + np.log(exponentials.sum(axis=1))
+    return sums
 
 
 def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
@@ -339,9 +347,9 @@ def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
     places = (columns[:, :, None] + width * np.arange(height + 1)).reshape(rows, -1)
     is_beyond = places >= size
     places[is_beyond] = 0
-    candidates = np.take_along_axis(scores, places, axis=1)
+    candidates = _take(scores, places)
     candidates[is_beyond] = -math.inf
-    return np.take_along_axis(places, _best_of_few(candidates, count), axis=1)
+    return _take(places, _best_of_few(candidates, count))
 
 
 def _best_of_few(scores: np.ndarray, count: int) -> np.ndarray:

@@ -388,7 +388,7 @@ class Translator:
         if not len(ends):
             return
         for several in hypotheses:
-            if not all(hypothesis.tokens[-1] in ends for hypothesis in several):
+            if not all(np.isin(hypothesis.tokens[-1:], ends).all() for hypothesis in several):
                 longest = self.generation.max_new_tokens or self.generation.max_length
                 bound = "2 · source tokens + 50"
                 if longest:
