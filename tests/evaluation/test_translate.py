@@ -30,6 +30,7 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.evaluation.prefixes import PrefixReader
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.training.arguments import TranslationTrainingArguments
 
 ROOT = Path(__file__).parents[2]
 translating = importlib.import_module(
@@ -128,6 +129,19 @@ def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, capfd):
     load_translation_model(str(folder), device="cpu")
     assert ("Loading" in capfd.readouterr().err) == enabled
     switch[before]()
+
+
+@pytest.mark.parametrize("has_it", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bfloat16_in_software_is_said_to_be_slow(dtype, has_it, folder, caplog, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_it)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    logger = logging.getLogger("csan_hf.evaluation.loading")
+    type(logger).warning_once.cache_clear()  # it may have been said in another test
+    load_translation_model(str(folder), device="cpu", dtype=dtype)
+    TranslationTrainingArguments("unused", bf16=dtype == "bfloat16", use_cpu=True)
+    said = caplog.text.count("bfloat16 will be slower than float32")
+    assert said == (dtype == "bfloat16" and not has_it)
 
 
 def translate_main(words, *more):
