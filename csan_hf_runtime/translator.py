@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -212,17 +212,14 @@ class Translator:
         encode = self._encoder(
             source_lang, target_lang, most_tokens=self.source_limit if truncation else None
         )
-        if truncation and split_sentences != "always":
-            splits = [SplitText((text,), ("", "")) for text in texts]
-        else:
-            splits = self._split(
-                texts,
-                encode,
-                split_sentences=split_sentences,
-                truncation=truncation,
-                source_lang=source_lang,
-                target_lang=target_lang,
-            )
+        splits = self._split(
+            texts,
+            encode,
+            split_sentences=split_sentences,
+            truncation=truncation,
+            source_lang=source_lang,
+            target_lang=target_lang,
+        )
         segments = [segment for split in splits for segment in split.segments]
         beginnings = None
         if prefixes is not None:
@@ -402,7 +399,7 @@ class Translator:
         self, split: SplitText, hypotheses: Sequence[Sequence[Hypothesis]], *, with_words: bool
     ) -> list[Translation]:
         """The translations of one text, of those of its segments [N][returned]."""
-        if not any(segment.strip() for segment in split.segments):
+        if not split.segments:
             return [Translation("", 0.0)]
         joined = []
         for parts in zip(*hypotheses, strict=True):
@@ -418,7 +415,7 @@ class Translator:
                     words += words_of(
                         ids,
                         values.tolist(),
-                        decode=self.target.decode,
+                        decode=partial(self.target.decode, keep_special=True),
                         name_of=self.target.name_of,
                         ends=self.target.not_text,
                     )
