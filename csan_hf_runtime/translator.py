@@ -78,7 +78,8 @@ class Translator:
         self.generation = generation
         self._graphs = graphs
         self._config = config
-        self._tags = LanguageTags(source.added)
+        # Sources of a Marian model need none
+        self._tags = LanguageTags(() if source.kind == "MarianTokenizer" else source.added)
         self._usual_source = checked_usual_source(generation.usual_source)
 
     @classmethod
@@ -166,7 +167,7 @@ class Translator:
             max_new_tokens: The same without it.
             length_penalty: Above 1 favours long translations.
             n_best: Translations of each text, at most one for each beam.
-            return_scores: Whether to give log-probabilities: else they are 0.
+            return_scores: Whether log-probabilities are needed; else they may be 0.
             return_words: Whether to give words with those of their tokens.
             prefixes: How the translations begin (of a text that is split, that of its first
                 sentence); a prefix may end within a word.
