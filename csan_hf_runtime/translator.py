@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ class Translator:
         self.generation = generation
         self._graphs = graphs
         self._config = config
-        self._tags = LanguageTags(source.added)
+        # Sources of a Marian model need none
+        self._tags = LanguageTags(() if source.kind == "MarianTokenizer" else source.added)
         self._usual_source = checked_usual_source(generation.usual_source)
 
     @classmethod
@@ -166,7 +167,7 @@ class Translator:
             max_new_tokens: The same without it.
             length_penalty: Above 1 favours long translations.
             n_best: Translations of each text, at most one for each beam.
-            return_scores: Whether to give log-probabilities: else they are 0.
+            return_scores: Whether log-probabilities are needed; else they may be 0.
             return_words: Whether to give words with those of their tokens.
             prefixes: How the translations begin (of a text that is split, that of its first
                 sentence); a prefix may end within a word.
@@ -212,17 +213,14 @@ class Translator:
         encode = self._encoder(
             source_lang, target_lang, most_tokens=self.source_limit if truncation else None
         )
-        if truncation and split_sentences != "always":
-            splits = [SplitText((text,), ("", "")) for text in texts]
-        else:
-            splits = self._split(
-                texts,
-                encode,
-                split_sentences=split_sentences,
-                truncation=truncation,
-                source_lang=source_lang,
-                target_lang=target_lang,
-            )
+        splits = self._split(
+            texts,
+            encode,
+            split_sentences=split_sentences,
+            truncation=truncation,
+            source_lang=source_lang,
+            target_lang=target_lang,
+        )
         segments = [segment for split in splits for segment in split.segments]
         beginnings = None
         if prefixes is not None:
@@ -402,7 +400,7 @@ class Translator:
         self, split: SplitText, hypotheses: Sequence[Sequence[Hypothesis]], *, with_words: bool
     ) -> list[Translation]:
         """The translations of one text, of those of its segments [N][returned]."""
-        if not any(segment.strip() for segment in split.segments):
+        if not split.segments:
             return [Translation("", 0.0)]
         joined = []
         for parts in zip(*hypotheses, strict=True):
@@ -418,7 +416,7 @@ class Translator:
                     words += words_of(
                         ids,
                         values.tolist(),
-                        decode=self.target.decode,
+                        decode=partial(self.target.decode, keep_special=True),
                         name_of=self.target.name_of,
                         ends=self.target.not_text,
                     )

@@ -165,9 +165,9 @@ class Vocabulary:
         cuts_words = isinstance(self._tokenizer.model, models.BPE | models.Unigram)
         return PrefixPieces(tokens, cuts_words=cuts_words)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of tokens, without special ones."""
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Returns the text of tokens."""
+        return self._tokenizer.decode(ids, skip_special_tokens=not keep_special)
 
     def name_of(self, token: int) -> str:
         """Returns a token as the vocabulary writes it."""
