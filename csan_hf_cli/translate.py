@@ -242,8 +242,6 @@ def _windows_of_graphs(
         raise ImportError(
             f"{folder} has ONNX graphs, which need onnxruntime: pip install onnxruntime"
         )
-    from numpy.random import default_rng
-
     from csan_hf_runtime.stream import translate_stream
     from csan_hf_runtime.translator import Translator
 
@@ -256,6 +254,8 @@ def _windows_of_graphs(
 
         translator = TranslatorPool(processes, folder)
     if sample:
+        from numpy.random import default_rng
+
         options |= {"sample": True, "generator": default_rng(seed)}
 
     def windows() -> Generator[list[list[Translation]]]:
