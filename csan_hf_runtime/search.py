@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -160,36 +160,76 @@ def token_by_token(
 
 
 @dataclass
-class _Ended:
-    """The best K hypotheses of every sentence that have ended.
+class _Hypotheses:
+    """N hypotheses of each sentence.
 
     Attributes:
-        tokens: [S, K, T].
-        values: Log-probabilities of the tokens [S, K, T - prompt].
-        scores: [S, K], divided by the length penalty; `_LOW` where there is none.
-        lengths: [S, K], tokens after the prompt.
+        tokens: [S, N, T].
+        values: Log-probabilities of the tokens [S, N, T - prompt].
+        scores: [S, N], sums of what the rules make of these; `_LOW` where there is none.
     """
 
     tokens: np.ndarray
     values: np.ndarray
     scores: np.ndarray
-    lengths: np.ndarray
 
-    def add(self, tokens: np.ndarray, values: np.ndarray, scores: np.ndarray, length: int) -> None:
-        """Takes in candidates [S, C, T] that are at least as long."""
-        beams = self.scores.shape[1]
-        all_scores = np.concatenate([self.scores, scores], axis=1)
-        best = _in_order(all_scores, beams)
-        self.scores = _take(all_scores, best)
-        more = [(0, 0), (0, 0), (0, tokens.shape[2] - self.tokens.shape[2])]
-        self.tokens = _take(np.concatenate([np.pad(self.tokens, more), tokens], axis=1), best)
-        self.values = _take(np.concatenate([np.pad(self.values, more), values], axis=1), best)
-        lengths = np.concatenate([self.lengths, np.full(scores.shape, length)], axis=1)
-        self.lengths = _take(lengths, best)
+    def take(self, places: np.ndarray) -> _Hypotheses:
+        """Those at `places` [S, M]."""
+        return _Hypotheses(
+            tokens=_take(self.tokens, places),
+            values=_take(self.values, places),
+            scores=_take(self.scores, places),
+        )
 
-    def select(self, rows: np.ndarray) -> _Ended:
+    def select(self, rows: np.ndarray) -> _Hypotheses:
         """Those of some sentences."""
-        return _Ended(self.tokens[rows], self.values[rows], self.scores[rows], self.lengths[rows])
+        return _Hypotheses(
+            tokens=self.tokens[rows], values=self.values[rows], scores=self.scores[rows]
+        )
+
+
+class _Ended:
+    """The best K hypotheses of every sentence that have ended.
+
+    Args:
+        prompts: What they all begin with; they stand where there are no others.
+    """
+
+    def __init__(self, prompts: _Hypotheses) -> None:
+        self.prompt = prompts.tokens.shape[2]
+        self.best = prompts  # padded; scores are divided by the length penalty
+        self.lengths = np.full(prompts.scores.shape, self.prompt)
+
+    def add(self, candidates: _Hypotheses) -> None:
+        """Takes in candidates, which are at least as long."""
+        length = candidates.tokens.shape[2]
+        more = [(0, 0), (0, 0), (0, length - self.best.tokens.shape[2])]
+        both = _Hypotheses(
+            tokens=np.concatenate([np.pad(self.best.tokens, more), candidates.tokens], axis=1),
+            values=np.concatenate([np.pad(self.best.values, more), candidates.values], axis=1),
+            scores=np.concatenate([self.best.scores, candidates.scores], axis=1),
+        )
+        lengths = np.concatenate(
+            [self.lengths, np.full_like(candidates.tokens[..., 0], length)], axis=1
+        )
+        places = _in_order(both.scores, self.best.scores.shape[1])
+        self.best = both.take(places)
+        self.lengths = _take(lengths, places)
+
+    def select(self, rows: np.ndarray) -> None:
+        """Goes on with some sentences."""
+        self.best = self.best.select(rows)
+        self.lengths = self.lengths[rows]
+
+    def first(self, row: int, count: int) -> list[Hypothesis]:
+        """The best hypotheses of a sentence."""
+        hypotheses = []
+        for rank in range(count):
+            length = self.lengths[row, rank]
+            tokens = self.best.tokens[row, rank, self.prompt : length]
+            values = self.best.values[row, rank, : length - self.prompt]
+            hypotheses.append(Hypothesis(tokens, values))
+        return hypotheses
 
 
 def beam_search(
@@ -215,84 +255,87 @@ def beam_search(
     count = beams.count
     kept = count * max(2, 1 + beams.ends)
     is_best = np.arange(kept) < count
-    tokens = np.repeat(tokens[:, None], count, axis=1)
-    values = np.zeros((batch, count, 0), np.float32)
-    # At first all beams of a sentence are alike: only one may go on
-    scores = np.full((batch, count), _LOW, np.float32)
-    scores[:, 0] = 0.0
-    ended = _Ended(
-        tokens=tokens,
-        values=values,
-        scores=np.full_like(scores, _LOW),
-        lengths=np.zeros(scores.shape, np.int64),
+    prompts = _Hypotheses(
+        tokens=np.repeat(tokens[:, None], count, axis=1),
+        values=np.zeros((batch, count, 0), np.float32),
+        scores=np.full((batch, count), _LOW, np.float32),
     )
+    ended = _Ended(prompts)
+    # At first all beams of a sentence are alike: only one may go on
+    first_scores = prompts.scores.copy()
+    first_scores[:, 0] = 0.0
+    opened = replace(prompts, scores=first_scores)
     sentences = np.arange(batch)
     hypotheses: dict[int, list[Hypothesis]] = {}
     while len(sentences):
-        # The best continuations of all beams
-        rows = tokens.reshape(-1, tokens.shape[2])
-        logits = decoder.step(rows)
-        log_sums = _log_sums(logits)
-        offsets = scores.reshape(-1, 1)
-        if rules:
-            steps = logits - log_sums[:, None]
-            for rule in rules:
-                rule(rows, steps, np.repeat(sentences, count))
-        else:  # the same, subtracted from the best alone
-            steps = logits
-            offsets = offsets - log_sums[:, None]
-        best_places = _best_places(steps, kept)
-        totals = _take(steps, best_places) + offsets
-        totals = totals.reshape(len(sentences), -1)
-        best_candidates = _in_order(totals, kept)
-        best = _take(totals, best_candidates)
-        origins = best_candidates // best_places.shape[1]
-        chosen = _take(best_places.reshape(totals.shape), best_candidates)
-        first_rows = np.arange(len(sentences))[:, None] * count
-        origin_rows = first_rows + origins
-        chosen_values = logits[origin_rows, chosen] - log_sums[origin_rows]
-        candidates = np.concatenate([_take(tokens, origins), chosen[..., None]], axis=2)
-        candidate_values = np.concatenate(
-            [_take(values, origins), chosen_values[..., None]], axis=2
-        )
-        length = candidates.shape[2] - prompt
-        stops = stop(candidates, sentences)
+        candidates, rows = _continuations(decoder, opened, kept, rules, sentences)
+        length = candidates.tokens.shape[2] - prompt
+        stops = stop(candidates.tokens, sentences)
         # Those that go on, and those that have ended
-        continued = best + np.where(stops, np.float32(_LOW), np.float32(0.0))
+        continued = candidates.scores + np.where(stops, np.float32(_LOW), np.float32(0))
         onward = _in_order(continued, count)
-        scores = _take(continued, onward)
-        tokens = _take(candidates, onward)
-        values = _take(candidate_values, onward)
+        opened = replace(candidates, scores=continued).take(onward)
+        rows = _take(rows, onward)
         is_final = stops & is_best
         if is_final.any():
-            normalised = best / np.float32(length**beams.length_penalty)
-            normalised[~is_final] += np.float32(_LOW)
-            ended.add(candidates, candidate_values, normalised, length)
+            final = candidates.scores / np.float32(length**beams.length_penalty)
+            final[~is_final] += np.float32(_LOW)
+            ended.add(replace(candidates, scores=final))
         is_done = stops.all(axis=1) | _is_done(
-            scores, ended.scores, beams, length=length, limits=limits[sentences] - prompt
+            opened.scores,
+            ended.best.scores,
+            beams,
+            length=length,
+            limits=limits[sentences] - prompt,
         )
-        rows_onward = _take(origin_rows, onward)
         if not is_done.any():
-            decoder.keep(rows_onward.reshape(-1), None)
+            decoder.keep(rows.reshape(-1), None)
             continue
-        done = ended.select(is_done)
-        for row, sentence in enumerate(sentences[is_done]):
-            hypotheses[sentence] = [
-                Hypothesis(
-                    done.tokens[row, rank, prompt : prompt + done.lengths[row, rank]],
-                    done.values[row, rank, : done.lengths[row, rank]],
-                )
-                for rank in range(beams.returned)
-            ]
+        for row in is_done.nonzero()[0].tolist():
+            hypotheses[sentences[row]] = ended.first(row, beams.returned)
         left = (~is_done).nonzero()[0]
         sentences = sentences[left]
-        tokens = tokens[left]
-        values = values[left]
-        scores = scores[left]
-        ended = ended.select(left)
+        opened = opened.select(left)
+        ended.select(left)
         if len(left):
-            decoder.keep(rows_onward[left].reshape(-1), left)
+            decoder.keep(rows[left].reshape(-1), left)
     return [hypotheses[sentence] for sentence in range(batch)]
+
+
+def _continuations(
+    decoder: Decoder,
+    opened: _Hypotheses,
+    count: int,
+    rules: Sequence[Rule],
+    sentences: np.ndarray,
+) -> tuple[_Hypotheses, np.ndarray]:
+    """The best C continuations of each sentence's beams, and the rows [S, C] that they continue."""
+    beams = opened.scores.shape[1]
+    tokens = opened.tokens.reshape(-1, opened.tokens.shape[2])
+    logits = decoder.step(tokens)
+    log_sums = _log_sums(logits)
+    offsets = opened.scores.reshape(-1, 1)
+    if rules:
+        steps = logits - log_sums[:, None]
+        for rule in rules:
+            rule(tokens, steps, sentences.repeat(beams))
+    else:  # the same, subtracted from the best alone
+        steps = logits
+        offsets = offsets - log_sums[:, None]
+    best_of_rows = _best_places(steps, count)
+    totals = (_take(steps, best_of_rows) + offsets).reshape(len(sentences), -1)
+    best = _in_order(totals, count)
+    chosen = _take(best_of_rows.reshape(totals.shape), best)
+    origins = best // best_of_rows.shape[1]
+    rows = np.arange(len(sentences))[:, None] * beams + origins
+    values = logits[rows, chosen] - log_sums[rows]
+    continued = opened.take(origins)
+    candidates = _Hypotheses(
+        tokens=np.concatenate([continued.tokens, chosen[..., None]], axis=2),
+        values=np.concatenate([continued.values, values[..., None]], axis=2),
+        scores=_take(totals, best),
+    )
+    return candidates, rows
 
 
 def _is_done(

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models
 from .prefixes import Prefix, PrefixPieces
 
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-_LANGUAGE = re.compile(r"__([a-z]{2,3})__|([a-z]{2,3}_\w{2,4})")  # of M2M100; of NLLB and mBART
+_LANGUAGE = re.compile(r"__(?P<m2m100>[a-z]{2,3})__|[a-z]{2,3}_\w{2,4}")  # "de_DE" of NLLB, mBART
 
 
 class Vocabulary:
@@ -68,25 +68,29 @@ class Vocabulary:
         self._named = {name: self._number(self.settings.get(f"{name}_token")) for name in _SPECIAL}
         self.special = {number for number, token in added.items() if token.special}
         self.special |= {number for number in self._named.values() if number is not None}
-        languages = self._languages()
-        # Texts of a multilingual model are marked with one
-        marks = set(self._tokenizer.encode("").ids)
-        named = [code for code, number in languages.items() if number in marks]
-        self.languages = languages if named else {}
-        self.source_language = named[0] if named else None
+        self.languages, self.source_language = self._languages()
+        self.special |= set(self.languages.values())
 
     def _number(self, token: str | Mapping[str, str] | None) -> int | None:
         if isinstance(token, Mapping):
             token = token["content"]
         return None if token is None else self._tokenizer.token_to_id(token)
 
-    def _languages(self) -> dict[str, int]:
+    def _languages(self) -> tuple[dict[str, int], str | None]:
+        """The languages, and the one with whose token texts of a multilingual model are marked."""
+        for mark in self._tokenizer.encode("").ids:
+            match = _LANGUAGE.fullmatch(self.name_of(mark))
+            if match:
+                break
+        else:
+            return {}, None
         languages = {}
-        for token, number in self.added.items():
-            match = _LANGUAGE.fullmatch(token)
-            if match and number in self.special:
-                languages[match[1] or match[2]] = number
-        return languages
+        for token, number in self._tokenizer.get_vocab().items():
+            other = _LANGUAGE.fullmatch(token)
+            # "__de__" is no special token in some models, and "ab_cd" may be a piece of a word
+            if other and (other["m2m100"] or number in self.special):
+                languages[other["m2m100"] or token] = number
+        return languages, match["m2m100"] or match[0]
 
     @property
     def padding(self) -> int:
@@ -98,7 +102,7 @@ class Vocabulary:
         """Tokens that a decoder may start with which are no language."""
         return {None, self._named["eos"], self._named["bos"], self._named["pad"]}
 
-    @property
+    @cached_property
     def not_text(self) -> set[int]:
         """Special tokens, without those of unknown letters."""
         return self.special - {self._named["unk"]}
@@ -167,7 +171,8 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Returns the text of tokens."""
-        return self._tokenizer.decode(ids, skip_special_tokens=not keep_special)
+        shown = ids if keep_special else [token for token in ids if token not in self.special]
+        return self._tokenizer.decode(shown, skip_special_tokens=False)
 
     def name_of(self, token: int) -> str:
         """Returns a token as the vocabulary writes it."""
