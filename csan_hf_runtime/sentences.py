@@ -196,8 +196,12 @@ def base_language(language: str) -> str:
     code = re.split(r"[_-]", language)[0].lower()
     if len(code) <= 2:
         return code
-    from babel.core import get_global  # slow to load, and most codes are short
-
+    try:
+        from babel.core import get_global  # slow to load, and most codes are short
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"Sentences of the language {language} need Babel: pip install Babel"
+        ) from error
     return get_global("language_aliases").get(code, code)
 
 

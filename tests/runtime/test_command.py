@@ -149,3 +149,11 @@ def test_graphs_say_what_they_need_and_csan_hf_does_without(graphs, source):
     assert "has ONNX graphs, which need onnxruntime: pip install onnxruntime" in done.stderr
     done = run([], f"{without} import csan_hf.commands.translate")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_package_that_a_language_needs_is_named(graphs, source):
+    words = ["translate", "--model", graphs, "--input", source, "--source_lang", "deu_Latn"]
+    words += ["--split_sentences", "always"]
+    done = run(words, f"import sys; sys.modules['babel'] = None; {COMMAND}")
+    assert done.returncode == 2
+    assert "Sentences of the language deu_Latn need Babel: pip install Babel" in done.stderr
