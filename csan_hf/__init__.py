@@ -9,6 +9,8 @@ import torch
 from packaging import version
 from transformers.utils import logging
 
+from csan_hf_runtime import __version__
+
 from . import pipelines, source_tokenizer  # noqa: F401
 from .families import FAMILIES
 from .models import (
@@ -30,8 +32,6 @@ from .models import (
 )
 from .own_code import save_own_methods
 from .pipelines import EnsembleForConditionalGeneration, TranslationPipeline
-
-__version__ = "0.1.0"
 
 if version.parse(torch.__version__) < version.parse("2.12"):
     logging.get_logger(__name__).warning_once(

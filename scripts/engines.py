@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from measuring import Step, machine, seconds_in_turn, seconds_of, speed_ratio
 from tokenizers import Tokenizer
@@ -23,8 +24,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from csan_hf.data import TokenizerPair
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub.onnx import export_onnx
-from csan_hf.pipelines.onnx_model import OnnxTranslationModel
 from csan_hf.pipelines.search import search
+from csan_hf_runtime.generation import Generation
+from csan_hf_runtime.graphs import Graphs
 
 SOURCE = 25  # tokens
 TARGET = 24
@@ -68,8 +70,7 @@ class Engines:
                 graphs = export_onnx(
                     model, self.directory / f"{name} {precision}", precision=precision
                 )
-                onnx_model = OnnxTranslationModel.from_directory(graphs)
-                yield f"{name}, ONNX Runtime, {precision}", self._generate(onnx_model, search)
+                yield f"{name}, ONNX Runtime, {precision}", self._runtime(graphs)
         for precision in ("float32", "int8"):
             yield f"CSAN, CTranslate2, {precision}", self._ctranslate2(precision)
 
@@ -77,6 +78,23 @@ class Engines:
     def _generate(model: PreTrainedModel, loop: object) -> Run:
         options = {"max_new_tokens": TARGET, "do_sample": False, "custom_generate": loop}
         return lambda ids, beams: model.generate(ids, num_beams=beams, **options).tolist()
+
+    def _runtime(self, directory: Path) -> Run:
+        graphs = Graphs.from_directory(directory, threads=self.threads)
+        settings = {"decoder_start_token_id": 0, "eos_token_id": self.marian.config.eos_token_id}
+
+        def run(ids: Tensor, beams: int) -> list[list[int]]:
+            sources = ids.numpy()
+            found = Generation(**settings, num_beams=beams).search(
+                graphs,
+                sources,
+                mask=np.ones_like(sources),
+                limits=np.full(len(sources), TARGET + 1),
+                with_scores=False,
+            )
+            return [[0, *hypotheses[0].tokens.tolist()] for hypotheses in found]
+
+        return run
 
     def _ctranslate2(self, precision: str) -> Run:
         import ctranslate2

@@ -23,8 +23,8 @@ from gpu_stages import compiled, generation, kernels, numerics, speed, training
 from gpu_stages.setting import Row, Setting, Stage, milliseconds
 from transformers.utils import logging as transformers_logging
 
-from csan_hf.text_files import write_json
 from csan_hf_cli import script
+from csan_hf_runtime.text_files import write_json
 
 # Name -> stage, and its seconds at most unless --seconds says otherwise
 STAGES: dict[str, tuple[Stage, float]] = {

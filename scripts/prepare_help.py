@@ -18,8 +18,8 @@ from typing import Any
 
 import jsonargparse
 
-from csan_hf.text_files import read_lines, write_lines
 from csan_hf_cli import script
+from csan_hf_runtime.text_files import read_lines, write_lines
 
 TEST_SHARE = 0.015
 VALIDATION_SHARE = 0.03

@@ -14,8 +14,8 @@ from pathlib import Path
 import jsonargparse
 
 from csan_hf.data.readers import table_pairs
-from csan_hf.text_files import write_lines
 from csan_hf_cli import script
+from csan_hf_runtime.text_files import write_lines
 
 MEDIUM = ("arm_e", "bul", "dut", "fre", "geo", "hbs_latn", "hun", "jpn_hira", "kor", "vie_hanoi")
 SPACE = "\u2581"  # symbol of a space inside a word

@@ -20,10 +20,10 @@ from pipelines.multilingual import nllb
 from tqdm import tqdm
 from transformers import BartConfig, BartForConditionalGeneration
 
-from csan_hf.commands.translate import OutputLine, _write_as_they_come
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.recipes import RECIPES, SUITES
 from csan_hf_cli import COMMANDS, build_parser, function_of, main, run, script
+from csan_hf_cli.translate import OutputLine, _write_as_they_come
 
 ROOT = Path(__file__).parents[1]
 

@@ -15,7 +15,11 @@ from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.evaluation.loading import load_translation_model
 
 ROOT = Path(__file__).parents[1]
-PRODUCT = [*ROOT.glob("csan_hf/**/*.py"), ROOT / "csan_hf_cli.py", *ROOT.glob("scripts/*.py")]
+PRODUCT = [
+    *ROOT.glob("csan_hf/**/*.py"),
+    *ROOT.glob("csan_hf_cli/*.py"),
+    *ROOT.glob("scripts/*.py"),
+]
 ASKS_UNLESS_TOLD = ("from_pretrained", "from_config")  # of the Auto classes
 
 CODE = """

@@ -3,9 +3,11 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -81,9 +83,32 @@ def test_a_newer_transformers_gives_one_warning_with_both_versions():
     assert f"to below {UNTESTED_TRANSFORMERS}" in warning
 
 
-def test_a_wheel_has_every_file_that_is_not_python():
-    package = ROOT / "csan_hf"
-    patterns = tomllib.loads(PROJECT)["tool"]["setuptools"]["package-data"]["csan_hf"]
+def test_the_small_distribution_asks_for_the_same_versions():
+    project = tomllib.loads((ROOT / "runtime/pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["languages"]]
+    known = {requirement.name: requirement.specifier for requirement in REQUIREMENTS}
+    for requirement in map(Requirement, lines):
+        assert requirement.specifier == known.get(requirement.name, ""), requirement
+
+
+def test_the_small_distribution_holds_both_packages(tmp_path):
+    shutil.copytree(ROOT / "runtime", tmp_path / "runtime")  # where a build may leave files
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, "runtime"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("csan_hf_runtime-*.whl")  # built from the source distribution
+    names = zipfile.ZipFile(wheel).namelist()
+    for package in ("csan_hf_cli", "csan_hf_runtime"):
+        files = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
+        assert files <= {*names}
+    assert not [name for name in names if name.startswith("csan_hf/")]
+
+
+@pytest.mark.parametrize("name", ["csan_hf", "csan_hf_runtime"])
+def test_a_wheel_has_every_file_that_is_not_python(name):
+    package = ROOT / name
+    patterns = tomllib.loads(PROJECT)["tool"]["setuptools"]["package-data"][name]
     packed = {path for pattern in patterns for path in package.glob(pattern)}
     files = {
         path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts

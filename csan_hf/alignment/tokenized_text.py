@@ -11,7 +11,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from csan_hf.text_files import printable
+from csan_hf_runtime.text_files import printable
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.significance import PairedTest
-from csan_hf.text_files import open_for_writing, printable, write_text
+from csan_hf_runtime.text_files import open_for_writing, printable, write_text
 
 from .attention_statistics import AttentionStatistics, LearnedWindows
 

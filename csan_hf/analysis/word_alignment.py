@@ -83,7 +83,7 @@ def align_stream(
 
     A window of `WINDOW_LINES` pairs, less where they are very long, is aligned at a time. The
     arguments are those of `align`; sources and targets may be files
-    (`csan_hf.text_files.TextFile`)."""
+    (`csan_hf_runtime.text_files.TextFile`)."""
     if targets is not None and generate_arguments:
         raise ValueError(
             f"{', '.join(generate_arguments)}: leave out, as nothing is generated where targets "

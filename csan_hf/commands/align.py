@@ -10,16 +10,16 @@ from csan_hf.analysis import align_stream, draw_heat_map
 from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import check_gives_attention, load_translation_model
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.text_files import (
+from csan_hf_cli.common import Dtype, PositiveInt, beside_bars
+from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_not_read,
     check_writable,
     one_line,
     open_for_writing,
     open_lines,
+    open_parallel,
 )
-
-from . import Dtype, PositiveInt, beside_bars, open_parallel
 
 
 def align(

@@ -19,7 +19,7 @@ from csan_hf.families import FAMILIES
 from csan_hf.hub.public_files import public_files
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel
-from csan_hf.text_files import check_new_directory, read_lines, reading_folder_or_name
+from csan_hf_runtime.text_files import check_new_directory, read_lines, reading_folder_or_name
 
 
 def convert(source: str, directory: Path, /, **fields: Any) -> None:

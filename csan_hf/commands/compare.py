@@ -19,9 +19,10 @@ from csan_hf.report import (
 from csan_hf.report.systems import check_names, name_and_paths
 from csan_hf.suites import load_suite, publish_suite, run_suite
 from csan_hf.suites.publish import check_target
-from csan_hf.text_files import check_not_read, check_writable, counted
+from csan_hf_cli.common import NotEmptyStr, PositiveInt
+from csan_hf_runtime.text_files import check_not_read, check_writable, counted, open_parallel
 
-from . import NotEmptyStr, PositiveInt, join_references, open_parallel
+from . import join_references
 
 PUBLISHED = Path("model_cards", "suites")
 """Where a checkout of csan_hf holds what was published of its suites."""

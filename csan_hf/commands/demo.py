@@ -24,7 +24,7 @@ from csan_hf.alignment import align_pairs
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import EXAMPLES
 from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf.pipelines.sentences import EVERY_LINE, base_language, split_text
+from csan_hf_runtime.sentences import EVERY_LINE, base_language, split_text
 
 # What can be clicked needs a category
 _WORD = "word"

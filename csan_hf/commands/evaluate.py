@@ -22,17 +22,19 @@ from csan_hf.evaluation.metrics import (
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.evaluation.translate import search_name
 from csan_hf.pipelines.texts import SplitSentences
-from csan_hf.text_files import (
+from csan_hf.training.recipe import Recipe, load_recipe
+from csan_hf_cli.common import Dtype, PositiveInt
+from csan_hf_runtime.text_files import (
     VARIANTS,
     check_not_read,
     check_writable,
+    open_parallel,
     path_inside,
     write_json,
     write_lines,
 )
-from csan_hf.training.recipe import Recipe, load_recipe
 
-from . import Dtype, PositiveInt, join_references, open_parallel
+from . import join_references
 
 TestSet = tuple[Collection[str], Collection[str]]
 """Sources and references."""

@@ -1,306 +1,79 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf translate`."""
+"""`csan-hf translate` by torch; csan_hf_cli has the command."""
 
-import itertools
-import json
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, nullcontext
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterable
+from contextlib import nullcontext
+from typing import Any
 
 from transformers import set_seed
 
-from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
-from csan_hf.evaluation.alignment_files import Links
+from csan_hf.evaluation import Hypothesis, n_best_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
-from csan_hf.pipelines.markup import Markup
 from csan_hf.pipelines.terms import Terms
-from csan_hf.pipelines.texts import SplitSentences, Unknown
-from csan_hf.text_files import (
-    STANDARD_STREAM,
-    check_not_read,
-    check_readable,
-    check_writable,
-    counted,
-    one_line,
-    open_for_writing,
-    partial_name,
-    read_lines,
-    read_lines_as_they_come,
-)
-from csan_hf_cli import stopping_on_signals
-
-from . import Dtype, NonNegativeInt, PositiveInt, beside_bars, open_parallel
 
 
-def translate(
-    *,
+def translate_windows(
     model: list[str],
-    input: str = STANDARD_STREAM,
-    output: str = STANDARD_STREAM,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
-    num_beams: PositiveInt | None = None,
-    max_length: PositiveInt | None = None,
-    max_new_tokens: PositiveInt | None = None,
-    length_penalty: float | None = None,
-    truncation: bool = False,
-    check_coverage: bool = False,
-    split_sentences: SplitSentences = "auto",
-    unknown: Unknown = "warn",
-    prefixes: str | None = None,
-    n_best: PositiveInt | None = None,
-    json_lines: bool = False,
-    alignments: str | None = None,
-    markup: Markup | None = None,
-    terms: str | None = None,
-    sample: bool = False,
-    temperature: float | None = None,
-    top_k: PositiveInt | None = None,
-    top_p: float | None = None,
-    seed: int = 0,
-    max_batch_tokens: PositiveInt = 4096,
-    processes: NonNegativeInt | None = None,
-    device: str | None = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> None:
-    """Translates standard input or a file, line for line; an empty line stays an empty line.
+    sentences: Iterable[str | None],
+    *,
+    source_lang: str | None,
+    target_lang: str | None,
+    num_beams: int | None,
+    n_best: int,
+    truncation: bool,
+    check_coverage: bool,
+    terms: str | None,
+    sample: bool,
+    seed: int,
+    processes: int | None,
+    progress: bool,
+    device: str | None,
+    dtype: str,
+    trust_remote_code: bool,
+    **options: Any,
+) -> Generator[list[list[Hypothesis]]]:
+    """Loads what translates and yields the hypotheses of a window of sentences at a time.
 
-    Translations are written as they come, a few thousand at a time; from standard input also what
-    there is when no line has come for a moment, so that a program can wait for its answer. If the
-    command is stopped before the end, those that are written are kept: in FILE.partial, with
-    --output FILE.
-
-    Several models are an ensemble: their probabilities are averaged. With --n_best every line of
-    the output is the number of a line of the input, from 1, the natural logarithm of the
-    translation's probability, and the translation, separated by tabs.
-
-    Under `accelerate launch` or torchrun the processes share the work; --input and --output are
-    then required.
-
-    Args:
-        model: checkpoint folder or Hub name; several = an ensemble
-        input: text file, one sentence per line (may be .gz); - = standard input
-        output: file for the translations (.gz: compressed); - = standard output
-        check_coverage: warn where a translation seems to leave out a sentence of a line that has
-            several
-        split_sentences: lines that are translated sentence by sentence: auto = those with more
-            tokens or sentences than 99 % of the training sources; always = all; never = those
-            longer than the model takes
-        unknown: what to do with a line of letters or signs that the source vocabulary does not
-            have: warn; skip = an empty translation; error
-        prefixes: text file with what the translation of each line begins with, which may end within
-            a word; an empty line for nothing
-        n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
-        json_lines: write JSON, a line for each input: its translations with their
-            log-probabilities, and those of their words and tokens
-        alignments: file for the alignment of each line of the output: 0-0 1-2 = source word 0 with
-            word 0 of the translation, 1 with 2 (letters of words that are pronounced); it is in
-            --json_lines, too, and there alone with "-"
-        markup: inline tags of the input, html or xliff: they are put back where the words stand
-            that are aligned to theirs; entities such as &amp; are read and written
-        terms: file with a source term, a tab and its translation on each line. Where the term
-            stands in a sentence, as whole words in the same case, so does the translation in the
-            output, perhaps with an ending; a sentence whose translation lacks one is searched anew,
-            with at least 8 beams
-        sample: draw translations instead of searching for the best
-        temperature: of --sample: below 1 sharpens the probabilities
-        top_k: of --sample: draw from the K likeliest tokens
-        top_p: of --sample: draw from the likeliest tokens whose probabilities reach this sum
-        seed: of --sample
-        processes: processes side by side, on the CPU, for a large file; 0 = as many as cores
+    The arguments are those of `csan-hf translate`; further options go to `n_best_stream`.
     """
-    if not sample and (temperature, top_k, top_p) != (None, None, None):
-        raise ValueError("--temperature, --top_k and --top_p need --sample.")
-    if sample and processes is not None:
-        raise ValueError("Samples are drawn by one process: leave out --processes, or --sample.")
-    if num_beams is not None and num_beams < (n_best or 1) and not sample:
-        raise ValueError(
-            f"--n_best {n_best} needs as many beams, got --num_beams {num_beams}; or --sample."
-        )
-    launched = launched_processes(device)
-    if launched is not None and STANDARD_STREAM in (input, output):
-        raise ValueError(
-            "Several processes cannot share standard input and output: pass --input and --output."
-        )
-    if [input, prefixes, terms].count(STANDARD_STREAM) > 1:
-        raise ValueError(
-            "Only one of --input, --prefixes and --terms can be standard input: name files."
-        )
-    if terms is not None and (sample or prefixes is not None or len(model) > 1):
-        raise ValueError(
-            "--terms needs a search of its own: leave out --sample and --prefixes, and pass one "
-            "model."
-        )
-    if alignments == STANDARD_STREAM and not json_lines:
-        raise ValueError("--alignments -: name a file, or add --json_lines, which holds them, too.")
-    check_readable(input)
-    check_not_read(output, (input, prefixes, terms))
-    check_writable(output)
     glossary = None if terms is None else Terms.read(terms)
-    alignments_file = None if alignments == STANDARD_STREAM else alignments
-    if alignments_file is not None:
-        if os.path.realpath(alignments_file) == os.path.realpath(output):
-            raise ValueError(f"--output and --alignments are {output}: choose two files.")
-        check_not_read(alignments_file, (input, prefixes, terms))
-        check_writable(alignments_file)
+    launched = launched_processes(device)
     network, tokenizers = load_translation_model(
         model,
         device=device if launched is None else str(launched.device),
         dtype=dtype,
         trust_remote_code=trust_remote_code,
-        progress=not quiet,
+        progress=progress,
     )
     if sample:
         set_seed(seed)
-        num_beams = 1
-    if json_lines and n_best is None:
-        n_best = 1
-    if n_best is not None and num_beams is None:
+    if num_beams is None and n_best > 1:
         num_beams = max(n_best, network.generation_config.num_beams or 1)
     pool = None
     if processes is not None:
         pool = TranslationPool(processes, model, dtype=dtype, trust_remote_code=trust_remote_code)
-    options: dict[str, Any] = {
-        "max_batch_tokens": max_batch_tokens,
-        "progress": not quiet and not (input == STANDARD_STREAM and sys.stdin.isatty()),
-        "processes": launched,
-        "pool": pool,
-        "prefixes": None if prefixes is None else read_lines(prefixes),
-        "src_lang": source_lang,
-        "tgt_lang": target_lang,
-        "num_beams": num_beams,
-        "max_length": max_length,
-        "max_new_tokens": max_new_tokens,
-        "length_penalty": length_penalty,
-        "truncation": truncation or None,
-        "check_coverage": check_coverage or None,
-        "split_sentences": split_sentences,
-        "unknown": unknown,
-        "markup": markup,
-        "terms": glossary,
-        "do_sample": sample or None,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-    }
-    sentences: Iterable[str | None] = read_lines(input)
-    if prefixes is not None and input != STANDARD_STREAM:
-        sentences, options["prefixes"] = open_parallel(input, prefixes)
-    elif input == STANDARD_STREAM and not sample:  # samples depend on what is drawn together
-        sentences = read_lines_as_they_come()
-    windows: Iterable[list[OutputLine]]
-    if n_best is None and alignments is None:
-        text_windows = translate_stream(network, tokenizers, sentences, **options)
-        windows = ([OutputLine(text) for text in window] for window in text_windows)
-    else:
-        n_best_windows = n_best_stream(
-            network,
-            tokenizers,
-            sentences,
-            n_best or 1,
-            return_scores=n_best is not None,
-            return_words=json_lines,
-            return_alignments=alignments is not None,
-            **options,
-        )
-        write = _as_text if n_best is None else _as_columns
-        if json_lines:
-            write = partial(_as_json, with_alignment=alignments is not None)
-        windows = _in_lines(n_best_windows, write)
-    if launched is not None and not launched.is_main_process:
-        output, alignments_file = os.devnull, None
-    _write_as_they_come(windows, output, alignments_file, pool)
-    if launched is not None:
-        launched.destroy_process_group()
 
+    def windows() -> Generator[list[list[Hypothesis]]]:
+        with pool or nullcontext():
+            yield from n_best_stream(
+                network,
+                tokenizers,
+                sentences,
+                n_best,
+                progress=progress,
+                processes=launched,
+                pool=pool,
+                src_lang=source_lang,
+                tgt_lang=target_lang,
+                num_beams=num_beams,
+                truncation=truncation or None,
+                check_coverage=check_coverage or None,
+                terms=glossary,
+                do_sample=sample or None,
+                **options,
+            )
+        if launched is not None:
+            launched.destroy_process_group()
 
-class OutputLine(NamedTuple):
-    """A line of the output, and the alignment that is written beside it."""
-
-    text: str
-    alignment: Iterable[tuple[int, int]] = ()
-
-
-def _in_lines(
-    windows: Iterable[list[list[Hypothesis]]],
-    write: Callable[[int, list[Hypothesis]], Iterable[OutputLine]],
-) -> Iterator[list[OutputLine]]:
-    """Yields the lines that `write` makes of each sentence, by its number and its hypotheses."""
-    numbers = itertools.count(1)
-    for window in windows:
-        lines: list[OutputLine] = []
-        for hypotheses in window:
-            lines += write(next(numbers), hypotheses)
-        yield lines
-
-
-def _as_text(number: int, hypotheses: list[Hypothesis]) -> Iterable[OutputLine]:
-    yield OutputLine(hypotheses[0].text, hypotheses[0].alignment)
-
-
-def _as_json(
-    number: int, hypotheses: list[Hypothesis], *, with_alignment: bool
-) -> Iterable[OutputLine]:
-    translations = [hypothesis._asdict() for hypothesis in hypotheses]
-    if not with_alignment:
-        for fields in translations:
-            del fields["alignment"]
-    text = json.dumps({"line": number, "translations": translations}, ensure_ascii=False)
-    yield OutputLine(text, hypotheses[0].alignment)
-
-
-def _as_columns(number: int, hypotheses: list[Hypothesis]) -> Iterable[OutputLine]:
-    for hypothesis in hypotheses:
-        columns = f"{number}\t{hypothesis.log_probability:.4f}\t{one_line(hypothesis.text)}"
-        yield OutputLine(columns, hypothesis.alignment)
-
-
-def _write_as_they_come(
-    windows: Iterable[list[OutputLine]],
-    path: str,
-    alignments_path: str | None = None,
-    pool: TranslationPool | None = None,
-) -> None:
-    """Writes windows of lines; an error or a signal that ends this says where the lines are."""
-    written = 0
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(stopping_on_signals())
-            stack.enter_context(pool or nullcontext())
-            file = stack.enter_context(open_for_writing(path, keep_partial=True))
-            alignments_file = None
-            if alignments_path is not None:
-                opened = open_for_writing(alignments_path, keep_partial=True)
-                alignments_file = stack.enter_context(opened)
-            for window in windows:
-                with beside_bars():
-                    file.writelines(f"{one_line(line.text)}\n" for line in window)
-                    file.flush()
-                if alignments_file is not None:
-                    for line in window:
-                        links = frozenset(line.alignment)
-                        alignments_file.write(f"{Links(links, links).pharaoh()}\n")
-                    alignments_file.flush()
-                written += len(window)
-    except KeyboardInterrupt as stop:
-        stop.args = (_kept(written, path),)
-        raise
-    except (OSError, ValueError) as error:
-        if written == 0 or isinstance(error, BrokenPipeError):
-            raise
-        raise ValueError(f"{str(error).rstrip('.')}. {_kept(written, path)}") from error
-
-
-def _kept(written: int, path: str) -> str:
-    """Says where the lines are that were written before the end."""
-    place = "written"
-    if path != STANDARD_STREAM and partial_name(path).is_file():
-        place = f"in {partial_name(path)}"
-    verb = "is" if written == 1 else "are"
-    return f"{counted(written, 'translation')} {verb} {place}."
+    return windows()

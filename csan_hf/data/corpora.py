@@ -23,12 +23,17 @@ import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 from datasets.arrow_writer import ArrowWriter
 
-from csan_hf.text_files import VARIANTS, check_file_name, check_folder_or_name, read_lines
+from csan_hf_runtime.text_files import (
+    VARIANTS,
+    check_file_name,
+    check_folder_or_name,
+    check_parallel,
+    read_lines,
+)
 
 from .joining import joined, random_counts
 from .numbers import load_numbers
 from .readers import (
-    check_parallel,
     file_format,
     pair_of,
     table_pairs,
@@ -382,8 +387,8 @@ def load_translation_dataset(
     Pairs with an empty side are dropped from the training split and counted. Validation and test
     splits keep every pair, empty ones too, so that line n of a prediction belongs to line n of the
     corpus; of several references the target holds all, separated by
-    `csan_hf.text_files.VARIANTS`. Several pairs of languages share training and validation, and
-    have test splits of their own; see `language_tags`.
+    `csan_hf_runtime.text_files.VARIANTS`. Several pairs of languages share training and validation,
+    and have test splits of their own; see `language_tags`.
 
     Args:
         args: Which corpus.

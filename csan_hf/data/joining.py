@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from datasets import Dataset
 
-from csan_hf.text_files import VARIANTS
+from csan_hf_runtime.text_files import VARIANTS
 
 
 def joined(rows: Dataset, counts: Iterable[int]) -> Dataset:

@@ -23,7 +23,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
-from csan_hf.text_files import read_lines
+from csan_hf_runtime.text_files import read_lines
 
 from .verbalise import MAX_NUMBER, Verbaliser, get_verbaliser, supported_languages
 

@@ -25,7 +25,7 @@ from datasets import DatasetDict
 from filelock import FileLock, Timeout
 from transformers.utils import logging
 
-from csan_hf import text_files
+from csan_hf_runtime import text_files
 
 from .corpora import DataArguments, content_digests, load_translation_dataset
 from .tokenization import TokenizerPair, tokenize_dataset

@@ -7,14 +7,14 @@ import csv
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from csan_hf.text_files import counted, read_lines
+from csan_hf_runtime.text_files import check_parallel, counted, read_lines
 
 Rows = Iterable[tuple[str, Any]]
 """Rows of a table: where each stands, such as "line 3", and its values by column."""
@@ -29,17 +29,6 @@ def text_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
             paths = (source, target)
             check_parallel(paths, [range(sum(1 for _ in read_lines(path))) for path in paths])
         yield pair
-
-
-def check_parallel(paths: Sequence[Path | str], files: Sequence[Sized]) -> None:
-    """Checks that two files have equally many lines."""
-    first_count, second_count = map(len, files)
-    if first_count != second_count:
-        short, long = paths if first_count < second_count else paths[::-1]
-        raise ValueError(
-            f"{paths[0]} has {first_count:,} lines and {paths[1]} has {second_count:,}: "
-            f"line {min(first_count, second_count) + 1:,} of {long} has no partner in {short}"
-        )
 
 
 def file_format(path: str | Path) -> str:

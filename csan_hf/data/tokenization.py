@@ -38,7 +38,7 @@ from transformers.convert_slow_tokenizer import SentencePieceExtractor
 from transformers.utils import cached_file, logging
 
 from csan_hf.source_tokenizer import SourceTokenizer
-from csan_hf.text_files import VARIANTS
+from csan_hf_runtime.text_files import VARIANTS
 
 from .batching import example_lengths
 from .corpora import DataArguments, FilterReport

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from csan_hf.text_files import read_lines
+from csan_hf_runtime.text_files import read_lines
 
 _PHARAOH = re.compile(r"(\d+)([-p?])(\d+)")
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"

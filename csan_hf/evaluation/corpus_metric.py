@@ -11,12 +11,12 @@ import evaluate
 import numpy as np
 from tqdm.auto import tqdm
 
-from csan_hf.text_files import VARIANTS
+from csan_hf_runtime.text_files import VARIANTS
 
 Lines = Sequence[str]
 Corpus = Collection[str]
-"""Anything that has a length and can be gone through; a `csan_hf.text_files.TextFile` keeps no line
-in memory.
+"""Anything that has a length and can be gone through; a `csan_hf_runtime.text_files.TextFile` keeps
+no line in memory.
 """
 
 

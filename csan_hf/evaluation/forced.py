@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 
 from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
-
-from .translate import batches_by_length
+from csan_hf_runtime.texts import batches_by_length
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,14 @@ from csan_hf.pipelines.ensemble import (
     check_member,
     check_vocabularies,
 )
-from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
-from csan_hf.text_files import reading_folder_or_name
+from csan_hf.pipelines.onnx_model import OnnxTranslationModel
+from csan_hf_runtime.graphs import DECODER, ENCODER
+from csan_hf_runtime.text_files import reading_folder_or_name
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
+
+logger = logging.get_logger(__name__)
 
 
 def launched_processes(device: str | None = None) -> PartialState | None:
@@ -67,6 +71,8 @@ def load_translation_model(
         OSError: If there is no such checkpoint.
     """
     usable_device = _usable_device(device or _default_device())
+    if dtype == "bfloat16" and usable_device.type == "cpu" and parent_process() is None:
+        warn_of_slow_bfloat16()
     names = [names] if isinstance(names, str) else names
     if len(names) > 1:
         for name in names:
@@ -86,6 +92,21 @@ def load_translation_model(
             )
         model = EnsembleForConditionalGeneration.of(models)
     return model.to(usable_device).eval(), tokenizers[0]
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether the processor computes bfloat16 in hardware: by AMX or AVX512-BF16."""
+    probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
+
+
+def warn_of_slow_bfloat16() -> None:
+    """Warns, once, where the processor computes bfloat16 in software."""
+    if not cpu_has_bfloat16():
+        logger.warning_once(
+            "This processor has neither AMX nor AVX512-BF16: bfloat16 will be slower than float32, "
+            "up to six times."
+        )
 
 
 def _default_device() -> str:

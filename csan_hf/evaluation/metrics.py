@@ -22,7 +22,7 @@ import rapidfuzz
 import sacrebleu.metrics
 from rapidfuzz.distance import Levenshtein
 
-from csan_hf.text_files import VARIANTS, write_lines
+from csan_hf_runtime.text_files import VARIANTS, write_lines
 
 from .alignment_files import parse_links
 from .corpus_metric import CorpusMetric, Lines, MeanMetric, SacrebleuMetric

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import sacrebleu.metrics
 
-from csan_hf.text_files import VARIANTS
+from csan_hf_runtime.text_files import VARIANTS
 
 from .corpus_metric import check_segments
 from .metrics import DEFAULT_METRICS, Bleu, load_metrics, tokenizer_of
@@ -26,9 +26,9 @@ def score_translations(
     """Scores translations against their references; files are read a part at a time.
 
     Args:
-        hypotheses: Detokenised translations: a list, or a `csan_hf.text_files.TextFile`.
-        references: A reference each, or several, separated by `csan_hf.text_files.VARIANTS`, where
-            the metrics take them.
+        hypotheses: Detokenised translations: a list, or a `csan_hf_runtime.text_files.TextFile`.
+        references: A reference each, or several, separated by
+            `csan_hf_runtime.text_files.VARIANTS`, where the metrics take them.
         sources: The source sentences, for metrics that need them, such as COMET.
         metrics: Names in the table of metrics.
         tokenize: sacreBLEU's tokenizer: `13a`, `zh`, `ja-mecab`, `ko-mecab`, `char`, `intl`,

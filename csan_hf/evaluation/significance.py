@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from tqdm.auto import tqdm
 
-from csan_hf.text_files import counted
+from csan_hf_runtime.text_files import counted
 
 from .corpus_metric import CorpusMetric
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
@@ -18,7 +17,10 @@ from transformers.utils import logging
 
 from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf.text_files import counted
+from csan_hf_runtime.text_files import counted
+from csan_hf_runtime.texts import Translation as Hypothesis
+from csan_hf_runtime.texts import batches_by_length, first_of_each_text
+from csan_hf_runtime.windows import ahead, windows_of
 
 from .pool import TranslationPool
 from .prefixes import ForcedPrefixes, Prefix, PrefixReader
@@ -27,10 +29,6 @@ if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 logger = logging.get_logger(__name__)
-
-WINDOW_LINES = 2048
-"""Sentences that `translate_stream` sorts by length at a time, in each process."""
-WINDOW_CHARACTERS = 2**22
 
 
 def translate(
@@ -108,20 +106,9 @@ def translate_stream(
         prefixes,
         pool,
     )
-    for results in _translate_windows(_windows(sentences, processes), None, *work):
+    windows = windows_of(sentences, 1 if processes is None else processes.num_processes)
+    for results in _translate_windows(windows, None, *work):
         yield [result[0]["translation_text"].strip() for result in results]
-
-
-class Hypothesis(NamedTuple):
-    """A translation, the natural logarithm of the probability of its tokens, its words and their
-    alignment.
-
-    Words and alignment, where they were asked for, are those of `TextTranslationPipeline`."""
-
-    text: str
-    log_probability: float
-    words: Sequence[dict[str, Any]] = ()
-    alignment: Sequence[tuple[int, int]] = ()
 
 
 def n_best_stream(
@@ -160,10 +147,11 @@ def n_best_stream(
     if return_alignments:
         arguments["return_alignments"] = True
     work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes, pool)
-    for results in _translate_windows(_windows(sentences, processes), None, *work):
+    windows = windows_of(sentences, 1 if processes is None else processes.num_processes)
+    for results in _translate_windows(windows, None, *work):
         hypotheses = [_hypotheses(several) for several in results]
         if not arguments.get("do_sample"):
-            hypotheses = [_first_of_each_text(several) for several in hypotheses]
+            hypotheses = [first_of_each_text(several) for several in hypotheses]
         yield hypotheses
 
 
@@ -180,32 +168,6 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
         alignment = result.get("alignment", ())
         hypotheses.append(Hypothesis(text, log_probability, words, alignment))
     return hypotheses
-
-
-def _first_of_each_text(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-    """Of hypotheses that are one text, of other tokens, the first, which is the best."""
-    by_text: dict[str, Hypothesis] = {}
-    for hypothesis in hypotheses:
-        by_text.setdefault(hypothesis.text, hypothesis)
-    return list(by_text.values())
-
-
-def _windows(
-    sentences: Iterable[str | None], processes: PartialState | None
-) -> Iterator[list[str]]:
-    lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
-    window: list[str] = []
-    characters = 0
-    for sentence in sentences:
-        if sentence is not None:
-            window.append(sentence)
-            characters += len(sentence)
-        # None ends an empty window, too: with it a pool hands on the one before
-        if sentence is None or len(window) == lines or characters >= WINDOW_CHARACTERS:
-            yield window
-            window, characters = [], 0
-    if window:
-        yield window
 
 
 def _translate_windows(
@@ -286,7 +248,7 @@ def _translate_windows(
     hidden = not (progress and is_main)
     with tqdm(total=total, desc="translating", unit=" sentences", disable=hidden) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
-        for translator, marked_texts, splits, work in _ahead(
+        for translator, marked_texts, splits, work in ahead(
             (started(window, bar) for window in windows), pool is not None
         ):
             numbered_results: list[tuple[int, list[dict[str, Any]]]] = []
@@ -311,20 +273,6 @@ def _translate_windows(
         logger.warning(translator.notice_of_splits(counted(split_lines, "line")))
 
 
-def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
-    """Items, of which so many are made before they are asked for."""
-    items = iter(items)
-    ahead = deque(islice(items, count))
-    try:
-        for item in items:
-            ahead.append(item)
-            yield ahead.popleft()
-    except Exception:
-        yield from ahead  # what was made before the error
-        raise
-    yield from ahead
-
-
 def search_name(num_beams: int | None) -> str:
     """Names the search of so many beams, as scores are shown with it."""
     return "greedy" if num_beams in (None, 1) else f"beam {num_beams}"
@@ -340,18 +288,3 @@ def _first_free(translator: TextTranslationPipeline, options: dict[str, Any]) ->
         **languages,
     }
     return 1 + (settings["forced_bos_token_id"] is not None)
-
-
-def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens`
-    tokens.
-    """
-    batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
-        # The first of a batch is its longest, hence its padded width.
-        if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch

@@ -25,11 +25,12 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from csan_hf_runtime.text_files import reading_folder_or_name
+
 from ..models import CsanConfig, CsanForConditionalGeneration
 from ..models.configuration_seq2seq import did_you_mean
 from ..models.csan_attention import CsanAttention
 from ..models.locality import PARTS, parameters_name
-from ..text_files import reading_folder_or_name
 
 logger = logging.get_logger(__name__)
 

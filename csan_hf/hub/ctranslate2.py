@@ -16,7 +16,7 @@ from csan_hf.analysis.locality_picture import layer_groups
 from csan_hf.data import TokenizerPair
 from csan_hf.models.csan_attention import CsanAttention
 from csan_hf.models.distances import RelativePositions, RelativePositionTables
-from csan_hf.text_files import new_directory
+from csan_hf_runtime.text_files import new_directory
 
 try:
     from ctranslate2.converters.converter import Converter

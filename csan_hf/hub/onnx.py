@@ -24,15 +24,9 @@ from transformers.cache_utils import EncoderDecoderCache
 from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import SharedMasks
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
-from csan_hf.pipelines.onnx_model import (
-    DECODER,
-    ENCODER,
-    PAST,
-    PRESENT,
-    OnnxTranslationModel,
-    check_installed,
-)
-from csan_hf.text_files import new_directory, write_json
+from csan_hf.pipelines.onnx_model import OnnxTranslationModel, check_installed
+from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT
+from csan_hf_runtime.text_files import new_directory, write_json
 
 from .vocabularies import save_vocabularies
 
@@ -58,9 +52,9 @@ def export_onnx(
     J]; `decoder_model_merged.onnx` gives `logits` [B · K, 1, V] and the cache `present.*` of
     `input_ids` [B · K, 1], K consecutive rows of one source, `encoder_attention_mask`,
     `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead of the
-    first token its free axes have length 0. `OnnxTranslationModel` runs them;
-    `scripts/translate_onnx.py` does so without torch. Everything is written beside `directory` and
-    then moved.
+    first token its free axes have length 0. `OnnxTranslationModel` runs them,
+    `csan_hf_runtime.translator.Translator` without torch. Everything is written beside `directory`
+    and then moved.
 
     Args:
         model: A model of csan_hf (float32), unwrapped.

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from operator import itemgetter
-from typing import Literal
 
-Markup = Literal["html", "xliff"]
-"""Kinds of inline tags: those of HTML, those of XLIFF 1.2 and 2."""
+from csan_hf_runtime.texts import Markup
 
 _EMPTY_TAGS = {"area", "br", "embed", "hr", "img", "input", "wbr"}  # of HTML, without an end tag
 # Of HTML: words on both sides of such a tag are two words

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
+from csan_hf_runtime.graphs import DecoderCache, GraphDecoder, Graphs
+from csan_hf_runtime.search import Beams, beam_search, greedy, token_by_token
+
 from ..models.seq2seq_model import known_keywords, takes_past_key_values
 from .search import search_by_default
-
-ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
-PAST, PRESENT = "past_key_values.", "present."
 
 
 def check_installed() -> None:
@@ -38,9 +44,9 @@ class _OnnxEncoder(nn.Module):
 
     main_input_name = "input_ids"
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, graphs: Graphs) -> None:
         super().__init__()
-        self.session = session
+        self._graphs = graphs
 
     def forward(
         self,
@@ -50,29 +56,18 @@ class _OnnxEncoder(nn.Module):
     ) -> BaseModelOutput:
         """[B, J] -> `last_hidden_state` [B, J, d]; without a mask every token counts."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        (states,) = self.session.run(
-            None, {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()}
-        )
+        states = self._graphs.encode(input_ids.numpy(), mask.long().numpy())
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
 
-class _OnnxCache(Cache):
-    """The tensors that the decoder's graph gave after `length` positions; none before the first."""
+class _OnnxCache(DecoderCache, Cache):
+    """The decoder's cache, as `generate` calls it."""
 
     is_compileable = False
 
     def __init__(self) -> None:
-        super().__init__(layers=[])
-        self.length = 0
-        self.tensors: dict[str, np.ndarray] = {}
-
-    def start(self, session: Any, rows: int, sentences: int) -> None:
-        """Fill in the tensors that the graph takes ahead of the first token."""
-        for tensor in session.get_inputs():
-            if tensor.name.startswith(PAST):
-                sizes = [0 if isinstance(axis, str) else axis for axis in tensor.shape[1:]]
-                count = sentences if ".encoder." in tensor.name else rows
-                self.tensors[tensor.name] = np.zeros([count, *sizes], np.float32)
+        Cache.__init__(self, layers=[])
+        DecoderCache.__init__(self)
 
     def get_seq_length(self, *args: Any) -> int:
         """Target positions that are kept."""
@@ -80,14 +75,7 @@ class _OnnxCache(Cache):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let beams go on from others of their sentence, with the source's tensors in common."""
-        self.keep_rows(beam_idx, None)
-
-    def keep_rows(self, rows: Tensor, sentences: Tensor | None) -> None:
-        """Go on with some rows, in this order, of some sentences; None = of all."""
-        for name, tensor in self.tensors.items():
-            kept = sentences if ".encoder." in name else rows
-            if kept is not None:
-                self.tensors[name] = tensor[kept.numpy()]
+        self.keep_rows(beam_idx.numpy(), None)
 
 
 class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
@@ -107,11 +95,10 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
     _is_stateful = False
     gives_attention = False
 
-    def __init__(self, config: Any, encoder: Any, decoder: Any) -> None:
+    def __init__(self, config: Any, graphs: Graphs) -> None:
         super().__init__(config)
-        self.encoder = _OnnxEncoder(encoder)
-        self._decoder = decoder
-        self._outputs = [output.name for output in decoder.get_outputs()]
+        self.encoder = _OnnxEncoder(graphs)
+        self._graphs = graphs
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike, **options: Any) -> OnnxTranslationModel:
@@ -127,26 +114,10 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             ImportError: See `export_onnx`.
         """
         check_installed()
-        from onnxruntime import InferenceSession, SessionOptions
-
-        if "sess_options" not in options:
-            options["sess_options"] = SessionOptions()
-            options["sess_options"].intra_op_num_threads = torch.get_num_threads()
-        options.setdefault("disabled_optimizers", ["SkipLayerNormFusion"])  # slower than its parts
         # The graphs need no code
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        files = [Path(directory, name) for name in (ENCODER, DECODER)]
-        if missing := [file.name for file in files if not file.is_file()]:
-            raise FileNotFoundError(
-                f"{directory} lacks {' and '.join(missing)}: export the model again."
-            )
-        try:
-            encoder, decoder = (InferenceSession(file, **options) for file in files)
-        except Exception as error:  # of a class for each fault
-            raise OSError(
-                f"{directory} cannot be read ({error}): export the model again."
-            ) from error
-        model = cls(config, encoder, decoder)
+        graphs = Graphs.from_directory(directory, threads=torch.get_num_threads(), **options)
+        model = cls(config, graphs)
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.name_or_path = str(directory)
         return model.eval()
@@ -182,37 +153,84 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         another model's.
         """
         known_keywords(kwargs)
-        if not isinstance(cache, _OnnxCache | None):
-            raise ValueError(
-                f"ONNX graphs keep tensors of their own, which {type(cache).__name__} cannot "
-                "hold: leave `cache` unset."
-            )
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
+        cache = _checked_cache(cache)
         states = encoder_outputs[0].numpy()
-        tokens = decoder_input_ids.numpy()
-        mask = np.ones(states.shape[:2], np.int64)
-        if attention_mask is not None:
-            mask = attention_mask.long().numpy()
-        cache = _OnnxCache() if cache is None else cache
-        if cache.length == 0:
-            cache.start(self._decoder, len(tokens), len(states))
-        source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+        mask = _source_mask(attention_mask, states)
         logits = [
-            self._step(tokens[:, place : place + 1], source, cache)
-            for place in range(tokens.shape[1])
+            self._graphs.step(tokens, states, mask, cache) for tokens in decoder_input_ids.numpy().T
         ]
-        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), cache=cache)
+        return Seq2SeqLMOutput(logits=torch.from_numpy(np.stack(logits, axis=1)), cache=cache)
 
-    def _step(self, tokens: np.ndarray, source: dict[str, Any], cache: _OnnxCache) -> Tensor:
-        names = [name for name in self._outputs if cache.length == 0 or ".encoder." not in name]
-        logits, *present = self._decoder.run(
-            names, {"input_ids": tokens, **source, **cache.tensors}
-        )
-        for name, tensor in zip(names[1:], present, strict=True):
-            cache.tensors[name.replace(PRESENT, PAST)] = tensor
-        cache.length += 1
-        return torch.from_numpy(logits)
+    def search(
+        self,
+        input_ids: Tensor,
+        rules: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: Any,
+        *,
+        encoder_outputs: BaseModelOutput,
+        cache: Cache,
+        attention_mask: Tensor | None = None,
+        **inputs: Any,
+    ) -> Tensor:
+        """Greedy and beam search without torch; see `csan_hf.pipelines.search.search`, which checks
+        that it is what is asked for.
+        """
+        beams = config.num_beams
+        tokens = input_ids.numpy()[::beams]
+        batch = len(tokens)
+        states = encoder_outputs[0].numpy()
+        mask = _source_mask(attention_mask, states)
+        decoder = GraphDecoder(self._graphs, states[::beams], mask[::beams], _checked_cache(cache))
+        end = config._eos_token_tensor
+        ends = [] if end is None else end.tolist()
+
+        def change(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
+            ids: Any = torch.from_numpy(tokens)
+            scores[:] = rules(ids, torch.from_numpy(scores)).numpy()
+
+        def stop(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+            # Criteria may know sentences by their place
+            whole = np.full((batch, *tokens.shape[1:]), fill)
+            whole[sentences] = tokens
+            rows = torch.from_numpy(whole).flatten(0, 1)
+            return criteria(rows, None).view(batch, -1).numpy()[sentences]
+
+        changes = [change] if rules else []
+        if beams == 1:
+            has_ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
+            fill = int(config._pad_token_tensor) if has_ends else 0
+            hypotheses = token_by_token(
+                decoder,
+                tokens,
+                choose=greedy,
+                stop=stop,
+                rules=changes,
+                with_scores=False,
+            )
+            best = [[hypothesis] for hypothesis in hypotheses]
+        else:
+            fill = int(config._pad_token_tensor or ends[0]) if ends else -1
+            best = beam_search(
+                decoder,
+                tokens,
+                beams=Beams(
+                    count=beams,
+                    returned=config.num_return_sequences,
+                    ends=len(ends),
+                    length_penalty=config.length_penalty,
+                    early_stopping=config.early_stopping,
+                ),
+                limits=np.full(batch, config.max_length),
+                stop=stop,
+                rules=changes,
+            )
+        rows = [torch.from_numpy(row.tokens) for several in best for row in several]
+        found = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
+        prompts = input_ids[::beams].repeat_interleave(len(best[0]), 0)
+        return torch.cat([prompts, found], dim=1)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """See transformers; greedy and beam search by `search`."""
@@ -226,3 +244,20 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         kwargs.pop("next_sequence_length", None)  # what it says is known from the cache
         kwargs.pop("is_first_iteration", None)
         return {"decoder_input_ids": new, "cache": cache, **kwargs}
+
+
+def _checked_cache(cache: Cache | None) -> _OnnxCache:
+    """The cache, or a new one."""
+    if cache is None:
+        return _OnnxCache()
+    if not isinstance(cache, _OnnxCache):
+        raise ValueError(
+            f"ONNX graphs keep tensors of their own, which {type(cache).__name__} cannot hold: "
+            "leave `cache` unset."
+        )
+    return cache
+
+
+def _source_mask(mask: Tensor | None, states: np.ndarray) -> np.ndarray:
+    """The mask [B, J] of the encoder's states [B, J, d]; without one every token counts."""
+    return np.ones(states.shape[:2], np.int64) if mask is None else mask.long().numpy()

@@ -103,6 +103,10 @@ def search(
             generation_config=generation_config,
             **inputs,
         )
+    if phrases is None and hasattr(model, "search"):  # without torch
+        return model.search(
+            input_ids, logits_processor, stopping_criteria, generation_config, **inputs
+        )
     decoder = _Decoder(
         model=model, inputs=inputs, rules=logits_processor, beams=generation_config.num_beams
     )
@@ -184,7 +188,7 @@ class _Decoder:
         """Goes on with some `rows`, in this order, of these `sentences`; None = of all."""
         cache: Any = self.inputs["cache"]
         if self._shares_source:
-            cache.keep_rows(rows, sentences)
+            cache.keep_rows(rows.numpy(), None if sentences is None else sentences.numpy())
         elif sentences is None:
             cache.reorder_cache(rows)
         else:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..text_files import read_lines
-from .sentences import is_wide
+from csan_hf_runtime.sentences import is_wide
+from csan_hf_runtime.text_files import read_lines
 
 
 class Terms:

@@ -7,31 +7,34 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from transformers.utils import logging
 
+from csan_hf_runtime.sentences import SplitText, is_wide, sentences_of
+from csan_hf_runtime.texts import (
+    LanguageTags,
+    SplitSentences,
+    Unknown,
+    check_choice,
+    check_letters,
+    checked_usual_source,
+    notice_of_splits,
+    split_texts,
+    words_of,
+)
+
 from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences, word_pattern
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
-from ..text_files import counted
 from .markup import MarkedText, Markup, parse_markup
 from .search import search, search_by_default
-from .sentences import EVERY_LINE, SplitText, is_wide, sentences_of, split_text
 from .terms import Terms, lacking
 
 logger = logging.get_logger(__name__)
-
-SplitSentences = Literal["auto", "always", "never"]
-"""Which lines are split into sentences; see `TextTranslationPipeline`."""
-
-Unknown = Literal["warn", "skip", "error"]
-"""What is done with texts that hold letters or signs which the source vocabulary does not have."""
-_MOST_WARNINGS = 10
 
 _TRANSLATION_TASK = re.compile(r"translation_.+_to_.+")  # in T5's config.task_specific_params
 _WINDOW_IN_BATCHES = 16
@@ -46,11 +49,6 @@ def _lacking_in(sequences: list[dict[str, Any]], targets: list[str]) -> list[str
     for sequence in sequences:
         missing += lacking(targets, sequence["translation_text"])
     return missing
-
-
-def _check_choice(name: str, value: str, choices: object) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"{name} must be {' or '.join(get_args(choices))}, got {value!r}.")
 
 
 class TextTranslationPipeline(TranslationPipeline):
@@ -288,7 +286,7 @@ class TextTranslationPipeline(TranslationPipeline):
         """
         if markup is None:
             return [MarkedText(text, []) for text in texts]
-        _check_choice("markup", markup, Markup)
+        check_choice("markup", markup, Markup)
         return [parse_markup(text, markup) for text in texts]
 
     def add_tags(
@@ -373,37 +371,21 @@ class TextTranslationPipeline(TranslationPipeline):
         Raises:
             ValueError: `split_sentences` is none of `SplitSentences`.
         """
-        _check_choice("split_sentences", split_sentences, SplitSentences)
         is_cut = options.get("truncation")
-        usual_source = None if is_cut else self.usual_source
-        usual = {"auto": usual_source, "always": EVERY_LINE, "never": None}
         target = {**self._preprocess_params, **options}.get("tgt_lang")
-        count_tokens = self.token_counter(**options)
-        how: dict[str, Any] = {
-            "limit": None if is_cut else self.source_limit,
-            "language": self._language_of(options),
-            "usual": usual[split_sentences],
-        }
-        splits = []
-        for text in texts:
-            # A tag at the beginning of a text is for all of its sentences
-            tag = "" if target else self._leading_tag(text)
-            if not tag:
-                splits.append(split_text(text, count_tokens=count_tokens, **how))
-                continue
-            body = text.removeprefix(tag).lstrip(" ")
-            count_tagged = self.token_counter(**{**options, "prefix": f"{tag} "})
-            split = split_text(body, count_tokens=count_tagged, **how)
-            segments = tuple(f"{tag} {segment}" for segment in split.segments)
-            splits.append(replace(split, segments=segments, tag=tag))
-        return splits
 
-    def _leading_tag(self, text: str) -> str:
-        """The tag of a target language with which a text begins, or nothing."""
-        for tag in self._target_tags.values():
-            if text.startswith(tag):
-                return tag
-        return ""
+        def counter(tag: str) -> Callable[[str], int]:
+            return self.token_counter(**{**options, "prefix": f"{tag} "} if tag else options)
+
+        return split_texts(
+            texts,
+            split_sentences=split_sentences,
+            usual=None if is_cut else self.usual_source,
+            limit=None if is_cut else self.source_limit,
+            language=self._language_of(options),
+            tag_of=(lambda text: "") if target else self._target_tags.leading,
+            counter=counter,
+        )
 
     def check_letters(
         self,
@@ -420,38 +402,16 @@ class TextTranslationPipeline(TranslationPipeline):
             ValueError: There is such a text, and `unknown` is `"error"`; or it is none of
                 `Unknown`.
         """
-        _check_choice("unknown", unknown, Unknown)
-        checked = list(texts)
-        side = "target" if of_target else "source"
         tokenizer = self.target_tokenizer if of_target else self.tokenizer
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        # Without an unknown token in the model all is known, byte by byte
-        knows_all = backend is not None and getattr(backend.model, "unk_token", "") is None
-        if not checked or knows_all or tokenizer.unk_token_id is None:
-            return checked
-        # White space at the ends of lines is not translated
-        lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
-        encode = target_ids if of_target else _source_ids
-        encoded = encode(tokenizer, lines)
-        messages = []
-        for number, ids in enumerate(encoded):
-            letters = []
-            if tokenizer.unk_token_id in ids:
-                pieces = _unknown_letters(tokenizer, lines[number], encode)
-                letters = [piece for piece in pieces if piece != "\n"]
-            if letters:
-                place = f"line {first_line + number:,}"
-                names = ", ".join(map(repr, letters))
-                messages.append(f"{place}: the {side} vocabulary does not have {names}.")
-                if unknown == "skip":
-                    checked[number] = ""
-        if messages and unknown == "error":
-            raise ValueError(messages[0])
-        for message in messages[:_MOST_WARNINGS]:
-            logger.warning(message)
-        if len(messages) > _MOST_WARNINGS:
-            logger.warning(f"... and so in {len(messages) - _MOST_WARNINGS:,} more lines.")
-        return checked
+        return check_letters(
+            texts,
+            unknown,
+            unknown_pieces=partial(
+                _unknown_pieces, tokenizer, target_ids if of_target else _source_ids
+            ),
+            first_line=first_line,
+            side="target" if of_target else "source",
+        )
 
     @property
     def usual_source(self) -> dict[str, Any] | None:
@@ -461,35 +421,17 @@ class TextTranslationPipeline(TranslationPipeline):
         Raises:
             ValueError: The generation config holds something else.
         """
-        usual = getattr(self.model.generation_config, "usual_source", None)
-        is_whole = isinstance(usual, dict) and all(
-            isinstance(usual.get(size), int) for size in EVERY_LINE
-        )
-        if usual is not None and not is_whole:
-            raise ValueError(
-                f"`usual_source` in generation_config.json is {str(usual)[:60]!r}; it must hold "
-                "the numbers `tokens` and `sentences`. Correct or remove it."
-            )
-        return usual
+        return checked_usual_source(getattr(self.model.generation_config, "usual_source", None))
 
     def notice_of_splits(self, lines: str) -> str:
         """Says that lines were split at their sentences, and how to prevent it."""
         usual: Any = self.usual_source
-        return (
-            f"{lines} had more text than the model was trained on (in 99 % of the cases at most "
-            f"{counted(usual['sentences'], 'sentence')} and {usual['tokens']} tokens): translated "
-            "sentence by sentence. split_sentences='never' leaves lines whole."
-        )
+        return notice_of_splits(usual, lines)
 
     @cached_property
-    def _target_tags(self) -> dict[str, str]:
-        """Languages and their tags, where a model of csan_hf has several target languages."""
-        tags = {}
-        for token in self.tokenizer.get_added_vocab():
-            match = re.fullmatch(r">>(.+)<<", token)
-            if match:
-                tags[match[1]] = token
-        return tags
+    def _target_tags(self) -> LanguageTags:
+        """The tags of a model of csan_hf with several target languages."""
+        return LanguageTags(self.tokenizer.get_added_vocab())
 
     def _tokenize(
         self,
@@ -501,20 +443,9 @@ class TextTranslationPipeline(TranslationPipeline):
         """As in `TranslationPipeline`; a tag within a text is text, unless the text begins with it
         and no language is given.
         """
-        tags = self._target_tags
-        prefix = kwargs.get("prefix") or ""
-        if tgt_lang in tags:
-            text = text.removeprefix(tags[tgt_lang])
-            names = "|".join(map(re.escape, tags))
-            text = re.sub(f">>(?=(?:{names})<<)", "> >", text)
-            if prefix:
-                kwargs["prefix"] = f"{tags[tgt_lang]} {prefix}"
-        elif tags and (tgt_lang or not self._leading_tag(prefix + text)):
-            first = next(iter(tags.values()))
-            raise ValueError(
-                f"The model translates into {', '.join(tags)}: give one of them as the target "
-                f"language, got {tgt_lang!r}, or begin texts with its tag, such as {first}."
-            )
+        text, prefix = self._target_tags.mark(text, kwargs.get("prefix") or "", tgt_lang)
+        if prefix:
+            kwargs["prefix"] = prefix
         return super()._tokenize(text, src_lang, tgt_lang, **kwargs)
 
     def _source_language(self, options: dict[str, Any]) -> str | None:
@@ -801,22 +732,13 @@ class TextTranslationPipeline(TranslationPipeline):
     def _words(self, ids: list[int], log_probabilities: list[float]) -> list[dict[str, Any]]:
         """The words that tokens make, what white space separates; the end belongs to none."""
         tokenizer = self.target_tokenizer
-        ends = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
-        words: list[dict[str, Any]] = []
-        text_ids: list[int] = []
-        for token, value in zip(ids, log_probabilities, strict=True):
-            if math.isnan(value) or token in ends:
-                continue
-            text_ids.append(token)
-            texts = tokenizer.decode(text_ids).split()
-            while len(words) < max(len(texts), 1):
-                words.append({"word": "", "log_probability": 0.0, "tokens": []})
-            words[-1]["log_probability"] += value
-            name = tokenizer.convert_ids_to_tokens(token)
-            words[-1]["tokens"].append({"token": name, "log_probability": value})
-        for word, text in zip(words, tokenizer.decode(text_ids).split(), strict=False):
-            word["word"] = text
-        return words
+        return words_of(
+            ids,
+            log_probabilities,
+            decode=tokenizer.decode,
+            name_of=tokenizer.convert_ids_to_tokens,
+            ends={*tokenizer.all_special_ids} - {tokenizer.unk_token_id},
+        )
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizers and the `TranslationPipeline`, which needs only transformers."""
@@ -836,21 +758,33 @@ def target_ids(tokenizer: Any, texts: str | list[str]) -> Any:
     return tokenizer(**{name: texts}, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _source_ids(tokenizer: Any, texts: str | list[str]) -> Any:
+def _source_ids(tokenizer: Any, texts: list[str]) -> Any:
     return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _unknown_letters(
-    tokenizer: Any, text: str, encode: Callable[[Any, str | list[str]], Any]
-) -> list[str]:
-    """The pieces of a text that are unknown, each once; the letters, of a slow tokenizer."""
+def _unknown_pieces(
+    tokenizer: Any, encode: Callable[[Any, list[str]], Any], texts: list[str]
+) -> list[list[str]]:
+    """The pieces of each text that are unknown; the letters, of a slow tokenizer."""
+    pieces: list[list[str]] = [[] for _ in texts]
     unknown = tokenizer.unk_token_id
-    if tokenizer.is_fast:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    # Without an unknown token in the model all is known, byte by byte
+    knows_all = backend is not None and getattr(backend.model, "unk_token", "") is None
+    if not texts or knows_all or unknown is None:
+        return pieces
+    for number, ids in enumerate(encode(tokenizer, texts)):
+        text = texts[number]
+        if unknown not in ids:
+            continue
+        if not tokenizer.is_fast:
+            pieces[number] = [
+                letter for letter in text if unknown in encode(tokenizer, [letter])[0]
+            ]
+            continue
         encoded = tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         places = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-        pieces = [text[start:end] for token, (start, end) in places if token == unknown]
-    else:
-        pieces = [letter for letter in text if unknown in encode(tokenizer, letter)]
-    return list(dict.fromkeys(pieces))
+        pieces[number] = [text[start:end] for token, (start, end) in places if token == unknown]
+    return pieces

@@ -74,8 +74,9 @@ def compare_systems(
     Args:
         systems: The systems, one or more.
         sources: The source sentences: a list or, like the references, a
-            `csan_hf.text_files.TextFile`.
-        references: A reference each, or several, separated by `csan_hf.text_files.VARIANTS`.
+            `csan_hf_runtime.text_files.TextFile`.
+        references: A reference each, or several, separated by
+            `csan_hf_runtime.text_files.VARIANTS`.
         baseline: The name of the system that the others are compared with; None = the last.
         title: Heading of the report.
         metrics: Names in the table of metrics; the first is plotted.

@@ -18,7 +18,7 @@ from csan_hf.analysis.figures import page_svg, save_as_png_and_svg
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.significance import SIGNIFICANT, Test, shown_p_value
 from csan_hf.hub.model_card import PLOTS, write_model_card
-from csan_hf.text_files import VARIANTS, write_json, write_text
+from csan_hf_runtime.text_files import VARIANTS, write_json, write_text
 
 from .systems import System
 

@@ -17,7 +17,7 @@ from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.significance import PairedTest
 from csan_hf.evaluation.translate import search_name
-from csan_hf.text_files import counted, open_lines
+from csan_hf_runtime.text_files import counted, open_lines
 
 logger = logging.get_logger(__name__)
 _HUB_NAME = re.compile(r"(?!-)([\w-]+|[\w-][\w.-]*/[\w.-]+)")
@@ -54,7 +54,8 @@ class System:
 
     Attributes:
         name: What the report calls it.
-        runs: Its translations, one list or `csan_hf.text_files.TextFile` for each training seed.
+        runs: Its translations, one list or `csan_hf_runtime.text_files.TextFile` for each training
+            seed.
         model: The model of the first run, if it is a checkpoint that gives attention.
         tokenizers: The model's.
         search: How it translated, if it is a checkpoint: greedy, beam 5.

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from csan_hf.text_files import counted
 from csan_hf.training.dry_run import duration_text
 from csan_hf.training.recipe import Affects
 from csan_hf.training.record import fingerprint_of
+from csan_hf_runtime.text_files import counted
 
 from .records import SuiteRecords
 from .schedule import Progress

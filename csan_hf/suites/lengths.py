@@ -13,8 +13,8 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from csan_hf.evaluation.metrics import CorpusMetric
-from csan_hf.text_files import VARIANTS
 from csan_hf.training.recipe import RecipeError
+from csan_hf_runtime.text_files import VARIANTS
 
 from .suite import Run
 from .texts import Texts

@@ -10,10 +10,10 @@ from pathlib import Path
 import yaml
 
 from csan_hf.hub.public_files import public_content
-from csan_hf.text_files import write_bytes
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import RecipeError, affected_by
 from csan_hf.training.record import RECIPE, RESULTS, RunRecord
+from csan_hf_runtime.text_files import write_bytes
 
 from .costs import read_speeds, speeds_as_json
 from .records import HYPOTHESES, RUNS, SuiteRecords, to_parquet

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from csan_hf.credentials import holds_credential
-from csan_hf.text_files import write_json, write_text
 from csan_hf.training.checkpoints import list_checkpoints
 from csan_hf.training.record import FINISHED, RECIPE, recipe_text
+from csan_hf_runtime.text_files import write_json, write_text
 
 from .records import SuiteRecords
 from .suite import Run

@@ -14,7 +14,6 @@ from typing import Any
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.models.configuration_csan import CsanConfig
 from csan_hf.recipes import SUITES
-from csan_hf.text_files import check_file_name, one_line
 from csan_hf.training.recipe import (
     COMMANDS,
     Affects,
@@ -28,6 +27,7 @@ from csan_hf.training.recipe import (
     read_recipe,
     read_yaml,
 )
+from csan_hf_runtime.text_files import check_file_name, one_line
 
 _KEYS = (
     "name",

@@ -16,9 +16,9 @@ from csan_hf.evaluation.metrics import find_metric
 from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_value
 from csan_hf.evaluation.translate import search_name
 from csan_hf.report.page import render_template
-from csan_hf.text_files import one_line, path_inside, write_json, write_text
 from csan_hf.training.plan import DEFAULT_GENERATION
 from csan_hf.training.recipe import RecipeError
+from csan_hf_runtime.text_files import one_line, path_inside, write_json, write_text
 
 from .lengths import FAILURES, Lengths
 from .records import HYPOTHESES, RUNS, SuiteRecords

@@ -10,17 +10,15 @@ import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
 
+from csan_hf.evaluation.loading import cpu_has_bfloat16, warn_of_slow_bfloat16
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 
 
 def _machine_has_bf16() -> bool:
-    """Whether bf16 is computed in hardware; a processor without AMX or AVX512-BF16 is slower in it
-    than in float32.
-    """
+    """Whether bf16 is computed in hardware."""
     if torch.accelerator.is_available():
         return bool(is_torch_bf16_gpu_available())
-    probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
+    return cpu_has_bfloat16()
 
 
 # Bounds of fields besides null: the words of the error, the test (which NaN fails), and the fields
@@ -185,6 +183,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if not torch.accelerator.is_available():
             # transformers otherwise refuses bf16 on a CPU, and several processes train apart
             self.use_cpu = True
+        if self.use_cpu and self.bf16:
+            warn_of_slow_bfloat16()
         if self.use_cpu:
             self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
         if self.save_strategy is None:

@@ -21,7 +21,7 @@ from transformers import (
 
 from csan_hf.analysis.figures import COLOURS, new_figure
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
-from csan_hf.text_files import open_for_writing
+from csan_hf_runtime.text_files import open_for_writing
 
 from .checkpoints import scores_by_step
 

@@ -23,7 +23,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from csan_hf.text_files import check_file_name, write_json
+from csan_hf_runtime.text_files import check_file_name, write_json
 
 from .recipe import RecipeError
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from csan_hf.text_files import write_text
+from csan_hf_runtime.text_files import write_text
 
 from .checkpoints import (
     UNFINISHED,

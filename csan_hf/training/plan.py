@@ -36,7 +36,7 @@ from csan_hf.data.tokenization import (
 from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer, check_several_references
 from csan_hf.families import ModelFamily
 from csan_hf.models.translation import language_id
-from csan_hf.text_files import reading_folder_or_name
+from csan_hf_runtime.text_files import reading_folder_or_name
 
 from .arguments import TranslationTrainingArguments, check_bounds
 from .recipe import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from csan_hf.text_files import path_inside, read_lines, write_json, write_lines, write_text
+from csan_hf_runtime.text_files import path_inside, read_lines, write_json, write_lines, write_text
 
 from .recipe import Affects, RecipeError, parse_recipe, read_yaml
 

@@ -28,8 +28,8 @@ from csan_hf.evaluation.metrics import metrics_in
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf.models import CsanConfig
-from csan_hf.pipelines.sentences import sentences_of
-from csan_hf.text_files import digest_of_lines, path_inside, write_json, write_lines
+from csan_hf_runtime.sentences import sentences_of
+from csan_hf_runtime.text_files import digest_of_lines, path_inside, write_json, write_lines
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import draw_training

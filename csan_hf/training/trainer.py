@@ -47,7 +47,7 @@ from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.translate import search_name
 from csan_hf.families import family_of
 from csan_hf.hub.push import push_checkpoint, push_in_background
-from csan_hf.text_files import apply_umask
+from csan_hf_runtime.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
 from .batches import RowsAndCopies, cut_for_processes, load_batches, training_batches

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Word links from known matrices, and matrices from models."""
 
-import sys
-
 import numpy as np
 import pytest
 import tiny
@@ -308,7 +306,7 @@ def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
     model.generation_config.max_length = 5
     texts = ["one two", "", "three", "one", "two three one"]
     monkeypatch.setattr("csan_hf.alignment.aligned_pairs.WINDOW_LINES", 2)
-    monkeypatch.setattr(sys.modules["csan_hf.evaluation.translate"], "WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     sources, targets = Lines(texts), None if translates else Lines(texts[::-1])
     stream = align_stream(model, tokenizers, sources, targets)
     first = next(stream)

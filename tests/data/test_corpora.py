@@ -10,7 +10,7 @@ import pytest
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
 from csan_hf.data.corpora import check_files, language_tags, parse_language_pairs
 from csan_hf.data.tokenization import add_language_tags, tokenize_dataset
-from csan_hf.text_files import VARIANTS
+from csan_hf_runtime.text_files import VARIANTS
 
 ENGLISH = ["one", "two", "", "four", "five"]
 GERMAN = ["eins", "zwei", "drei", " ", "fünf"]

@@ -24,7 +24,7 @@ from csan_hf.evaluation.metrics import (
     unregister_metric,
 )
 from csan_hf.evaluation.scores import bleu_by_order
-from csan_hf.text_files import VARIANTS
+from csan_hf_runtime.text_files import VARIANTS
 
 HYPOTHESES = [
     "Ein Hund läuft durch den Schnee.",

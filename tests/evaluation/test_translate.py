@@ -30,6 +30,7 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.evaluation.prefixes import PrefixReader
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.training.arguments import TranslationTrainingArguments
 
 ROOT = Path(__file__).parents[2]
 translating = importlib.import_module(
@@ -130,6 +131,19 @@ def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, capfd):
     switch[before]()
 
 
+@pytest.mark.parametrize("has_it", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bfloat16_in_software_is_said_to_be_slow(dtype, has_it, folder, caplog, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_it)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    logger = logging.getLogger("csan_hf.evaluation.loading")
+    type(logger).warning_once.cache_clear()  # it may have been said in another test
+    load_translation_model(str(folder), device="cpu", dtype=dtype)
+    TranslationTrainingArguments("unused", bf16=dtype == "bfloat16", use_cpu=True)
+    said = caplog.text.count("bfloat16 will be slower than float32")
+    assert said == (dtype == "bfloat16" and not has_it)
+
+
 def translate_main(words, *more):
     return csan_hf_cli.main(["translate", *words.split(), *more])
 
@@ -170,7 +184,7 @@ def test_what_is_read_is_not_written_over(words, folder, tmp_path, capsys):
 
 
 def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 3)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 3)
     read = []
 
     def lines():
@@ -181,7 +195,7 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     windows = translate_stream(model, tokenizers, lines())
     assert next(windows) + next(windows) == translate(model, tokenizers, SENTENCES[:6])
     assert len(read) == 6, "no more is read than is being translated"
-    monkeypatch.setattr(translating, "WINDOW_CHARACTERS", 9)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_CHARACTERS", 9)
     texts = ["two", "nine", "two", "two", "the third of May", ""]
     assert [len(window) for window in translate_stream(model, tokenizers, texts)] == [3, 2, 1]
     texts = ["two", None, None, "nine"]
@@ -189,20 +203,8 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     assert list(translate_stream(model, tokenizers, [])) == []
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_what_was_made_before_an_error_is_handed_on(count):
-    def items():
-        yield from range(5)
-        raise KeyError
-
-    ahead = translating._ahead(items(), count)
-    assert [next(ahead) for _ in range(5)] == [*range(5)]
-    with pytest.raises(KeyError):
-        next(ahead)
-
-
 def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 3)  # so that one window is ahead
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 3)  # so that one window is ahead
     (tmp_path / "in").write_text("\n".join([*SENTENCES, "", *SENTENCES]))
     (tmp_path / "prefixes").write_text("eins\n" * (2 * len(SENTENCES) + 1))
     words = f"--model {folder} --input {tmp_path}/in --quiet --max_length 9"
@@ -247,7 +249,7 @@ def test_hypotheses_of_one_text_are_one():
     ]
     hypotheses = translating._hypotheses(results)
     assert [hypothesis.text for hypothesis in hypotheses] == ["a", "b", "a"]
-    best = translating._first_of_each_text(hypotheses)
+    best = translating.first_of_each_text(hypotheses)
     assert [hypothesis[:2] for hypothesis in best] == [("a", -1.0), ("b", -2.0)]
 
 
@@ -259,7 +261,7 @@ def test_samples_are_all_there(model, tokenizers):
 
 
 def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 3)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 3)
     (tmp_path / "in").write_text("\n".join(SENTENCES))
     words = f"--model {folder} --input {tmp_path}/in --quiet --n_best 2"
     windows = n_best_stream(model, tokenizers, SENTENCES, 2, num_beams=2)
@@ -450,7 +452,7 @@ def default_signals():
 def test_what_is_translated_is_kept(
     folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending
 ):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_bytes("\n".join(SENTENCES[:4]).encode() + b"\nnine\n\xff\nlast\n")
     (tmp_path / "out").write_text("old")
     words = f"--model {folder} --input {tmp_path}/in --quiet"
@@ -485,7 +487,7 @@ def test_a_killed_command_leaves_its_lines_in_the_partial_file(folder, tmp_path)
     """Killed while it waits for the second window, so that the first is written."""
     code = (
         "import importlib, sys\n"
-        "importlib.import_module('csan_hf.evaluation.translate').WINDOW_LINES = 2\n"
+        "importlib.import_module('csan_hf_runtime.windows').WINDOW_LINES = 2\n"
         "import csan_hf_cli\n"
         "sys.exit(csan_hf_cli.main(['translate', *sys.argv[1:]]))\n"
     )
@@ -506,7 +508,7 @@ def test_a_killed_command_leaves_its_lines_in_the_partial_file(folder, tmp_path)
 
 
 def test_a_dead_worker_is_said_with_what_was_kept(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(translating, "WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_text("two\nnine\ntwo\nnine\ntwo\nnine\n")
     submit = TranslationPool.translate_segments
     calls = itertools.count()

@@ -15,7 +15,7 @@ from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate_stream
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
-from csan_hf.pipelines.sentences import SplitText, sentences_of, split_text
+from csan_hf_runtime.sentences import SplitText, sentences_of, split_text
 
 TEXT = "  eins zwei\n\n\tein Hund und ein Haus \r\nKatze\n \n"
 SENTENCES = [

@@ -43,7 +43,7 @@ from csan_hf.report import (
 )
 from csan_hf.report.plots import alignment_plots, attention_plots
 from csan_hf.report.systems import ScoreCell
-from csan_hf.text_files import VARIANTS, open_lines
+from csan_hf_runtime.text_files import VARIANTS, open_lines
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
 REFERENCES = [

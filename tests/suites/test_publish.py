@@ -14,8 +14,8 @@ from suites.small_suites import REFERENCES, finish, make_suite, prepare, report_
 from csan_hf.hub.public_files import PrivateContentError
 from csan_hf.suites import load_suite, publish, publish_suite, run_suite, workflow
 from csan_hf.suites.records import SuiteRecords
-from csan_hf.text_files import write_lines
 from csan_hf.training.recipe import RecipeError
+from csan_hf_runtime.text_files import write_lines
 
 COMMITTED = Path(__file__).parents[2] / "model_cards/suites"
 PUBLISHED = {"report.md", "scores.csv", "dev.png", "runs.parquet", "hypotheses.parquet"}

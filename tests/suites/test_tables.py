@@ -30,8 +30,8 @@ from csan_hf.evaluation.significance import (
 from csan_hf.suites.records import SuiteRecords
 from csan_hf.suites.suite_report import differences, write_suite_report
 from csan_hf.suites.tables import most_frequent
-from csan_hf.text_files import digest_of_lines, write_lines
 from csan_hf.training.recipe import RecipeError
+from csan_hf_runtime.text_files import digest_of_lines, write_lines
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

@@ -17,10 +17,10 @@ from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
 from csan_hf.hub import card_problems
 from csan_hf.hub.model_card import names_of_its_data
-from csan_hf.text_files import digest_of_lines, read_lines
 from csan_hf.training import TranslationTrainingArguments, load_recipe
 from csan_hf.training.callbacks import TrainingPicture, TranslationProgress, draw_training
 from csan_hf.training.run import summary_table, train_from_recipe
+from csan_hf_runtime.text_files import digest_of_lines, read_lines
 
 
 class WordsMissing(CorpusMetric):

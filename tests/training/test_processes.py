@@ -23,9 +23,9 @@ from training.tiny_runs import NUMBERS
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf.text_files import read_lines
 from csan_hf.training.batches import cut_for_processes
 from csan_hf.training.recipe import load_recipe
+from csan_hf_runtime.text_files import read_lines
 
 sys.path.insert(0, str(Path(__file__).parent))
 from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, translate_all

@@ -30,11 +30,11 @@ from transformers import TrainerCallback
 
 import csan_hf_cli
 from csan_hf.data import describe_dataset
-from csan_hf.text_files import write_json
 from csan_hf.training import RecipeError, load_recipe
 from csan_hf.training.checkpoints import FACTS, check_same_data, find_fault, list_checkpoints
 from csan_hf.training.output_folder import MARK, check_output_folder, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
+from csan_hf_runtime.text_files import write_json
 
 
 def truncate(path):

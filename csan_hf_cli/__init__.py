@@ -1,15 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The command `csan-hf`: the table of subcommands, how their arguments are read, and how they end.
 
-It lies beside the package and imports csan_hf only where a command needs it, so that help and lists
-come at once."""
+It lies beside csan_hf and imports it only where a command needs it, so that help, lists and
+translation by ONNX Runtime come at once."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import functools
-import importlib.metadata
+import importlib
+import importlib.util
 import inspect
 import os
 import runpy
@@ -22,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from csan_hf_runtime import __version__
+
 BAD_INPUT = 2
 BY_SIGNAL = 128  # plus the number of the signal: the exit status by the shell's convention
 BROKEN_PIPE = BY_SIGNAL + 13
@@ -29,6 +32,7 @@ USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 
 --import, ahead of the command, takes files or modules that register locality methods or metrics \
 of your own."""
+FULL_PACKAGE = "csan_hf with torch: pip install csan_hf"
 IMPORTS = "CSAN_HF_IMPORT"
 """Environment variable with the modules of --import, for the processes that a command starts."""
 
@@ -42,7 +46,7 @@ COMMANDS = {
         "cut a recipe's corpus into tokens ahead of training; show or clear what is kept",
     ),
     "evaluate": ("evaluate:evaluate", "score a checkpoint on a test set"),
-    "translate": ("translate:translate", "translate lines"),
+    "translate": ("csan_hf_cli.translate:translate", "translate lines"),
     "align": ("align:align", "find the source words that each word of a translation comes from"),
     "report": ("compare:report", "compare systems in one page for the browser"),
     "compare": (
@@ -67,7 +71,8 @@ COMMANDS = {
     ),
     "demo": ("demo:demo", "translate in the browser, compare two models, click for the alignment"),
 }
-"""Subcommands: the function of each, in a module of csan_hf.commands, and what it does."""
+"""Subcommands: the function of each, by default in a module of csan_hf.commands, and what it
+does."""
 
 OPTIONS = {
     "model": "checkpoint folder or Hub name",
@@ -331,8 +336,11 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         name: recipe or suite to print or copy (default: list all)
         output: new file for the copy
     """
+    package = importlib.util.find_spec("csan_hf")
+    if package is None or package.origin is None:
+        raise ImportError(f"The list of recipes needs {FULL_PACKAGE}")
     # Run alone, as the package imports torch
-    module = runpy.run_path(str(Path(__file__).parent / "csan_hf" / "recipes" / "__init__.py"))
+    module = runpy.run_path(str(Path(package.origin).parent / "recipes" / "__init__.py"))
     recipes = module["RECIPES"]
     suites = module["SUITES"]
     if name is None:
@@ -375,14 +383,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             value = words.pop(0)
         modules += value.split(",")
     if any(modules):
-        importlib.import_module("csan_hf.own_code").import_modules(modules)
+        import_csan_hf("own_code", "--import").import_modules(modules)
     name = words[0] if words else "--help"
     if name in ("-h", "--help"):
         lines = _listed({command: text for command, (_, text) in COMMANDS.items()})
         print(USAGE, "", *lines, "", "csan-hf COMMAND --help lists its options.", sep="\n")
         return 0 if words else BAD_INPUT
     if name == "--version":
-        print(importlib.metadata.version("csan_hf"))
+        print(__version__)
         return 0
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
@@ -394,6 +402,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def function_of(command: str) -> Callable:
     """Returns the function of a subcommand."""
     module, function = COMMANDS[command][0].split(":")
-    if module == __name__:
-        return globals()[function]
-    return getattr(importlib.import_module(f"csan_hf.commands.{module}"), function)
+    if module.startswith(__name__):
+        return getattr(importlib.import_module(module), function)
+    return getattr(import_csan_hf(f"commands.{module}", f"csan-hf {command}"), function)
+
+
+def import_csan_hf(module: str, what: str) -> types.ModuleType:
+    """Imports a module of csan_hf; where that or torch is missing `ImportError` names `what` needs
+    it.
+    """
+    try:
+        return importlib.import_module(f"csan_hf.{module}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("csan_hf", "torch"):
+            raise
+        raise ImportError(f"{what} needs {FULL_PACKAGE}") from error

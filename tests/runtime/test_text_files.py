@@ -15,7 +15,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from csan_hf.text_files import (
+from csan_hf_runtime.text_files import (
     check_file_name,
     check_writable,
     digest_of_lines,
@@ -177,7 +177,7 @@ def test_standard_input_is_read_as_files_are_and_line_by_line(monkeypatch, tmp_p
 
 
 def test_a_steady_writer_is_answered_after_a_while(monkeypatch):
-    monkeypatch.setattr("csan_hf.text_files._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("csan_hf_runtime.text_files._LONGEST_WAIT", 0.0)
     reading, writing = os.pipe()
     with os.fdopen(reading) as stdin, os.fdopen(writing, "wb", buffering=0) as program:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -194,8 +194,8 @@ def test_long_lines_are_read_ahead_up_to_so_many_characters(monkeypatch):
             read.append(number)
             yield "x" * 399
 
-    monkeypatch.setattr("csan_hf.text_files.read_lines", long_lines)
-    monkeypatch.setattr("csan_hf.text_files._CHARACTERS_AHEAD", 1200)
+    monkeypatch.setattr("csan_hf_runtime.text_files.read_lines", long_lines)
+    monkeypatch.setattr("csan_hf_runtime.text_files._CHARACTERS_AHEAD", 1200)
     lines = read_lines_as_they_come(pause=9)
     assert len(next(lines)) == 399
     time.sleep(0.1)

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -376,6 +376,29 @@ def open_lines(path: Path | str) -> Collection[str]:
     if path == STANDARD_STREAM or not Path(path).is_file():
         return list(read_lines(path))
     return TextFile(path)
+
+
+def open_parallel(*paths: Path | str) -> list[Collection[str]]:
+    """Opens files whose lines belong together.
+
+    Raises:
+        ValueError: Their numbers of lines differ.
+    """
+    files = [open_lines(path) for path in paths]
+    for path, lines in zip(paths[1:], files[1:], strict=True):
+        check_parallel((paths[0], path), (files[0], lines))
+    return files
+
+
+def check_parallel(paths: Sequence[Path | str], files: Sequence[Sized]) -> None:
+    """Checks that two files have equally many lines."""
+    first_count, second_count = map(len, files)
+    if first_count != second_count:
+        short, long = paths if first_count < second_count else paths[::-1]
+        raise ValueError(
+            f"{paths[0]} has {first_count:,} lines and {paths[1]} has {second_count:,}: "
+            f"line {min(first_count, second_count) + 1:,} of {long} has no partner in {short}"
+        )
 
 
 def check_folder_or_name(name: str | os.PathLike, what: str) -> None:

@@ -5,6 +5,7 @@ space.
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from bisect import bisect_right
@@ -12,10 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from babel.core import get_global
-from transformers.utils import logging
-
-logger = logging.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 EVERY_LINE = {"tokens": 0, "sentences": 0}
 """What `split_text` leaves whole where every line is to be split into sentences."""
@@ -196,6 +194,14 @@ def sentences_of(line: str, language: str | None) -> list[str]:
 def base_language(language: str) -> str:
     """Returns the shortest code of a language, without script and country: "de" for "deu_Latn"."""
     code = re.split(r"[_-]", language)[0].lower()
+    if len(code) <= 2:
+        return code
+    try:
+        from babel.core import get_global  # slow to load, and most codes are short
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"Sentences of the language {language} need Babel: pip install Babel"
+        ) from error
     return get_global("language_aliases").get(code, code)
 
 

@@ -1,0 +1,297 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Settings of generation_config.json, and the rules of a search that they set.
+
+Shapes: R rows, T tokens, V vocabulary."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .graphs import GraphDecoder, Graphs
+from .prefixes import Prefix
+from .search import (
+    Beams,
+    Choose,
+    Hypothesis,
+    Rule,
+    Sampling,
+    Stop,
+    beam_search,
+    greedy,
+    token_by_token,
+)
+
+# Of searches that the runtime does not have, or of no effect on tokens
+_WITHOUT_EFFECT = {
+    "_from_model_config",
+    "assistant_confidence_threshold",
+    "assistant_lookbehind",
+    "bos_token_id",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "return_dict_in_generate",
+    "target_lookbehind",
+    "transformers_version",
+    "use_cache",
+}
+_NEUTRAL = {"encoder_repetition_penalty": 1.0, "num_beam_groups": 1, "typical_p": 1.0}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Settings of generation_config.json, with transformers' defaults and meaning."""
+
+    decoder_start_token_id: int | None = None
+    eos_token_id: int | Sequence[int] | None = None
+    pad_token_id: int | None = None
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    min_length: int = 0
+    min_new_tokens: int | None = None
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | Sequence[int] | None = None
+    suppress_tokens: Sequence[int] = ()
+    begin_suppress_tokens: Sequence[int] = ()
+    renormalize_logits: bool = False
+    usual_source: Mapping[str, Any] | None = None
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Generation:
+        """Reads what generation_config.json holds; null is the default.
+
+        Raises:
+            ValueError: A setting is unknown here, and may change the tokens.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        for name, value in settings.items():
+            has_effect = value not in (None, False, 0, _NEUTRAL.get(name))
+            if name not in names | _WITHOUT_EFFECT and has_effect:
+                raise ValueError(
+                    f"generation_config.json: {name} is {value!r}, which graphs are not searched "
+                    "with: remove it, or translate with the checkpoint that was exported."
+                )
+        chosen = {name: settings[name] for name in names if settings.get(name) is not None}
+        return cls(**chosen)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Tokens that end a sentence."""
+        return _tokens(self.eos_token_id)
+
+    def search(
+        self,
+        graphs: Graphs,
+        ids: np.ndarray,
+        *,
+        mask: np.ndarray,
+        limits: np.ndarray,
+        returned: int = 1,
+        generator: np.random.Generator | None = None,
+        with_scores: bool = True,
+        beginnings: Sequence[Prefix] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Returns the best hypotheses, or samples, of each of some sources.
+
+        Args:
+            graphs: The model.
+            ids: Sources [B, J].
+            mask: [B, J], 1 for real tokens.
+            limits: The most tokens [B] of a translation, the first included.
+            returned: Hypotheses of each source.
+            generator: Gives the random numbers of samples.
+            with_scores: Whether log-probabilities are needed.
+            beginnings: How the hypotheses of each source begin.
+
+        """
+        states = graphs.encode(ids, mask)
+        copies = returned if self.do_sample else 1  # each is a sentence of its own
+        sentences = np.arange(len(ids)).repeat(copies)
+        limits = limits[sentences]
+        rules = list(self._rules(limits))
+        if beginnings is not None:
+            first_free = 1 if self.forced_bos_token_id is None else 2
+            rules.append(_forcing_prefixes([beginnings[n] for n in sentences.tolist()], first_free))
+        if self.renormalize_logits:
+            rules.append(_renormalise)
+        decoder = GraphDecoder(graphs, states[sentences], mask[sentences])
+        tokens = np.full((len(sentences), 1), self.decoder_start_token_id)
+        if self.num_beams > 1 and not self.do_sample:
+            return beam_search(
+                decoder,
+                tokens,
+                beams=Beams(
+                    count=self.num_beams,
+                    returned=returned,
+                    ends=len(self.ends),
+                    length_penalty=float(self.length_penalty),
+                    early_stopping=self.early_stopping,
+                ),
+                limits=limits,
+                stop=self._stop(limits),
+                rules=rules,
+            )
+        choose: Choose = greedy
+        if self.do_sample:
+            choose = Sampling(
+                generator=generator or np.random.default_rng(),
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+            )
+        hypotheses = token_by_token(
+            decoder,
+            tokens,
+            choose=choose,
+            stop=self._stop(limits),
+            rules=rules,
+            with_scores=with_scores,
+        )
+        return [hypotheses[n : n + copies] for n in range(0, len(hypotheses), copies)]
+
+    def _stop(self, limits: np.ndarray) -> Stop:
+        """Stops hypotheses at an end, or at the limit of tokens, the first included, of their
+        sentence; `limits` [B].
+        """
+        ends = self.ends
+
+        def has_ended(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+            is_long = tokens.shape[2] >= limits[sentences]
+            is_end = (tokens[:, :, -1, None] == ends).any(axis=2)
+            return is_end | is_long[:, None]
+
+        return has_ended
+
+    def _rules(self, limits: np.ndarray) -> Iterator[Rule]:
+        """Yields the rules in transformers' order; `limits` as in `_stop`.
+
+        The prompt is one token.
+        """
+        if self.repetition_penalty != 1.0:
+            yield self._penalise_repetition
+        if self.no_repeat_ngram_size > 0:
+            yield self._forbid_repeated_ngrams
+        for word in self.bad_words_ids:
+            if [*word] not in self.ends[:, None].tolist():
+                yield _forbidding_word(word)
+        least_length = self.min_length
+        if self.min_new_tokens is not None:
+            least_length = 1 + self.min_new_tokens
+        if least_length > 1:
+            yield _forbidding(self.ends, below=least_length)
+        if self.forced_bos_token_id is not None:
+            yield _forcing(_tokens(self.forced_bos_token_id), lengths=np.ones_like(limits))
+        if self.forced_eos_token_id is not None:
+            yield _forcing(_tokens(self.forced_eos_token_id), lengths=limits - 1)
+        if len(self.suppress_tokens):
+            yield _forbidding(_tokens(self.suppress_tokens))
+        if len(self.begin_suppress_tokens):
+            yield self._forbid_at_beginning
+
+    def _penalise_repetition(
+        self, tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray
+    ) -> None:
+        repeated = np.take_along_axis(scores, tokens, axis=1)
+        penalty = np.float32(self.repetition_penalty)
+        penalised = np.where(repeated < 0, repeated * penalty, repeated / penalty)
+        np.put_along_axis(scores, tokens, penalised, axis=1)
+
+    def _forbid_repeated_ngrams(
+        self, tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray
+    ) -> None:
+        length = tokens.shape[1]
+        before = self.no_repeat_ngram_size - 1
+        if length <= before:
+            return
+        matches = np.ones((len(tokens), length - before), bool)
+        for place in range(before):
+            earlier = tokens[:, place : place + length - before]
+            matches &= earlier == tokens[:, length - before + place, None]
+        rows, places = matches.nonzero()
+        scores[rows, tokens[rows, places + before]] = -math.inf
+
+    def _forbid_at_beginning(
+        self, tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray
+    ) -> None:
+        beginning = 1 if self.forced_bos_token_id is None else 2
+        if tokens.shape[1] == beginning:
+            scores[:, _tokens(self.begin_suppress_tokens)] = -math.inf
+
+
+def _renormalise(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
+    """The rule, after all others, of `renormalize_logits`."""
+    largest = scores.max(axis=1, keepdims=True)
+    scores -= largest + np.log(np.exp(scores - largest).sum(axis=1, keepdims=True))
+
+
+def _forcing_prefixes(prefixes: Sequence[Prefix], start: int) -> Rule:
+    """Lets the hypotheses of each sentence begin with a given text, after `start` tokens."""
+
+    def force(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
+        if tokens.shape[1] < start:
+            return
+        for row, ids in enumerate(tokens[:, start:].tolist()):
+            allowed = prefixes[sentences[row]].allowed(ids)
+            if allowed:
+                kept = scores[row, allowed]
+                scores[row] = -math.inf
+                scores[row, allowed] = kept
+
+    return force
+
+
+def _tokens(value: int | Sequence[int] | None) -> np.ndarray:
+    return np.array([] if value is None else value, np.int64).reshape(-1)
+
+
+def _forbidding(forbidden: np.ndarray, below: float = math.inf) -> Rule:
+    """Forbids tokens, in hypotheses shorter than `below`."""
+
+    def forbid(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
+        if tokens.shape[1] < below:
+            scores[:, forbidden] = -math.inf
+
+    return forbid
+
+
+def _forbidding_word(word: Sequence[int]) -> Rule:
+    """Forbids the last token of a word after the tokens before it."""
+    *before, last = word
+
+    def forbid(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
+        if tokens.shape[1] < len(before):
+            return
+        matches = (tokens[:, tokens.shape[1] - len(before) :] == before).all(axis=1)
+        scores[matches, last] = -math.inf
+
+    return forbid
+
+
+def _forcing(forced: np.ndarray, lengths: np.ndarray) -> Rule:
+    """Leaves only some tokens to hypotheses of the length [B] of their sentence."""
+
+    def force(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
+        rows = lengths[sentences] == tokens.shape[1]
+        scores[rows] = -math.inf
+        scores[np.ix_(rows, forced)] = 0.0
+
+    return force

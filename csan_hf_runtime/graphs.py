@@ -1,0 +1,162 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The two ONNX graphs of an exported model and the cache of its decoder.
+
+Shapes: B sentences, K beams of each, R = B · K rows, J source positions, T target positions, V
+target vocabulary, d width."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import DECODER, ENCODER
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+PAST, PRESENT = "past_key_values.", "present."
+
+_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+class DecoderCache:
+    """The tensors that the decoder's graph gave after `length` tokens; none before the first.
+
+    The beams of a sentence share the tensors that are made of its source."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def keep_rows(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
+        """Goes on with some rows, in this order, of some sentences; None = of all."""
+        moved = (rows != np.arange(len(rows))).nonzero()[0]
+        for name, tensor in self.tensors.items():
+            if sentences is not None:
+                self.tensors[name] = tensor[sentences if _is_of_source(name) else rows]
+            elif not _is_of_source(name):
+                tensor[moved] = tensor[rows[moved]]
+
+
+class Graphs:
+    """Encoder and decoder of an exported model on ONNX Runtime.
+
+    Args:
+        encoder: Session of `encoder_model.onnx`.
+        decoder: Session of `decoder_model_merged.onnx`.
+    """
+
+    def __init__(self, encoder: InferenceSession, decoder: InferenceSession) -> None:
+        self._encoder = encoder
+        self._decoder = decoder
+        self._past = [node for node in decoder.get_inputs() if node.name.startswith(PAST)]
+        self._outputs = [node.name for node in decoder.get_outputs()]
+        # What is made of the source stays as the first step gives it
+        self._later_outputs = [name for name in self._outputs if not _is_of_source(name)]
+        self._past_names = {name: name.replace(PRESENT, PAST) for name in self._outputs}
+
+    @classmethod
+    def from_directory(
+        cls, directory: str | os.PathLike, *, threads: int = 1, **options: Any
+    ) -> Graphs:
+        """Loads what `csan-hf export-onnx` wrote.
+
+        Args:
+            directory: The directory.
+            threads: Threads of a product, unless `sess_options` say it.
+            **options: See `onnxruntime.InferenceSession`.
+
+        Raises:
+            OSError: A file is missing or damaged.
+        """
+        from onnxruntime import InferenceSession, SessionOptions  # not where csan_hf has no graphs
+
+        if "sess_options" not in options:
+            options["sess_options"] = SessionOptions()
+            options["sess_options"].intra_op_num_threads = threads
+        options.setdefault("disabled_optimizers", ["SkipLayerNormFusion"])  # slower than its parts
+        files = [Path(directory, name) for name in (ENCODER, DECODER)]
+        if missing := [file.name for file in files if not file.is_file()]:
+            raise FileNotFoundError(
+                f"{directory} lacks {' and '.join(missing)}: export the model again."
+            )
+        try:
+            encoder, decoder = (InferenceSession(file, **options) for file in files)
+        except Exception as error:  # of a class for each fault
+            raise OSError(
+                f"{directory} cannot be read ({error}): export the model again."
+            ) from error
+        return cls(encoder, decoder)
+
+    def encode(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Returns the encoder's states [B, J, d] of sources [B, J]; `mask` is 1 for real tokens."""
+        (states,) = self._encoder.run(None, {"input_ids": ids, "attention_mask": mask})
+        return states
+
+    def step(
+        self, tokens: np.ndarray, states: np.ndarray, mask: np.ndarray, cache: DecoderCache
+    ) -> np.ndarray:
+        """Returns the logits [R, V] of what follows the last tokens [R], which join the cache."""
+        if cache.length == 0:
+            cache.tensors = self._empty_tensors(rows=len(tokens), sentences=len(states))
+        source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+        names = self._outputs if cache.length == 0 else self._later_outputs
+        logits, *present = self._decoder.run(
+            names, {"input_ids": tokens[:, None], **source, **cache.tensors}
+        )
+        for name, tensor in zip(names[1:], present, strict=True):
+            cache.tensors[self._past_names[name]] = tensor
+        cache.length += 1
+        return logits[:, 0].astype(np.float32, copy=False)
+
+    def _empty_tensors(self, rows: int, sentences: int) -> dict[str, np.ndarray]:
+        """The tensors that the decoder takes ahead of the first token."""
+        tensors = {}
+        for node in self._past:
+            sizes = [0 if isinstance(size, str) else size for size in node.shape[1:]]
+            count = sentences if _is_of_source(node.name) else rows
+            tensors[node.name] = np.zeros([count, *sizes], _TYPES[node.type])
+        return tensors
+
+
+class GraphDecoder:
+    """A decoder for `search`: the graphs with the sources that are being translated.
+
+    Args:
+        graphs: The graphs.
+        states: The encoder's states [B, J, d].
+        mask: [B, J], 1 for real tokens.
+        cache: What earlier steps left.
+    """
+
+    def __init__(
+        self,
+        graphs: Graphs,
+        states: np.ndarray,
+        mask: np.ndarray,
+        cache: DecoderCache | None = None,
+    ) -> None:
+        self._graphs = graphs
+        self._states = states
+        self._mask = mask
+        self._cache = DecoderCache() if cache is None else cache
+
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        """Logits [R, V] of what follows [R, T], of which the cache has the first tokens."""
+        for place in range(self._cache.length, tokens.shape[1]):
+            logits = self._graphs.step(tokens[:, place], self._states, self._mask, self._cache)
+        return logits
+
+    def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
+        """Goes on with some rows, in this order, of some sentences; None = of all."""
+        self._cache.keep_rows(rows, sentences)
+        if sentences is not None:
+            self._states = self._states[sentences]
+            self._mask = self._mask[sentences]
+
+
+def _is_of_source(name: str) -> bool:
+    return ".encoder." in name

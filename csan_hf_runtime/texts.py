@@ -1,0 +1,252 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Texts and their translations, whatever translates them: letters, languages, splits, batches."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, get_args
+
+from .sentences import EVERY_LINE, SplitText, split_text
+from .text_files import counted
+
+logger = logging.getLogger(__name__)
+
+SplitSentences = Literal["auto", "always", "never"]
+"""Which lines are split into sentences; see `csan_hf.pipelines.TextTranslationPipeline`."""
+
+Unknown = Literal["warn", "skip", "error"]
+"""What is done with texts that hold letters or signs which the source vocabulary does not have."""
+
+Markup = Literal["html", "xliff"]
+"""Kinds of inline tags: those of HTML, those of XLIFF 1.2 and 2."""
+
+_MOST_WARNINGS = 10
+
+
+class Translation(NamedTuple):
+    """A translation, the natural logarithm of the probability of its tokens, its words and their
+    alignment.
+
+    Words and alignment, where they were asked for, are those of
+    `csan_hf.pipelines.TextTranslationPipeline`."""
+
+    text: str
+    log_probability: float
+    words: Sequence[dict[str, Any]] = ()
+    alignment: Sequence[tuple[int, int]] = ()
+
+
+def first_of_each_text(translations: Iterable[Translation]) -> list[Translation]:
+    """Of translations that are one text, of other tokens, the first, which is the best."""
+    by_text: dict[str, Translation] = {}
+    for translation in translations:
+        by_text.setdefault(translation.text, translation)
+    return list(by_text.values())
+
+
+def check_choice(name: str, value: str, choices: object) -> None:
+    """Raises `ValueError` for a value that a `Literal` does not have."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name} must be {' or '.join(get_args(choices))}, got {value!r}.")
+
+
+def check_letters(
+    texts: Sequence[str],
+    unknown: Unknown,
+    *,
+    unknown_pieces: Callable[[list[str]], Sequence[Sequence[str]]],
+    first_line: int = 1,
+    side: Literal["source", "target"] = "source",
+) -> list[str]:
+    """Returns the texts, with `"skip"` those empty that hold letters which a vocabulary does not
+    have.
+
+    Args:
+        texts: The texts.
+        unknown: Whether to warn, to skip or to raise an error.
+        unknown_pieces: Returns, for each of several lines, what the vocabulary does not have.
+        first_line: The number of the first text.
+        side: Whose vocabulary it is.
+
+    Raises:
+        ValueError: There is such a text, and `unknown` is `"error"`; or it is none of `Unknown`.
+    """
+    check_choice("unknown", unknown, Unknown)
+    checked = list(texts)
+    # White space at the ends of lines is not translated
+    lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
+    messages = []
+    for number, pieces in enumerate(unknown_pieces(lines)):
+        letters = [piece for piece in dict.fromkeys(pieces) if piece != "\n"]
+        if letters:
+            names = ", ".join(map(repr, letters))
+            messages.append(
+                f"line {first_line + number:,}: the {side} vocabulary does not have {names}."
+            )
+            if unknown == "skip":
+                checked[number] = ""
+    if messages and unknown == "error":
+        raise ValueError(messages[0])
+    for message in messages[:_MOST_WARNINGS]:
+        logger.warning(message)
+    if len(messages) > _MOST_WARNINGS:
+        logger.warning(f"... and so in {len(messages) - _MOST_WARNINGS:,} more lines.")
+    return checked
+
+
+class LanguageTags:
+    """The tags ">>de<<" with which the sources of a model with several target languages begin.
+
+    Args:
+        tokens: The tokens that were added to the source vocabulary.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self._tags = {}
+        for token in tokens:
+            match = re.fullmatch(r">>(.+)<<", token)
+            if match:
+                self._tags[match[1]] = token
+
+    def leading(self, text: str) -> str:
+        """Returns the tag that a text begins with, or nothing."""
+        for tag in self._tags.values():
+            if text.startswith(tag):
+                return tag
+        return ""
+
+    def mark(self, text: str, prefix: str, language: str | None) -> tuple[str, str]:
+        """Returns a text without the tag of its target language, and what stands before it.
+
+        A tag within a text is text, unless the text begins with it and no language is given.
+
+        Raises:
+            ValueError: There is neither a language nor a tag that the model knows.
+        """
+        if language in self._tags:
+            text = text.removeprefix(self._tags[language])
+            names = "|".join(map(re.escape, self._tags))
+            text = re.sub(f">>(?=(?:{names})<<)", "> >", text)
+            return text, f"{self._tags[language]} {prefix}"
+        if self._tags and (language or not self.leading(prefix + text)):
+            first = next(iter(self._tags.values()))
+            raise ValueError(
+                f"The model translates into {', '.join(self._tags)}: give one of them as the "
+                f"target language, got {language!r}, or begin texts with its tag, such as {first}."
+            )
+        return text, prefix
+
+
+def checked_usual_source(usual: Any) -> dict[str, Any] | None:
+    """Returns `usual_source` of a generation config: the "tokens" and "sentences" that 99 % of the
+    training sources had at most, and their "language"; None = not known, or of no importance.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    is_whole = isinstance(usual, Mapping) and all(
+        isinstance(usual.get(size), int) for size in EVERY_LINE
+    )
+    if usual is not None and not is_whole:
+        raise ValueError(
+            f"`usual_source` in generation_config.json is {str(usual)[:60]!r}; it must hold the "
+            "numbers `tokens` and `sentences`. Correct or remove it."
+        )
+    return usual
+
+
+def notice_of_splits(usual: Mapping[str, Any], lines: str) -> str:
+    """Says that lines were split at their sentences, and how to prevent it."""
+    return (
+        f"{lines} had more text than the model was trained on (in 99 % of the cases at most "
+        f"{counted(usual['sentences'], 'sentence')} and {usual['tokens']} tokens): translated "
+        "sentence by sentence. split_sentences='never' leaves lines whole."
+    )
+
+
+def split_texts(
+    texts: Iterable[str],
+    *,
+    split_sentences: SplitSentences,
+    usual: Mapping[str, Any] | None,
+    limit: int | None,
+    language: str | None,
+    tag_of: Callable[[str], str],
+    counter: Callable[[str], Callable[[str], int]],
+) -> list[SplitText]:
+    """Splits texts into what a model takes; see `split_text`.
+
+    Args:
+        texts: The texts.
+        split_sentences: Which lines are split into sentences.
+        usual: See `checked_usual_source`.
+        limit: The most tokens of a segment.
+        language: Of the texts.
+        tag_of: Returns the tag of a language that a text begins with, or nothing.
+        counter: Returns, for a tag or nothing, the function that counts the tokens of what follows.
+
+    Raises:
+        ValueError: `split_sentences` is none of `SplitSentences`.
+    """
+    check_choice("split_sentences", split_sentences, SplitSentences)
+    most = {"auto": usual, "always": EVERY_LINE, "never": None}[split_sentences]
+    splits = []
+    for text in texts:
+        # A tag at the beginning of a text is for all of its sentences
+        tag = tag_of(text)
+        split = split_text(
+            text.removeprefix(tag).lstrip(" ") if tag else text,
+            count_tokens=counter(tag),
+            limit=limit,
+            language=language,
+            usual=most,
+        )
+        if tag:
+            segments = tuple(f"{tag} {segment}" for segment in split.segments)
+            split = replace(split, segments=segments, tag=tag)
+        splits.append(split)
+    return splits
+
+
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens`
+    tokens.
+    """
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
+        # The first of a batch is its longest, hence its padded width.
+        if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def words_of(
+    ids: Iterable[int],
+    log_probabilities: Iterable[float],
+    *,
+    decode: Callable[[list[int]], str],
+    name_of: Callable[[int], str],
+    ends: set[int],
+) -> list[dict[str, Any]]:
+    """The words that tokens make, what white space separates; NaN and `ends` belong to none."""
+    words: list[dict[str, Any]] = []
+    text_ids: list[int] = []
+    for token, value in zip(ids, log_probabilities, strict=True):
+        if math.isnan(value) or token in ends:
+            continue
+        text_ids.append(token)
+        texts = decode(text_ids).split()
+        while len(words) < max(len(texts), 1):
+            words.append({"word": "", "log_probability": 0.0, "tokens": []})
+        words[-1]["log_probability"] += value
+        words[-1]["tokens"].append({"token": name_of(token), "log_probability": value})
+    for word, text in zip(words, decode(text_ids).split(), strict=False):
+        word["word"] = text
+    return words

@@ -1,0 +1,193 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Vocabularies from tokenizer.json and tokenizer_config.json, read as transformers reads them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models
+
+from .prefixes import Prefix, PrefixPieces
+
+_SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_LANGUAGE = re.compile(r"__(?P<m2m100>[a-z]{2,3})__|[a-z]{2,3}_\w{2,4}")  # "de_DE" of NLLB, mBART
+
+
+class Vocabulary:
+    """The tokens of one side.
+
+    Args:
+        directory: Folder of tokenizer.json and tokenizer_config.json.
+        size: Tokens that the model has; others, which a tokenizer.json may number from there on,
+            are unknown to it.
+        settings: Stand for tokenizer_config.json where there is none.
+
+    Attributes:
+        settings: What tokenizer_config.json holds.
+        kind: The class that transformers reads it with.
+        most_tokens: Tokens of the longest text that it allows; None = any number.
+        target_language: The language of translations that it names, if any.
+        added: Tokens that were added to the vocabulary, with their numbers.
+        special: Numbers of the special tokens.
+        languages: Tokens by the codes of the languages of a multilingual model.
+        source_language: The one of texts where none is asked for.
+
+    Raises:
+        OSError: A file is missing or damaged.
+    """
+
+    def __init__(
+        self, directory: Path, *, size: int, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        config_file = directory / "tokenizer_config.json"
+        try:
+            self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+            if settings is None or config_file.is_file():
+                settings = json.loads(config_file.read_bytes())
+        except Exception as error:  # of tokenizers, a bare one
+            raise OSError(
+                f"The tokenizer in {directory} is damaged or missing ({error}): export the model "
+                "again."
+            ) from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.settings: Mapping[str, Any] = settings or {}
+        self._tokenizer.encode_special_tokens = self.settings.get("split_special_tokens", False)
+        self.kind: str = self.settings.get("tokenizer_class", "")
+        self.most_tokens: int | None = self.settings.get("model_max_length")
+        self.target_language: str | None = self.settings.get("tgt_lang")
+        self._size = size
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.added = {token.content: number for number, token in added.items()}
+        self._named = {name: self._number(self.settings.get(f"{name}_token")) for name in _SPECIAL}
+        self.special = {number for number, token in added.items() if token.special}
+        self.special |= {number for number in self._named.values() if number is not None}
+        self.languages, self.source_language = self._languages()
+        self.special |= set(self.languages.values())
+
+    def _number(self, token: str | Mapping[str, str] | None) -> int | None:
+        if isinstance(token, Mapping):
+            token = token["content"]
+        return None if token is None else self._tokenizer.token_to_id(token)
+
+    def _languages(self) -> tuple[dict[str, int], str | None]:
+        """The languages, and the one with whose token texts of a multilingual model are marked."""
+        for mark in self._tokenizer.encode("").ids:
+            match = _LANGUAGE.fullmatch(self.name_of(mark))
+            if match:
+                break
+        else:
+            return {}, None
+        languages = {}
+        for token, number in self._tokenizer.get_vocab().items():
+            other = _LANGUAGE.fullmatch(token)
+            # "__de__" is no special token in some models, and "ab_cd" may be a piece of a word
+            if other and (other["m2m100"] or number in self.special):
+                languages[other["m2m100"] or token] = number
+        return languages, match["m2m100"] or match[0]
+
+    @property
+    def padding(self) -> int:
+        """The token of padding."""
+        return self._named["pad"] or 0
+
+    @property
+    def no_languages(self) -> set[int | None]:
+        """Tokens that a decoder may start with which are no language."""
+        return {None, self._named["eos"], self._named["bos"], self._named["pad"]}
+
+    @cached_property
+    def not_text(self) -> set[int]:
+        """Special tokens, without those of unknown letters."""
+        return self.special - {self._named["unk"]}
+
+    def holds(self, token: str) -> bool:
+        """Whether a text is one token."""
+        return self._tokenizer.token_to_id(token) not in (None, self._named["unk"])
+
+    def language_id(self, language: str) -> int:
+        """Returns the token of a language of a multilingual model.
+
+        Raises:
+            ValueError: The model does not know the language.
+        """
+        if language in self.languages:
+            return self.languages[language]
+        close = [code for code in self.languages if code.startswith(language)]
+        close = close or difflib.get_close_matches(language, self.languages, cutoff=0.0)
+        raise ValueError(
+            f"{self.kind} has no language {language!r}. Did you mean "
+            f"{' or '.join(map(repr, close))}?"
+        )
+
+    def encode(
+        self, text: str, *, language: str | None = None, most_tokens: int | None = None
+    ) -> list[int]:
+        """Returns the tokens of a source, with special ones.
+
+        Args:
+            text: The source.
+            language: Its language, in a multilingual model; None = that of tokenizer.json.
+            most_tokens: Tokens to which it is cut.
+        """
+        if most_tokens is None:
+            encoding = self._tokenizer.encode(text)
+        else:
+            self._tokenizer.enable_truncation(most_tokens)
+            encoding = self._tokenizer.encode(text)
+            self._tokenizer.no_truncation()
+        ids = self._known(encoding.ids)
+        if language is None or not self.languages:
+            return ids
+        mark = self.language_id(language)
+        marks = set(self.languages.values())
+        places = zip(ids, encoding.special_tokens_mask, strict=True)
+        return [mark if is_mark and token in marks else token for token, is_mark in places]
+
+    def _known(self, ids: list[int]) -> list[int]:
+        """The tokens as the model has them."""
+        unknown = self._named["unk"]
+        if unknown is None or max(ids, default=0) < self._size:
+            return ids
+        return [token if token < self._size else unknown for token in ids]
+
+    def prefix_of(self, text: str) -> Prefix:
+        """Returns how a translation begins that begins with a text."""
+        ids = self._known(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._prefix_pieces.prefix_of(ids, [self.name_of(token) for token in ids])
+
+    @cached_property
+    def _prefix_pieces(self) -> PrefixPieces:
+        vocabulary = self._tokenizer.get_vocab()
+        tokens = {piece: token for piece, token in vocabulary.items() if token not in self.special}
+        cuts_words = isinstance(self._tokenizer.model, models.BPE | models.Unigram)
+        return PrefixPieces(tokens, cuts_words=cuts_words)
+
+    def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Returns the text of tokens."""
+        shown = ids if keep_special else [token for token in ids if token not in self.special]
+        return self._tokenizer.decode(shown, skip_special_tokens=False)
+
+    def name_of(self, token: int) -> str:
+        """Returns a token as the vocabulary writes it."""
+        return self._tokenizer.id_to_token(token) or ""
+
+    def unknown_pieces(self, texts: list[str]) -> list[list[str]]:
+        """Returns, for each text, what the vocabulary does not have."""
+        unknown = self._named["unk"]
+        # Without an unknown token in the model all is known, byte by byte
+        if unknown is None or getattr(self._tokenizer.model, "unk_token", "") is None:
+            return [[] for _ in texts]
+        unknown_pieces = []
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        for text, encoding in zip(texts, encodings, strict=True):
+            places = zip(self._known(encoding.ids), encoding.offsets, strict=True)
+            pieces = [text[start:end] for token, (start, end) in places if token == unknown]
+            unknown_pieces.append(pieces)
+        return unknown_pieces

@@ -1,0 +1,159 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""`csan-hf translate` of ONNX graphs: without torch, by the names of models, in several processes."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from tiny import recurrent
+
+import csan_hf_cli
+import csan_hf_runtime
+from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.hub.onnx import export_onnx
+
+pytest.importorskip("onnxruntime")
+
+ROOT = Path(__file__).parents[2]
+TEXTS = ["two", "one hundred and seven", "", "the third of May", "nine", "two"]
+COMMAND = "import csan_hf_cli, sys; sys.exit(csan_hf_cli.main())"
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    tokenizer = train_tokenizer([*TEXTS, "zwei"] * 3, 99, kind="characters")
+    model = recurrent(vocab_size=len(tokenizer))
+    model.generation_config.max_length = 8
+    folder = tmp_path_factory.mktemp("exported") / "graphs"
+    export_onnx(model, folder, tokenizers=TokenizerPair(tokenizer, tokenizer))
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "source"
+    path.write_text("\n".join(TEXTS))
+    return path
+
+
+def run(words, code=COMMAND, python=(), **variables):
+    return subprocess.run(
+        [sys.executable, *python, "-c", code, *map(str, words)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--processes=2"], ["--sample"]], ids=str)
+def test_neither_the_command_nor_its_processes_import_torch(options, graphs, source):
+    words = ["translate", "--model", graphs, "--input", source, "--quiet", *options]
+    done = run(words, PYTHONPROFILEIMPORTTIME="1")
+    assert done.stdout.count("\n") == len(TEXTS)
+    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "onnxruntime" in imported
+    assert not {"torch", "transformers", "datasets", "csan_hf"} & imported
+
+
+def translated(graphs, source, capsys, *options):
+    words = ["translate", "--model", graphs, "--input", source, "--quiet", *options]
+    assert csan_hf_cli.main([*map(str, words)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_processes_write_the_same_lines(graphs, source, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)  # several windows of two parts
+    (tmp_path / "prefixes").write_text("zwei\n" * len(TEXTS))
+    options = ["--prefixes", tmp_path / "prefixes", "--n_best=2"]
+    lines = translated(graphs, source, capsys, *options)
+    assert translated(graphs, source, capsys, *options, "--processes=2") == lines
+    assert len(lines) == 2 * len(TEXTS) - 1
+    assert all("zwei" in line for line in lines if not line.startswith("3"))
+
+
+def test_a_line_of_unknown_letters_is_named_by_its_place_in_the_file(graphs, source, capsys):
+    source.write_text("two\nnine\ntwo\nβ\n")
+    words = f"translate --model {graphs} --input {source} --quiet --unknown error --processes 2"
+    assert csan_hf_cli.main(words.split()) == 2
+    assert "line 4: the source vocabulary does not have 'β'" in capsys.readouterr().err
+
+
+def test_samples_are_those_of_their_seed(graphs, source, capsys):
+    samples = [
+        translated(graphs, source, capsys, "--sample", "--n_best=2", f"--seed={seed}")
+        for seed in (1, 1, 2)
+    ]
+    assert samples[0] == samples[1] != samples[2]
+
+
+def test_an_n_best_list_takes_as_many_beams(graphs, source, capsys):
+    lines = translated(graphs, source, capsys, "--n_best=3", "--json_lines")
+    translations = json.loads(lines[0])["translations"]
+    assert len(translations) == 3
+    assert all(translation["words"] for translation in translations)
+
+
+def test_models_of_the_package_have_names_where_no_folder_has_them(
+    graphs, source, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/numbers").symlink_to(graphs)
+    monkeypatch.setattr(csan_hf_runtime, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.chdir(tmp_path)
+    lines = translated(graphs, source, capsys)
+    assert translated("numbers", source, capsys) == lines
+    (tmp_path / "numbers").mkdir()
+    assert csan_hf_cli.main(["translate", "--model", "numbers", "--input", str(source)]) == 2
+    assert "numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "--model {graphs} --terms {source}",
+            "--terms needs csan_hf with torch: pip install csan_hf",
+        ),
+        ("--model {graphs} {graphs}", "an ensemble needs csan_hf with torch"),
+        ("--model {folder}", "{folder}, which has no ONNX graphs, needs csan_hf with torch"),
+        ("--model {folder}/none", "There is no folder {folder}/none to read the model from."),
+    ],
+)
+def test_what_needs_torch_says_so_where_there_is_none(words, told, graphs, source, tmp_path):
+    places = {"graphs": graphs, "source": source, "folder": tmp_path}
+    words = f"translate --input {source} {words.format(**places)}".split()
+    done = run(words, f"import sys; sys.modules['torch'] = None; {COMMAND}")
+    assert done.returncode == 2
+    assert told.format(**places) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["train", "recipes"])
+def test_commands_of_the_whole_package_say_where_they_are(command, tmp_path):
+    for package in ("csan_hf_cli", "csan_hf_runtime"):  # as the small distribution has them
+        (tmp_path / package).symlink_to(ROOT / package)
+    paths = [str(tmp_path), sysconfig.get_path("purelib")]
+    done = run([command], python=("-S", "-P"), PYTHONPATH=os.pathsep.join(paths))
+    assert done.returncode == 2
+    assert done.stderr.endswith("needs csan_hf with torch: pip install csan_hf\n")
+
+
+def test_graphs_say_what_they_need_and_csan_hf_does_without(graphs, source):
+    without = "import sys; sys.modules['onnxruntime'] = None; "
+    done = run(["translate", "--model", graphs, "--input", source], without + COMMAND)
+    assert "has ONNX graphs, which need onnxruntime: pip install onnxruntime" in done.stderr
+    done = run([], f"{without} import csan_hf.commands.translate")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_package_that_a_language_needs_is_named(graphs, source):
+    words = ["translate", "--model", graphs, "--input", source, "--source_lang", "deu_Latn"]
+    words += ["--split_sentences", "always"]
+    done = run(words, f"import sys; sys.modules['babel'] = None; {COMMAND}")
+    assert done.returncode == 2
+    assert "Sentences of the language deu_Latn need Babel: pip install Babel" in done.stderr

@@ -1,0 +1,227 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translation without torch gives what the pipeline gives, with every kind of vocabulary."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import sentencepiece
+from pipelines import multilingual
+from transformers import GenerationConfig
+
+from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.data.tokenization import add_language_tags
+from csan_hf.evaluation import n_best_stream
+from csan_hf_runtime.translator import Translator
+
+SENTENCES = ["two", "nine words. And more of them here.", "  the third\n\nof May ", "", "two 7"]
+TEXTS = [*SENTENCES, "zwei eins", "a much longer sentence with nineteen hundred words in it. Two."]
+
+
+def bpe(folder):
+    tokenizer = train_tokenizer(TEXTS * 3, 330)
+    return TokenizerPair(tokenizer, tokenizer)
+
+
+def letters_and_symbols(folder):
+    letters = train_tokenizer(TEXTS, 60, kind="characters", unicode_form="NFD", case="lower")
+    return TokenizerPair(letters, train_tokenizer(["n e", "a b", "tʃ ks ɔ̃ ʒ"], 30, kind="symbols"))
+
+
+def tags(folder):
+    pair = bpe(folder)
+    add_language_tags(pair, [">>de<<", ">>fr<<"])
+    return pair
+
+
+def unigram(folder):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 5),
+        model_prefix=str(folder / "unigram"),
+        vocab_size=60,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return TokenizerPair.from_pretrained(folder / "unigram.model")
+
+
+def of_library(name):
+    def make(folder):
+        tokenizer = getattr(multilingual, name)(folder)[1]
+        return TokenizerPair(tokenizer, tokenizer)
+
+    return make
+
+
+VOCABULARIES = {
+    "bpe": bpe,
+    "letters": letters_and_symbols,
+    "tags": tags,
+    "unigram": unigram,
+    "nllb": of_library("nllb"),
+    "mbart": of_library("mbart"),
+    "mbart50": of_library("mbart50"),
+}
+
+
+@pytest.fixture
+def make(exported, tmp_path, monkeypatch):
+    """A function that gives the exported model tokenizers and settings; it returns the model, its
+    tokenizers and the folder.
+    """
+
+    def make(name, **settings):
+        model, graphs = exported("csan")
+        folder = tmp_path / "onnx"
+        shutil.copytree(graphs, folder)
+        tokenizers = VOCABULARIES[name](tmp_path)
+        tokenizers.save_pretrained(folder)
+        target = tokenizers.target
+        settings = {
+            "eos_token_id": target.eos_token_id,
+            "pad_token_id": target.pad_token_id,
+            "decoder_start_token_id": target.pad_token_id,
+            "suppress_tokens": list(range(len(target), 1400)),
+            "max_length": 9,
+            **settings,
+        }
+        monkeypatch.setattr(model, "generation_config", GenerationConfig(**settings))
+        (folder / "generation_config.json").write_text(json.dumps(settings))
+        return model, tokenizers, folder
+
+    return make
+
+
+def assert_equal(model, tokenizers, folder, texts=TEXTS, *, n_best=1, **options):
+    """Compares all translations, their scores and words."""
+    names = {"source_lang": "src_lang", "target_lang": "tgt_lang"}
+    of_torch = {names.get(name, name): value for name, value in options.items()}
+    [expected] = n_best_stream(model, tokenizers, texts, n_best, return_words=True, **of_torch)
+    translator = Translator.from_directory(folder)
+    found = translator.translate(texts, n_best=n_best, return_words=True, **options)
+    assert len({several[0].text for several in found}) > 1
+    for several, others in zip(found, expected, strict=True):
+        assert [row.text for row in several] == [row.text for row in others]
+        for row, other in zip(several, others, strict=True):
+            assert row.log_probability == pytest.approx(other.log_probability, rel=1e-4, abs=1e-5)
+            assert [
+                (word["word"], [token["token"] for token in word["tokens"]]) for word in row.words
+            ] == [
+                (word["word"], [token["token"] for token in word["tokens"]]) for word in other.words
+            ]
+
+
+@pytest.mark.parametrize("name", ["bpe", "letters", "unigram"])
+def test_translations_of_the_pipeline(name, make):
+    assert_equal(*make(name, num_beams=3), n_best=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 1},
+        {"num_beams": 4, "n_best": 4, "length_penalty": 2.0, "max_new_tokens": 5},
+        {"prefixes": ["zw", "", "May ei", "x", "a much", "", "two"]},
+        {"split_sentences": "always"},
+        {"split_sentences": "never"},
+        {"truncation": True},
+        {"truncation": True, "split_sentences": "always", "max_length": 6},
+        {"max_batch_tokens": 20},
+    ],
+    ids=str,
+)
+def test_options(options, make):
+    usual = {"tokens": 6, "sentences": 1, "language": "en"}
+    model, tokenizers, folder = make("bpe", usual_source=usual, num_beams=2)
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_max_length": 12}))
+    tokenizers.source.model_max_length = 12
+    assert_equal(model, tokenizers, folder, **options)
+
+
+def test_without_a_length_a_translation_may_have_twice_the_source_and_50(make):
+    model, tokenizers, folder = make("bpe", max_length=None)
+    assert_equal(model, tokenizers, folder, ["two", "nine words"])
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "target"),
+    [
+        ("nllb", "deu_Latn", "eng_Latn"),
+        ("nllb", None, "fra_Latn"),
+        ("mbart", "de_DE", "en_XX"),
+        ("mbart50", "de_DE", "fr_XX"),
+        ("tags", None, "fr"),
+    ],
+)
+def test_languages(name, source, target, make):
+    texts = ["eins zwei", "drei >>de<< zwei", "one"]
+    model, tokenizers, folder = make(name, num_beams=2)
+    assert_equal(model, tokenizers, folder, texts, source_lang=source, target_lang=target)
+    if name == "tags":
+        assert_equal(model, tokenizers, folder, [">>fr<< one. two.", ">>de<< zwei"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("nllb", {"target_lang": "de"}, r"has no language 'de'. Did you mean 'deu_Latn'\?"),
+        ("nllb", {}, "several languages: pass target_lang="),
+        ("nllb", {"source_lang": "xx", "target_lang": "deu_Latn"}, "has no language 'xx'"),
+        ("tags", {"target_lang": "it"}, "translates into de, fr: give one of them as the target"),
+        ("letters", {"unknown": "error"}, "line 2: the source vocabulary does not have '☃'"),
+        ("letters", {"n_best": 3, "num_beams": 2}, "n_best=3 needs as many beams"),
+    ],
+)
+def test_what_is_refused(name, options, message, make):
+    _, _, folder = make(name)
+    with pytest.raises(ValueError, match=message):
+        Translator.from_directory(folder).translate(["two", "two ☃"], **options)
+
+
+def test_unknown_letters_are_told_and_skipped(make, caplog):
+    _, _, folder = make("letters")
+    translator = Translator.from_directory(folder)
+    texts = ["two", "two ☃"]
+    translator.translate(texts, first_line=7)
+    assert "line 8: the source vocabulary does not have '☃'." in caplog.text
+    skipped = translator.translate(texts, unknown="skip", return_scores=True)
+    assert [row[0].log_probability < 0 for row in skipped] == [True, False]
+
+
+def test_samples_are_all_there(make):
+    _, _, folder = make("bpe")
+    translator = Translator.from_directory(folder)
+    [samples] = translator.translate(["two"], n_best=7, sample=True, temperature=1e-4)
+    assert len(samples) == 7
+    assert len({sample.text for sample in samples}) == 1
+    [samples] = translator.translate(["two"], n_best=7, sample=True, top_k=0)
+    assert len({sample.text for sample in samples}) > 1
+
+
+def test_a_cut_translation_and_split_lines_are_said(make, caplog):
+    usual = {"tokens": 3, "sentences": 1}
+    _, _, folder = make("bpe", usual_source=usual, suppress_tokens=[1], max_length=7)
+    Translator.from_directory(folder).translate(["Two words. And more."])
+    assert "had not ended at the 7 tokens of the model's generation config" in caplog.text
+    assert "Some lines had more text than the model was trained on" in caplog.text
+
+
+def test_damaged_folders_are_named(make, tmp_path):
+    _, _, folder = make("bpe")
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(OSError, match=r"tokenizer in .*onnx is damaged or missing"):
+        Translator.from_directory(folder)
+    with pytest.raises(OSError, match=r"lacks encoder_model.onnx and decoder_model_merged.onnx"):
+        Translator.from_directory(tmp_path)
+
+
+def test_nothing_heavy_is_imported():
+    code = (
+        "import sys, csan_hf_runtime.translator\n"
+        "print(*{'torch', 'transformers', 'datasets', 'babel', 'csan_hf'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
