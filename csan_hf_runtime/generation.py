@@ -80,7 +80,7 @@ class Generation:
         """Reads what generation_config.json holds; null is the default.
 
         Raises:
-            ValueError: A setting is unknown here, and may change the tokens.
+            ValueError: A setting is unknown here, and may change the tokens; or there are no beams.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         for name, value in settings.items():
@@ -91,6 +91,11 @@ class Generation:
                     "with: remove it, or translate with the checkpoint that was exported."
                 )
         chosen = {name: settings[name] for name in names if settings.get(name) is not None}
+        beams = chosen.get("num_beams", 1)
+        if not isinstance(beams, int) or beams < 1:
+            raise ValueError(
+                f"generation_config.json: `num_beams` must be at least 1, got {beams!r}."
+            )
         return cls(**chosen)
 
     @property
@@ -121,7 +126,6 @@ class Generation:
             generator: Gives the random numbers of samples.
             with_scores: Whether log-probabilities are needed.
             beginnings: How the hypotheses of each source begin.
-
         """
         states = graphs.encode(ids, mask)
         copies = returned if self.do_sample else 1  # each is a sentence of its own

@@ -92,14 +92,11 @@ class Translator:
 
         Raises:
             OSError: A file is missing or damaged.
-            ValueError: generation_config.json has a setting that is unknown here.
+            ValueError: generation_config.json has a setting that is unknown here or impossible.
         """
         folder = Path(directory)
         graphs = Graphs.from_directory(folder, threads=threads)
         config = _read(folder / "config.json")
-        settings = _read(folder / "generation_config.json")
-        for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
-            settings.setdefault(name, config.get(name))
         source = target = Vocabulary(folder, size=config["vocab_size"])
         if (folder / TARGET_FOLDER).is_dir():
             target = Vocabulary(
@@ -109,7 +106,7 @@ class Translator:
             graphs,
             source=source,
             target=target,
-            generation=Generation.from_dict(settings),
+            generation=Generation.from_dict(_read(folder / "generation_config.json")),
             config=config,
         )
 
