@@ -23,18 +23,18 @@ import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 from datasets.arrow_writer import ArrowWriter
 
-from csan_hf.text_files import VARIANTS, check_file_name, check_folder_or_name, read_lines
+from csan_hf.text_files import (
+    VARIANTS,
+    check_file_name,
+    check_folder_or_name,
+    counted,
+    read_lines,
+)
 
 from .joining import joined, random_counts
 from .numbers import load_numbers
-from .readers import (
-    check_parallel,
-    file_format,
-    pair_of,
-    table_pairs,
-    table_rows,
-    text_pairs,
-)
+from .patterns import find_file, find_parts
+from .readers import check_parallel, file_format, pair_of, read_pairs, table_rows
 
 BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
@@ -63,11 +63,12 @@ class DataArguments:
     The text comes from `dataset` ("numbers", or a name on the Hub, of which `train`, `validation`
     and `test` may name the splits), or from files, of which `train`, `validation` and `test` are
     the patterns. In a pattern, "{lang}" stands for the language, "{source_lang}" and
-    "{target_lang}" for these languages. The extension decides the format: .csv, .tsv, .jsonl and
-    .parquet hold both languages in one file, .dict words and their phones (CMU's and MFA's
-    dictionaries, columns "0" and "1"); everything else is plain text, one sentence per line
-    and one file per language. All but parquet may end in .gz. `validation` and each of `test` may
-    be a list: its further patterns are files with one more reference per line, in plain text.
+    "{target_lang}" for these languages, and one "*" for any text: such files are read in the order
+    of their names, those of `train` as a list in its order. The extension decides the format: .csv,
+    .tsv, .jsonl and .parquet hold both languages in one file, .dict words and their phones (CMU's
+    and MFA's dictionaries, columns "0" and "1"); everything else is plain text, one sentence per
+    line and one file per language. All but parquet may end in .gz. `validation` and each of `test`
+    may be a list: its further patterns are files with one more reference per line, in plain text.
 
     Raises:
         ValueError: A value that is out of range or contradicts another; the message names the
@@ -80,8 +81,10 @@ class DataArguments:
     dataset_config: str | None = _option(None, "Configuration of the Hub dataset.")
     dataset_revision: str | None = _option(None, "Branch, tag or commit of the Hub dataset.")
     data_dir: str | None = _option(None, "Folder that the file patterns start from.")
-    train: str | None = _option(
-        None, "File pattern ('train.{lang}.gz') or Hub split of the training data."
+    train: str | list[str] | None = _option(  # noqa: RUF009
+        None,
+        "File pattern ('train.{lang}.gz', 'part-*.{lang}.gz'), or several as a list, or Hub split "
+        "of the training data.",
     )
     validation: str | list[str] | None = _option(  # noqa: RUF009
         None,
@@ -179,6 +182,9 @@ class DataArguments:
             f"{languages}; choose two different languages": any(
                 source == target for source, target in self.pairs
             ),
+            "train is a list, of files; of a dataset on the Hub name one split": (
+                self.dataset and isinstance(self.train, list)
+            ),
             "language_pairs finds columns by language: leave out source_column, target_column": (
                 self.language_pairs and (self.source_column or self.target_column)
             ),
@@ -227,14 +233,14 @@ class DataArguments:
         return {name: patterns[1:] for name, patterns in lists.items() if len(patterns) > 1}
 
     @property
-    def split_patterns(self) -> dict[str, str]:
-        """Name of every split -> its file pattern or Hub split."""
+    def split_patterns(self) -> dict[str, Any]:
+        """Name of every split -> its file pattern or Hub split; of training perhaps a list."""
         validation = _first(self.validation)
         named = {"train": self.train, "validation": validation, **self.test_patterns}
         return {split: pattern for split, pattern in named.items() if pattern}
 
     @property
-    def split_names(self) -> dict[str, str]:
+    def split_names(self) -> dict[str, Any]:
         """Name of every split of the loaded corpus -> its pattern; with several pairs each has test
         splits.
         """
@@ -454,13 +460,13 @@ def check_files(args: DataArguments) -> None:
         return
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
-        for split, pattern in of_pair.split_patterns.items():
-            paths = _find_files(of_pair, split, pattern)
-            if file_format(pattern) not in ("", ".parquet"):
-                next(table_pairs(paths[0], of_pair.columns), None)
+        for split, patterns in of_pair.split_patterns.items():
+            first_part, *_ = find_parts(of_pair, split, patterns)
+            if file_format(first_part[0]) not in ("", ".parquet"):
+                next(read_pairs([first_part], of_pair.columns), None)
         for split, patterns in of_pair.further_references.items():
             for pattern in patterns:
-                _find_file(of_pair, split, pattern, of_pair.target_lang)
+                find_file(of_pair, split, pattern, of_pair.target_lang)
 
 
 def content_digests(args: DataArguments) -> list[str]:
@@ -470,11 +476,12 @@ def content_digests(args: DataArguments) -> list[str]:
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
         if args.dataset is None:
-            for split, pattern in of_pair.split_patterns.items():
-                paths.update(_find_files(of_pair, split, pattern))
+            for split, patterns in of_pair.split_patterns.items():
+                for part in find_parts(of_pair, split, patterns):
+                    paths.update(part)
         for split, patterns in of_pair.further_references.items():
             for pattern in patterns:
-                paths.add(_find_file(of_pair, split, pattern, of_pair.target_lang))
+                paths.add(find_file(of_pair, split, pattern, of_pair.target_lang))
     if args.dataset not in (None, BUILT_IN):
         # Its revision on the Hub, or times of local files; nothing is read
         builder = datasets.load_dataset_builder(
@@ -549,7 +556,7 @@ def _with_references(args: DataArguments, split: str, load: Loader) -> tuple[Dat
     rows, where = load()
     targets = rows["target"][:]
     for pattern in args.further_references[split]:
-        path = _find_file(args, split, pattern, args.target_lang)
+        path = find_file(args, split, pattern, args.target_lang)
         references = list(read_lines(path))
         check_parallel((where, path), (targets, references))
         targets = [VARIANTS.join(variants) for variants in zip(targets, references, strict=True)]
@@ -558,48 +565,13 @@ def _with_references(args: DataArguments, split: str, load: Loader) -> tuple[Dat
 
 
 def _load_files(
-    args: DataArguments, split: str, pattern: str, work_dir: Path | None
+    args: DataArguments, split: str, patterns: str | list[str], work_dir: Path | None
 ) -> tuple[Dataset, str]:
-    paths = _find_files(args, split, pattern)
-    if file_format(pattern):
-        pairs = table_pairs(paths[0], args.columns)
-    else:
-        pairs = text_pairs(*paths)
-    return _as_dataset(pairs, args, split, work_dir), " and ".join(map(str, paths))
-
-
-def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
-    """The file of a table, or those of two languages."""
-    if file_format(pattern):
-        return [_find_file(args, split, pattern, None)]
-    if "{lang}" not in pattern:
-        raise ValueError(
-            f"{split} is {pattern!r}: plain text needs one file per language, write {{lang}} where "
-            "the language stands (one file for both languages is a .csv, .tsv, .jsonl or .parquet, "
-            "of words and phones a .dict)"
-        )
-    return [_find_file(args, split, pattern, lang) for lang in (args.source_lang, args.target_lang)]
-
-
-def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
-    """The file of a pattern, with or without .gz."""
-    name = pattern if lang is None else pattern.replace("{lang}", lang)
-    name = name.replace("{source_lang}", args.source_lang).replace(
-        "{target_lang}", args.target_lang
-    )
-    path = Path(args.data_dir or "").expanduser() / Path(name).expanduser()
-    if path.name.endswith(".gz"):
-        alternative = path.with_name(path.name.removesuffix(".gz"))
-    else:
-        alternative = path.with_name(f"{path.name}.gz")
-    for candidate in (path, alternative):
-        if candidate.is_file():
-            return candidate
-    language = f" of language {lang!r}" if lang else ""
-    raise ValueError(
-        f"no file for {split}{language}: {split} is {pattern!r}, tried {path} and {alternative}; "
-        "check data_dir, the pattern and the languages"
-    )
+    parts = find_parts(args, split, patterns)
+    where = " and ".join(map(str, parts[0]))
+    if len(parts) > 1:
+        where = f"{where} and {counted(len(parts) - 1, 'part')} more"
+    return _as_dataset(read_pairs(parts, args.columns), args, split, work_dir), where
 
 
 def _as_dataset(

@@ -151,6 +151,39 @@ def test_a_validation_set_is_drawn_of_the_training_set(folder):
         load_translation_dataset(arguments(folder, validation=None, validation_size=99))
 
 
+@pytest.mark.parametrize(
+    ("train", "numbers"),
+    [
+        ("part-*.{lang}", "0123"),
+        ("part-*.{lang}.gz", "23"),
+        (["part-b.{lang}", "part-a.{lang}"], "2301"),
+        (["part-*.{lang}", "table-*.tsv"], "012345"),
+    ],
+    ids=str,
+)
+def test_several_files_are_read_one_after_the_other(train, numbers, folder):
+    for name, lines, compress in (("a", "01", False), ("b", "23", True)):
+        ending = ".gz" if compress else ""
+        for language in ("en", "de"):
+            texts = [f"{language}{number}" for number in lines]
+            write(folder / f"part-{name}.{language}{ending}", texts, compress)
+    write(folder / "table-4.tsv", ["en\tde", "en4\tde4", "en5\tde5"])
+    args = arguments(folder, train=train)
+    check_files(args)
+    data, _ = load_translation_dataset(args)
+    assert data["train"]["target"][:] == [f"de{number}" for number in numbers]
+    assert data["train"]["source"][:] == [f"en{number}" for number in numbers]
+
+
+def test_a_part_without_its_partner_is_named(folder):
+    for name in ("part-1.en", "part-2.en", "part-1.de"):
+        write(folder / name, ["a"])
+    with pytest.raises(ValueError, match=r"no file for train of language 'de'.*'part-2\.\{lang\}'"):
+        check_files(arguments(folder, train="part-*.{lang}"))
+    with pytest.raises(ValueError, match="train is a list, of files; of a dataset on the Hub name"):
+        DataArguments(dataset="numbers_of_mine", train=["a", "b"])
+
+
 def test_a_missing_file_names_what_was_tried(folder):
     with pytest.raises(
         ValueError,
