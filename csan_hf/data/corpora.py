@@ -12,7 +12,7 @@ import itertools
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -34,10 +34,11 @@ from csan_hf.text_files import (
 from .joining import joined, random_counts
 from .numbers import load_numbers
 from .patterns import find_file, find_parts
-from .readers import check_parallel, file_format, pair_of, read_pairs, table_rows
+from .readers import Part, check_parallel, file_format, pair_of, read_pairs, table_rows
 
 BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
+_SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _NUMBERS_SIZES = {"train": 30_000, "validation": 1_000, "test": 1_000}
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 _SHARED = ("train", "validation")  # splits that several pairs of languages have together
@@ -46,6 +47,7 @@ _LEAST = {
     **dict.fromkeys(("max_source_length", "max_target_length"), 2),
     "data_seed": 0,
     "join": 1,
+    "buffer_size": 1,
 }
 
 Pair = tuple[str, str]
@@ -99,8 +101,15 @@ class DataArguments:
     )
     streaming: bool = _option(
         False,
-        "Read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle "
-        "buffer of 10,000): the rest is not downloaded.",
+        "Read files or a Hub dataset as a stream: train_size pairs (drawn through a shuffle buffer "
+        "of 10,000), and the rest is not downloaded; or without train_size all, again and again, "
+        "cut into tokens as they come and never stored, for training.max_steps. A vocabulary is "
+        "learned from 100,000 of them.",
+    )
+    buffer_size: int = _option(
+        100_000,
+        "Pairs of a stream without end that each process reads at a time, sorts by length and "
+        "shuffles.",
     )
     language_pairs: list[str] | None = _option(  # noqa: RUF009
         None,
@@ -176,8 +185,11 @@ class DataArguments:
             f"dataset is 'numbers', which is made, not read: leave out {', '.join(external)}": (
                 self.dataset == BUILT_IN and external
             ),
-            "streaming reads a dataset on the Hub, of which train_size pairs are taken: set both": (
-                self.streaming and (self.dataset in (None, BUILT_IN) or self.train_size is None)
+            "streaming reads files or a dataset on the Hub: set train or dataset": (
+                self.streaming and (self.dataset or self.train) in (None, BUILT_IN)
+            ),
+            "join needs a corpus that is read as a whole: leave out streaming, or set train_size": (
+                self.is_endless and self.join > 1
             ),
             f"{languages}; choose two different languages": any(
                 source == target for source, target in self.pairs
@@ -208,6 +220,11 @@ class DataArguments:
         if not self.language_pairs:
             return [(self.source_lang, self.target_lang)]
         return parse_language_pairs(self.language_pairs)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether training pairs are read again and again, as a stream."""
+        return self.streaming and self.train_size is None
 
     @property
     def columns(self) -> tuple[str, str]:
@@ -266,10 +283,9 @@ class DataArguments:
         )
 
     def size_of(self, split: str) -> int | None:
-        """The number of pairs to keep of a split, None for all."""
-        return {"train": self.train_size, "validation": self.validation_size}.get(
-            split, self.test_size
-        )
+        """The number of pairs to keep of a split, None for all; of an endless one a sample's."""
+        train_size = _SAMPLE_SIZE if self.is_endless else self.train_size
+        return {"train": train_size, "validation": self.validation_size}.get(split, self.test_size)
 
 
 def _first(patterns: str | list[str] | None) -> Any:
@@ -405,7 +421,7 @@ def load_translation_dataset(
         ValueError: Something is wrong with the corpus; the message names file, line and reason.
     """
     report, parts, names = FilterReport(), defaultdict(list), []
-    tagged = bool(language_tags(args.pairs))
+    has_tags = bool(language_tags(args.pairs))
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair), work_dir).items():
             split = args.name_split(name, pair)
@@ -431,7 +447,7 @@ def load_translation_dataset(
                                 f"{split_name} is empty: fewer pairs than data.join or "
                                 "data.join_test joins"
                             )
-                        parts[split_name].append(_tagged(texts, pair) if tagged else texts)
+                        parts[split_name].append(tagged(texts, pair) if has_tags else texts)
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(
             f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}"
@@ -441,7 +457,8 @@ def load_translation_dataset(
     ), report
 
 
-def _tagged(rows: Dataset, pair: Pair) -> Dataset:
+def tagged(rows: Any, pair: Pair) -> Any:
+    """Returns a data set or a stream with the tag of the target language before each source."""
     return rows.map(_add_tag, fn_kwargs={"tag": f">>{pair[1]}<<"}, batched=True)
 
 
@@ -478,7 +495,11 @@ def content_digests(args: DataArguments) -> list[str]:
         if args.dataset is None:
             for split, patterns in of_pair.split_patterns.items():
                 for part in find_parts(of_pair, split, patterns):
-                    paths.update(part)
+                    if split == "train" and args.is_endless:  # too much to read
+                        states = [path.stat() for path in part]
+                        digests += [f"{state.st_size} {state.st_mtime}" for state in states]
+                    else:
+                        paths.update(part)
         for split, patterns in of_pair.further_references.items():
             for pattern in patterns:
                 paths.add(find_file(of_pair, split, pattern, of_pair.target_lang))
@@ -512,7 +533,11 @@ def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
             split: partial(_load_files, args, split, pattern, work_dir)
             for split, pattern in args.split_patterns.items()
         }
+    if args.streaming and not args.dataset:
+        loaders["train"] = partial(_load_sample, args, work_dir)
     if args.validation_size and "train" in loaders and "validation" not in loaders:
+        if args.is_endless:
+            raise ValueError("a stream has no validation set to draw: set validation")
         halves = cache(partial(_split_train, args, loaders["train"]))
         loaders |= {name: partial(_half_of, halves, name) for name in _SHARED}
     for split in args.further_references:
@@ -610,6 +635,37 @@ def _hub_loaders(args: DataArguments, name: str, work_dir: Path | None) -> dict[
     }
 
 
+def stream_of_pair(args: DataArguments) -> IterableDataset:
+    """Returns the training pairs of one pair of languages as they are read, columns source and
+    target.
+    """
+    if args.dataset:
+        split = args.split_patterns.get("train", "train")
+        rows = _load_hub_dataset(args, args.dataset)[split]
+        where = {"where": f"{args.dataset}, split {split}", "columns": args.columns}
+        return rows.map(_columns_of_pair, fn_kwargs=where).select_columns(["source", "target"])
+    parts = find_parts(args, "train", args.split_patterns["train"])
+    return IterableDataset.from_generator(
+        _rows_of_files, features=_TEXT, gen_kwargs={"parts": parts, "columns": args.columns}
+    )
+
+
+def _columns_of_pair(row: dict[str, Any], where: str, columns: tuple[str, str]) -> dict[str, str]:
+    source, target = pair_of(where, row, columns)
+    return {"source": source, "target": target}
+
+
+def _rows_of_files(parts: list[Part], columns: tuple[str, str]) -> Iterator[dict[str, str]]:
+    for source, target in read_pairs(parts, columns):
+        yield {"source": source, "target": target}
+
+
+def _load_sample(args: DataArguments, work_dir: Path | None) -> tuple[Dataset, str]:
+    """Pairs of a stream of files."""
+    texts = dataclasses.replace(args, source_column="source", target_column="target")
+    return _load_rows(texts, "train", str(args.train), stream_of_pair(args), work_dir)
+
+
 def _hub_options(args: DataArguments) -> dict[str, Any]:
     return {"data_dir": args.data_dir, "revision": args.dataset_revision}
 
@@ -669,6 +725,8 @@ def _finish(
         report.note(split, "with an empty side", len(rows) - len(filled))
         return rows
     report.drop(split, "with an empty side", len(rows) - len(filled))
+    if args.is_endless:
+        report.note(split, "as a sample of an endless stream", len(filled))
     if size is not None and size < len(filled):
         report.drop(split, "beyond train_size", len(filled) - size)
         filled = filled[sorted(random.Random(args.data_seed).sample(range(len(filled)), size))]
