@@ -48,6 +48,7 @@ _LEAST = {
     "data_seed": 0,
     "join": 1,
     "buffer_size": 1,
+    "temperature": 1,
 }
 
 Pair = tuple[str, str]
@@ -83,10 +84,11 @@ class DataArguments:
     dataset_config: str | None = _option(None, "Configuration of the Hub dataset.")
     dataset_revision: str | None = _option(None, "Branch, tag or commit of the Hub dataset.")
     data_dir: str | None = _option(None, "Folder that the file patterns start from.")
-    train: str | list[str] | None = _option(  # noqa: RUF009
+    train: dict[str, float] | list[str] | str | None = _option(  # noqa: RUF009
         None,
-        "File pattern ('train.{lang}.gz', 'part-*.{lang}.gz'), or several as a list, or Hub split "
-        "of the training data.",
+        "File pattern ('train.{lang}.gz', 'part-*.{lang}.gz') or Hub split of the training data; a "
+        "list of patterns; or a dictionary from pattern to weight: corpora mixed in these shares, "
+        "the smaller ones repeated.",
     )
     validation: str | list[str] | None = _option(  # noqa: RUF009
         None,
@@ -101,10 +103,9 @@ class DataArguments:
     )
     streaming: bool = _option(
         False,
-        "Read files or a Hub dataset as a stream: train_size pairs (drawn through a shuffle buffer "
-        "of 10,000), and the rest is not downloaded; or without train_size all, again and again, "
-        "cut into tokens as they come and never stored, for training.max_steps. A vocabulary is "
-        "learned from 100,000 of them.",
+        "Read files or a Hub dataset as a stream: train_size pairs of it (drawn through a shuffle "
+        "buffer of 10,000); without train_size all, again and again, never stored, up to "
+        "training.max_steps.",
     )
     buffer_size: int = _option(
         100_000,
@@ -116,6 +117,12 @@ class DataArguments:
         "Several pairs in one corpus, such as [de-en, en-de], instead of source_lang and "
         "target_lang; if there are several target languages, each source begins with a tag such "
         "as >>de<< that names its own.",
+    )
+    temperature: float | None = _option(
+        None,
+        "Mix several language_pairs in shares of their sizes to the power of 1 / temperature, the "
+        "smaller ones repeated: 1 keeps the sizes, 5 is usual for many languages (default: every "
+        "pair of sentences once).",
     )
     source_lang: str = _option("en", "Source language, what {lang} stands for.")
     target_lang: str = _option("de", "Target language, what {lang} stands for.")
@@ -194,8 +201,14 @@ class DataArguments:
             f"{languages}; choose two different languages": any(
                 source == target for source, target in self.pairs
             ),
-            "train is a list, of files; of a dataset on the Hub name one split": (
-                self.dataset and isinstance(self.train, list)
+            "train has several patterns, of files; of a dataset on the Hub name one split": (
+                self.dataset and isinstance(self.train, list | dict)
+            ),
+            f"train is {self.train}; its weights must be above 0": (
+                isinstance(self.train, dict) and min(self.train.values()) <= 0
+            ),
+            "temperature mixes several language_pairs, whose sizes a stream does not tell": (
+                self.temperature and (self.is_endless or not self.language_pairs)
             ),
             "language_pairs finds columns by language: leave out source_column, target_column": (
                 self.language_pairs and (self.source_column or self.target_column)
@@ -251,7 +264,7 @@ class DataArguments:
 
     @property
     def split_patterns(self) -> dict[str, Any]:
-        """Name of every split -> its file pattern or Hub split; of training perhaps a list."""
+        """Name of every split -> its file pattern or Hub split; of training perhaps several."""
         validation = _first(self.validation)
         named = {"train": self.train, "validation": validation, **self.test_patterns}
         return {split: pattern for split, pattern in named.items() if pattern}
@@ -279,7 +292,11 @@ class DataArguments:
     def of_pair(self, pair: Pair) -> DataArguments:
         """The arguments of one of the pairs."""
         return dataclasses.replace(
-            self, language_pairs=None, source_lang=pair[0], target_lang=pair[1]
+            self,
+            language_pairs=None,
+            temperature=None,
+            source_lang=pair[0],
+            target_lang=pair[1],
         )
 
     def size_of(self, split: str) -> int | None:
@@ -452,9 +469,22 @@ def load_translation_dataset(
         raise ValueError(
             f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}"
         )
-    return DatasetDict(
-        {split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}
-    ), report
+    corpus = {split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}
+    if args.temperature and "train" in parts:
+        weights = [len(rows) ** (1 / args.temperature) for rows in parts["train"]]
+        corpus["train"] = _mixed(parts["train"], weights, args.data_seed)
+    return DatasetDict(corpus), report
+
+
+def _mixed(corpora: list[Any], weights: Iterable[float], seed: int) -> Any:
+    """Draws from data sets by their weights, until each was read once; from streams without end."""
+    shares = np.fromiter(weights, dtype=float)
+    return datasets.interleave_datasets(
+        corpora,
+        probabilities=list(shares / shares.sum()),
+        seed=seed,
+        stopping_strategy="all_exhausted",
+    )
 
 
 def tagged(rows: Any, pair: Pair) -> Any:
@@ -586,22 +616,31 @@ def _with_references(args: DataArguments, split: str, load: Loader) -> tuple[Dat
         check_parallel((where, path), (targets, references))
         targets = [VARIANTS.join(variants) for variants in zip(targets, references, strict=True)]
     pairs = zip(rows["source"][:], targets, strict=True)
-    return _as_dataset(pairs, args, split, work_dir=None), where
+    return _as_dataset(pairs, work_dir=None), where
 
 
 def _load_files(
-    args: DataArguments, split: str, patterns: str | list[str], work_dir: Path | None
+    args: DataArguments,
+    split: str,
+    patterns: str | list[str] | dict[str, float],
+    work_dir: Path | None,
 ) -> tuple[Dataset, str]:
+    if isinstance(patterns, dict):
+        corpora = []
+        for pattern in patterns:
+            rows, where = _load_files(args, split, pattern, work_dir)
+            if not len(rows):
+                raise ValueError(f"{where}: the corpus {pattern!r} is empty")
+            corpora.append(rows)
+        return _mixed(corpora, patterns.values(), args.data_seed), " and ".join(patterns)
     parts = find_parts(args, split, patterns)
     where = " and ".join(map(str, parts[0]))
     if len(parts) > 1:
         where = f"{where} and {counted(len(parts) - 1, 'part')} more"
-    return _as_dataset(read_pairs(parts, args.columns), args, split, work_dir), where
+    return _as_dataset(read_pairs(parts, args.columns), work_dir), where
 
 
-def _as_dataset(
-    pairs: Iterable[Pair], args: DataArguments, split: str, work_dir: Path | None
-) -> Dataset:
+def _as_dataset(pairs: Iterable[Pair], work_dir: Path | None) -> Dataset:
     """The pairs in memory, or in a file of `work_dir` that is mapped into it."""
     if work_dir is None:
         rows = list(pairs)
@@ -610,7 +649,7 @@ def _as_dataset(
             "target": [target for _, target in rows],
         }
         return Dataset.from_dict(columns, features=_TEXT)
-    path = work_dir / f"{split}.{args.source_lang}-{args.target_lang}.arrow"
+    path = work_dir / f"{len(list(work_dir.iterdir()))}.arrow"
     with ArrowWriter(features=_TEXT, path=str(path)) as writer:
         for source, target in pairs:
             writer.write({"source": source, "target": target})
@@ -644,7 +683,14 @@ def stream_of_pair(args: DataArguments) -> IterableDataset:
         rows = _load_hub_dataset(args, args.dataset)[split]
         where = {"where": f"{args.dataset}, split {split}", "columns": args.columns}
         return rows.map(_columns_of_pair, fn_kwargs=where).select_columns(["source", "target"])
-    parts = find_parts(args, "train", args.split_patterns["train"])
+    patterns = args.split_patterns["train"]
+    if isinstance(patterns, dict):
+        corpora = []
+        for pattern in patterns:
+            of_pattern = dataclasses.replace(args, train=pattern)
+            corpora.append(stream_of_pair(of_pattern).repeat(None))
+        return _mixed(corpora, patterns.values(), args.data_seed)
+    parts = find_parts(args, "train", patterns)
     return IterableDataset.from_generator(
         _rows_of_files, features=_TEXT, gen_kwargs={"parts": parts, "columns": args.columns}
     )
@@ -697,7 +743,7 @@ def _load_rows(
         rows = Dataset.from_list(list(rows if size is None else rows.take(size)))
     numbered_rows = table_rows(rows.with_format("arrow").iter(1_000))
     pairs = (pair_of(f"{where}, {place}", row, args.columns) for place, row in numbered_rows)
-    return _as_dataset(pairs, args, split, work_dir), where
+    return _as_dataset(pairs, work_dir), where
 
 
 def _finish(

@@ -35,7 +35,8 @@ class TokenStream:
 def stream_of_corpus(args: DataArguments) -> IterableDataset:
     """Returns the training pairs as they are read, columns source and target, again and again.
 
-    Several pairs of languages take turns; in one pass each text occurs once.
+    Several pairs of languages take turns; in one pass each text occurs once, unless `args.train`
+    has weights.
     """
     streams = []
     for pair in args.pairs:

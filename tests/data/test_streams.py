@@ -37,7 +37,7 @@ def arguments(folder, **options):
     if options.pop("tables", False):
         corpus = {"dataset": str(folder / "tables")}
     options = {"streaming": True, "buffer_size": 4, **options}
-    return DataArguments(**corpus, **options)
+    return DataArguments(**{**corpus, **options})
 
 
 def batches_of(args, *, rank=0, processes=1):
@@ -88,6 +88,19 @@ def test_several_pairs_of_languages_take_turns(folder):
     sources = [source for batch in islice(batches_of(args), PAIRS) for source in batch]
     assert sources[:4] == [">>de<< en 0", ">>en<< de 0", ">>de<< en 1", ">>en<< de 1"]
     assert len({*sources}) == PAIRS * 2
+
+
+def test_a_mixture_is_drawn_by_its_weights_and_resumed(folder):
+    args = arguments(folder, train={"part-0.{lang}": 3, "part-1.{lang}": 1})
+    stopped = batches_of(args)
+    before = list(islice(stopped, 7))
+    resumed = batches_of(args)
+    resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+    batches = before + list(islice(resumed, 93))
+    assert batches == list(islice(batches_of(args), 100))
+    sources = Counter(source for batch in batches for source in batch)
+    assert sum(sources[f"en {number}"] for number in range(8)) == pytest.approx(150, abs=15)
+    assert len(sources) == 16
 
 
 def test_no_validation_set_is_drawn_from_a_stream(folder):
