@@ -10,6 +10,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
+from accelerate.utils import broadcast_object_list
 from transformers import set_seed
 
 from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
@@ -25,11 +26,13 @@ from csan_hf.text_files import (
     check_readable,
     check_writable,
     counted,
+    keep_lines,
     one_line,
     open_for_writing,
     partial_name,
     read_lines,
     read_lines_as_they_come,
+    whole_lines,
 )
 from csan_hf_cli import stopping_on_signals
 
@@ -55,6 +58,7 @@ def translate(
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
     alignments: str | None = None,
+    resume: bool = False,
     markup: Markup | None = None,
     terms: str | None = None,
     sample: bool = False,
@@ -102,6 +106,8 @@ def translate(
         alignments: file for the alignment of each line of the output: 0-0 1-2 = source word 0 with
             word 0 of the translation, 1 with 2 (letters of words that are pronounced); it is in
             --json_lines, too, and there alone with "-"
+        resume: go on where the same command was stopped, behind the lines in FILE.partial of
+            --output FILE (and of --alignments); of files alone, and none written as .gz
         markup: inline tags of the input, html or xliff: they are put back where the words stand
             that are aligned to theirs; entities such as &amp; are read and written
         terms: file with a source term, a tab and its translation on each line. Where the term
@@ -149,6 +155,21 @@ def translate(
             raise ValueError(f"--output and --alignments are {output}: choose two files.")
         check_not_read(alignments_file, (input, prefixes, terms))
         check_writable(alignments_file)
+    done = Progress()
+    if resume:
+        outputs = [output] if alignments_file is None else [output, alignments_file]
+        if STANDARD_STREAM in (input, output) or any(path.endswith(".gz") for path in outputs):
+            raise ValueError(
+                "--resume needs --input FILE and --output FILE, and writes no .gz: name such files."
+            )
+        shared = [done]
+        if launched is None or launched.is_main_process:
+            shared = [_go_on(outputs, is_numbered=n_best is not None and not json_lines)]
+        if launched is not None:
+            broadcast_object_list(shared)
+        [done] = shared
+        if done.sentences and not quiet:
+            print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
     network, tokenizers = load_translation_model(
         model,
         device=device if launched is None else str(launched.device),
@@ -182,6 +203,7 @@ def translate(
         "check_coverage": check_coverage or None,
         "split_sentences": split_sentences,
         "unknown": unknown,
+        "lines_before": done.sentences,
         "markup": markup,
         "terms": glossary,
         "do_sample": sample or None,
@@ -194,6 +216,10 @@ def translate(
         sentences, options["prefixes"] = open_parallel(input, prefixes)
     elif input == STANDARD_STREAM and not sample:  # samples depend on what is drawn together
         sentences = read_lines_as_they_come()
+    if done.sentences:
+        sentences = itertools.islice(sentences, done.sentences, None)
+        if prefixes is not None:
+            options["prefixes"] = itertools.islice(options["prefixes"], done.sentences, None)
     windows: Iterable[list[OutputLine]]
     if n_best is None and alignments is None:
         text_windows = translate_stream(network, tokenizers, sentences, **options)
@@ -212,12 +238,39 @@ def translate(
         write = _as_text if n_best is None else _as_columns
         if json_lines:
             write = partial(_as_json, with_alignment=alignments is not None)
-        windows = _in_lines(n_best_windows, write)
+        windows = _in_lines(n_best_windows, write, first=done.sentences + 1)
     if launched is not None and not launched.is_main_process:
         output, alignments_file = os.devnull, None
-    _write_as_they_come(windows, output, alignments_file, pool)
+    _write_as_they_come(windows, output, alignments_file, pool, written=done.lines, append=resume)
     if launched is not None:
         launched.destroy_process_group()
+
+
+class Progress(NamedTuple):
+    """Sentences whose translations a stopped command has left, and the lines that these are."""
+
+    sentences: int = 0
+    lines: int = 0
+
+
+def _go_on(outputs: list[str], *, is_numbered: bool) -> Progress:
+    """Cuts what a stopped command has left of the translations, and their alignments, behind the
+    last sentence that is there whole.
+    """
+    partial_files = [partial_name(path) for path in outputs]
+    lines = min(map(whole_lines, partial_files))
+    sentences = lines
+    if is_numbered and lines:
+        # The last sentence may lack hypotheses
+        number = "0"
+        for place, line in enumerate(itertools.islice(read_lines(partial_files[0]), sentences)):
+            number_of_line, _, _ = line.partition("\t")
+            if number_of_line != number:
+                number, lines = number_of_line, place
+        sentences = int(number) - 1
+    for path in partial_files:
+        keep_lines(path, lines)
+    return Progress(sentences, lines)
 
 
 class OutputLine(NamedTuple):
@@ -230,9 +283,10 @@ class OutputLine(NamedTuple):
 def _in_lines(
     windows: Iterable[list[list[Hypothesis]]],
     write: Callable[[int, list[Hypothesis]], Iterable[OutputLine]],
+    first: int,
 ) -> Iterator[list[OutputLine]]:
     """Yields the lines that `write` makes of each sentence, by its number and its hypotheses."""
-    numbers = itertools.count(1)
+    numbers = itertools.count(first)
     for window in windows:
         lines: list[OutputLine] = []
         for hypotheses in window:
@@ -266,18 +320,20 @@ def _write_as_they_come(
     path: str,
     alignments_path: str | None = None,
     pool: TranslationPool | None = None,
+    *,
+    written: int = 0,
+    append: bool = False,
 ) -> None:
     """Writes windows of lines; an error or a signal that ends this says where the lines are."""
-    written = 0
+    opened = partial(open_for_writing, keep_partial=True, append=append)
     try:
         with ExitStack() as stack:
             stack.enter_context(stopping_on_signals())
             stack.enter_context(pool or nullcontext())
-            file = stack.enter_context(open_for_writing(path, keep_partial=True))
+            file = stack.enter_context(opened(path))
             alignments_file = None
             if alignments_path is not None:
-                opened = open_for_writing(alignments_path, keep_partial=True)
-                alignments_file = stack.enter_context(opened)
+                alignments_file = stack.enter_context(opened(alignments_path))
             for window in windows:
                 with beside_bars():
                     file.writelines(f"{one_line(line.text)}\n" for line in window)

@@ -92,7 +92,8 @@ def translate_stream(
     and translated at a time, or what there is where `sentences` yields None; its sentences go
     together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are how
     the translations begin, one for each sentence (where a text is split, for the first one of it);
-    a prefix may end within a word.
+    a prefix may end within a word. Lines are named in messages by their number, after
+    `lines_before` that are not translated here.
     The processes of a `pool` translate the batches, and one window more is read ahead.
 
     Yields:
@@ -226,11 +227,11 @@ def _translate_windows(
     options = {name: value for name, value in generate_arguments.items() if value is not None}
     split_sentences = options.pop("split_sentences", "auto")
     unknown = options.pop("unknown", "warn")
+    lines_read = options.pop("lines_before", 0)
     markup = options.pop("markup", None)
     if markup is not None:
         options["return_alignments"] = True
     split_lines = 0
-    lines_read = 0
 
     def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
         """A window that is split, and its batches, which a pool begins to translate."""
