@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -36,14 +36,15 @@ WINDOW_CHARACTERS = 2**22
 def translate(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
-    sentences: Sequence[str],
+    sentences: Collection[str],
     *,
     max_batch_tokens: int = 4096,
     progress: bool = False,
     processes: PartialState | None = None,
     **generate_arguments: Any,
 ) -> list[str]:
-    """Translates any number of sentences, longest first, and returns them in the order given.
+    """Translates any number of sentences, some thousands at a time by length, and returns them in
+    the order given.
 
     Each is translated as `csan_hf.pipelines.TextTranslationPipeline` does: nothing of it is cut,
     but one that is longer than the model takes, or than its training sources were, is split and put
@@ -69,8 +70,10 @@ def translate(
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
     work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
-    [results] = _translate_windows([sentences], total, *work)
-    return [result[0]["translation_text"].strip() for result in results]
+    translations: list[str] = []
+    for results in _translate_windows(_windows(sentences, processes), total, *work):
+        translations += (result[0]["translation_text"].strip() for result in results)
+    return translations
 
 
 def translate_stream(
