@@ -22,12 +22,14 @@ from csan_hf_runtime.text_files import (
     check_readable,
     check_writable,
     counted,
+    keep_lines,
     one_line,
     open_for_writing,
     open_parallel,
     partial_name,
     read_lines,
     read_lines_as_they_come,
+    whole_lines,
 )
 from csan_hf_runtime.texts import Markup, SplitSentences, Unknown
 
@@ -59,6 +61,7 @@ def translate(
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
     alignments: str | None = None,
+    resume: bool = False,
     markup: Markup | None = None,
     terms: str | None = None,
     sample: bool = False,
@@ -107,6 +110,8 @@ def translate(
         alignments: file for the alignment of each line of the output: 0-0 1-2 = source word 0 with
             word 0 of the translation, 1 with 2 (letters of words that are pronounced); it is in
             --json_lines, too, and there alone with "-"
+        resume: go on where the same command was stopped, behind the lines in FILE.partial of
+            --output FILE (and of --alignments); of files alone, and none written as .gz
         markup: inline tags of the input, html or xliff: they are put back where the words stand
             that are aligned to theirs; entities such as &amp; are read and written
         terms: file with a source term, a tab and its translation on each line. Where the term
@@ -153,6 +158,21 @@ def translate(
             raise ValueError(f"--output and --alignments are {output}: choose two files.")
         check_not_read(alignments_file, (input, prefixes, terms))
         check_writable(alignments_file)
+    done = Progress()
+    if resume:
+        outputs = [output] if alignments_file is None else [output, alignments_file]
+        if STANDARD_STREAM in (input, output) or any(path.endswith(".gz") for path in outputs):
+            raise ValueError(
+                "--resume needs --input FILE and --output FILE, and writes no .gz: name such files."
+            )
+        go_on = partial(_go_on, outputs, is_numbered=n_best is not None and not json_lines)
+        if is_launched:
+            torch_command = import_csan_hf("commands.translate", "a launcher of processes")
+            done = torch_command.of_main_process(go_on, device)
+        else:
+            done = go_on()
+        if done.sentences and not quiet:
+            print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
     if json_lines and n_best is None:
         n_best = 1
     sentences: Iterable[str | None] = read_lines(input)
@@ -163,8 +183,13 @@ def translate(
         prefix_lines = read_lines(prefixes)
     if input == STANDARD_STREAM and not sample:  # samples depend on what is drawn together
         sentences = read_lines_as_they_come()
+    if done.sentences:
+        sentences = itertools.islice(sentences, done.sentences, None)
+        if prefix_lines is not None:
+            prefix_lines = itertools.islice(prefix_lines, done.sentences, None)
     options: dict[str, Any] = {
         "prefixes": prefix_lines,
+        "lines_before": done.sentences,
         "source_lang": source_lang,
         "target_lang": target_lang,
         "num_beams": 1 if sample else num_beams,
@@ -224,7 +249,13 @@ def translate(
     else:
         write = _as_columns
     with closing(windows):
-        _write_as_they_come(_in_lines(windows, write), output, alignments_file)
+        _write_as_they_come(
+            _in_lines(windows, write, first=done.sentences + 1),
+            output,
+            alignments_file,
+            written=done.lines,
+            append=resume,
+        )
 
 
 def _windows_of_graphs(
@@ -274,6 +305,34 @@ def _windows_of_graphs(
     return windows()
 
 
+class Progress(NamedTuple):
+    """Sentences whose translations a stopped command has left, and the lines that these are."""
+
+    sentences: int = 0
+    lines: int = 0
+
+
+def _go_on(outputs: list[str], *, is_numbered: bool) -> Progress:
+    """Cuts what a stopped command has left of the translations, and their alignments, behind the
+    last sentence that is there whole.
+    """
+    partial_files = [partial_name(path) for path in outputs]
+    lines = min(map(whole_lines, partial_files))
+    sentences = lines
+    if is_numbered and lines:
+        # The last sentence may lack hypotheses
+        number = "0"
+        for place, line in enumerate(itertools.islice(read_lines(partial_files[0]), sentences)):
+            number_of_line, _, _ = line.partition("\t")
+            if number_of_line != number:
+                number = number_of_line
+                lines = place
+        sentences = int(number) - 1
+    for path in partial_files:
+        keep_lines(path, lines)
+    return Progress(sentences, lines)
+
+
 class OutputLine(NamedTuple):
     """A line of the output, and the alignment that is written beside it."""
 
@@ -284,9 +343,10 @@ class OutputLine(NamedTuple):
 def _in_lines(
     windows: Iterable[list[list[Translation]]],
     write: Callable[[int, list[Translation]], Iterable[OutputLine]],
+    first: int,
 ) -> Iterator[list[OutputLine]]:
     """Yields the lines that `write` makes of each sentence, by its number and its hypotheses."""
-    numbers = itertools.count(1)
+    numbers = itertools.count(first)
     for window in windows:
         lines: list[OutputLine] = []
         for hypotheses in window:
@@ -316,18 +376,22 @@ def _as_columns(number: int, hypotheses: list[Translation]) -> Iterable[OutputLi
 
 
 def _write_as_they_come(
-    windows: Iterable[list[OutputLine]], path: str, alignments_path: str | None = None
+    windows: Iterable[list[OutputLine]],
+    path: str,
+    alignments_path: str | None = None,
+    *,
+    written: int = 0,
+    append: bool = False,
 ) -> None:
     """Writes windows of lines; an error or a signal that ends this says where the lines are."""
-    written = 0
+    opened = partial(open_for_writing, keep_partial=True, append=append)
     try:
         with ExitStack() as stack:
             stack.enter_context(stopping_on_signals())
-            file = stack.enter_context(open_for_writing(path, keep_partial=True))
+            file = stack.enter_context(opened(path))
             alignments_file = None
             if alignments_path is not None:
-                opened = open_for_writing(alignments_path, keep_partial=True)
-                alignments_file = stack.enter_context(opened)
+                alignments_file = stack.enter_context(opened(alignments_path))
             for window in windows:
                 with beside_bars():
                     file.writelines(f"{one_line(line.text)}\n" for line in window)

@@ -21,6 +21,7 @@ def translate_stream(
     sentences: Iterable[str | None],
     *,
     prefixes: Iterable[str] | None = None,
+    lines_before: int = 0,
     **options: Any,
 ) -> Iterator[list[list[Translation]]]:
     """Translates sentences as they come, in memory that does not grow with their number.
@@ -31,11 +32,12 @@ def translate_stream(
         translator: What translates.
         sentences: The texts; None = translate what there is.
         prefixes: How the translation of each begins.
+        lines_before: Lines of a file ahead of these, for the numbers in messages.
         **options: See `Translator.translate`.
     """
     reader = None if prefixes is None else PrefixLines(prefixes)
     processes = 1 if isinstance(translator, Translator) else translator.count
-    lines_read = 0
+    lines_read = lines_before
 
     def begun(window: list[str]) -> list[Callable[[], list[list[Translation]]]]:
         nonlocal lines_read

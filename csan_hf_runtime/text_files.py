@@ -34,7 +34,7 @@ _CHARACTERS_AHEAD = 2**22  # of standard input, read while earlier ones are tran
 
 @contextmanager
 def open_for_writing(
-    path: Path | str, *, binary: bool = False, keep_partial: bool = False
+    path: Path | str, *, binary: bool = False, keep_partial: bool = False, append: bool = False
 ) -> Iterator[IO[Any]]:
     """Opens a file of UTF-8 text or bytes that gets its name when the block ends; if the block
     raises, an old file stays.
@@ -46,6 +46,7 @@ def open_for_writing(
         binary: Whether bytes are written, as they are.
         keep_partial: Write to `partial_name` of the path, which stays if the block raises or the
             process is killed.
+        append: Write behind what an earlier process left there.
 
     Raises:
         OSError: The file cannot be made, or standard output is closed.
@@ -68,10 +69,12 @@ def open_for_writing(
     unfinished = target.with_name(f".{target.name[:40]}.{secrets.token_hex(6)}")
     if keep_partial:
         unfinished = partial_name(path)
-        unfinished.unlink(missing_ok=True)  # of an earlier run, or a link
+        if not append:
+            unfinished.unlink(missing_ok=True)  # of an earlier run, or a link
     try:
         is_gzip = target.name.endswith(".gz")
-        with _open(unfinished, "x", binary=binary, is_gzip=is_gzip) as file:
+        mode = "a" if append else "x"
+        with _open(unfinished, mode, binary=binary, is_gzip=is_gzip) as file:
             yield file
         if target.exists():
             shutil.copymode(target, unfinished)
@@ -125,6 +128,24 @@ def new_directory(directory: Path) -> Iterator[Path]:
 def partial_name(path: Path | str) -> Path:
     """Returns the name `FILE.partial` under which `open_for_writing` keeps half of a file."""
     return Path(f"{os.path.realpath(path)}.partial")
+
+
+def whole_lines(path: Path) -> int:
+    """Counts the lines of a file that have their end; 0 if there is no file."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        return sum(line.endswith(b"\n") for line in file)
+
+
+def keep_lines(path: Path, count: int) -> None:
+    """Cuts a file, if there is one, behind its first lines."""
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        for _ in range(count):
+            file.readline()
+        file.truncate(file.tell())
 
 
 def check_writable(path: Path | str) -> None:

@@ -188,7 +188,7 @@ def evaluate(
             lines = translate(
                 network,
                 tokenizers,
-                list(sources),
+                sources,
                 num_beams=num_beams,
                 max_length=max_length,
                 max_new_tokens=max_new_tokens,

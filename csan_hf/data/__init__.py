@@ -12,6 +12,7 @@ from .batching import (
 from .corpora import DataArguments, FilterReport, load_translation_dataset
 from .numbers import load_numbers, number_languages
 from .prepared import PreparedCorpus, prepare_corpus
+from .streams import StreamedBatches, TokenStream
 from .tokenization import (
     TokenizerPair,
     tokenize_dataset,
@@ -25,8 +26,10 @@ __all__ = [
     "FilterReport",
     "MixedBatchSampler",
     "PreparedCorpus",
+    "StreamedBatches",
     "TargetMaskCollator",
     "TokenBatchSampler",
+    "TokenStream",
     "TokenizerPair",
     "describe_dataset",
     "example_lengths",

@@ -12,7 +12,7 @@ import itertools
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -28,21 +28,18 @@ from csan_hf_runtime.text_files import (
     check_file_name,
     check_folder_or_name,
     check_parallel,
+    counted,
     read_lines,
 )
 
 from .joining import joined, random_counts
 from .numbers import load_numbers
-from .readers import (
-    file_format,
-    pair_of,
-    table_pairs,
-    table_rows,
-    text_pairs,
-)
+from .patterns import find_file, find_parts
+from .readers import Part, file_format, pair_of, read_pairs, table_rows
 
 BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
+_SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _NUMBERS_SIZES = {"train": 30_000, "validation": 1_000, "test": 1_000}
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 _SHARED = ("train", "validation")  # splits that several pairs of languages have together
@@ -51,6 +48,8 @@ _LEAST = {
     **dict.fromkeys(("max_source_length", "max_target_length"), 2),
     "data_seed": 0,
     "join": 1,
+    "buffer_size": 1,
+    "temperature": 1,
 }
 
 Pair = tuple[str, str]
@@ -68,11 +67,12 @@ class DataArguments:
     The text comes from `dataset` ("numbers", or a name on the Hub, of which `train`, `validation`
     and `test` may name the splits), or from files, of which `train`, `validation` and `test` are
     the patterns. In a pattern, "{lang}" stands for the language, "{source_lang}" and
-    "{target_lang}" for these languages. The extension decides the format: .csv, .tsv, .jsonl and
-    .parquet hold both languages in one file, .dict words and their phones (CMU's and MFA's
-    dictionaries, columns "0" and "1"); everything else is plain text, one sentence per line
-    and one file per language. All but parquet may end in .gz. `validation` and each of `test` may
-    be a list: its further patterns are files with one more reference per line, in plain text.
+    "{target_lang}" for these languages, and one "*" for any text: such files are read in the order
+    of their names, those of `train` as a list in its order. The extension decides the format: .csv,
+    .tsv, .jsonl and .parquet hold both languages in one file, .dict words and their phones (CMU's
+    and MFA's dictionaries, columns "0" and "1"); everything else is plain text, one sentence per
+    line and one file per language. All but parquet may end in .gz. `validation` and each of `test`
+    may be a list: its further patterns are files with one more reference per line, in plain text.
 
     Raises:
         ValueError: A value that is out of range or contradicts another; the message names the
@@ -85,8 +85,11 @@ class DataArguments:
     dataset_config: str | None = _option(None, "Configuration of the Hub dataset.")
     dataset_revision: str | None = _option(None, "Branch, tag or commit of the Hub dataset.")
     data_dir: str | None = _option(None, "Folder that the file patterns start from.")
-    train: str | None = _option(
-        None, "File pattern ('train.{lang}.gz') or Hub split of the training data."
+    train: dict[str, float] | list[str] | str | None = _option(  # noqa: RUF009
+        None,
+        "File pattern ('train.{lang}.gz', 'part-*.{lang}.gz') or Hub split of the training data; a "
+        "list of patterns; or a dictionary from pattern to weight: corpora mixed in these shares, "
+        "the smaller ones repeated.",
     )
     validation: str | list[str] | None = _option(  # noqa: RUF009
         None,
@@ -101,14 +104,26 @@ class DataArguments:
     )
     streaming: bool = _option(
         False,
-        "Read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle "
-        "buffer of 10,000): the rest is not downloaded.",
+        "Read files or a Hub dataset as a stream: train_size pairs of it (drawn through a shuffle "
+        "buffer of 10,000); without train_size all, again and again, never stored, up to "
+        "training.max_steps.",
+    )
+    buffer_size: int = _option(
+        100_000,
+        "Pairs of a stream without end that each process reads at a time, sorts by length and "
+        "shuffles.",
     )
     language_pairs: list[str] | None = _option(  # noqa: RUF009
         None,
         "Several pairs in one corpus, such as [de-en, en-de], instead of source_lang and "
         "target_lang; if there are several target languages, each source begins with a tag such "
         "as >>de<< that names its own.",
+    )
+    temperature: float | None = _option(
+        None,
+        "Mix several language_pairs in shares of their sizes to the power of 1 / temperature, the "
+        "smaller ones repeated: 1 keeps the sizes, 5 is usual for many languages (default: every "
+        "pair of sentences once).",
     )
     source_lang: str = _option("en", "Source language, what {lang} stands for.")
     target_lang: str = _option("de", "Target language, what {lang} stands for.")
@@ -178,11 +193,23 @@ class DataArguments:
             f"dataset is 'numbers', which is made, not read: leave out {', '.join(external)}": (
                 self.dataset == BUILT_IN and external
             ),
-            "streaming reads a dataset on the Hub, of which train_size pairs are taken: set both": (
-                self.streaming and (self.dataset in (None, BUILT_IN) or self.train_size is None)
+            "streaming reads files or a dataset on the Hub: set train or dataset": (
+                self.streaming and (self.dataset or self.train) in (None, BUILT_IN)
+            ),
+            "join needs a corpus that is read as a whole: leave out streaming, or set train_size": (
+                self.is_endless and self.join > 1
             ),
             f"{languages}; choose two different languages": any(
                 source == target for source, target in self.pairs
+            ),
+            "train has several patterns, of files; of a dataset on the Hub name one split": (
+                self.dataset and isinstance(self.train, list | dict)
+            ),
+            f"train is {self.train}; its weights must be above 0": (
+                isinstance(self.train, dict) and min(self.train.values()) <= 0
+            ),
+            "temperature mixes several language_pairs, whose sizes a stream does not tell": (
+                self.temperature and (self.is_endless or not self.language_pairs)
             ),
             "language_pairs finds columns by language: leave out source_column, target_column": (
                 self.language_pairs and (self.source_column or self.target_column)
@@ -209,6 +236,11 @@ class DataArguments:
         return parse_language_pairs(self.language_pairs)
 
     @property
+    def is_endless(self) -> bool:
+        """Whether training pairs are read again and again, as a stream."""
+        return self.streaming and self.train_size is None
+
+    @property
     def columns(self) -> tuple[str, str]:
         """Names of the source and the target column."""
         return self.source_column or self.source_lang, self.target_column or self.target_lang
@@ -232,14 +264,14 @@ class DataArguments:
         return {name: patterns[1:] for name, patterns in lists.items() if len(patterns) > 1}
 
     @property
-    def split_patterns(self) -> dict[str, str]:
-        """Name of every split -> its file pattern or Hub split."""
+    def split_patterns(self) -> dict[str, Any]:
+        """Name of every split -> its file pattern or Hub split; of training perhaps several."""
         validation = _first(self.validation)
         named = {"train": self.train, "validation": validation, **self.test_patterns}
         return {split: pattern for split, pattern in named.items() if pattern}
 
     @property
-    def split_names(self) -> dict[str, str]:
+    def split_names(self) -> dict[str, Any]:
         """Name of every split of the loaded corpus -> its pattern; with several pairs each has test
         splits.
         """
@@ -261,14 +293,17 @@ class DataArguments:
     def of_pair(self, pair: Pair) -> DataArguments:
         """The arguments of one of the pairs."""
         return dataclasses.replace(
-            self, language_pairs=None, source_lang=pair[0], target_lang=pair[1]
+            self,
+            language_pairs=None,
+            temperature=None,
+            source_lang=pair[0],
+            target_lang=pair[1],
         )
 
     def size_of(self, split: str) -> int | None:
-        """The number of pairs to keep of a split, None for all."""
-        return {"train": self.train_size, "validation": self.validation_size}.get(
-            split, self.test_size
-        )
+        """The number of pairs to keep of a split, None for all; of an endless one a sample's."""
+        train_size = _SAMPLE_SIZE if self.is_endless else self.train_size
+        return {"train": train_size, "validation": self.validation_size}.get(split, self.test_size)
 
 
 def _first(patterns: str | list[str] | None) -> Any:
@@ -404,7 +439,7 @@ def load_translation_dataset(
         ValueError: Something is wrong with the corpus; the message names file, line and reason.
     """
     report, parts, names = FilterReport(), defaultdict(list), []
-    tagged = bool(language_tags(args.pairs))
+    has_tags = bool(language_tags(args.pairs))
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair), work_dir).items():
             split = args.name_split(name, pair)
@@ -430,17 +465,31 @@ def load_translation_dataset(
                                 f"{split_name} is empty: fewer pairs than data.join or "
                                 "data.join_test joins"
                             )
-                        parts[split_name].append(_tagged(texts, pair) if tagged else texts)
+                        parts[split_name].append(tagged(texts, pair) if has_tags else texts)
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(
             f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}"
         )
-    return DatasetDict(
-        {split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}
-    ), report
+    corpus = {split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}
+    if args.temperature and "train" in parts:
+        weights = [len(rows) ** (1 / args.temperature) for rows in parts["train"]]
+        corpus["train"] = _mixed(parts["train"], weights, args.data_seed)
+    return DatasetDict(corpus), report
 
 
-def _tagged(rows: Dataset, pair: Pair) -> Dataset:
+def _mixed(corpora: list[Any], weights: Iterable[float], seed: int) -> Any:
+    """Draws from data sets by their weights, until each was read once; from streams without end."""
+    shares = np.fromiter(weights, dtype=float)
+    return datasets.interleave_datasets(
+        corpora,
+        probabilities=list(shares / shares.sum()),
+        seed=seed,
+        stopping_strategy="all_exhausted",
+    )
+
+
+def tagged(rows: Any, pair: Pair) -> Any:
+    """Returns a data set or a stream with the tag of the target language before each source."""
     return rows.map(_add_tag, fn_kwargs={"tag": f">>{pair[1]}<<"}, batched=True)
 
 
@@ -459,13 +508,13 @@ def check_files(args: DataArguments) -> None:
         return
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
-        for split, pattern in of_pair.split_patterns.items():
-            paths = _find_files(of_pair, split, pattern)
-            if file_format(pattern) not in ("", ".parquet"):
-                next(table_pairs(paths[0], of_pair.columns), None)
+        for split, patterns in of_pair.split_patterns.items():
+            first_part, *_ = find_parts(of_pair, split, patterns)
+            if file_format(first_part[0]) not in ("", ".parquet"):
+                next(read_pairs([first_part], of_pair.columns), None)
         for split, patterns in of_pair.further_references.items():
             for pattern in patterns:
-                _find_file(of_pair, split, pattern, of_pair.target_lang)
+                find_file(of_pair, split, pattern, of_pair.target_lang)
 
 
 def content_digests(args: DataArguments) -> list[str]:
@@ -475,11 +524,16 @@ def content_digests(args: DataArguments) -> list[str]:
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
         if args.dataset is None:
-            for split, pattern in of_pair.split_patterns.items():
-                paths.update(_find_files(of_pair, split, pattern))
+            for split, patterns in of_pair.split_patterns.items():
+                for part in find_parts(of_pair, split, patterns):
+                    if split == "train" and args.is_endless:  # too much to read
+                        states = [path.stat() for path in part]
+                        digests += [f"{state.st_size} {state.st_mtime}" for state in states]
+                    else:
+                        paths.update(part)
         for split, patterns in of_pair.further_references.items():
             for pattern in patterns:
-                paths.add(_find_file(of_pair, split, pattern, of_pair.target_lang))
+                paths.add(find_file(of_pair, split, pattern, of_pair.target_lang))
     if args.dataset not in (None, BUILT_IN):
         # Its revision on the Hub, or times of local files; nothing is read
         builder = datasets.load_dataset_builder(
@@ -510,7 +564,11 @@ def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
             split: partial(_load_files, args, split, pattern, work_dir)
             for split, pattern in args.split_patterns.items()
         }
+    if args.streaming and not args.dataset:
+        loaders["train"] = partial(_load_sample, args, work_dir)
     if args.validation_size and "train" in loaders and "validation" not in loaders:
+        if args.is_endless:
+            raise ValueError("a stream has no validation set to draw: set validation")
         halves = cache(partial(_split_train, args, loaders["train"]))
         loaders |= {name: partial(_half_of, halves, name) for name in _SHARED}
     for split in args.further_references:
@@ -554,62 +612,36 @@ def _with_references(args: DataArguments, split: str, load: Loader) -> tuple[Dat
     rows, where = load()
     targets = rows["target"][:]
     for pattern in args.further_references[split]:
-        path = _find_file(args, split, pattern, args.target_lang)
+        path = find_file(args, split, pattern, args.target_lang)
         references = list(read_lines(path))
         check_parallel((where, path), (targets, references))
         targets = [VARIANTS.join(variants) for variants in zip(targets, references, strict=True)]
     pairs = zip(rows["source"][:], targets, strict=True)
-    return _as_dataset(pairs, args, split, work_dir=None), where
+    return _as_dataset(pairs, work_dir=None), where
 
 
 def _load_files(
-    args: DataArguments, split: str, pattern: str, work_dir: Path | None
+    args: DataArguments,
+    split: str,
+    patterns: str | list[str] | dict[str, float],
+    work_dir: Path | None,
 ) -> tuple[Dataset, str]:
-    paths = _find_files(args, split, pattern)
-    if file_format(pattern):
-        pairs = table_pairs(paths[0], args.columns)
-    else:
-        pairs = text_pairs(*paths)
-    return _as_dataset(pairs, args, split, work_dir), " and ".join(map(str, paths))
+    if isinstance(patterns, dict):
+        corpora = []
+        for pattern in patterns:
+            rows, where = _load_files(args, split, pattern, work_dir)
+            if not len(rows):
+                raise ValueError(f"{where}: the corpus {pattern!r} is empty")
+            corpora.append(rows)
+        return _mixed(corpora, patterns.values(), args.data_seed), " and ".join(patterns)
+    parts = find_parts(args, split, patterns)
+    where = " and ".join(map(str, parts[0]))
+    if len(parts) > 1:
+        where = f"{where} and {counted(len(parts) - 1, 'part')} more"
+    return _as_dataset(read_pairs(parts, args.columns), work_dir), where
 
 
-def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
-    """The file of a table, or those of two languages."""
-    if file_format(pattern):
-        return [_find_file(args, split, pattern, None)]
-    if "{lang}" not in pattern:
-        raise ValueError(
-            f"{split} is {pattern!r}: plain text needs one file per language, write {{lang}} where "
-            "the language stands (one file for both languages is a .csv, .tsv, .jsonl or .parquet, "
-            "of words and phones a .dict)"
-        )
-    return [_find_file(args, split, pattern, lang) for lang in (args.source_lang, args.target_lang)]
-
-
-def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
-    """The file of a pattern, with or without .gz."""
-    name = pattern if lang is None else pattern.replace("{lang}", lang)
-    name = name.replace("{source_lang}", args.source_lang).replace(
-        "{target_lang}", args.target_lang
-    )
-    path = Path(args.data_dir or "").expanduser() / Path(name).expanduser()
-    if path.name.endswith(".gz"):
-        alternative = path.with_name(path.name.removesuffix(".gz"))
-    else:
-        alternative = path.with_name(f"{path.name}.gz")
-    for candidate in (path, alternative):
-        if candidate.is_file():
-            return candidate
-    language = f" of language {lang!r}" if lang else ""
-    raise ValueError(
-        f"no file for {split}{language}: {split} is {pattern!r}, tried {path} and {alternative}; "
-        "check data_dir, the pattern and the languages"
-    )
-
-
-def _as_dataset(
-    pairs: Iterable[Pair], args: DataArguments, split: str, work_dir: Path | None
-) -> Dataset:
+def _as_dataset(pairs: Iterable[Pair], work_dir: Path | None) -> Dataset:
     """The pairs in memory, or in a file of `work_dir` that is mapped into it."""
     if work_dir is None:
         rows = list(pairs)
@@ -618,7 +650,7 @@ def _as_dataset(
             "target": [target for _, target in rows],
         }
         return Dataset.from_dict(columns, features=_TEXT)
-    path = work_dir / f"{split}.{args.source_lang}-{args.target_lang}.arrow"
+    path = work_dir / f"{len(list(work_dir.iterdir()))}.arrow"
     with ArrowWriter(features=_TEXT, path=str(path)) as writer:
         for source, target in pairs:
             writer.write({"source": source, "target": target})
@@ -641,6 +673,44 @@ def _hub_loaders(args: DataArguments, name: str, work_dir: Path | None) -> dict[
         split: partial(_load_rows, args, split, f"{name}, split {at}", loaded[at], work_dir)
         for split, at in wanted.items()
     }
+
+
+def stream_of_pair(args: DataArguments) -> IterableDataset:
+    """Returns the training pairs of one pair of languages as they are read, columns source and
+    target.
+    """
+    if args.dataset:
+        split = args.split_patterns.get("train", "train")
+        rows = _load_hub_dataset(args, args.dataset)[split]
+        where = {"where": f"{args.dataset}, split {split}", "columns": args.columns}
+        return rows.map(_columns_of_pair, fn_kwargs=where).select_columns(["source", "target"])
+    patterns = args.split_patterns["train"]
+    if isinstance(patterns, dict):
+        corpora = []
+        for pattern in patterns:
+            of_pattern = dataclasses.replace(args, train=pattern)
+            corpora.append(stream_of_pair(of_pattern).repeat(None))
+        return _mixed(corpora, patterns.values(), args.data_seed)
+    parts = find_parts(args, "train", patterns)
+    return IterableDataset.from_generator(
+        _rows_of_files, features=_TEXT, gen_kwargs={"parts": parts, "columns": args.columns}
+    )
+
+
+def _columns_of_pair(row: dict[str, Any], where: str, columns: tuple[str, str]) -> dict[str, str]:
+    source, target = pair_of(where, row, columns)
+    return {"source": source, "target": target}
+
+
+def _rows_of_files(parts: list[Part], columns: tuple[str, str]) -> Iterator[dict[str, str]]:
+    for source, target in read_pairs(parts, columns):
+        yield {"source": source, "target": target}
+
+
+def _load_sample(args: DataArguments, work_dir: Path | None) -> tuple[Dataset, str]:
+    """Pairs of a stream of files."""
+    texts = dataclasses.replace(args, source_column="source", target_column="target")
+    return _load_rows(texts, "train", str(args.train), stream_of_pair(args), work_dir)
 
 
 def _hub_options(args: DataArguments) -> dict[str, Any]:
@@ -674,7 +744,7 @@ def _load_rows(
         rows = Dataset.from_list(list(rows if size is None else rows.take(size)))
     numbered_rows = table_rows(rows.with_format("arrow").iter(1_000))
     pairs = (pair_of(f"{where}, {place}", row, args.columns) for place, row in numbered_rows)
-    return _as_dataset(pairs, args, split, work_dir), where
+    return _as_dataset(pairs, work_dir), where
 
 
 def _finish(
@@ -702,6 +772,8 @@ def _finish(
         report.note(split, "with an empty side", len(rows) - len(filled))
         return rows
     report.drop(split, "with an empty side", len(rows) - len(filled))
+    if args.is_endless:
+        report.note(split, "as a sample of an endless stream", len(filled))
     if size is not None and size < len(filled):
         report.drop(split, "beyond train_size", len(filled) - size)
         filled = filled[sorted(random.Random(args.data_seed).sample(range(len(filled)), size))]

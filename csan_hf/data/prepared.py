@@ -81,7 +81,8 @@ def prepare_corpus(
     """
     cache = cache_folder(args.cache_dir)
     fields = dataclasses.asdict(args)
-    del fields["cache_dir"], fields["data_dir"]
+    for name in ("cache_dir", "data_dir", "buffer_size"):
+        del fields[name]
     corpus = _digest(fields, content_digests(args), _digest_of_code())
     work_dir = cache / _WORK / corpus
 

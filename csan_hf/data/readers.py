@@ -19,6 +19,18 @@ from csan_hf_runtime.text_files import check_parallel, counted, read_lines
 Rows = Iterable[tuple[str, Any]]
 """Rows of a table: where each stands, such as "line 3", and its values by column."""
 
+Part = tuple[Path, ...]
+"""Files that are read together: a table, or the plain text of both languages."""
+
+
+def read_pairs(parts: Iterable[Part], columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields the pairs of one part after the other; see `text_pairs` and `table_pairs`."""
+    for part in parts:
+        if len(part) == 1:
+            yield from table_pairs(part[0], columns)
+        else:
+            yield from text_pairs(*part)
+
 
 def text_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """Yields the pairs of two files with one sentence per line, as they are read; different numbers

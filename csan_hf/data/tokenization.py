@@ -14,7 +14,7 @@ import hashlib
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -597,6 +597,21 @@ def tokenize_dataset(
             f"drop all; raise them ({report})"
         )
     return DatasetDict(result), report
+
+
+def tokenize_rows(
+    rows: Sequence[dict[str, str]], tokenizers: TokenizerPair, args: DataArguments
+) -> Dataset:
+    """Turns training pairs into a split as `tokenize_dataset` does."""
+    texts = {name: [row[name] for row in rows] for name in ("source", "target")}
+    columns: dict[str, list[Any]] = {**texts, **_encode(texts, tokenizers, (None, None))}
+    source_length = np.array(columns.pop("source_length"))
+    target_length = np.array(columns.pop("target_length"))
+    del columns["has_unknown"]
+    is_kept = np.ones(len(source_length), dtype=bool)
+    for _, is_dropped in _reasons_to_drop(source_length, target_length, args):
+        is_kept &= ~is_dropped
+    return Dataset.from_dict(columns).select(np.flatnonzero(is_kept))
 
 
 def _encode(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -34,14 +34,15 @@ logger = logging.get_logger(__name__)
 def translate(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
-    sentences: Sequence[str],
+    sentences: Collection[str],
     *,
     max_batch_tokens: int = 4096,
     progress: bool = False,
     processes: PartialState | None = None,
     **generate_arguments: Any,
 ) -> list[str]:
-    """Translates any number of sentences, longest first, and returns them in the order given.
+    """Translates any number of sentences, some thousands at a time by length, and returns them in
+    the order given.
 
     Each is translated as `csan_hf.pipelines.TextTranslationPipeline` does: nothing of it is cut,
     but one that is longer than the model takes, or than its training sources were, is split and put
@@ -67,8 +68,11 @@ def translate(
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
     work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
-    [results] = _translate_windows([sentences], total, *work)
-    return [result[0]["translation_text"].strip() for result in results]
+    windows = windows_of(sentences, 1 if processes is None else processes.num_processes)
+    translations: list[str] = []
+    for results in _translate_windows(windows, total, *work):
+        translations += (result[0]["translation_text"].strip() for result in results)
+    return translations
 
 
 def translate_stream(
@@ -90,7 +94,8 @@ def translate_stream(
     and translated at a time, or what there is where `sentences` yields None; its sentences go
     together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are how
     the translations begin, one for each sentence (where a text is split, for the first one of it);
-    a prefix may end within a word.
+    a prefix may end within a word. Lines are named in messages by their number, after
+    `lines_before` that are not translated here.
     The processes of a `pool` translate the batches, and one window more is read ahead.
 
     Yields:
@@ -188,11 +193,11 @@ def _translate_windows(
     options = {name: value for name, value in generate_arguments.items() if value is not None}
     split_sentences = options.pop("split_sentences", "auto")
     unknown = options.pop("unknown", "warn")
+    lines_read = options.pop("lines_before", 0)
     markup = options.pop("markup", None)
     if markup is not None:
         options["return_alignments"] = True
     split_lines = 0
-    lines_read = 0
 
     def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
         """A window that is split, and its batches, which a pool begins to translate."""

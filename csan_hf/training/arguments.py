@@ -12,6 +12,7 @@ from transformers.utils import is_torch_bf16_gpu_available
 
 from csan_hf.evaluation.loading import cpu_has_bfloat16, warn_of_slow_bfloat16
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
+from csan_hf.families import ModelFamily
 
 
 def _machine_has_bf16() -> bool:
@@ -214,6 +215,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.bf16:
             return "bf16"
         return "fp16" if self.fp16 else "float32"
+
+    def batch_bound(self, family: ModelFamily) -> int | None:
+        """Returns the field that bounds a batch of this family; None: batches are the library's."""
+        return self.max_cells if family.batch_cost == "cells" else self.max_tokens
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the Hub's token out of pickles, such as training_args.bin."""

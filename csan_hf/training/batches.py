@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 
 def training_batches(
-    dataset: Dataset, args: TranslationTrainingArguments, cost: Cost, bound: int
+    dataset: Dataset,
+    args: TranslationTrainingArguments,
+    cost: Cost,
+    bound: int,
+    *,
+    processes: int,
 ) -> MixedBatchSampler | TokenBatchSampler:
     """Draws training batches: a function of seed and epoch, so that a resumed run sees the same.
 
@@ -32,6 +37,7 @@ def training_batches(
         args: The arguments.
         cost: What bounds a batch: "tokens" or "cells" of the grid source x target.
         bound: Most of them on one device.
+        processes: How many share the batches.
 
     Raises:
         ValueError: If a sentence pair exceeds the bound.
@@ -47,7 +53,7 @@ def training_batches(
         bound,
         seed=args.seed if args.data_seed is None else args.data_seed,
         # An update takes one group of equal batches, however many processes share it
-        num_replicas=args.world_size * args.gradient_accumulation_steps,
+        num_replicas=processes * args.gradient_accumulation_steps,
         shuffle=True,
         max_sentences=args.max_sentences,
         cost=cost,

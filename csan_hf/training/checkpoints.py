@@ -25,6 +25,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 
 from csan_hf_runtime.text_files import check_file_name, write_json
 
+from .arguments import TranslationTrainingArguments
 from .recipe import RecipeError
 
 UNFINISHED = "_unfinished"
@@ -42,6 +43,7 @@ RESUME_FILES = (
     "scheduler.pt",
     "scaler.pt",
     "rng_state*.pth",
+    "stream_*.json",
 )
 _SHARDED = ("pytorch_model_fsdp*", "global_step*")  # weights in formats of FSDP and DeepSpeed
 
@@ -93,6 +95,32 @@ def _read_facts(checkpoint: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
+def write_stream_state(
+    checkpoint: Path, args: TranslationTrainingArguments, state: Mapping[str, Any]
+) -> None:
+    """Writes where this process stands in the stream that it trains on."""
+    write_json(_stream_file(checkpoint, args), state)
+
+
+def read_stream_state(checkpoint: Path, args: TranslationTrainingArguments) -> dict[str, Any]:
+    """Reads where this process stood.
+
+    Raises:
+        RecipeError: The checkpoint was not saved by as many processes on a stream.
+    """
+    path = _stream_file(checkpoint, args)
+    if not path.is_file():
+        raise RecipeError(
+            f"{checkpoint} has no {path.name}: a run on a stream goes on with as many processes. "
+            "Start it with those, or choose another --output_dir."
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _stream_file(checkpoint: Path, args: TranslationTrainingArguments) -> Path:
+    return checkpoint / f"stream_{args.process_index}_of_{args.world_size}.json"
+
+
 def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
     """Says what is missing or damaged in a checkpoint, of its weights alone unless `to_resume`;
     None if nothing is.
@@ -133,7 +161,7 @@ def _missing_state(checkpoint: Path) -> str | None:
             return f"it was saved without {name}"
     for path in _matching(checkpoint, RESUME_FILES):
         # torch saves ZIP archives, which have their table of contents at the end
-        if not zipfile.is_zipfile(path):
+        if path.suffix != ".json" and not zipfile.is_zipfile(path):
             return f"{path.name} is cut off"
     return None
 

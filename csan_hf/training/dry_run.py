@@ -6,6 +6,7 @@ downloaded or written.
 import contextlib
 import copy
 import dataclasses
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +14,17 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from datasets import DownloadConfig, load_dataset_builder
+from datasets import Dataset, DownloadConfig, load_dataset_builder
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel, Trainer, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
 
-from csan_hf.data import DataArguments
+from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
+from csan_hf.data.prepared import cache_folder
+from csan_hf.data.tokenization import tokenize_rows
 
 from .arguments import TranslationTrainingArguments
 from .plan import Plan, resolve
@@ -33,6 +36,8 @@ UTILISATION = 0.4
 """Share of the matrix-product rate that training is assumed to reach; well-filled GPUs reach 0.3 to
 0.5.
 """
+
+_SAMPLE_SIZE = 5_000  # training pairs
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}
 
@@ -65,7 +70,7 @@ def dry_run(recipe: Recipe) -> str:
     recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
     plan = resolve(recipe, with_data=False)
     _rehearse_training(plan.arguments)
-    lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan.data)]
+    lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan)]
     return "\n".join([*lines, "", "Model", *_describe_model(plan)])
 
 
@@ -101,8 +106,9 @@ def _rehearse_training(args: TranslationTrainingArguments) -> None:
         )
 
 
-def _describe_data(args: DataArguments) -> list[str]:
+def _describe_data(plan: Plan) -> list[str]:
     """Says which splits are there, with their sizes, and which are missing."""
+    args = plan.data
     languages = ", ".join(f"{source} to {target}" for source, target in args.pairs)
     if args.dataset == BUILT_IN:
         splits = ("train", "validation", "test")
@@ -113,14 +119,38 @@ def _describe_data(args: DataArguments) -> list[str]:
     lines = [f"  files in {args.data_dir or '.'}, {languages}"]
     for split in args.split_names:
         try:
-            splits, _ = load_translation_dataset(args, [split])
-            pairs = f"{len(splits[split]):,} pairs"
+            with tempfile.TemporaryDirectory() as folder:  # a large corpus does not fit into memory
+                splits, _ = load_translation_dataset(args, [split], work_dir=Path(folder))
+                lines.append(f"  {split}: {_describe_split(plan, split, splits[split])}")
         except ValueError as error:
             if "no file for" not in str(error):
                 raise RecipeError(f"The data cannot be used: {error}") from error
-            pairs = f"not there ({args.split_names[split]})"
-        lines.append(f"  {split}: {pairs}")
+            lines.append(f"  {split}: not there ({args.split_names[split]})")
     return lines
+
+
+def _describe_split(plan: Plan, split: str, rows: Dataset) -> str:
+    """Says its size, and of a large training set what a sample tells of preparing it."""
+    pairs = f"{len(rows):,} pairs"
+    if split != "train":
+        return pairs
+    if plan.data.is_endless:
+        return "a stream, read as it comes"
+    step = len(rows) // _SAMPLE_SIZE
+    if step < 2:
+        return pairs
+    sample = rows.select(range(0, len(rows), step))
+    tokenizers = plan.tokenizers
+    if tokenizers is None:
+        with refusing("The section tokenizer is refused"):
+            tokenizers = train_tokenizers(sample, **plan.recipe.tokenizer)
+    start = time.perf_counter()
+    tokenized = tokenize_rows(list(sample), tokenizers, plan.data)
+    seconds = (time.perf_counter() - start) * step
+    return (
+        f"{pairs}; cutting them into tokens takes about {duration_text(seconds)}, and "
+        f"{tokenized.data.nbytes * step / 1e6:,.0f} MB in {cache_folder(plan.data.cache_dir)}"
+    )
 
 
 def _describe_hub(args: DataArguments) -> list[str]:

@@ -147,6 +147,8 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     arguments = recipe.training_arguments()
     data = recipe.data_arguments()
     family = find_family(recipe.model)
+    if data.is_endless:
+        _check_endless(arguments, family)
     _check_initial_folder(recipe.init_from, arguments.output_dir)
     with refusing("The recipe is refused"):
         check_sacrebleu_tokenizer(recipe.bleu_tokenize, "bleu_tokenize")
@@ -190,6 +192,17 @@ def _check_initial_folder(initial: str | None, output: str) -> None:
         raise RecipeError(
             f"output_dir is {output}, and init_from reads {initial}: one lies in the other, and "
             "the run would write over what it starts from. Choose another --output_dir."
+        )
+
+
+def _check_endless(arguments: TranslationTrainingArguments, family: ModelFamily) -> None:
+    if arguments.max_steps < 1:
+        raise RecipeError(
+            "data.streaming without data.train_size has no end: set training.max_steps."
+        )
+    if arguments.batch_bound(family) is None:
+        raise RecipeError(
+            f"data.streaming needs a bound of batches: set training.max_{family.batch_cost}."
         )
 
 

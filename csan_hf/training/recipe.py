@@ -79,8 +79,8 @@ _AFFECTED_BY_KEY = {
         "training.gradient_checkpointing"
     ),
     Affects.TRAINING: (
-        "data.train data.train_size data.streaming data.max_source_length data.max_target_length "
-        "data.max_length_ratio"
+        "data.train data.train_size data.streaming data.buffer_size data.temperature "
+        "data.max_source_length data.max_target_length data.max_length_ratio"
     ),
     Affects.SCORES: (
         "data.test data.test_size data.join_test training.eval_ training.early_stopping "

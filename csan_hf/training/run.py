@@ -23,7 +23,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 from transformers.utils import logging
 
 import csan_hf
-from csan_hf.data import PreparedCorpus, TokenizerPair, example_lengths
+from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream, example_lengths
 from csan_hf.evaluation.metrics import metrics_in
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
@@ -83,12 +83,15 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         language, _ = plan.data.pairs[0]
         generation.usual_source = _usual_source(model.config, tokenized["train"], language)
         notify(_describe_run(model, tokenizers, tokenized, args))
+        training_set: Dataset | TokenStream = tokenized["train"]
+        if plan.data.is_endless:
+            training_set = TokenStream(plan.data, tokenizers, sample=tokenized["train"])
         with refusing("The section training is refused"):
             trainer = TranslationTrainer(
                 model,
                 args,
                 tokenizers=tokenizers,
-                train_dataset=tokenized["train"],
+                train_dataset=training_set,
                 eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
                 bleu_tokenize=plan.recipe.bleu_tokenize,
             )
@@ -327,6 +330,7 @@ def finish_run(
 def _summarise_training(trainer: TranslationTrainer) -> dict[str, Any]:
     """Returns time, length, speed and precision of the training."""
     history = trainer.state.log_history
+    is_stream = isinstance(trainer.train_dataset, TokenStream)
 
     def median(unit: str) -> float | None:
         """Which an interruption leaves as it is."""
@@ -336,7 +340,8 @@ def _summarise_training(trainer: TranslationTrainer) -> dict[str, Any]:
     return {
         "seconds": max((entry.get("elapsed_seconds", 0.0) for entry in history), default=0.0),
         "updates": trainer.state.global_step,
-        "epochs": round(trainer.state.epoch or 0.0, 3),
+        # Of a stream the library counts its updates since the run was resumed
+        "epochs": None if is_stream else round(trainer.state.epoch or 0.0, 3),
         "tokens_per_second": median("tokens_per_second"),
         "updates_per_second": median("updates_per_second"),
         "precision": trainer.args.precision,

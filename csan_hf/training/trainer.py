@@ -5,7 +5,7 @@ import functools
 import itertools
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,10 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Hu
 from transformers.utils import PushInProgress
 
 from csan_hf.data import (
+    StreamedBatches,
     TargetMaskCollator,
     TokenizerPair,
+    TokenStream,
     describe_dataset,
     forward_set_epoch,
     with_bpe_dropout,
@@ -65,9 +67,11 @@ from .checkpoints import (
     load_weights,
     name_checkpoint,
     rank_checkpoints,
+    read_stream_state,
     read_weights,
     rotate_checkpoints,
     whole_checkpoints,
+    write_stream_state,
 )
 from .evaluation import Evaluation
 from .recipe import RecipeError, notify, refusing
@@ -135,7 +139,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: Any sequence-to-sequence model that has `prepare_decoder_input_ids_from_labels`.
         args: The arguments.
         tokenizers: Source and target tokenizers, saved with each checkpoint.
-        train_dataset: Columns `input_ids`, `attention_mask`, `labels`.
+        train_dataset: Columns `input_ids`, `attention_mask`, `labels`; or a stream without an end,
+            for `args.max_steps`, of which a checkpoint holds the state.
         eval_dataset: The same; if it also has the string column `target`, that is the reference
             text.
         callbacks: On top of progress, early stopping and the picture.
@@ -155,7 +160,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         args: TranslationTrainingArguments,
         *,
         tokenizers: TokenizerPair,
-        train_dataset: Dataset | None = None,
+        train_dataset: Dataset | TokenStream | None = None,
         eval_dataset: Dataset | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         bleu_tokenize: str | None = None,
@@ -219,14 +224,43 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Returns batches bounded by `args.max_tokens` or `max_cells`, or the library's where that
         is None.
         """
-        cost = self.family.batch_cost
-        bound = self.args.max_cells if cost == "cells" else self.args.max_tokens
+        bound = self.args.batch_bound(self.family)
         if bound is None or self.train_dataset is None:  # the library refuses the latter
             return super().get_train_dataloader()
+        if isinstance(self.train_dataset, TokenStream):
+            # No workers, which would be ahead of the state that is saved
+            return DataLoader(self._stream, batch_size=None, collate_fn=self.data_collator)
         rows = self._remove_unused_columns(self.train_dataset, description="training")
         with refusing("The section training is refused"):
-            batches = training_batches(self.train_dataset, self.args, cost, bound)
+            batches = training_batches(
+                self.train_dataset,
+                self.args,
+                self.family.batch_cost,
+                bound,
+                processes=self.args.world_size,
+            )
         return forward_set_epoch(load_batches(self, rows, batches))
+
+    @functools.cached_property
+    def _stream(self) -> StreamedBatches:
+        stream: Any = self.train_dataset
+        return StreamedBatches(
+            stream,
+            self._cut_buffer,
+            rank=self.args.process_index,
+            processes=self.args.world_size,
+        )
+
+    def _cut_buffer(self, buffer: Dataset, number: int) -> Iterable[list[dict[str, Any]]]:
+        """The batches of a buffer of a stream."""
+        bound: Any = self.args.batch_bound(self.family)
+        with refusing("The section training is refused"):
+            batches = training_batches(
+                buffer, self.args, self.family.batch_cost, bound, processes=1
+            )
+        batches.set_epoch(number)
+        rows = self._remove_unused_columns(buffer, description="training")
+        return map(rows.__getitems__, batches)
 
     def _remove_unused_columns(self, dataset: Dataset, description: str | None = None) -> Dataset:
         """See transformers; training sentences under BPE dropout are made of their texts."""
@@ -277,6 +311,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             notify(notice)
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if not self.is_finished(state):
+            if isinstance(self.train_dataset, TokenStream):
+                self._stream.load_state_dict(read_stream_state(checkpoint, self.args))
+                self.args.ignore_data_skip = True
             self.train(resume_from_checkpoint=str(checkpoint))
             return
         notify(
@@ -509,7 +546,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _data_facts(self) -> dict[str, Any]:
         training_set = validation_set = None
         if self.train_dataset is not None:
-            training_set = describe_dataset(self.train_dataset)
+            training_set = describe_dataset(
+                getattr(self.train_dataset, "sample", self.train_dataset)
+            )
         if isinstance(self.eval_dataset, Dataset):
             validation_set = describe_dataset(self.eval_dataset, references=True)
         return {"training_set": training_set, "validation_set": validation_set}
@@ -539,6 +578,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._is_saving = True
         try:
             super()._save_checkpoint(model, trial)
+            if isinstance(self.train_dataset, TokenStream):
+                write_stream_state(staging / checkpoint.name, self.args, self._stream.state_dict())
             self._name_best_checkpoint()
             self.accelerator.wait_for_everyone()
             if self.args.should_save:

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import gzip
 import json
+from collections import Counter
 
 import datasets
 import pyarrow as pa
@@ -149,6 +150,39 @@ def test_a_validation_set_is_drawn_of_the_training_set(folder):
         match=r"train.*: validation_size is 99, and there are \d+ pairs: set a lower one",
     ):
         load_translation_dataset(arguments(folder, validation=None, validation_size=99))
+
+
+@pytest.mark.parametrize(
+    ("train", "numbers"),
+    [
+        ("part-*.{lang}", "0123"),
+        ("part-*.{lang}.gz", "23"),
+        (["part-b.{lang}", "part-a.{lang}"], "2301"),
+        (["part-*.{lang}", "table-*.tsv"], "012345"),
+    ],
+    ids=str,
+)
+def test_several_files_are_read_one_after_the_other(train, numbers, folder):
+    for name, lines, compress in (("a", "01", False), ("b", "23", True)):
+        ending = ".gz" if compress else ""
+        for language in ("en", "de"):
+            texts = [f"{language}{number}" for number in lines]
+            write(folder / f"part-{name}.{language}{ending}", texts, compress)
+    write(folder / "table-4.tsv", ["en\tde", "en4\tde4", "en5\tde5"])
+    args = arguments(folder, train=train)
+    check_files(args)
+    data, _ = load_translation_dataset(args)
+    assert data["train"]["target"][:] == [f"de{number}" for number in numbers]
+    assert data["train"]["source"][:] == [f"en{number}" for number in numbers]
+
+
+def test_a_part_without_its_partner_is_named(folder):
+    for name in ("part-1.en", "part-2.en", "part-1.de"):
+        write(folder / name, ["a"])
+    with pytest.raises(ValueError, match=r"no file for train of language 'de'.*'part-2\.\{lang\}'"):
+        check_files(arguments(folder, train="part-*.{lang}"))
+    with pytest.raises(ValueError, match="train has several patterns, of files; of a dataset on"):
+        DataArguments(dataset="numbers_of_mine", train=["a", "b"])
 
 
 def test_a_missing_file_names_what_was_tried(folder):
@@ -428,7 +462,78 @@ def test_a_stream_gives_as_many_pairs_as_are_asked_for(tmp_path, monkeypatch):
     assert len(set(data["train"]["target"])) == 7
     assert data["train"]["target"][:] != sorted(data["train"]["target"], key=int), "shuffled"
     assert load_translation_dataset(args)[0]["train"][:] == data["train"][:]
-    with pytest.raises(
-        ValueError, match="streaming reads a dataset on the Hub, of which train_size pairs"
-    ):
-        DataArguments(dataset=str(folder), streaming=True)
+    with pytest.raises(ValueError, match="streaming reads files or a dataset on the Hub"):
+        DataArguments(dataset="numbers", streaming=True)
+
+
+# ---- mixtures
+
+
+@pytest.fixture
+def corpora(folder):
+    """Two corpora of 10 and of 30 pairs, in two pairs of languages."""
+    for name, count in (("real", 10), ("synthetic", 30)):
+        for language in ("en", "de"):
+            write(folder / f"{name}.{language}", [f"{name} {number}" for number in range(count)])
+    for source, count in (("de", 10), ("fr", 160)):
+        for language in (source, "en"):
+            write(folder / f"{source}-en.{language}", [f"{source} {n}" for n in range(count)])
+    return folder
+
+
+def shares(rows):
+    """How many of the sources are of each corpus or language; all of each must be there."""
+    counts = Counter(text.split()[-2] for text in rows)
+    for name, size in SIZES.items():
+        if counts[name]:
+            assert len({text for text in rows if f"{name} " in text}) == size
+    return counts
+
+
+SIZES = {"real": 10, "synthetic": 30, "de": 10, "fr": 160}
+
+
+@pytest.mark.parametrize(("weight", "share"), [(1, 0.5), (3, 0.75)])
+def test_corpora_are_mixed_by_their_weights(weight, share, corpora):
+    args = arguments(corpora, train={"real.{lang}": weight, "synthetic.{lang}": 1})
+    check_files(args)
+    rows = load_translation_dataset(args)[0]["train"]["source"][:]
+    counts = shares(rows)
+    assert counts["real"] / len(rows) == pytest.approx(share, abs=0.1)
+    assert rows == load_translation_dataset(args)[0]["train"]["source"][:]
+
+
+@pytest.mark.parametrize(("temperature", "share"), [(None, 10 / 170), (2, 0.2), (100, 0.5)])
+def test_pairs_of_languages_are_mixed_by_a_temperature(temperature, share, corpora):
+    args = arguments(
+        corpora,
+        train="{source_lang}-{target_lang}.{lang}",
+        validation=None,
+        language_pairs=["de-en", "fr-en"],
+        temperature=temperature,
+    )
+    rows = load_translation_dataset(args)[0]["train"]["source"][:]
+    assert shares(rows)["de"] / len(rows) == pytest.approx(share, abs=0.07)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"train": {"a.{lang}": 0}}, "train is .*; its weights must be above 0"),
+        ({"temperature": 5}, "temperature mixes several language_pairs"),
+        ({"temperature": 0.5, "language_pairs": ["a-b", "b-a"]}, "it must be at least 1"),
+        ({"temperature": 5, "language_pairs": ["a-b"], "streaming": True}, "a stream does not"),
+    ],
+    ids=str,
+)
+def test_mixtures_that_cannot_be(options, words, folder):
+    with pytest.raises(ValueError, match=words):
+        arguments(folder, **options)
+
+
+def test_an_empty_corpus_of_a_mixture_is_named(corpora):
+    for language in ("en", "de"):
+        write(corpora / f"none.{language}", [])
+    mixture = arguments(corpora, train={"real.{lang}": 1, "none.{lang}": 1})
+    with pytest.raises(ValueError, match=r"none.en and .*none.de: the corpus 'none.* is empty"):
+        load_translation_dataset(mixture)

@@ -507,6 +507,64 @@ def test_a_killed_command_leaves_its_lines_in_the_partial_file(folder, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["out.partial"]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("options", ["", "--n_best 2", "--json_lines --n_best 2", "--prefixes"])
+def test_a_stopped_command_goes_on(folder, tmp_path, monkeypatch, options, share):
+    """Behind the last sentence that is whole in both files, wherever these were cut."""
+    monkeypatch.setattr(translating, "WINDOW_LINES", 2)
+    (tmp_path / "in").write_text("".join(f"{sentence}\n" for sentence in SENTENCES[:6]))
+    (tmp_path / "begins").write_text("s\nte\n\ns\nt\n\n")
+    if options == "--prefixes":
+        options = f"--prefixes {tmp_path}/begins"
+    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --quiet {options}"
+    words += f" --alignments {tmp_path}/links"
+    assert translate_main(words) == 0
+    whole = {name: (tmp_path / name).read_bytes() for name in ("out", "links")}
+    for name, content in whole.items():
+        (tmp_path / f"{name}.partial").write_bytes(content[: round(len(content) * share)])
+        (tmp_path / name).unlink()
+    translated = []
+    split = TextTranslationPipeline.split
+
+    def split_and_count(self, texts, *arguments, **options):
+        translated.extend(texts)
+        return split(self, texts, *arguments, **options)
+
+    monkeypatch.setattr(TextTranslationPipeline, "split", split_and_count)
+    assert translate_main(f"{words} --resume") == 0
+    assert {name: (tmp_path / name).read_bytes() for name in whole} == whole
+    if share > 0.5:
+        assert len(translated) < 4
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_resumed_command_names_lines_of_the_whole_file(folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("two\n\nnine\n")
+    (tmp_path / "out.partial").write_text("zwei\n\nneu")
+    first_lines = []
+
+    def check_letters(self, texts, unknown, first_line):
+        first_lines.append(first_line)
+        return texts
+
+    monkeypatch.setattr(TextTranslationPipeline, "check_letters", check_letters)
+    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume"
+    assert translate_main(words) == 0
+    assert first_lines == [3]
+    assert f"Going on behind line 2 of {tmp_path}/in." in capsys.readouterr().err
+    assert (tmp_path / "out").read_text().startswith("zwei\n\n")
+
+
+@pytest.mark.parametrize(
+    "files", ["--output out", "--input in", "--input in --output out.gz"], ids=str
+)
+def test_only_plain_files_are_gone_on_with(folder, tmp_path, monkeypatch, capsys, files):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").write_text("two\n")
+    assert translate_main(f"--model {folder} {files} --resume") == 2
+    assert "--resume needs --input FILE and --output FILE" in capsys.readouterr().err
+
+
 def test_a_dead_worker_is_said_with_what_was_kept(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_text("two\nnine\ntwo\nnine\ntwo\nnine\n")

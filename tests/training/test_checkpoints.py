@@ -10,6 +10,7 @@ from torch import distributed
 from torch.distributed.fsdp import fully_shard
 from training.tiny_runs import LOSS_ALONE, make_checkpoint, tiny_marian
 
+from csan_hf.training.arguments import TranslationTrainingArguments
 from csan_hf.training.checkpoints import (
     average_weights,
     checkpoint_step,
@@ -18,9 +19,12 @@ from csan_hf.training.checkpoints import (
     list_checkpoints,
     load_weights,
     rank_checkpoints,
+    read_stream_state,
     read_weights,
     rotate_checkpoints,
+    write_stream_state,
 )
+from csan_hf.training.recipe import RecipeError
 
 
 def steps_of(paths):
@@ -145,3 +149,12 @@ def test_an_index_that_names_files_elsewhere_is_not_read(tmp_path):
     with pytest.raises(ValueError, match="cannot be the name of a file"):
         read_weights(folder)
     assert "cannot be the name of a file" in find_fault(folder, to_resume=False)
+
+
+def test_a_stream_goes_on_with_as_many_processes(tmp_path, monkeypatch):
+    args = TranslationTrainingArguments(str(tmp_path), report_to="none")
+    write_stream_state(tmp_path, args, {"buffers": 3})
+    assert read_stream_state(tmp_path, args) == {"buffers": 3}
+    monkeypatch.setattr(TranslationTrainingArguments, "world_size", 2)
+    with pytest.raises(RecipeError, match=r"no stream_0_of_2\.json: .* with as many processes"):
+        read_stream_state(tmp_path, args)

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """--dry_run checks a recipe and prints its sizes, and does nothing else."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,19 @@ def test_data_that_is_there_is_counted_and_checked(tmp_path):
     (tmp_path / "val.en").write_text("one sentence\n")
     with pytest.raises(RecipeError, match=r"val\.de has 2 lines and .*val\.en has 1"):
         report("multi30k_transformer", data_dir=str(tmp_path))
+
+
+def test_preparing_is_estimated_from_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_SAMPLE_SIZE", 20)
+    for language in ("de", "en"):
+        (tmp_path / f"train.{language}").write_text("ein Satz\n" * 50_000)
+    options = {"data_dir": str(tmp_path), "cache_dir": "kept"}
+    text = report("multi30k_transformer", **options)
+    assert re.search(
+        r"train: 50,000 pairs; cutting them into tokens takes about .*, and \d+ MB in kept", text
+    )
+    streamed = report("multi30k_transformer", **options, streaming="true", max_steps="9")
+    assert "train: a stream, read as it comes" in streamed
 
 
 def test_operations_of_an_lstm_count():

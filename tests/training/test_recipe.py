@@ -330,6 +330,11 @@ def test_aliases_and_merged_keys_are_read(recipe_file):
 # written
 
 
+STREAM = {
+    **{"data.dataset": "null", "data.train": "t.{lang}", "data.streaming": "true"},
+    **{f"data.{split}_size": "null" for split in ("train", "validation", "test")},
+    "max_steps": "-1",
+}
 LEARNED = {"model": "pervasive_attention", "position_embeddings": "learned"}
 
 
@@ -383,7 +388,13 @@ def no_data(monkeypatch):
             {"language_pairs": "de-en,de-en"},
             "language_pairs: 'de-en' must be SOURCE-TARGET, .*, each pair once",
         ),
-        ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),
+        ({"streaming": "true"}, "section data is refused: streaming reads files or a dataset on"),
+        (STREAM, "data.streaming without data.train_size has no end: set training.max_steps"),
+        (
+            {**STREAM, "max_steps": "9", "max_tokens": "null"},
+            "data.streaming needs a bound of batches: set training.max_tokens",
+        ),
+        ({**STREAM, "join": "2"}, "join needs a corpus that is read as a whole"),
         ({"name": "a\ud800"}, "The recipe holds half of a character, which no file can hold"),
         ({"metrics": "[blue]"}, "There is no metric 'blue'; choose from bleu, chrf"),
         (
