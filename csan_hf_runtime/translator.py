@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .dictionary import DICTIONARY, PronouncingDictionary
 from .generation import Generation
 from .graphs import Graphs
 from .prefixes import Prefix
@@ -62,6 +63,7 @@ class Translator:
         target: The target's; the same object where it is joint.
         generation: What generation_config.json says.
         config: What config.json says.
+        dictionary: Of a pronouncer: words whose pronunciations are looked up.
     """
 
     def __init__(
@@ -72,10 +74,12 @@ class Translator:
         target: Vocabulary,
         generation: Generation,
         config: dict[str, Any],
+        dictionary: PronouncingDictionary | None = None,
     ) -> None:
         self.source = source
         self.target = target
         self.generation = generation
+        self._dictionary = dictionary
         self._graphs = graphs
         self._config = config
         # Sources of a Marian model need none
@@ -102,12 +106,16 @@ class Translator:
             target = Vocabulary(
                 folder / TARGET_FOLDER, size=config["decoder_vocab_size"], settings=source.settings
             )
+        dictionary = None
+        if (folder / DICTIONARY).is_file():
+            dictionary = PronouncingDictionary(folder / DICTIONARY)
         return cls(
             graphs,
             source=source,
             target=target,
             generation=Generation.from_dict(_read(folder / "generation_config.json")),
             config=config,
+            dictionary=dictionary,
         )
 
     @property
@@ -153,7 +161,8 @@ class Translator:
         Where a text is split, the n-th hypotheses of its sentences go together. Hypotheses of one
         text, of other tokens, are one, with the better score; samples are all there. What is None
         is as generation_config.json says; where no length is set, a translation may have twice the
-        source's tokens and 50.
+        source's tokens and 50. Of a pronouncer with a dictionary its entries come first, with
+        probability 1, unless samples or prefixes are asked for.
 
         Args:
             texts: The texts.
@@ -188,6 +197,11 @@ class Translator:
         """
         if isinstance(texts, str):
             raise TypeError(f"texts must be a list of texts, got one text: {texts!r:.80}")
+        entries: list[list[str]] = [[] for _ in texts]
+        if self._dictionary is not None and prefixes is None and not sample:
+            entries = [self._dictionary.pronunciations(text) for text in texts]
+            is_known = [len(known) >= n_best for known in entries]
+            texts = ["" if known else text for text, known in zip(texts, is_known, strict=True)]
         chosen: dict[str, Any] = {
             "num_beams": num_beams or max(self.generation.num_beams, n_best),
             "max_length": max_length,
@@ -246,7 +260,10 @@ class Translator:
             parts = list(islice(remaining, len(split.segments)))
             joined = self._joined(split, parts, with_words=return_words)
             translations.append(joined if generation.do_sample else first_of_each_text(joined))
-        return translations
+        return [
+            _entries_first(known, predicted, n_best) if known else predicted
+            for known, predicted in zip(entries, translations, strict=True)
+        ]
 
     def _in_language(self, generation: Generation, target_lang: str | None) -> Generation:
         """Settings with the token of the target language, in a multilingual model."""
@@ -434,6 +451,15 @@ class Translator:
             if not is_end and (is_special or not is_within):
                 counted[place] = np.nan
         return counted
+
+
+def _entries_first(
+    entries: list[str], predicted: list[Translation], count: int
+) -> list[Translation]:
+    """What the dictionary has of a word, and predictions that differ from it, `count` at most."""
+    translations = [Translation(entry, 0.0) for entry in entries]
+    translations += (other for other in predicted if other.text not in entries)
+    return translations[:count]
 
 
 def _read(path: Path) -> dict[str, Any]:

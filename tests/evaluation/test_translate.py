@@ -511,7 +511,7 @@ def test_a_killed_command_leaves_its_lines_in_the_partial_file(folder, tmp_path)
 @pytest.mark.parametrize("options", ["", "--n_best 2", "--json_lines --n_best 2", "--prefixes"])
 def test_a_stopped_command_goes_on(folder, tmp_path, monkeypatch, options, share):
     """Behind the last sentence that is whole in both files, wherever these were cut."""
-    monkeypatch.setattr(translating, "WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_text("".join(f"{sentence}\n" for sentence in SENTENCES[:6]))
     (tmp_path / "begins").write_text("s\nte\n\ns\nt\n\n")
     if options == "--prefixes":

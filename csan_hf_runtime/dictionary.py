@@ -1,0 +1,30 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""A pronouncing dictionary beside a pronouncer, whose words are looked up."""
+
+import gzip
+from bisect import bisect_left
+from pathlib import Path
+
+DICTIONARY = "dictionary.tsv.gz"
+
+
+class PronouncingDictionary:
+    """Words and their pronunciations.
+
+    Args:
+        path: A gzipped file of lines in the order of their bytes: a word in small letters, and
+            after a tab each of its pronunciations, phones with spaces between them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with gzip.open(path) as file:
+            self._lines = file.read().splitlines()
+
+    def pronunciations(self, word: str) -> list[str]:
+        """Returns the pronunciations of a word, the first the most usual; none of another."""
+        beginning = f"{word.strip().lower()}\t".encode()
+        place = bisect_left(self._lines, beginning)
+        if place == len(self._lines) or not self._lines[place].startswith(beginning):
+            return []
+        _, *pronunciations = self._lines[place].decode().split("\t")
+        return pronunciations
