@@ -1,0 +1,48 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The English pronouncer of the package: looked up and predicted."""
+
+import numpy as np
+import pytest
+
+from csan_hf_runtime import exported_folder
+from csan_hf_runtime.translator import Translator
+
+COLONEL = "K ER1 N AH0 L"
+
+
+@pytest.fixture(scope="module")
+def pronouncer():
+    return Translator.from_directory(exported_folder("pronouncer-english"))
+
+
+def texts(results):
+    return [[candidate.text for candidate in candidates] for candidates in results]
+
+
+def test_words_are_looked_up_whatever_their_case(pronouncer, caplog):
+    words = ["colonel", "Colonel", " a.m.", "", "abacus"]
+    looked_up = [[COLONEL], [COLONEL], ["EY2 EH1 M"], [""], ["AE1 B AH0 K AH0 S"]]
+    assert texts(pronouncer.translate(words)) == looked_up
+    assert caplog.text == ""  # of the signs in "a.m."
+
+
+def test_other_words_are_predicted(pronouncer):
+    assert texts(pronouncer.translate(["blorp"])) == [["B L AO1 R P"]]
+
+
+def test_candidates_begin_with_the_dictionary(pronouncer):
+    read, colonel = pronouncer.translate(["read", "colonel"], n_best=3, return_scores=True)
+    assert [candidate.text for candidate in read[:2]] == ["R EH1 D", "R IY1 D"]
+    assert [candidate.log_probability for candidate in read[:2]] == [0, 0]
+    assert colonel[0].text == COLONEL
+    assert len({candidate.text for candidate in colonel}) == 3
+    assert colonel[1].log_probability < 0
+
+
+def test_samples_and_prefixes_are_the_models(pronouncer):
+    samples = pronouncer.translate(
+        ["colonel"], sample=True, n_best=20, generator=np.random.default_rng(1)
+    )
+    assert len(set(texts(samples)[0])) > 1
+    [[begun]] = texts(pronouncer.translate(["colonel"], prefixes=["G"]))
+    assert begun.startswith("G ")
