@@ -126,7 +126,14 @@ class Generation:
             generator: Gives the random numbers of samples.
             with_scores: Whether log-probabilities are needed.
             beginnings: How the hypotheses of each source begin.
+
+        Raises:
+            ValueError: No token begins the translations, or a setting of samples is impossible.
         """
+        if self.decoder_start_token_id is None:
+            raise ValueError(
+                "generation_config.json lacks `decoder_start_token_id`: export the model again."
+            )
         states = graphs.encode(ids, mask)
         copies = returned if self.do_sample else 1  # each is a sentence of its own
         sentences = np.arange(len(ids)).repeat(copies)

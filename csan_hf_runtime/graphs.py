@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 PAST, PRESENT = "past_key_values.", "present."
+_ENCODER_INPUTS = {"input_ids", "attention_mask"}
+_DECODER_INPUTS = {"input_ids", "encoder_hidden_states", "encoder_attention_mask"}
 
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
@@ -70,7 +72,7 @@ class Graphs:
             **options: See `onnxruntime.InferenceSession`.
 
         Raises:
-            OSError: A file is missing or damaged.
+            OSError: A file is missing or damaged, or of another program.
         """
         from onnxruntime import InferenceSession, SessionOptions  # not where csan_hf has no graphs
 
@@ -89,6 +91,14 @@ class Graphs:
             raise OSError(
                 f"{directory} cannot be read ({error}): export the model again."
             ) from error
+        encoder_inputs = {node.name for node in encoder.get_inputs()}
+        decoder_inputs = {node.name for node in decoder.get_inputs()}
+        other_inputs = {name for name in decoder_inputs if not name.startswith(PAST)}
+        if (encoder_inputs, other_inputs) != (_ENCODER_INPUTS, _DECODER_INPUTS):
+            raise OSError(
+                f"The graphs in {directory} are of another program, such as optimum: only those of "
+                "csan-hf export-onnx are run."
+            )
         return cls(encoder, decoder)
 
     def encode(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -139,9 +139,10 @@ class Vocabulary:
         if most_tokens is None:
             encoding = self._tokenizer.encode(text)
         else:
-            self._tokenizer.enable_truncation(most_tokens)
-            encoding = self._tokenizer.encode(text)
-            self._tokenizer.no_truncation()
+            # Not by a setting of the tokenizer, which other threads use
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            encoding.truncate(most_tokens - self._tokenizer.num_special_tokens_to_add(False))
+            encoding = self._tokenizer.post_process(encoding)
         ids = self._known(encoding.ids)
         if language is None or not self.languages:
             return ids

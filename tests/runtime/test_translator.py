@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sentencepiece
@@ -14,6 +15,7 @@ from transformers import GenerationConfig
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
 from csan_hf.evaluation import n_best_stream
+from csan_hf_runtime import DECODER, ENCODER
 from csan_hf_runtime.translator import Translator
 
 SENTENCES = ["two", "nine words. And more of them here.", "  the third\n\nof May ", "", "two 7"]
@@ -173,6 +175,8 @@ def test_languages(name, source, target, make):
         ("tags", {"target_lang": "it"}, "translates into de, fr: give one of them as the target"),
         ("letters", {"unknown": "error"}, "line 2: the source vocabulary does not have '☃'"),
         ("letters", {"n_best": 3, "num_beams": 2}, "n_best=3 needs as many beams"),
+        ("bpe", {"sample": True, "temperature": 0.0}, r"temperature must be above 0, got 0\.0"),
+        ("bpe", {"sample": True, "top_p": 1.5}, r"top_p must be from 0 to 1, got 1\.5"),
     ],
 )
 def test_what_is_refused(name, options, message, make):
@@ -216,6 +220,27 @@ def test_damaged_folders_are_named(make, tmp_path):
         Translator.from_directory(folder)
     with pytest.raises(OSError, match=r"lacks encoder_model.onnx and decoder_model_merged.onnx"):
         Translator.from_directory(tmp_path)
+    shutil.copy(folder / ENCODER, folder / DECODER)
+    with pytest.raises(OSError, match=r"graphs in .*onnx are of another program"):
+        Translator.from_directory(folder)
+
+
+def test_settings_that_name_no_first_token_are_refused(make):
+    _, _, folder = make("bpe", decoder_start_token_id=None)
+    with pytest.raises(ValueError, match="lacks `decoder_start_token_id`"):
+        Translator.from_directory(folder).translate(["two"])
+
+
+def test_a_thread_that_cuts_texts_leaves_those_of_others_whole(make):
+    vocabulary = Translator.from_directory(make("bpe")[2]).source
+    text = "two words " * 2000
+    whole = len(vocabulary.encode(text))
+    with ThreadPoolExecutor(2) as threads:
+        futures = []
+        for _ in range(100):
+            futures.append((threads.submit(vocabulary.encode, text, most_tokens=9), 9))
+            futures.append((threads.submit(vocabulary.encode, text), whole))
+    assert all(len(future.result()) == length for future, length in futures)
 
 
 def test_nothing_heavy_is_imported():
