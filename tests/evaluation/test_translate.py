@@ -565,6 +565,17 @@ def test_only_plain_files_are_gone_on_with(folder, tmp_path, monkeypatch, capsys
     assert "--resume needs --input FILE and --output FILE" in capsys.readouterr().err
 
 
+def test_another_input_is_not_gone_on_with(folder, tmp_path, capsys):
+    (tmp_path / "in").write_text("two\n")
+    (tmp_path / "out.partial").write_text("zwei\nneun\n")
+    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume"
+    assert translate_main(words) == 2
+    assert f"out.partial has translations of more lines than {tmp_path}/in" in (
+        capsys.readouterr().err
+    )
+    assert (tmp_path / "out.partial").read_text() == "zwei\nneun\n"
+
+
 def test_a_dead_worker_is_said_with_what_was_kept(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_text("two\nnine\ntwo\nnine\ntwo\nnine\n")
