@@ -184,7 +184,12 @@ def translate(
     if input == STANDARD_STREAM and not sample:  # samples depend on what is drawn together
         sentences = read_lines_as_they_come()
     if done.sentences:
-        sentences = itertools.islice(sentences, done.sentences, None)
+        sentences = iter(sentences)
+        if sum(1 for _ in itertools.islice(sentences, done.sentences)) < done.sentences:
+            raise ValueError(
+                f"{partial_name(output)} has translations of more lines than {input}: choose that "
+                "input, or leave out --resume."
+            )
         if prefix_lines is not None:
             prefix_lines = itertools.islice(prefix_lines, done.sentences, None)
     options: dict[str, Any] = {
@@ -327,6 +332,11 @@ def _go_on(outputs: list[str], *, is_numbered: bool) -> Progress:
             if number_of_line != number:
                 number = number_of_line
                 lines = place
+        if not number.isdecimal():
+            raise ValueError(
+                f"{partial_files[0]} was not written with --n_best: resume with the options that "
+                "it was written with."
+            )
         sentences = int(number) - 1
     for path in partial_files:
         keep_lines(path, lines)

@@ -206,8 +206,9 @@ class DataArguments:
                 self.dataset and isinstance(self.train, list | dict)
             ),
             f"train is {self.train}; its weights must be above 0": (
-                isinstance(self.train, dict) and min(self.train.values()) <= 0
+                isinstance(self.train, dict) and min(self.train.values(), default=1) <= 0
             ),
+            "train has no patterns; leave it out": self.train in ([], {}),
             "temperature mixes several language_pairs, whose sizes a stream does not tell": (
                 self.temperature and (self.is_endless or not self.language_pairs)
             ),
@@ -689,7 +690,10 @@ def stream_of_pair(args: DataArguments) -> IterableDataset:
         corpora = []
         for pattern in patterns:
             of_pattern = dataclasses.replace(args, train=pattern)
-            corpora.append(stream_of_pair(of_pattern).repeat(None))
+            corpus = stream_of_pair(of_pattern)
+            if next(iter(corpus), None) is None:  # to be repeated without an end
+                raise ValueError(f"{args.data_dir or '.'}: the corpus {pattern!r} is empty")
+            corpora.append(corpus.repeat(None))
         return _mixed(corpora, patterns.values(), args.data_seed)
     parts = find_parts(args, "train", patterns)
     return IterableDataset.from_generator(

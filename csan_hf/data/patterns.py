@@ -67,7 +67,9 @@ def _without_star(args: DataArguments, pattern: str, languages: Sequence[str | N
     texts: set[str] = set()
     for lang in languages:
         beginning, _, ending = str(_path_of(args, pattern, lang)).partition("*")
+        ending = ending.removesuffix(".gz")
         for end in (ending, f"{ending}.gz"):
             for path in glob.glob(f"{glob.escape(beginning)}*{glob.escape(end)}"):
-                texts.add(path.removeprefix(beginning).removesuffix(end))
+                name = path.removeprefix(beginning).removesuffix(".gz")
+                texts.add(name.removesuffix(ending))
     return [f"{before}{text}{after}" for text in sorted(texts)] or [pattern]

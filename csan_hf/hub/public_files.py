@@ -224,9 +224,9 @@ def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mapped(value: object, function: Callable[[str], Any]) -> Any:
-    """Returns nested mappings and lists with a function of each text in its place."""
+    """Returns nested mappings and lists with a function of each text and key in its place."""
     if isinstance(value, dict):
-        return {key: _mapped(entry, function) for key, entry in value.items()}
+        return {_mapped(key, function): _mapped(entry, function) for key, entry in value.items()}
     if isinstance(value, list):
         return [_mapped(entry, function) for entry in value]
     return function(value) if isinstance(value, str) else value

@@ -200,6 +200,10 @@ def _check_endless(arguments: TranslationTrainingArguments, family: ModelFamily)
         raise RecipeError(
             "data.streaming without data.train_size has no end: set training.max_steps."
         )
+    if arguments.eval_strategy == "epoch":
+        raise RecipeError(
+            "data.streaming has no epochs: set training.eval_strategy to steps or no."
+        )
     if arguments.batch_bound(family) is None:
         raise RecipeError(
             f"data.streaming needs a bound of batches: set training.max_{family.batch_cost}."

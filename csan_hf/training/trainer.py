@@ -229,7 +229,13 @@ class TranslationTrainer(Seq2SeqTrainer):
             return super().get_train_dataloader()
         if isinstance(self.train_dataset, TokenStream):
             # No workers, which would be ahead of the state that is saved
-            return DataLoader(self._stream, batch_size=None, collate_fn=self.data_collator)
+            # A generator of its own: a resumed run begins to read after its random numbers are set
+            return DataLoader(
+                self._stream,
+                batch_size=None,
+                collate_fn=self.data_collator,
+                generator=torch.Generator(),
+            )
         rows = self._remove_unused_columns(self.train_dataset, description="training")
         with refusing("The section training is refused"):
             batches = training_batches(

@@ -156,7 +156,8 @@ def test_a_validation_set_is_drawn_of_the_training_set(folder):
     ("train", "numbers"),
     [
         ("part-*.{lang}", "0123"),
-        ("part-*.{lang}.gz", "23"),
+        ("part-*.{lang}.gz", "0123"),
+        ("ended.{lang}.*", "67"),
         (["part-b.{lang}", "part-a.{lang}"], "2301"),
         (["part-*.{lang}", "table-*.tsv"], "012345"),
     ],
@@ -168,6 +169,9 @@ def test_several_files_are_read_one_after_the_other(train, numbers, folder):
         for language in ("en", "de"):
             texts = [f"{language}{number}" for number in lines]
             write(folder / f"part-{name}.{language}{ending}", texts, compress)
+    for language in ("en", "de"):
+        write(folder / f"ended.{language}.1", [f"{language}6"])
+        write(folder / f"ended.{language}.2.gz", [f"{language}7"], compress=True)
     write(folder / "table-4.tsv", ["en\tde", "en4\tde4", "en5\tde5"])
     args = arguments(folder, train=train)
     check_files(args)
@@ -520,6 +524,8 @@ def test_pairs_of_languages_are_mixed_by_a_temperature(temperature, share, corpo
     ("options", "words"),
     [
         ({"train": {"a.{lang}": 0}}, "train is .*; its weights must be above 0"),
+        ({"train": {}, "streaming": True}, "train has no patterns; leave it out"),
+        ({"train": []}, "train has no patterns; leave it out"),
         ({"temperature": 5}, "temperature mixes several language_pairs"),
         ({"temperature": 0.5, "language_pairs": ["a-b", "b-a"]}, "it must be at least 1"),
         ({"temperature": 5, "language_pairs": ["a-b"], "streaming": True}, "a stream does not"),
@@ -531,9 +537,11 @@ def test_mixtures_that_cannot_be(options, words, folder):
         arguments(folder, **options)
 
 
-def test_an_empty_corpus_of_a_mixture_is_named(corpora):
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_empty_corpus_of_a_mixture_is_named(streaming, corpora):
     for language in ("en", "de"):
         write(corpora / f"none.{language}", [])
-    mixture = arguments(corpora, train={"real.{lang}": 1, "none.{lang}": 1})
-    with pytest.raises(ValueError, match=r"none.en and .*none.de: the corpus 'none.* is empty"):
+    patterns = {"real.{lang}": 1, "none.{lang}": 1}
+    mixture = arguments(corpora, train=patterns, streaming=streaming)
+    with pytest.raises(ValueError, match=r"the corpus 'none.* is empty"):
         load_translation_dataset(mixture)

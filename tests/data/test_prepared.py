@@ -222,6 +222,12 @@ def test_where_corpora_are_kept_is_not_published():
     assert recipe["data"]["cache_dir"] == "scratch/cache"
 
 
+def test_paths_of_a_mixture_are_not_published():
+    recipe = {"data": {"train": {"/home/me/real.{lang}": 2.0, "synthetic.{lang}": 1.0}}}
+    public = {"data": {"train": {"real.{lang}": 2.0, "synthetic.{lang}": 1.0}}}
+    assert public_recipe(recipe) == public
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_data_set_that_changed_is_prepared_anew(streaming, folder, reads):
     files = folder / "dataset"

@@ -555,6 +555,15 @@ def test_a_resumed_command_names_lines_of_the_whole_file(folder, tmp_path, monke
     assert (tmp_path / "out").read_text().startswith("zwei\n\n")
 
 
+def test_lines_without_numbers_are_no_n_best_list(folder, tmp_path, capsys):
+    (tmp_path / "in").write_text("two\nnine\n")
+    (tmp_path / "out.partial").write_text("zwei\n")
+    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume --n_best 2"
+    assert translate_main(words) == 2
+    assert "out.partial was not written with --n_best" in capsys.readouterr().err
+    assert (tmp_path / "out.partial").read_text() == "zwei\n"
+
+
 @pytest.mark.parametrize(
     "files", ["--output out", "--input in", "--input in --output out.gz"], ids=str
 )
@@ -563,6 +572,17 @@ def test_only_plain_files_are_gone_on_with(folder, tmp_path, monkeypatch, capsys
     (tmp_path / "in").write_text("two\n")
     assert translate_main(f"--model {folder} {files} --resume") == 2
     assert "--resume needs --input FILE and --output FILE" in capsys.readouterr().err
+
+
+def test_another_input_is_not_gone_on_with(folder, tmp_path, capsys):
+    (tmp_path / "in").write_text("two\n")
+    (tmp_path / "out.partial").write_text("zwei\nneun\n")
+    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume"
+    assert translate_main(words) == 2
+    assert f"out.partial has translations of more lines than {tmp_path}/in" in (
+        capsys.readouterr().err
+    )
+    assert (tmp_path / "out.partial").read_text() == "zwei\nneun\n"
 
 
 def test_a_dead_worker_is_said_with_what_was_kept(folder, tmp_path, capsys, monkeypatch):

@@ -394,6 +394,10 @@ def no_data(monkeypatch):
             {**STREAM, "max_steps": "9", "max_tokens": "null"},
             "data.streaming needs a bound of batches: set training.max_tokens",
         ),
+        (
+            {**STREAM, "max_steps": "9", "eval_strategy": "epoch"},
+            "data.streaming has no epochs: set training.eval_strategy to steps or no",
+        ),
         ({**STREAM, "join": "2"}, "join needs a corpus that is read as a whole"),
         ({"name": "a\ud800"}, "The recipe holds half of a character, which no file can hold"),
         ({"metrics": "[blue]"}, "There is no metric 'blue'; choose from bleu, chrf"),

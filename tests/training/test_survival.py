@@ -29,12 +29,12 @@ from training.tiny_runs import (
 from transformers import TrainerCallback
 
 import csan_hf_cli
-from csan_hf.data import describe_dataset
+from csan_hf.data import DataArguments, TokenStream, describe_dataset
 from csan_hf.training import RecipeError, load_recipe
 from csan_hf.training.checkpoints import FACTS, check_same_data, find_fault, list_checkpoints
 from csan_hf.training.output_folder import MARK, check_output_folder, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
-from csan_hf_runtime.text_files import write_json
+from csan_hf_runtime.text_files import write_json, write_lines
 
 
 def truncate(path):
@@ -370,6 +370,21 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(
             for log in logs
         ]
         assert evaluations[0] == evaluations[1]
+
+
+def test_a_resumed_stream_ends_alike(make_trainer, tokenizers, tokenized, tmp_path):
+    """Random numbers included: the model has dropout."""
+    for name, language in (("source", "en"), ("target", "de")):
+        write_lines(tmp_path / f"train.{language}", tokenized["train"][name])
+    options = {"train": "train.{lang}", "streaming": True, "buffer_size": 40}
+    args = DataArguments(data_dir=str(tmp_path), **options)
+    stream = TokenStream(args, tokenizers, sample=tokenized["train"])
+    whole = make_trainer("whole", train=stream, **LOSS_ALONE)
+    whole.train()
+    resumed = make_trainer("resumed", train=stream, **LOSS_ALONE)
+    resumed.resume(tmp_path / "whole" / "checkpoint-3")
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
 
 
 def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(
