@@ -322,6 +322,11 @@ def _go_on(outputs: list[str], *, is_numbered: bool) -> Progress:
     last sentence that is there whole.
     """
     partial_files = [partial_name(path) for path in outputs]
+    if len({path.is_file() for path in partial_files}) > 1:
+        raise ValueError(
+            f"{' and '.join(map(str, partial_files))} are not both there: resume with the options "
+            "that they were written with."
+        )
     lines = min(map(whole_lines, partial_files))
     sentences = lines
     if is_numbered and lines:

@@ -555,6 +555,15 @@ def test_a_resumed_command_names_lines_of_the_whole_file(folder, tmp_path, monke
     assert (tmp_path / "out").read_text().startswith("zwei\n\n")
 
 
+def test_alignments_that_were_not_written_are_not_gone_on_with(folder, tmp_path, capsys):
+    (tmp_path / "in").write_text("two\nnine\n")
+    (tmp_path / "out.partial").write_text("zwei\n")
+    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume"
+    assert translate_main(f"{words} --alignments {tmp_path}/links") == 2
+    assert "links.partial are not both there" in capsys.readouterr().err
+    assert (tmp_path / "out.partial").read_text() == "zwei\n"
+
+
 def test_lines_without_numbers_are_no_n_best_list(folder, tmp_path, capsys):
     (tmp_path / "in").write_text("two\nnine\n")
     (tmp_path / "out.partial").write_text("zwei\n")
