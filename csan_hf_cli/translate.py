@@ -175,14 +175,7 @@ def translate(
             print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
     if json_lines and n_best is None:
         n_best = 1
-    sentences: Iterable[str | None] = read_lines(input)
-    prefix_lines: Iterable[str] | None = None
-    if prefixes is not None and input != STANDARD_STREAM:
-        sentences, prefix_lines = open_parallel(input, prefixes)
-    elif prefixes is not None:
-        prefix_lines = read_lines(prefixes)
-    if input == STANDARD_STREAM and not sample:  # samples depend on what is drawn together
-        sentences = read_lines_as_they_come()
+    sentences, prefix_lines = _open_input(input, prefixes, sample=sample)
     if done.sentences:
         sentences = iter(sentences)
         if sum(1 for _ in itertools.islice(sentences, done.sentences)) < done.sentences:
@@ -261,6 +254,19 @@ def translate(
             written=done.lines,
             append=resume,
         )
+
+
+def _open_input(
+    input: str, prefixes: str | None, *, sample: bool
+) -> tuple[Iterable[str | None], Iterable[str] | None]:
+    """The sentences, and how their translations begin, if that is said."""
+    if prefixes is not None and input != STANDARD_STREAM:
+        lines, beginnings = open_parallel(input, prefixes)
+        return lines, beginnings
+    prefix_lines = None if prefixes is None else read_lines(prefixes)
+    if input == STANDARD_STREAM and not sample:  # samples depend on what is drawn together
+        return read_lines_as_they_come(), prefix_lines
+    return read_lines(input), prefix_lines
 
 
 def _windows_of_graphs(

@@ -50,7 +50,10 @@ PACKAGES = (
 """Packages of csan_hf with a page of all their public names."""
 FURTHER = {
     "models": ("csan_hf.models.locality.LocalityMethod", "csan_hf.models.attention_call.Term"),
-    "pipelines": ("csan_hf.pipelines.onnx_model.OnnxTranslationModel",),
+    "pipelines": (
+        "csan_hf.pipelines.onnx_model.OnnxTranslationModel",
+        "csan_hf_runtime.translator.Translator",
+    ),
     "evaluation": (
         "csan_hf.evaluation.loading.load_translation_model",
         "csan_hf.evaluation.metrics.CorpusMetric",
