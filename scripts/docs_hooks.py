@@ -93,7 +93,9 @@ def on_files(files: Files, config: dict) -> Files:
     pages = {"commands": _commands(), "configs": _families() + _listed(CONFIGS)}
     for name in PACKAGES:
         package = importlib.import_module(f"csan_hf.{name}")
-        names = [f"csan_hf.{name}.{public}" for public in package.__all__ if public != "TASK"]
+        # Configs have a page of their own
+        public_names = [public for public in package.__all__ if not public.endswith("Config")]
+        names = [f"csan_hf.{name}.{public}" for public in public_names if public != "TASK"]
         pages[name] = f"# csan_hf.{name}\n" + _listed([*names, *FURTHER.get(name, ())])
     for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))

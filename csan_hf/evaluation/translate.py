@@ -141,7 +141,7 @@ def n_best_stream(
     `return_scores=False` saves the log-probabilities, which are 0 then.
 
     Yields:
-        The hypotheses of a window, [sentences][n], in the order that `generate` gives them.
+        The hypotheses of a window, `[sentences][n]`, in the order that `generate` gives them.
 
     Raises:
         ValueError: See `translate`; or n is more than the beams, and no samples are drawn.
