@@ -362,8 +362,8 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
     print(f"{output}: {files.title(name)}")
     if files is recipes:
         print(
-            "With other data, change name, description, license, dataset_name and hub_dataset: "
-            "the card says them."
+            "With other data, change name, description, license, dataset_name and hub_dataset, "
+            "which the card says, and leave out validation_sha256."
         )
 
 

@@ -220,6 +220,11 @@ def translate(
         "a launcher of processes": is_launched,
     }
     reasons = [what for what, is_needed in needs_torch.items() if is_needed]
+    if graphs is not None and (device not in (None, "cpu") or dtype != "float32"):
+        raise ValueError(
+            f"{model[0]} has ONNX graphs, which run on the CPU as they were exported: leave out "
+            "--device and --dtype."
+        )
     if graphs is not None and not reasons:
         windows = _windows_of_graphs(graphs, sentences, **options)
     else:

@@ -193,8 +193,10 @@ def names_of_its_data(recipe: dict[str, Any], results: dict[str, Any]) -> dict[s
     The recipe's data are known by `validation_sha256`, beginnings of digests.
     """
     digests = recipe.get("validation_sha256")
-    references = (results.get("data") or {}).get("references") or {}
-    if digests is None or references.get("validation", "").startswith(tuple(digests)):
+    references = (results.get("data") or {}).get("references")
+    if digests is None or references is None:  # what was not trained here has no scores either
+        return recipe
+    if references.get("validation", "").startswith(tuple(digests)):
         return recipe
     logger.warning(
         f"The validation set is not that of {recipe.get('dataset_name')}: the card leaves out "

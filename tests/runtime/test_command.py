@@ -151,6 +151,13 @@ def test_graphs_say_what_they_need_and_csan_hf_does_without(graphs, source):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("words", ["--device cuda", "--dtype bfloat16"])
+def test_graphs_run_as_they_were_exported(words, graphs, source, capsys):
+    command = ["translate", "--model", str(graphs), "--input", str(source), *words.split()]
+    assert csan_hf_cli.main(command) == 2
+    assert "run on the CPU as they were exported" in capsys.readouterr().err
+
+
 def test_a_package_that_a_language_needs_is_named(graphs, source):
     words = ["translate", "--model", graphs, "--input", source, "--source_lang", "deu_Latn"]
     words += ["--split_sentences", "always"]

@@ -110,7 +110,8 @@ def test_validation_results_and_card(run):
 def test_names_of_data_stay_where_they_are_those_of_the_recipe():
     recipe = {"license": "mit", "validation_sha256": ["12", "ab"]}
     assert names_of_its_data(recipe, {"data": {"references": {"validation": "ab34"}}}) == recipe
-    assert "license" not in names_of_its_data(recipe, {})
+    assert "license" not in names_of_its_data(recipe, {"data": {"references": {"test": "ab34"}}})
+    assert names_of_its_data(recipe, {}) == recipe  # converted, not trained
     assert names_of_its_data({"license": "mit"}, {}) == {"license": "mit"}
 
 
