@@ -83,6 +83,15 @@ def test_a_line_of_unknown_letters_is_named_by_its_place_in_the_file(graphs, sou
     assert "line 4: the source vocabulary does not have 'β'" in capsys.readouterr().err
 
 
+def test_a_resumed_command_names_lines_by_their_place_in_the_file(graphs, tmp_path, capsys):
+    (tmp_path / "in").write_text("two\nnine\nдва\n")
+    (tmp_path / "out.partial").write_text("zwei\nneun\n")
+    words = f"translate --model {graphs} --input {tmp_path}/in --output {tmp_path}/out --resume"
+    assert csan_hf_cli.main([*words.split(), "--unknown", "error"]) == 2
+    assert "line 3: the source vocabulary does not have" in capsys.readouterr().err
+    assert (tmp_path / "out.partial").read_text() == "zwei\nneun\n"
+
+
 def test_samples_are_those_of_their_seed(graphs, source, capsys):
     samples = [
         translated(graphs, source, capsys, "--sample", "--n_best=2", f"--seed={seed}")

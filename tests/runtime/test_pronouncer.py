@@ -35,7 +35,8 @@ def test_candidates_begin_with_the_dictionary(pronouncer):
     assert [candidate.text for candidate in read[:2]] == ["R EH1 D", "R IY1 D"]
     assert [candidate.log_probability for candidate in read[:2]] == [0, 0]
     assert colonel[0].text == COLONEL
-    assert len({candidate.text for candidate in colonel}) == 3
+    for candidates in (read, colonel):
+        assert len({candidate.text for candidate in candidates}) == 3
     assert colonel[1].log_probability < 0
 
 
