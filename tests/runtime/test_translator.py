@@ -188,8 +188,9 @@ def test_what_is_refused(name, options, message, make):
 def test_unknown_letters_are_told_and_skipped(make, caplog):
     _, _, folder = make("letters")
     translator = Translator.from_directory(folder)
-    texts = ["two", "two ☃"]
-    translator.translate(texts, first_line=7)
+    texts = ["two", "☃two"]
+    warned = translator.translate(texts, first_line=7, return_scores=True)
+    assert [row[0].log_probability < 0 for row in warned] == [True, True]
     assert "line 8: the source vocabulary does not have '☃'." in caplog.text
     skipped = translator.translate(texts, unknown="skip", return_scores=True)
     assert [row[0].log_probability < 0 for row in skipped] == [True, False]
