@@ -12,17 +12,14 @@ it (CPU), or the peak of the allocator (CUDA).
     python scripts/benchmark.py                    # the table of the README
     python scripts/benchmark.py --size base --dtype bfloat16 --device cuda
     OMP_NUM_THREADS=1 python scripts/benchmark.py --backends    # backend_grid.py
-    python scripts/benchmark.py --engines          # torch, ONNX Runtime, CTranslate2: engines.py
 """
 
 import argparse
 import statistics
 import sys
 from collections.abc import Callable
-from functools import partial
 
 import backend_grid
-import engines
 import torch
 from measuring import (
     BASE,
@@ -75,12 +72,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--backends", action="store_true", help="compare the backends of local attention instead"
     )
-    parser.add_argument(
-        "--engines", action="store_true", help="compare torch, ONNX Runtime and CTranslate2 instead"
-    )
-    parser.add_argument(
-        "--threads", type=int, nargs="+", default=[1, 2], help="of the engines (default: 1 2)"
-    )
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
     parser.add_argument(
         "--memory-of", nargs=2, metavar=("MODEL", "WORKLOAD"), help=argparse.SUPPRESS
@@ -93,8 +84,6 @@ def main(arguments: list[str]) -> None:
         return
     if args.backends:
         backend_grid.print_grid(args.device, args.dtype, args.rounds, args.only)
-    elif args.engines:
-        engines.print_engines(partial(build, args=args), args.rounds, args.threads, args.only)
     else:
         check_models(args)
         print_workloads(args)
