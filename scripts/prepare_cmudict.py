@@ -7,8 +7,8 @@
 writes `train.dict`, `dev.dict` (2,670 words) and `test.dict` (12,000, as many as in published work,
 whose own split is not at hand): words of letters and apostrophes with all their pronunciations,
 drawn by the digest of their letters; `test.words` and, with and without stress, `test.stress.N` and
-`test.plain.N`, the N-th pronunciation of each, or its last; and `dictionary.tsv.gz`, all words, for
-a pronouncer to look up.
+`test.plain.N`, the N-th pronunciation of each, or its last; and for a pronouncer to look up
+`dictionary.tsv.gz`, all words, and `train.tsv.gz`, those that are not held out.
 """
 
 import gzip
@@ -45,9 +45,15 @@ def main(folder: Path) -> None:
         text = "".join(f"{phones}\n" for phones in chosen)
         (folder / f"test.stress.{number}").write_text(text)
         (folder / f"test.plain.{number}").write_text(re.sub(r"\d", "", text))
-    rows = ["\t".join([word, *phones]).encode() for word, phones in pronunciations.items()]
-    with gzip.GzipFile(folder / "dictionary.tsv.gz", "wb", mtime=0) as file:
-        file.write(b"\n".join(sorted(rows)))
+    held_out = {*splits["test"], *splits["dev"]}
+    for name, left_out in {"dictionary": set(), "train": held_out}.items():
+        rows = [
+            "\t".join([word, *phones]).encode()
+            for word, phones in pronunciations.items()
+            if word not in left_out
+        ]
+        with gzip.GzipFile(folder / f"{name}.tsv.gz", "wb", mtime=0) as file:
+            file.write(b"\n".join(sorted(rows)))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The English pronouncer of the package: looked up and predicted."""
 
+import gzip
+
 import numpy as np
 import pytest
 
 from csan_hf_runtime import exported_folder
+from csan_hf_runtime.dictionary import DICTIONARY, PronouncingDictionary
 from csan_hf_runtime.translator import Translator
 
 COLONEL = "K ER1 N AH0 L"
@@ -47,3 +50,28 @@ def test_samples_and_prefixes_are_the_models(pronouncer):
     assert len(set(texts(samples)[0])) > 1
     [[begun]] = texts(pronouncer.translate(["colonel"], prefixes=["G"]))
     assert begun.startswith("G ")
+
+
+@pytest.fixture
+def dictionary(tmp_path):
+    rows = ["cat\tK AE1 T", "fish\tF IH1 SH\tF AH1 SH", "gas\tG AE1 S", "nez\tn e", "tree\tT R IY1"]
+    path = tmp_path / DICTIONARY
+    path.write_bytes(gzip.compress("\n".join(rows).encode()))
+    return PronouncingDictionary(path)
+
+
+@pytest.mark.parametrize(
+    ("word", "pronunciations"),
+    [
+        ("cats", ["K AE1 T S"]),
+        ("Cat's", ["K AE1 T S"]),
+        ("trees", ["T R IY1 Z"]),
+        ("fish's", ["F IH1 SH IH0 Z", "F AH1 SH IH0 Z"]),
+        ("gas", ["G AE1 S"]),
+        ("gass", []),
+        ("nez's", []),  # of another alphabet
+        ("dogs", []),
+    ],
+)
+def test_plurals_and_possessives_of_words_in_the_dictionary(dictionary, word, pronunciations):
+    assert dictionary.pronunciations(word) == pronunciations
