@@ -9,6 +9,10 @@ __version__ = "0.1.0"
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 """The graphs of an exported model."""
 
+SOURCE = "source_model.onnx"
+"""The graph of what a decoder needs of each source, where it needs more than the encoder's states.
+"""
+
 
 def usable_cores() -> int:
     """Returns how many cores this process may use."""

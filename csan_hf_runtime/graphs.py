@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The two ONNX graphs of an exported model and the cache of its decoder.
+"""The ONNX graphs of an exported model and the cache of its decoder.
 
 Shapes: B sentences, K beams of each, R = B · K rows, J source positions, T target positions, V
 target vocabulary, d width."""
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import DECODER, ENCODER
+from . import DECODER, ENCODER, SOURCE
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -49,16 +49,22 @@ class Graphs:
     Args:
         encoder: Session of `encoder_model.onnx`.
         decoder: Session of `decoder_model_merged.onnx`.
+        source: Session of `source_model.onnx`, of decoders that need it.
     """
 
-    def __init__(self, encoder: InferenceSession, decoder: InferenceSession) -> None:
+    def __init__(
+        self,
+        encoder: InferenceSession,
+        decoder: InferenceSession,
+        source: InferenceSession | None = None,
+    ) -> None:
         self._encoder = encoder
         self._decoder = decoder
-        self._past = [node for node in decoder.get_inputs() if node.name.startswith(PAST)]
+        self._source = source
+        past = [node for node in decoder.get_inputs() if node.name.startswith(PAST)]
+        self._past_of_target = [node for node in past if not _is_of_source(node.name)]
         self._outputs = [node.name for node in decoder.get_outputs()]
-        # What is made of the source stays as the first step gives it
-        self._later_outputs = [name for name in self._outputs if not _is_of_source(name)]
-        self._past_names = {name: name.replace(PRESENT, PAST) for name in self._outputs}
+        self._past_names = [name.replace(PRESENT, PAST) for name in self._outputs[1:]]
 
     @classmethod
     def from_directory(
@@ -85,21 +91,26 @@ class Graphs:
             raise FileNotFoundError(
                 f"{directory} lacks {' and '.join(missing)}: export the model again."
             )
+        if (source := Path(directory, SOURCE)).is_file():
+            files.append(source)
         try:
-            encoder, decoder = (InferenceSession(file, **options) for file in files)
+            sessions = [InferenceSession(file, **options) for file in files]
         except Exception as error:  # of a class for each fault
             raise OSError(
                 f"{directory} cannot be read ({error}): export the model again."
             ) from error
-        encoder_inputs = {node.name for node in encoder.get_inputs()}
-        decoder_inputs = {node.name for node in decoder.get_inputs()}
-        other_inputs = {name for name in decoder_inputs if not name.startswith(PAST)}
-        if (encoder_inputs, other_inputs) != (_ENCODER_INPUTS, _DECODER_INPUTS):
+        encoder_inputs = {node.name for node in sessions[0].get_inputs()}
+        decoder_inputs = {node.name for node in sessions[1].get_inputs()}
+        of_source = {node.name for session in sessions[2:] for node in session.get_outputs()}
+        other_inputs = {
+            name for name in decoder_inputs if _is_of_source(name) or not name.startswith(PAST)
+        }
+        if (encoder_inputs, other_inputs) != (_ENCODER_INPUTS, _DECODER_INPUTS | of_source):
             raise OSError(
-                f"The graphs in {directory} are of another program, such as optimum: only those of "
-                "csan-hf export-onnx are run."
+                f"The graphs in {directory} are of another version or program, such as optimum: "
+                "only those of csan-hf export-onnx are run. Export the model again."
             )
-        return cls(encoder, decoder)
+        return cls(*sessions)
 
     def encode(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Returns the encoder's states [B, J, d] of sources [B, J]; `mask` is 1 for real tokens."""
@@ -111,24 +122,25 @@ class Graphs:
     ) -> np.ndarray:
         """Returns the logits [R, V] of what follows the last tokens [R], which join the cache."""
         if cache.length == 0:
-            cache.tensors = self._empty_tensors(rows=len(tokens), sentences=len(states))
+            cache.tensors = self._first_tensors(len(tokens), states)
         source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
-        names = self._outputs if cache.length == 0 else self._later_outputs
         logits, *present = self._decoder.run(
-            names, {"input_ids": tokens[:, None], **source, **cache.tensors}
+            self._outputs, {"input_ids": tokens[:, None], **source, **cache.tensors}
         )
-        for name, tensor in zip(names[1:], present, strict=True):
-            cache.tensors[self._past_names[name]] = tensor
+        cache.tensors.update(zip(self._past_names, present, strict=True))
         cache.length += 1
         return logits[:, 0].astype(np.float32, copy=False)
 
-    def _empty_tensors(self, rows: int, sentences: int) -> dict[str, np.ndarray]:
+    def _first_tensors(self, rows: int, states: np.ndarray) -> dict[str, np.ndarray]:
         """The tensors that the decoder takes ahead of the first token."""
         tensors = {}
-        for node in self._past:
+        for node in self._past_of_target:
             sizes = [0 if isinstance(size, str) else size for size in node.shape[1:]]
-            count = sentences if _is_of_source(node.name) else rows
-            tensors[node.name] = np.zeros([count, *sizes], _TYPES[node.type])
+            tensors[node.name] = np.zeros([rows, *sizes], _TYPES[node.type])
+        if self._source is not None:
+            names = [node.name for node in self._source.get_outputs()]
+            of_source = self._source.run(names, {"encoder_hidden_states": states})
+            tensors.update(zip(names, of_source, strict=True))
         return tensors
 
 

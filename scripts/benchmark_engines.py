@@ -5,28 +5,30 @@ torch, ONNX Runtime (csan_hf_runtime) and, for models that it can express, CTran
 
     python scripts/benchmark_engines.py runs/plain --input test.de --threads 1
 
-Sentences are tokens before the time is taken, sorted by length. Each round runs every engine once,
+Each engine has a process of its own: after `generate` of torch, ONNX Runtime was a quarter slower
+in the same one. Sentences are tokens before the time is taken, sorted by length. Beam search is
+done with as many ended hypotheses as beams, as in CTranslate2. Each round runs every engine once,
 in turn. The table has sentences a second, by the median over the rounds, and in brackets how many
 translations are not those of transformers' `generate`."""
 
+import json
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from copy import deepcopy
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from measuring import machine, make_parser, seconds_in_turn, seconds_of
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from csan_hf.data import TokenizerPair
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub.onnx import export_onnx
@@ -37,14 +39,18 @@ from csan_hf_runtime.graphs import Graphs
 
 BATCHES = (1, 16, 64)
 BEAMS = (1, 5)
-TORCH = "transformers"
+MOST_TOKENS = 100  # of a translation
+BASELINE = "transformers"
 Sentences = Sequence[list[int]]
-Engine = Callable[[Sentences, int], Sentences]
+Translate = Callable[[Sentences, int], Sentences]
 """Translates a batch of tokens with a number of beams."""
 
 
-def torch_engine(model: PreTrainedModel, loop: Callable | None, longest: int) -> Engine:
+def load_torch(checkpoint: str, threads: int, *, loop: Callable | None, dtype: str) -> Translate:
     """`generate`, with transformers' own search where `loop` is None."""
+    torch.set_num_threads(threads)
+    model, _ = load_translation_model(checkpoint, dtype=dtype, progress=False)
+    model.generation_config.max_length = None
     padding = model.config.pad_token_id
 
     def translate(batch: Sentences, beams: int) -> Sentences:
@@ -54,18 +60,19 @@ def torch_engine(model: PreTrainedModel, loop: Callable | None, longest: int) ->
             ids,
             attention_mask=(ids != padding).long(),
             num_beams=beams,
-            max_new_tokens=longest,
-            do_sample=False,
+            early_stopping=beams > 1,
+            max_new_tokens=MOST_TOKENS,
             custom_generate=loop,
         ).tolist()
 
     return translate
 
 
-def onnx_engine(directory: Path, settings: dict[str, Any], threads: int, longest: int) -> Engine:
-    """The runtime's search over exported graphs; `settings` are those of the generation config."""
+def load_onnx(directory: str, threads: int) -> Translate:
+    """The runtime's search over exported graphs."""
     graphs = Graphs.from_directory(directory, threads=threads)
-    generation = Generation.from_dict(settings)
+    settings = json.loads(Path(directory, "generation_config.json").read_text())
+    generation = replace(Generation.from_dict(settings), early_stopping=True)
     padding = settings["pad_token_id"]
 
     def translate(batch: Sentences, beams: int) -> Sentences:
@@ -77,7 +84,7 @@ def onnx_engine(directory: Path, settings: dict[str, Any], threads: int, longest
             graphs,
             sources,
             mask=(np.arange(lengths.max()) < lengths[:, None]).astype(np.int64),
-            limits=np.full(len(batch), longest + 1),
+            limits=np.full(len(batch), MOST_TOKENS + 1),
             with_scores=False,
         )
         return [best.tokens.tolist() for [best] in hypotheses]
@@ -85,42 +92,68 @@ def onnx_engine(directory: Path, settings: dict[str, Any], threads: int, longest
     return translate
 
 
-def ctranslate2_engine(
-    directory: Path, tokenizers: TokenizerPair, threads: int, longest: int
-) -> Engine:
+def load_ctranslate2(directory: str, threads: int) -> Translate:
     """CTranslate2's own search over an exported model."""
     import ctranslate2
 
-    translator = ctranslate2.Translator(str(directory), intra_threads=threads, inter_threads=1)
+    translator = ctranslate2.Translator(directory, intra_threads=threads, inter_threads=1)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
 
     def translate(batch: Sentences, beams: int) -> Sentences:
         translations = translator.translate_batch(
-            [tokenizers.source.convert_ids_to_tokens(ids) for ids in batch],
+            [tokenizer.convert_ids_to_tokens(ids) for ids in batch],
             beam_size=beams,
             max_batch_size=len(batch),
-            max_decoding_length=longest,
+            max_decoding_length=MOST_TOKENS,
         )
         tokens = [translation.hypotheses[0] for translation in translations]
-        return [tokenizers.target.convert_tokens_to_ids(row) for row in tokens]
+        return [tokenizer.convert_tokens_to_ids(row) for row in tokens]
 
     return translate
 
 
-def engines(
-    model: PreTrainedModel,
-    tokenizers: TokenizerPair,
-    directory: Path,
-    threads: int,
-    longest: int,
-) -> Iterator[tuple[str, Engine]]:
-    """Yields names and engines, with their files in `directory`."""
-    yield TORCH, torch_engine(model, None, longest)
-    yield "csan_hf", torch_engine(model, search, longest)
-    yield "csan_hf, bfloat16", torch_engine(deepcopy(model).bfloat16(), search, longest)
-    settings = model.generation_config.to_dict()
+class Engine:
+    """A process with a loaded model.
+
+    Args:
+        load: Loads it.
+    """
+
+    def __init__(self, load: Callable[[], Translate]) -> None:
+        self._process = ProcessPoolExecutor(
+            1, get_context("spawn"), initializer=_load, initargs=(load,)
+        )
+
+    def translate(self, sentences: Sentences, size: int, beams: int) -> Sentences:
+        """Translates sentences in batches of a size."""
+        return self._process.submit(_translate, sentences, size, beams).result()
+
+
+_loaded: list[Translate] = []  # in the engine's process
+
+
+def _load(load: Callable[[], Translate]) -> None:
+    transformers_logging.set_verbosity_error()
+    _loaded.append(load())
+
+
+def _translate(sentences: Sentences, size: int, beams: int) -> list[list[int]]:
+    in_order = sorted(sentences, key=len)
+    translations: list[list[int]] = []
+    for start in range(0, len(in_order), size):
+        translations += _loaded[0](in_order[start : start + size], beams)
+    return translations
+
+
+def engines(checkpoint: str, directory: Path, threads: int) -> Iterator[tuple[str, Engine]]:
+    """Yields names and engines; exported models go to `directory`."""
+    loops = {BASELINE: (None, "float32"), "csan_hf": (search, "float32")}
+    for name, (loop, dtype) in {**loops, "csan_hf, bfloat16": (search, "bfloat16")}.items():
+        yield name, Engine(partial(load_torch, checkpoint, threads, loop=loop, dtype=dtype))
+    model, tokenizers = load_translation_model(checkpoint, progress=False)
     for precision in ("float32", "int8"):
         graphs = export_onnx(model, directory / f"onnx-{precision}", precision=precision)
-        yield f"ONNX Runtime, {precision}", onnx_engine(graphs, settings, threads, longest)
+        yield f"ONNX Runtime, {precision}", Engine(partial(load_onnx, str(graphs), threads))
     try:
         from csan_hf.hub.ctranslate2 import export_ctranslate2
 
@@ -131,19 +164,10 @@ def engines(
                 tokenizers=tokenizers,
                 quantization=precision,
             )
-            engine = ctranslate2_engine(weights, tokenizers, threads, longest)
+            engine = Engine(partial(load_ctranslate2, str(weights), threads))
             yield f"CTranslate2, {precision}", engine
     except (ImportError, ValueError) as error:
         print(f"Without CTranslate2: {error}")
-
-
-def translate_all(engine: Engine, sentences: Sentences, size: int, beams: int) -> list[list[int]]:
-    """Translates batch by batch."""
-    in_order = sorted(sentences, key=len)
-    translations: list[list[int]] = []
-    for start in range(0, len(in_order), size):
-        translations += engine(in_order[start : start + size], beams)
-    return translations
 
 
 def measure(
@@ -162,13 +186,13 @@ def measure(
     translations: dict[str, Sentences] = {}
 
     def translate(name: str) -> None:
-        translations[name] = translate_all(named[name], sentences, size, beams)
+        translations[name] = named[name].translate(sentences, size, beams)
 
     steps = {name: partial(translate, name) for name in named}
     times = seconds_in_turn(steps, rounds, partial(seconds_of, device="cpu"))
     cells = {}
     for name, seconds in times.items():
-        pairs = zip(translations[name], translations[TORCH], strict=True)
+        pairs = zip(translations[name], translations[BASELINE], strict=True)
         different = sum(_text(ids, special) != _text(expected, special) for ids, expected in pairs)
         cells[name] = f"{len(sentences) / statistics.median(seconds):.1f} ({different})"
     return cells
@@ -187,20 +211,14 @@ def main(arguments: list[str]) -> None:
         "--sentences", type=int, default=200, help="the first lines that are taken (default: 200)"
     )
     parser.add_argument("--threads", type=int, default=1, help="of every engine (default: 1)")
-    parser.add_argument(
-        "--longest", type=int, default=100, help="most tokens of a translation (default: 100)"
-    )
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
-    torch.set_num_threads(args.threads)
-    model, tokenizers = load_translation_model([args.model], progress=False)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
     lines = Path(args.input).read_text(encoding="utf-8").splitlines()[: args.sentences]
-    sentences = tokenizers.source(lines).input_ids
-    special = {model.config.decoder_start_token_id, *tokenizers.target.all_special_ids}
+    sentences = tokenizer(lines).input_ids
     columns = {}
     with tempfile.TemporaryDirectory() as directory:
-        folder = Path(directory)
-        named = dict(engines(model, tokenizers, folder, args.threads, args.longest))
+        named = dict(engines(args.model, Path(directory), args.threads))
         for beams in BEAMS:
             for size in BATCHES:
                 columns[f"{search_name(beams)}, {size}"] = measure(
@@ -209,7 +227,7 @@ def main(arguments: list[str]) -> None:
                     size=size,
                     beams=beams,
                     rounds=args.rounds,
-                    special=special,
+                    special=set(tokenizer.all_special_ids),
                 )
     print(f"\n{machine('cpu')}; {len(sentences)} sentences; sentences a second\n")
     print(f"| engine | {' | '.join(columns)} |\n| --- |{' ---: |' * len(columns)}")

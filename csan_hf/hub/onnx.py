@@ -25,7 +25,7 @@ from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import SharedMasks
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel, check_installed
-from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT
+from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT, SOURCE
 from csan_hf_runtime.text_files import new_directory, write_json
 
 from .vocabularies import save_vocabularies
@@ -45,16 +45,17 @@ def export_onnx(
     precision: str = "float32",
     tokenizers: Any = None,
 ) -> Path:
-    """Writes a sequence-to-sequence model as two ONNX graphs, for any batch size and length within
-    its positions.
+    """Writes a sequence-to-sequence model as ONNX graphs, for any batch size and length within its
+    positions.
 
     `encoder_model.onnx` gives `last_hidden_state` [B, J, d] of `input_ids` and `attention_mask` [B,
     J]; `decoder_model_merged.onnx` gives `logits` [B · K, 1, V] and the cache `present.*` of
     `input_ids` [B · K, 1], K consecutive rows of one source, `encoder_attention_mask`,
     `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead of the
-    first token its free axes have length 0. `OnnxTranslationModel` runs them,
-    `csan_hf_runtime.translator.Translator` without torch. Everything is written beside `directory`
-    and then moved.
+    first token its free axes have length 0. Keys and values of the source,
+    `past_key_values.*.encoder.*`, are what `source_model.onnx` gives of `encoder_hidden_states`.
+    `OnnxTranslationModel` runs the graphs, `csan_hf_runtime.translator.Translator` without torch.
+    Everything is written beside `directory` and then moved.
 
     Args:
         model: A model of csan_hf (float32), unwrapped.
@@ -94,7 +95,7 @@ def export_onnx(
         traced = deepcopy(model).eval()
         inputs, expected = _trial(traced)
         _trace(traced, staging)
-        for graph in (staging / ENCODER, staging / DECODER):
+        for graph in staging.glob("*.onnx"):
             convert(graph)
         name = f"{model.name_or_path or type(model).__name__} as ONNX graphs in {precision}"
         try:
@@ -186,7 +187,7 @@ _CONVERTERS: dict[str, Callable[[Path], None]] = {
 
 @torch.no_grad()
 def _trace(model: Any, directory: Path) -> None:
-    """Writes both graphs."""
+    """Writes the graphs."""
     exact = model._keep_in_fp32_modules_strict or ()
     if model._supports_sdpa:
         model.set_attn_implementation("sdpa")  # blocks are made for one length
@@ -197,18 +198,20 @@ def _trace(model: Any, directory: Path) -> None:
     ids = torch.ones(2, 6, dtype=torch.long)
     source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
     source = {"input_ids": ids, "attention_mask": ids.clone()}
+    states = encoder(source)
     target = {
         "input_ids": ids[:, :1].repeat(beams, 1),
         "encoder_attention_mask": ids.clone(),
-        "encoder_hidden_states": encoder(source),
+        "encoder_hidden_states": states,
     }
     target_axes = {**dict.fromkeys(target, source_axes), "input_ids": {0: "rows"}}
     for name, (heads, positions, width) in step.states.items():
-        is_of_source = ".encoder." in name
-        rows = len(ids) if is_of_source else len(ids) * beams
-        target[PAST + name] = torch.zeros(rows, heads, positions, width)
-        rows_axis = "batch_size" if is_of_source else "rows"
-        target_axes[PAST + name] = {0: rows_axis, 2: f"past {name}"}
+        target[PAST + name] = torch.zeros(len(ids) * beams, heads, positions, width)
+        target_axes[PAST + name] = {0: "rows", 2: f"past {name}"}
+    of_source = {PAST + name: tensor for name, tensor in step.project(states).items()}
+    target |= of_source
+    for name in of_source:
+        target_axes[name] = {0: "batch_size", 2: "encoder_sequence_length"}
     with warnings.catch_warnings(action="ignore"):  # of names of axes, and of torch's own code
         _export(
             encoder,
@@ -218,6 +221,15 @@ def _trace(model: Any, directory: Path) -> None:
             exact=exact,
             path=directory / ENCODER,
         )
+        if of_source:
+            _export(
+                _Source(step),
+                inputs={"encoder_hidden_states": states},
+                axes={"encoder_hidden_states": source_axes},
+                outputs=list(of_source),
+                exact=exact,
+                path=directory / SOURCE,
+            )
         _export(
             step,
             inputs=target,
@@ -262,9 +274,9 @@ def _export(
         if any(name in scopes for name in exact):
             node.name = f"{_EXACT}{node.name}"
         node.metadata_props.clear()  # stack traces, longer than small weights
-    for present in graph.model.graph.outputs[1:]:
-        # Of a window, which a sentence fills first
-        present.shape[2] = f"{present.name} positions"
+    for output in graph.model.graph.outputs:
+        if output.name.startswith(PRESENT):  # of a window, which a sentence fills first
+            output.shape[2] = f"{output.name} positions"
     graph.save(path)
 
 
@@ -306,9 +318,9 @@ class _Step(nn.Module):
     windows and nothing of the source.
 
     Attributes:
-        states: Heads, positions and width of every tensor [rows, heads, positions, width] of the
-            cache by name: rows are B · K, or B for what is made of the source. The positions are
-            those to trace with: neither 0 nor 1, and more of layers that keep all.
+        states: Heads, positions and width of every tensor [B · K, heads, positions, width] that a
+            step returns, by name. The positions are those to trace with: neither 0 nor 1, and more
+            of layers that keep all.
         counter: The tensor that tells the number of earlier tokens: that of a layer that keeps all,
             or one of no width.
         shares_source: Whether the beams of a sentence share its states; else these are repeated.
@@ -328,9 +340,8 @@ class _Step(nn.Module):
         growing = [index for index, layer in enumerate(layers) if not layer.is_sliding]
         self.counter = f"{growing[0] if growing else len(layers)}.decoder.key"
         states = {self.counter: (1, 5, 0)}
-        for name, tensor in {**_target_tensors(cache), **self.project(source)}.items():
-            layer, part, _ = name.split(".")
-            positions = 5 if part == "decoder" and int(layer) in growing else 2
+        for name, tensor in _target_tensors(cache).items():
+            positions = 5 if int(name.split(".")[0]) in growing else 2
             if tensor.shape[3] > 0:
                 states[name] = (tensor.shape[1], positions, tensor.shape[3])
         in_order = sorted(states, key=lambda name: (int(name.split(".")[0]), name))
@@ -341,23 +352,19 @@ class _Step(nn.Module):
         ids = inputs["input_ids"]
         source = inputs["encoder_hidden_states"]
         mask = inputs["encoder_attention_mask"]
-        past = {name: inputs[PAST + name] for name in self.states}
-        of_source = {name: tensor for name, tensor in past.items() if ".encoder." in name}
-        if of_source:
-            # Ahead of the first token all of the source is new, later nothing
-            known = of_source["0.encoder.key"].shape[2]
-            for name, projected in self.project(source[:, known:]).items():
-                of_source[name] = torch.cat([past[name], projected], dim=2)
-        past |= of_source
+        past = {
+            name.removeprefix(PAST): tensor
+            for name, tensor in inputs.items()
+            if name.startswith(PAST)
+        }
         if not self.shares_source:
             rows = ids.shape[0]
             sentences = torch.arange(rows) // (rows // source.shape[0])
             source = source[sentences]
             mask = mask[sentences]
-            past |= {name: tensor[sentences] for name, tensor in of_source.items()}
+            past |= {name: past[name][sentences] for name in past.keys() - self.states.keys()}
         logits, present = self.decode(ids, source, mask, past)
-        counted = {self.counter: F.pad(past[self.counter], (0, 0, 0, 1))}
-        present = {**counted, **present, **of_source}
+        present.setdefault(self.counter, F.pad(past[self.counter], (0, 0, 0, 1)))
         return logits, *(present[name] for name in self.states)
 
     def project(self, source: Tensor) -> Tensors:
@@ -392,6 +399,18 @@ class _Step(nn.Module):
                 layer.keys = keys
                 layer.values = past.get(f"{index}.decoder.value", keys[..., :0])
         return cache
+
+
+class _Source(nn.Module):
+    """What a decoder needs of each source."""
+
+    def __init__(self, step: _Step) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
+        """`_Step.project` of `encoder_hidden_states` [B, J, d]."""
+        return tuple(self.step.project(inputs["encoder_hidden_states"]).values())
 
 
 class _GridStep(_Step):
