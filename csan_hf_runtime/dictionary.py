@@ -1,11 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A pronouncing dictionary beside a pronouncer, whose words are looked up."""
 
+import gzip
 import re
+import zlib
 from bisect import bisect_left
 from pathlib import Path
-
-from .text_files import read_lines
 
 DICTIONARY = "dictionary.tsv.gz"
 
@@ -28,7 +28,11 @@ class PronouncingDictionary:
     """
 
     def __init__(self, path: Path) -> None:
-        self._lines = list(read_lines(path))
+        try:
+            text = gzip.decompress(path.read_bytes()).decode()
+        except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is damaged ({error}): write it again.") from error
+        self._lines = text.split("\n")
 
     def pronunciations(self, word: str) -> list[str]:
         """Returns the pronunciations of a word, the first the most usual; none of another.

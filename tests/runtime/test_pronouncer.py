@@ -75,3 +75,11 @@ def dictionary(tmp_path):
 )
 def test_plurals_and_possessives_of_words_in_the_dictionary(dictionary, word, pronunciations):
     assert dictionary.pronunciations(word) == pronunciations
+
+
+@pytest.mark.parametrize("content", [b"cat", gzip.compress(b"cat")[:-4], gzip.compress(b"\xff")])
+def test_damaged_dictionaries_are_named(tmp_path, content):
+    path = tmp_path / DICTIONARY
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{DICTIONARY} is damaged"):
+        PronouncingDictionary(path)
