@@ -39,7 +39,6 @@ class CorpusMetric(evaluate.Metric, ABC):
     citation: ClassVar[str] = ""
     decimals: ClassVar[int] = 2  # after the point when printed
     greater_is_better: ClassVar[bool] = True
-    upper_bound: ClassVar[float | None] = 100.0  # the best score, or the worst of an error rate
     # What a segment is: text as people write it, tokens with spaces between them, or alignments in
     # Pharaoh's format
     needs: ClassVar[Literal["text", "tokens", "alignments"]] = "text"

@@ -149,7 +149,6 @@ class Ter(SacrebleuMetric):
         "Snover et al. (2006), A Study of Translation Edit Rate with Targeted Human Annotation"
     )
     greater_is_better = False
-    upper_bound = None
     on_hub = True
     scorer_class = sacrebleu.metrics.TER
 
@@ -210,7 +209,6 @@ class ErrorRate(CorpusMetric):
 
     greater_is_better = False
     takes_variants = True
-    upper_bound = None
     citation = (
         "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
     )
@@ -357,7 +355,6 @@ class Comet(CorpusMetric):
     name = "comet"
     label = "COMET"
     citation = "Rei et al. (2020), COMET: A Neural Framework for MT Evaluation"
-    upper_bound = None
     needs_sources = True
     segments_at_once = None
     on_hub = True

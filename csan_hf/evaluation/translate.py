@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +66,16 @@ def translate(
     Raises:
         ValueError: If `num_beams` is less than 1, or if a language is unknown or missing.
     """
-    total = len(sentences) if processes is None else None  # a process counts its own share alone
-    work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
-    windows = windows_of(sentences, 1 if processes is None else processes.num_processes)
-    translations: list[str] = []
-    for results in _translate_windows(windows, total, *work):
-        translations += (result[0]["translation_text"].strip() for result in results)
-    return translations
+    windows = translate_stream(
+        model,
+        tokenizers,
+        sentences,
+        max_batch_tokens=max_batch_tokens,
+        progress=progress,
+        processes=processes,
+        **generate_arguments,
+    )
+    return list(chain.from_iterable(windows))
 
 
 def translate_stream(
@@ -101,18 +104,17 @@ def translate_stream(
     Yields:
         The translations of a window, in order.
     """
-    work = (
+    for results in _translate_windows(
         model,
         tokenizers,
-        max_batch_tokens,
-        progress,
-        processes,
-        generate_arguments,
-        prefixes,
-        pool,
-    )
-    windows = windows_of(sentences, 1 if processes is None else processes.num_processes)
-    for results in _translate_windows(windows, None, *work):
+        sentences,
+        max_batch_tokens=max_batch_tokens,
+        progress=progress,
+        processes=processes,
+        prefixes=prefixes,
+        pool=pool,
+        generate_arguments=generate_arguments,
+    ):
         yield [result[0]["translation_text"].strip() for result in results]
 
 
@@ -151,9 +153,17 @@ def n_best_stream(
         arguments["return_words"] = True
     if return_alignments:
         arguments["return_alignments"] = True
-    work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes, pool)
-    windows = windows_of(sentences, 1 if processes is None else processes.num_processes)
-    for results in _translate_windows(windows, None, *work):
+    for results in _translate_windows(
+        model,
+        tokenizers,
+        sentences,
+        max_batch_tokens=max_batch_tokens,
+        progress=progress,
+        processes=processes,
+        prefixes=prefixes,
+        pool=pool,
+        generate_arguments=arguments,
+    ):
         hypotheses = [_hypotheses(several) for several in results]
         if not arguments.get("do_sample"):
             hypotheses = [first_of_each_text(several) for several in hypotheses]
@@ -176,16 +186,16 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
 
 
 def _translate_windows(
-    windows: Iterable[Sequence[str]],
-    total: int | None,
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
+    sentences: Iterable[str | None],
+    *,
     max_batch_tokens: int,
     progress: bool,
     processes: PartialState | None,
+    prefixes: Iterable[str] | None,
+    pool: TranslationPool | None,
     generate_arguments: dict[str, Any],
-    prefixes: Iterable[str] | None = None,
-    pool: TranslationPool | None = None,
 ) -> Iterator[list[list[dict[str, Any]]]]:
     """The results of each sentence of a window, as many as `num_return_sequences`."""
     reader = None if prefixes is None else PrefixReader(prefixes, tokenizers.target)
@@ -251,6 +261,10 @@ def _translate_windows(
         return translator, marked_texts, splits, work
 
     hidden = not (progress and is_main)
+    total = None  # a process counts its own share alone
+    if processes is None and isinstance(sentences, Sized):
+        total = len(sentences)
+    windows = windows_of(sentences, 1 if processes is None else processes.num_processes)
     with tqdm(total=total, desc="translating", unit=" sentences", disable=hidden) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
         for translator, marked_texts, splits, work in ahead(

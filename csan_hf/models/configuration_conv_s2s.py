@@ -49,17 +49,9 @@ class ConvS2SConfig(Seq2SeqConfig):
     hidden_size: int = bounded(256, 1)
     encoder_layers: int = bounded(16, 1, MOST_LAYERS)
     decoder_layers: int = bounded(12, 1, MOST_LAYERS)
-    kernel_size: int = bounded(3, 1)
+    kernel_size: int = bounded(3, 1, odd=True)
     dropout: float | int = bounded(0.2, 0, below=1)
     max_position_embeddings: int = bounded(1024, 1)
-
-    def validate_fields(self) -> None:
-        """Raise `ValueError` where the configuration is impossible; the message names field and
-        value.
-        """
-        super().validate_fields()
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"`kernel_size` must be odd, got {self.kernel_size}.")
 
 
 ConvS2SConfig.register_for_auto_class()

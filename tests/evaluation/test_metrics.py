@@ -144,7 +144,6 @@ class Words(CorpusMetric):
     name = "words"
     label = "words"
     summary = "Mean number of words."
-    upper_bound = None
 
     def statistics(self, predictions, references, sources=None):
         return np.array([(len(line.split()), 1.0) for line in predictions])

@@ -31,7 +31,6 @@ class WordsMissing(CorpusMetric):
     summary = "Words that the references have more of than the hypotheses, a sentence."
     decimals = 3
     greater_is_better = False
-    upper_bound = None
     needs_sources = True
     scored = 0
 
