@@ -138,7 +138,11 @@ def align_pairs(
             tokenized = list(zip(source_texts, target_texts, strict=True))
             matrices = {}
             for numbers in _batches(tokenized, batch_size):
-                batch = _padded_batch([tokenized[number] for number in numbers], padding)
+                batch = padded_batch(
+                    [torch.tensor(source_texts[number].ids) for number in numbers],
+                    [torch.tensor(target_texts[number].ids) for number in numbers],
+                    padding,
+                )
                 weights, measure = _cross_attention(model, forward or model, batch, layer)
                 for number, matrix in zip(numbers, weights, strict=True):
                     source, target = tokenized[number]
@@ -206,10 +210,10 @@ def _cross_attention(
     return weights.float().mean(dim=1).cpu().numpy(), measure
 
 
-def _padded_batch(pairs: Sequence[TokenizedPair], padding: int) -> dict[str, torch.Tensor]:
+def padded_batch(
+    sources: list[torch.Tensor], targets: list[torch.Tensor], padding: int
+) -> dict[str, torch.Tensor]:
     """Returns `input_ids` and `attention_mask` [B, J] and `labels` [B, I], padded on the right."""
-    sources = [torch.tensor(source.ids) for source, _ in pairs]
-    targets = [torch.tensor(target.ids) for _, target in pairs]
     masks = [torch.ones_like(source) for source in sources]
     return {
         "input_ids": pad_sequence(sources, batch_first=True, padding_value=padding),

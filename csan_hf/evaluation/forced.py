@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from csan_hf.alignment.aligned_pairs import padded_batch
 from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf_runtime.texts import batches_by_length
@@ -70,14 +70,14 @@ def score_forced(
         batches = batches[processes.process_index :: processes.num_processes]
     scores: list[tuple[int, dict[str, Any]]] = []
     for batch in tqdm(batches, desc="scoring", unit=" batches", disable=not progress):
-        sources_ids = [inputs[number] for number in batch]
-        batch_labels = _padded((labels[number] for number in batch), -100).to(model.device)
-        logits = view(
-            input_ids=_padded(sources_ids, pipeline.tokenizer.pad_token_id or 0).to(model.device),
-            attention_mask=_padded(map(torch.ones_like, sources_ids), 0).to(model.device),
-            labels=batch_labels,
-        ).logits
-        losses = F.cross_entropy(logits.float().transpose(1, 2), batch_labels, reduction="none")
+        padded = padded_batch(
+            [inputs[number] for number in batch],
+            [labels[number] for number in batch],
+            pipeline.tokenizer.pad_token_id or 0,
+        )
+        padded = {name: tensor.to(model.device) for name, tensor in padded.items()}
+        logits = view(**padded).logits.float().transpose(1, 2)
+        losses = F.cross_entropy(logits, padded["labels"], reduction="none")
         for number, loss in zip(batch, losses.double().sum(1).tolist(), strict=True):
             scores.append((number, {"log_probability": -loss, "tokens": len(labels[number])}))
     if processes is not None:
@@ -89,7 +89,3 @@ def perplexity(scores: Sequence[dict[str, Any]]) -> float:
     """The perplexity by token of what `score_forced` returned."""
     log_probability = sum(line["log_probability"] for line in scores)
     return math.exp(-log_probability / sum(line["tokens"] for line in scores))
-
-
-def _padded(rows: Iterable[torch.Tensor], padding: int) -> torch.Tensor:
-    return pad_sequence(list(rows), batch_first=True, padding_value=padding)
