@@ -73,90 +73,32 @@ def _draw_money(rng: random.Random) -> tuple[int, int, int]:
     return whole, 1 + _below(rng, 99), _below(rng, 1_000)
 
 
-_Clock = tuple[str, str, str, str, str]
-"""What is said at minute 0, 15, 30 and 45, and at any other."""
-
-
-def _english_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    hour_name, next_name = say.cardinal(hour), say.cardinal(following)
-    count, relation = (
-        (minute, f"past {hour_name}") if minute < 30 else (60 - minute, f"to {next_name}")
-    )
-    any_minute = f"{say.cardinal(count)} {'minute' if count == 1 else 'minutes'} {relation}"
-    return (
-        f"{hour_name} o'clock",
-        f"quarter past {hour_name}",
-        f"half past {hour_name}",
-        f"quarter to {next_name}",
-        any_minute,
-    )
-
-
-def _german_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    hour_name, next_name = say.cardinal(hour), say.cardinal(following)
-    full = "ein" if hour == 1 else hour_name
-    count, relation = (
-        (minute, f"nach {hour_name}") if minute < 30 else (60 - minute, f"vor {next_name}")
-    )
-    any_minute = (
-        f"eine Minute {relation}" if count == 1 else f"{say.cardinal(count)} Minuten {relation}"
-    )
-    return (
-        f"{full} Uhr",
-        f"Viertel nach {hour_name}",
-        f"halb {next_name}",
-        f"Viertel vor {next_name}",
-        any_minute,
-    )
-
-
-def _french_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    hour_name, next_name = (
-        "une heure" if value == 1 else f"{say.cardinal(value)} heures"
-        for value in (hour, following)
-    )
-    count, start = (minute, hour_name) if minute < 30 else (60 - minute, f"{next_name} moins")
-    # "minute" is feminine: vingt et une.
-    any_minute = f"{start} {say.cardinal(count)}{'e' if count % 10 == 1 and count != 11 else ''}"
-    return (
-        hour_name,
-        f"{hour_name} et quart",
-        f"{hour_name} et demie",
-        f"{next_name} moins le quart",
-        any_minute,
-    )
-
-
-def _spanish_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
-    hour_name, next_name = (
-        "la una" if value == 1 else f"las {say.cardinal(value)}" for value in (hour, following)
-    )
-    any_minute = (
-        f"{hour_name} y {say.cardinal(minute)}"
-        if minute < 30
-        else f"{next_name} menos {say.cardinal(60 - minute)}"
-    )
-    return (
-        f"{hour_name} en punto",
-        f"{hour_name} y cuarto",
-        f"{hour_name} y media",
-        f"{next_name} menos cuarto",
-        any_minute,
-    )
-
-
-_CLOCKS: dict[str, Callable[[Verbaliser, int, int, int], _Clock]] = {
-    "en": _english_clock,
-    "de": _german_clock,
-    "fr": _french_clock,
-    "es": _spanish_clock,
-}
-
-
 def _clock(verbaliser: Verbaliser, value: tuple[int, int]) -> str:
+    """The time of day in the words of the kinds "hour", "full hour" and "clock" of the table."""
     hour, minute = value
-    *quarters, any_minute = _CLOCKS[_base(verbaliser)](verbaliser, hour, minute, hour % 12 + 1)
-    return any_minute if minute % 15 else quarters[minute // 15]
+    language = _base(verbaliser)
+    templates = _templates(language)
+    if minute == 0:
+        return _of_hour(verbaliser, "full hour", hour)
+    count = minute if minute < 30 else 60 - minute
+    count_words = verbaliser.cardinal(count)
+    if language == "fr" and count % 10 == 1 and count != 11:
+        count_words += "e"  # "minute" is feminine: vingt et une
+    if minute % 15 == 0:
+        number = minute // 15 - 1
+    else:
+        number = 3 + 2 * (minute > 30) + (count == 1)
+    return templates["clock"][number].format(
+        hour=_of_hour(verbaliser, "hour", hour),
+        next=_of_hour(verbaliser, "hour", hour % 12 + 1),
+        count=count_words,
+    )
+
+
+def _of_hour(verbaliser: Verbaliser, kind: str, hour: int) -> str:
+    """Writes an hour, for which 1 has a template of its own."""
+    template = _templates(_base(verbaliser))[kind][hour == 1]
+    return template.format(verbaliser.cardinal(hour))
 
 
 @dataclass(frozen=True)
