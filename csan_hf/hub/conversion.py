@@ -28,7 +28,6 @@ from transformers.utils import logging
 from csan_hf_runtime.text_files import reading_folder_or_name
 
 from ..models import CsanConfig, CsanForConditionalGeneration
-from ..models.configuration_seq2seq import did_you_mean
 from ..models.csan_attention import CsanAttention
 from ..models.locality import PARTS, parameters_name
 
@@ -194,9 +193,6 @@ def convert_config(
 
     The further arguments are those of `convert_marian`. Raises `ValueError` if an override names no
     field of `CsanConfig`, or a value is out of range."""
-    names = {field.name for field in dataclasses.fields(CsanConfig)}
-    for name in config_overrides.keys() - names:
-        raise ValueError(f"CsanConfig has no field {name!r}.{did_you_mean(name, names)}")
     fields = _shared_fields(source, CsanConfig)
     if isinstance(source, M2M100Config):
         fields["normalize_before"] = True
