@@ -20,9 +20,9 @@ from csan_hf.evaluation.metrics import (
     metrics_in,
 )
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.evaluation.translate import search_name
 from csan_hf.pipelines.texts import SplitSentences
 from csan_hf.training.recipe import Recipe, load_recipe
+from csan_hf.training.run import score_table
 from csan_hf_cli.common import Dtype, PositiveInt
 from csan_hf_runtime.text_files import (
     VARIANTS,
@@ -281,30 +281,10 @@ def _print_forced(results: dict[str, dict[str, Any]]) -> None:
 
 
 def _print_table(scores: dict[str, dict[str, Any]]) -> None:
-    """Prints a line of scores for each test set."""
-    first = next(iter(scores.values()))
-    metrics = list(metrics_in(first))
-    name_width = max(5, *map(len, scores))
-    widths = {metric: max(6, len(metric.label)) for metric in metrics}
-    labels = [f"{metric.label:>{width}} " for metric, width in widths.items()]
-    print(f"{'split':<{name_width}}  sentences ", *labels, "search   sentences/s")
-    for name, entry in scores.items():
-        values = [
-            f"{entry[metric.name]:>{width}.{metric.decimals}f} " for metric, width in widths.items()
-        ]
-        search = speed = "-"
-        if "seconds" in entry:
-            search = search_name(entry["num_beams"])
-            speed = f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}"
-        sentences = f"{entry['sentences']:>9,} "
-        print(f"{name:<{name_width}}  {sentences}", *values, f"{search:<7}  {speed:>11}")
-    for metric in metrics:
-        signatures = [entry.get(f"{metric.name}_signature") for entry in scores.values()]
-        for signature in dict.fromkeys(filter(None, signatures)):
-            print(f"{metric.label}: {signature}")
+    print(*score_table(scores), sep="\n")
     for name, entry in scores.items():
         if "by_length" in entry:
-            _print_lengths(name, entry["by_length"], metrics)
+            _print_lengths(name, entry["by_length"], list(metrics_in(entry)))
 
 
 def _print_lengths(name: str, groups: list[dict], metrics: list[type[CorpusMetric]]) -> None:

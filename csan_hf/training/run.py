@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -384,23 +385,38 @@ def _score_split(trainer: TranslationTrainer, split: Dataset) -> tuple[dict[str,
     return scores, hypotheses
 
 
-def summary_table(results: dict[str, Any], output: Path | str) -> str:
-    """Formats the results for people."""
-    first_split: dict[str, Any] = next(iter(results["scores"].values()), {})
-    metrics = list(metrics_in(first_split))
-    rows = [["split", "sentences", *(metric.label for metric in metrics), "search", "loss"]]
-    for name, scores in results["scores"].items():
+def score_table(scores_by_split: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Formats the scores of each split as lines, and the metrics' signatures."""
+    metrics = list(metrics_in(next(iter(scores_by_split.values()), {})))
+    rows = [["split", "sentences", *(metric.label for metric in metrics)]]
+    rows[0] += ["search", "loss", "sentences/s"]
+    for name, scores in scores_by_split.items():
         row = [name, f"{scores['sentences']:,}"]
         for metric in metrics:
             row.append(f"{scores[metric.name]:.{metric.decimals}f}")
-        row += [search_name(scores["num_beams"]), f"{scores['loss']:.3f}"]
-        rows.append(row)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    lines = [""]
-    for name, *values in rows:
-        cells = map(str.rjust, values, widths[1:])
-        lines.append("  ".join([name.ljust(widths[0]), *cells]))
+        row.append(search_name(scores["num_beams"]) if "num_beams" in scores else "")
+        row.append(f"{scores['loss']:.3f}" if "loss" in scores else "")
+        speed = ""
+        if "seconds" in scores:
+            speed = f"{scores['sentences'] / max(scores['seconds'], 0.01):,.1f}"
+        rows.append([*row, speed])
+    columns = []
+    for title, *cells in zip(*rows, strict=True):
+        if any(cells):
+            width = max(map(len, [title, *cells]))
+            align = str.ljust if title == "split" else str.rjust
+            columns.append([align(text, width) for text in (title, "-" * width, *cells)])
+    lines = ["  ".join(cells) for cells in zip(*columns, strict=True)]
+    for metric in metrics:
+        signatures = [scores.get(f"{metric.name}_signature") for scores in scores_by_split.values()]
+        for signature in dict.fromkeys(filter(None, signatures)):
+            lines.append(f"{metric.label}: {signature}")
+    return lines
+
+
+def summary_table(results: dict[str, Any], output: Path | str) -> str:
+    """Formats the results for people."""
+    lines = ["", *score_table(results["scores"])]
     training = results["training"]
     lines += [
         "",
@@ -409,12 +425,6 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
         f"({training['tokens_per_second'] or 0:,.0f} tokens/s).",
         f"Weights: {results['chosen']['weights']}.",
     ]
-    for metric in metrics:
-        signatures = [
-            scores.get(f"{metric.name}_signature") for scores in results["scores"].values()
-        ]
-        for signature in dict.fromkeys(filter(None, signatures)):
-            lines.append(f"{metric.label}: {signature}")
     lines.append(
         f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, "
         "hypotheses."

@@ -417,13 +417,9 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns evaluation batches, longest sentences first."""
-        datasets: Any = self.eval_dataset
-        if isinstance(eval_dataset, str):
-            dataset = datasets[eval_dataset]
-        else:
-            dataset = eval_dataset or datasets
+        dataset: Any = eval_dataset or self.eval_dataset
         if not dataset:
-            return super().get_eval_dataloader(None)
+            return super().get_eval_dataloader(None)  # which refuses it
         return self._evaluation_batches(dataset, "evaluation")
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:

@@ -151,7 +151,7 @@ def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     options = ["--split", "test", "--device", "cpu", "--quiet"]
     assert csan_hf_cli.main(["evaluate", "--model", str(run[0]), *options]) == 0
     assert capsys.readouterr().out.startswith(
-        "split  sentences     WER  words missing  search   sentences/s\ntest "
+        "split  sentences     WER  words missing  search  sentences/s\n-----"
     )
     scores = json.loads((run[0] / "evaluation" / "scores.json").read_text())["scores"]["test"]
     assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]
