@@ -25,6 +25,7 @@ from csan_hf_cli import COMMANDS, build_parser, function_of
 PATTERNS = (
     "*.md",
     "*.png",
+    "*.svg",
     "*.yaml",
     "*.ipynb",
     "LICENSE",

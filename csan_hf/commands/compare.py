@@ -43,12 +43,12 @@ def compare(
 ) -> int:
     """Trains and compares the systems of a suite.
 
-    A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists those that
-    come with csan_hf. Its cost is printed first. The same command continues after any interruption;
-    a finished run is never repeated, a failed one is tried again. The report (report.md,
-    report.json, scores.csv and pictures) is written into the folder of the suite. --publish copies
-    it, with what it rests on, to another folder, without models: copied back as --output on another
-    machine, the suite goes on from there.
+    A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists the suites
+    that come with csan_hf. The cost is printed first. The same command continues after any
+    interruption: a finished run is never repeated, a failed one is tried again. The report
+    (report.html, report.md, report.json, scores.csv and pictures) is written into the suite's
+    folder. --publish copies it, and the runs' records without their models, to another folder. A
+    copy of that folder as --output continues the suite on another machine.
 
         csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1
         csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost
@@ -80,7 +80,7 @@ def compare(
     for name, reason in failed.items():
         print(f"Failed: {name}: {reason}", file=sys.stderr)
     if only != "cost":
-        print(f"The report is {folder / 'report.md'}.")
+        print(f"The report is {folder / 'report.html'}.")
     if publish and only != "cost":
         files = publish_suite(loaded, folder, Path(publish))
         print(f"Published {counted(len(files), 'file')} in {publish}.")

@@ -2,6 +2,7 @@
 """Numbers of a report beside a count by hand."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -78,6 +79,15 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
     report_of(suite, tmp_path, 200, speeds, failed)
     for name in ("report.md", "scores.csv"):
         assert (tmp_path / name).read_text() == (FIXTURES / f"suite_{name}").read_text()
+
+
+def test_the_page_of_a_suite_holds_its_pictures_and_loads_nothing(tmp_path):
+    report_of(finished_suite(tmp_path), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "<td>plain</td>" in page
+    assert 'id="how-the-tables-are-read"' in page
+    sources = re.findall(r'src="(.{22})', page)
+    assert sources == ["data:image/png;base64,"]
 
 
 def test_operations_and_published_figures_are_columns(tmp_path):
