@@ -404,6 +404,8 @@ def function_of(command: str) -> Callable:
     module, function = COMMANDS[command][0].split(":")
     if module.startswith(__name__):
         return getattr(importlib.import_module(module), function)
+    if sys.stderr.isatty():
+        print("Loading torch ...", file=sys.stderr)  # seconds, or silence that looks like a hang
     return getattr(import_csan_hf(f"commands.{module}", f"csan-hf {command}"), function)
 
 

@@ -4,6 +4,7 @@ are there.
 """
 
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -126,7 +127,7 @@ def report(
         plots: folder for the plots as PNG and SVG
         card: show the plots in the model card of the first system, a run's folder
         baseline: name of the system that the others are compared with (default: the last)
-        title: heading (default: the names of the systems)
+        title: heading (default: the systems, the name of --source and the date)
         metrics: bleu, chrf, ter, ...; an unknown name lists all; the first is plotted (default:
             bleu chrf)
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: by the references' script)
@@ -163,7 +164,8 @@ def report(
         "num_beams": num_beams,
     }
     loaded = load_systems(systems, sources, progress=not quiet, **options)
-    title = title or ", ".join(system.name for system in loaded)
+    names = ", ".join(system.name for system in loaded)
+    title = title or f"{names}: {source.name}, {date.today()}"
     settings |= {
         "samples": samples,
         "aligned": aligned,
