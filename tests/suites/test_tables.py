@@ -102,7 +102,7 @@ def test_operations_and_published_figures_are_columns(tmp_path):
     assert plain.endswith(" | 250 |  |  |")
     assert local.endswith(" |  | 27.1 | 6M |")
     assert "matrix products and convolutions of a forward pass" in text
-    assert "of the papers' own data" in text
+    assert "for their own data" in text
 
 
 def test_what_a_seed_changes_is_learned_from_others(tmp_path):
@@ -141,9 +141,9 @@ def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
     table = replace(table, segments={"one": 29, "two": 30})
     write_suite_report(SuiteRecords(suite, tmp_path), [table], {})
     text = (tmp_path / "report.md").read_text()
-    assert "\n1D, 2D, 3D, 4D: without a second seed of any system" in text
+    assert "\n1D, 2D, 3D, 4D: no system has a second seed" in text
     assert "15 of 30 runs are not finished: 5 of 10 with seed 2, 10 of 10 with seed 3.\n" in text
-    assert "\nToo few segments for what intervals and p-values say of others: one (29).\n" in text
+    assert "\nToo few segments for reliable intervals and p-values: one (29).\n" in text
 
 
 def test_each_data_set_has_its_own_tokenizer(tmp_path):
