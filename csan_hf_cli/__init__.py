@@ -39,20 +39,19 @@ IMPORTS = "CSAN_HF_IMPORT"
 COMMANDS = {
     "train": (
         "train:main",
-        "train what a recipe describes, score it and write its card; the same command resumes",
+        "train a model by a recipe, score it and write its card; the same command resumes",
     ),
     "prepare": (
         "train:prepare",
-        "cut a recipe's corpus into tokens ahead of training; show or clear what is kept",
+        "tokenize a recipe's corpus before training; list or clear prepared corpora",
     ),
     "evaluate": ("evaluate:evaluate", "score a checkpoint on a test set"),
     "translate": ("csan_hf_cli.translate:translate", "translate lines"),
     "align": ("align:align", "find the source words that each word of a translation comes from"),
-    "report": ("compare:report", "compare systems in one page for the browser"),
+    "report": ("compare:report", "compare systems on one page for the browser"),
     "compare": (
         "compare:compare",
-        "train and compare the systems of a suite over data sets and seeds; the same command "
-        "resumes",
+        "train and compare a suite's systems across data sets and seeds; the same command resumes",
     ),
     "convert": (
         "checkpoints:convert",
@@ -411,6 +410,8 @@ def import_csan_hf(module: str, what: str) -> types.ModuleType:
     """Imports a module of csan_hf; where that or torch is missing `ImportError` names `what` needs
     it.
     """
+    if sys.stderr.isatty() and "torch" not in sys.modules:
+        print("Loading torch ...", file=sys.stderr)  # this takes seconds
     try:
         return importlib.import_module(f"csan_hf.{module}")
     except ModuleNotFoundError as error:

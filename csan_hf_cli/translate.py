@@ -78,10 +78,10 @@ def translate(
 ) -> None:
     """Translates standard input or a file, line for line; an empty line stays an empty line.
 
-    Translations are written as they come, a few thousand at a time; from standard input also what
-    there is when no line has come for a moment, so that a program can wait for its answer. If the
-    command is stopped before the end, those that are written are kept: in FILE.partial, with
-    --output FILE.
+    Translations are written as they are made, a few thousand at a time; those of standard input
+    also when no line has come for a moment, so that a program can wait for its answer. If the
+    command is stopped before the end, finished translations are kept: with --output FILE, in
+    FILE.partial.
 
     Several models are an ensemble: their probabilities are averaged. With --n_best every line of
     the output is the number of a line of the input, from 1, the natural logarithm of the
@@ -100,30 +100,30 @@ def translate(
         split_sentences: lines that are translated sentence by sentence: auto = those with more
             tokens or sentences than 99 % of the training sources; always = all; never = those
             longer than the model takes
-        unknown: what to do with a line of letters or signs that the source vocabulary does not
-            have: warn; skip = an empty translation; error
-        prefixes: text file with what the translation of each line begins with, which may end within
-            a word; an empty line for nothing
+        unknown: what to do with a line that has characters missing from the source vocabulary:
+            warn; skip = an empty translation; error
+        prefixes: text file with the beginning of each line's translation, which may end within a
+            word; an empty line for none
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
         json_lines: write JSON, a line for each input: its translations with their
             log-probabilities, and those of their words and tokens
         alignments: file for the alignment of each line of the output: 0-0 1-2 = source word 0 with
-            word 0 of the translation, 1 with 2 (letters of words that are pronounced); it is in
-            --json_lines, too, and there alone with "-"
-        resume: go on where the same command was stopped, behind the lines in FILE.partial of
-            --output FILE (and of --alignments); of files alone, and none written as .gz
-        markup: inline tags of the input, html or xliff: they are put back where the words stand
-            that are aligned to theirs; entities such as &amp; are read and written
+            word 0 of the translation, 1 with 2 (for a pronouncer, letters); --json_lines has
+            it, too, and with "-" is the only place
+        resume: continue where the same command was stopped, after the lines in FILE.partial of
+            --output FILE (and of --alignments); for files only, and not for .gz outputs
+        markup: format of inline tags in the input, html or xliff: tags are put back around the
+            words aligned to those they enclosed; entities such as &amp; are decoded and encoded
         terms: file with a source term, a tab and its translation on each line. Where the term
             stands in a sentence, as whole words in the same case, so does the translation in the
-            output, perhaps with an ending; a sentence whose translation lacks one is searched anew,
-            with at least 8 beams
+            output, perhaps with an ending; if it is missing, the search is repeated with at least
+            8 beams
         sample: draw translations instead of searching for the best
-        temperature: of --sample: below 1 sharpens the probabilities
-        top_k: of --sample: draw from the K likeliest tokens
-        top_p: of --sample: draw from the likeliest tokens whose probabilities reach this sum
-        seed: of --sample
-        processes: processes side by side, on the CPU, for a large file; 0 = as many as cores
+        temperature: with --sample: below 1 sharpens the probabilities
+        top_k: with --sample: draw from the K likeliest tokens
+        top_p: with --sample: draw from the likeliest tokens whose probabilities reach this sum
+        seed: with --sample: of the random numbers
+        processes: parallel processes on the CPU, for a large file; 0 = one per core
     """
     if not sample and (temperature, top_k, top_p) != (None, None, None):
         raise ValueError("--temperature, --top_k and --top_p need --sample.")

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import csan_hf
 from csan_hf.commands.train import format_help
@@ -23,11 +25,12 @@ from csan_hf_cli import COMMANDS, build_parser, function_of
 PATTERNS = (
     "*.md",
     "*.png",
+    "*.svg",
     "*.yaml",
     "*.ipynb",
     "LICENSE",
     ":!tests",
-    ":!model_cards/suites/*/runs",
+    ":!model_cards/suites/*/report.md",
 )
 CONFIGS = (
     "csan_hf.training.arguments.TranslationTrainingArguments",
@@ -100,6 +103,19 @@ def on_files(files: Files, config: dict) -> Files:
     for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **kwargs: Any) -> str:
+    """Ends the page of a suite with its report, which lies beside its records."""
+    path = Path(page.file.src_uri)
+    if path.parent != Path("docs/results"):
+        return markdown
+    folder = f"../../model_cards/suites/{path.stem}"
+    root = Path(config.config_file_path).parent
+    report = (root / path.parent / folder / "report.md").read_text(encoding="utf-8")
+    report = report.partition("\n")[2].replace("\n## ", "\n### ")
+    report = re.sub(r"^!\[.*\]\(", rf"\g<0>{folder}/", report, flags=re.MULTILINE)
+    return markdown.replace(f"({folder}/report.md", "(#report") + f"\n\n## Report\n{report}"
 
 
 def _commands() -> str:

@@ -22,7 +22,15 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.recipes import RECIPES, SUITES
-from csan_hf_cli import COMMANDS, build_parser, function_of, main, run, script
+from csan_hf_cli import (
+    COMMANDS,
+    build_parser,
+    function_of,
+    import_csan_hf,
+    main,
+    run,
+    script,
+)
 from csan_hf_cli.translate import OutputLine, _write_as_they_come
 
 ROOT = Path(__file__).parents[1]
@@ -402,6 +410,17 @@ def test_what_needs_no_model_answers_at_once(word):
     assert done.stdout
     # the processor's time: the clock's is also that of others on the machine
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_a_terminal_is_told_that_torch_is_being_loaded(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    import_csan_hf("own_code", "--import")
+    assert screen.getvalue() == "", "it is loaded"
+    monkeypatch.delitem(sys.modules, "torch")
+    import_csan_hf("own_code", "--import")
+    assert screen.getvalue() == "Loading torch ...\n"
 
 
 def test_no_line_stands_beside_a_bar(monkeypatch):

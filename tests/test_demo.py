@@ -110,10 +110,10 @@ def test_models_of_others_know_their_languages_and_need_no_alignment(tmp_path, c
     marian, nllb = (
         DemoModel(str(tmp_path / name), device="cpu", **languages) for name in ("marian", "nllb")
     )
-    assert (marian.languages, marian.example) == (["de", "en"], 'Eins, "zwei".')
-    assert (nllb.languages, nllb.example) == (
+    assert (marian.languages, marian.examples[0]) == (["de", "en"], 'Eins, "zwei".')
+    assert (nllb.languages, nllb.examples) == (
         ["deu_Latn", "fra_Latn"],
-        "Ein Hund läuft durch den Schnee.",
+        ["Ein Hund läuft durch den Schnee."],
     )
     assert nllb.tokenizers.target.tgt_lang == "fra_Latn", "which the alignment needs"
     assert [model.translate("one two", 1).marked(0)[1][0][1] > 0 for model in (marian, nllb)] == [
@@ -147,7 +147,8 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
             return [element.text for element in chromium.find_elements(By.CSS_SELECTOR, path)]
 
         wait.until(lambda browser: browser.find_elements(By.ID, "translate"))[0].click()
-        expected = [model.translate(TEXT, 5) for model in models]
+        num_beams = models[0].pipeline.model.generation_config.num_beams
+        expected = [model.translate(TEXT, num_beams) for model in models]
         for number, translated in enumerate(expected):
             path, last = f"#translation-{number} .token", len(translated.target) - 1
             assert wait.until(lambda _, path=path: texts(path)) == translated.target

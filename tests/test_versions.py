@@ -54,7 +54,7 @@ def test_constraints_hold_one_version_of_everything_for_every_python(python):
 
 def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested():
     lowest = {}
-    for requirement in (*REQUIREMENTS, *listed("demo"), *listed("docs")):
+    for requirement in (*REQUIREMENTS, *listed("demo"), *listed("docs"), *listed("notebook")):
         bounds = [bound.version for bound in requirement.specifier if bound.operator == ">="]
         if requirement.name not in (
             "types-PyYAML",

@@ -46,14 +46,14 @@ def align(
     """Aligns the words of sentence pairs: one line per pair, "0-0 1-2" = source word 0 with target
     word 0, 1 with 2.
 
-    Words are what white space separates; where words are pronounced, letters. Without --target the
-    model's own translations are aligned.
+    Words are separated by white space; for a pronouncer, each letter is a word. Without --target,
+    the model's own translations are aligned.
 
     Args:
         source: source sentences, one per line (may be .gz); - = standard input
         target: their translations, one per line (may be .gz); - = standard input
         output: file for the links; - = standard output
-        translations: file for the model's translations, where there is no --target
+        translations: file for the model's translations, if there is no --target
         threshold: link all source words with more than this share of a target word's positive
             values, from 0 to 1 (default: each target word to the source word with the highest
             value)
@@ -63,7 +63,7 @@ def align(
         sentence: line of the pair to draw, from 1 (default: 1)
         gold: gold alignment, in Pharaoh's format (0-0 sure, 1p2 possible) or that of NAACL 2003:
             prints the alignment error rate on standard error
-        num_beams: beams, where there is no --target (default: the model's)
+        num_beams: beams, if there is no --target (default: the model's)
         batch_size: pairs aligned at a time
     """
     if target is not None and (translations is not None or num_beams is not None):

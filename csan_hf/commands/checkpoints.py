@@ -34,7 +34,7 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
 
     Args:
         source: directory or Hub name of a checkpoint
-        directory: where to save the self-contained CSAN, with the tokenizer where there is one; new
+        directory: where to save the self-contained CSAN, with the tokenizer if there is one; new
             or empty
     """
     check_new_directory(directory)
@@ -80,9 +80,9 @@ def convert_attn2d(
         csan-hf convert-attn2d save/l24/model-best.pth runs/l24
         csan-hf convert-attn2d pa_iwslt_de_en/checkpoint_best.pt runs/pa --residual
 
-    CHECKPOINT is what their trainer saved: of 2018 model.pth or model-best.pth, of 2020 a
-    checkpoint of fairseq. Their vocabularies lie beside the data, not in the checkpoint, so no
-    tokenizer is saved.
+    CHECKPOINT was saved by their trainer: model.pth or model-best.pth by the code of 2018, a
+    fairseq checkpoint by that of 2020. Their vocabularies are kept with the data, not in the
+    checkpoint, so no tokenizer is saved.
 
     Args:
         checkpoint: file with a state dict
@@ -91,7 +91,7 @@ def convert_attn2d(
         pad_token_id: their <PAD>
         eos_token_id: their <EOS>
         decoder_start_token_id: their <BOS>
-        residual: the checkpoint is of 2020, a residual network; the other options are for 2018
+        residual: the checkpoint is a residual network of 2020; the other options are for 2018
     """
     check_new_directory(directory)
     if residual:
@@ -126,7 +126,7 @@ def export_onnx(
 
     Args:
         directory: where to save the graphs; new or empty
-        precision: numbers that weights are kept in; int8 computes with them, float16 with float32
+        precision: format of the weights; int8 computes in integers, float16 in float32
         check: text to translate with both, one sentence per line
     """
     from csan_hf.hub import onnx  # which needs an extra
@@ -170,7 +170,7 @@ def export_ctranslate2(
 
     Args:
         directory: where to save the model; new or empty
-        quantization: how weights are kept
+        quantization: format of the weights
     """
     from csan_hf.hub.ctranslate2 import export_ctranslate2 as export  # which needs a package
 
@@ -197,7 +197,7 @@ def push(
         csan-hf push runs/numbers NAME/numbers-en-de
 
     The folder is checked first, in a process that cannot import csan_hf; an incomplete one is
-    refused, with what is missing. Checkpoints of the training and logs are not uploaded. Log in
+    refused, with what is missing. Training checkpoints and logs are not uploaded. Log in
     with `hf auth login`, or set HF_TOKEN.
 
     Args:

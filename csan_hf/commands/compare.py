@@ -4,6 +4,7 @@ are there.
 """
 
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,12 +44,12 @@ def compare(
 ) -> int:
     """Trains and compares the systems of a suite.
 
-    A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists those that
-    come with csan_hf. Its cost is printed first. The same command continues after any interruption;
-    a finished run is never repeated, a failed one is tried again. The report (report.md,
-    report.json, scores.csv and pictures) is written into the folder of the suite. --publish copies
-    it, with what it rests on, to another folder, without models: copied back as --output on another
-    machine, the suite goes on from there.
+    A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists the suites
+    that come with csan_hf. The cost is printed first. The same command continues after any
+    interruption: a finished run is never repeated, a failed one is tried again. The report
+    (report.html, report.md, report.json, scores.csv and pictures) is written into the suite's
+    folder. --publish copies it, and the runs' records without their models, to another folder. A
+    copy of that folder as --output continues the suite on another machine.
 
         csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1
         csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost
@@ -80,7 +81,7 @@ def compare(
     for name, reason in failed.items():
         print(f"Failed: {name}: {reason}", file=sys.stderr)
     if only != "cost":
-        print(f"The report is {folder / 'report.md'}.")
+        print(f"The report is {folder / 'report.html'}.")
     if publish and only != "cost":
         files = publish_suite(loaded, folder, Path(publish))
         print(f"Published {counted(len(files), 'file')} in {publish}.")
@@ -126,7 +127,7 @@ def report(
         plots: folder for the plots as PNG and SVG
         card: show the plots in the model card of the first system, a run's folder
         baseline: name of the system that the others are compared with (default: the last)
-        title: heading (default: the names of the systems)
+        title: heading (default: the systems, the name of --source and the date)
         metrics: bleu, chrf, ter, ...; an unknown name lists all; the first is plotted (default:
             bleu chrf)
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: by the references' script)
@@ -163,7 +164,8 @@ def report(
         "num_beams": num_beams,
     }
     loaded = load_systems(systems, sources, progress=not quiet, **options)
-    title = title or ", ".join(system.name for system in loaded)
+    names = ", ".join(system.name for system in loaded)
+    title = title or f"{names}: {source.name}, {date.today()}"
     settings |= {
         "samples": samples,
         "aligned": aligned,

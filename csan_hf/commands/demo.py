@@ -131,8 +131,7 @@ class DemoModel:
     Attributes:
         languages: Codes of source and target language; none where neither tokenizer nor card name a
             pair.
-        example: A text to begin with, from the card or in the source language; "" where neither is
-            known.
+        examples: Texts to begin with: that of the card, and one in the source language.
     """
 
     def __init__(
@@ -176,7 +175,8 @@ class DemoModel:
             (pair for pair in pairs if isinstance(pair, list) and len(pair) == 2 and all(pair)), []
         )
         language = base_language(self.languages[0]) if self.languages else ""
-        self.example = _example_of(card) or EXAMPLES.get(language, "")
+        examples = [_example_of(card), EXAMPLES.get(language, "")]
+        self.examples = [example for example in examples if example]
 
     def translate(self, text: str, num_beams: int) -> TranslatedText:
         """Translates a text sentence by sentence; what may be wrong with the translation is logged
@@ -237,7 +237,9 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
     """
     gradio = import_gradio()
     titles = titles_of(models)
-    examples = list(dict.fromkeys(filter(None, [example, *(model.example for model in models)])))
+    examples = [example] if example else []
+    for model in models:
+        examples += [text for text in model.examples if text not in examples]
 
     class ToPage(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -278,7 +280,8 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
         )
         if examples:
             gradio.Examples(examples, source)
-        beams = gradio.Slider(1, 10, value=5, step=1, label="Beams")
+        num_beams = models[0].pipeline.model.generation_config.num_beams or 1
+        beams = gradio.Slider(1, max(num_beams, 10), value=num_beams, step=1, label="Beams")
         button = gradio.Button("Translate", variant="primary", elem_id="translate")
         outputs: list[Any] = []
         with gradio.Row():

@@ -70,9 +70,9 @@ def evaluate(
     """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
 
     The data is a recipe's held-out splits, or two files. `--hypotheses FILE` scores an existing
-    translation instead; `--forced` asks how probable the model finds the references. Several models
-    are an ensemble: their probabilities are averaged. Under `accelerate launch` or torchrun the
-    processes share the work.
+    translation instead; `--forced` computes how probable the model finds the references. Several
+    models are an ensemble: their probabilities are averaged. Under `accelerate launch` or torchrun
+    the processes share the work.
 
     Args:
         model: checkpoint folder or Hub name; several = an ensemble
@@ -83,8 +83,8 @@ def evaluate(
         source: source sentences, one per line (may be .gz)
         reference: reference translations, one per line (may be .gz); several files = as many
             references for each line
-        output_dir: folder for hypotheses and scores (default: MODEL/evaluation; of an ensemble it
-            must be given)
+        output_dir: folder for hypotheses and scores (default: MODEL/evaluation; required for an
+            ensemble)
         split_sentences: lines that are translated sentence by sentence: never = those longer than
             the model takes, as in the scores of training; auto = those with more tokens or
             sentences than 99 % of the training sources, too; always = all

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The report of a suite: Markdown, CSV, JSON and pictures."""
+"""The report of a suite: Markdown, a page, CSV, JSON and pictures."""
 
+import base64
 import csv
 import io
 import math
@@ -10,6 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import quote
+
+import markdown
 
 from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_as_png_and_svg
 from csan_hf.evaluation.metrics import find_metric
@@ -31,6 +35,7 @@ _FEW_SEGMENTS = 30
 _MANY_RUNS = 12
 POOLED = "all columns pooled"
 REPORT = "report.md"
+PAGE = "report.html"
 SCORES = "scores.csv"
 FLOPS = "FLOPs a target token (×10⁵)"
 _OPTIONAL = (FLOPS, "±", "p over columns", "vote of the seeds")
@@ -68,7 +73,8 @@ def write_suite_report(
     lengths: Lengths | None = None,
     failed: dict[str, str] | None = None,
 ) -> None:
-    """Writes `report.md`, `scores.csv`, `report.json` and a picture of each table that has rows.
+    """Writes `report.md`, `scores.csv`, `report.json`, a picture of each table that has rows, and
+    `report.html`, which holds text and pictures.
 
     Args:
         records: The suite, and what is finished of it.
@@ -111,6 +117,7 @@ def write_suite_report(
             label = f"{metric.label}, {search}"
             figure = plot_scores_by_joined(_curves(table), label, lengths.trained)
             save_as_png_and_svg(figure, output / CURVES)
+    write_text(output / PAGE, _page(text, suite, output))
 
 
 def check_folder(records: SuiteRecords) -> None:
@@ -126,7 +133,7 @@ def check_folder(records: SuiteRecords) -> None:
         if path.is_symlink():
             path_inside(folder, *path.relative_to(folder).parts)
     records.check()
-    names = [REPORT, "report.json", SCORES, RUNS, HYPOTHESES]
+    names = [REPORT, PAGE, "report.json", SCORES, RUNS, HYPOTHESES]
     for picture in suite.pictures:
         names += [f"{picture}.png", f"{picture}.svg"]
     names = [name for name in names if (folder / name).exists()]
@@ -145,6 +152,18 @@ def is_report_of(suite: Suite, path: Path) -> bool:
     """Whether a file is the report of a suite of this name and size."""
     heading = path.read_bytes().partition(b"\n")[0] if path.is_file() else b""
     return heading == f"# {suite.name}".encode()
+
+
+def _page(text: str, suite: Suite, folder: Path) -> str:
+    content = markdown.markdown(text, extensions=["tables", "toc"])
+    for name in suite.pictures:
+        path = folder / f"{name}.png"
+        if path.is_file():
+            picture = base64.b64encode(path.read_bytes()).decode()
+            content = content.replace(
+                f'src="{quote(path.name)}"', f'src="data:image/png;base64,{picture}"'
+            )
+    return render_template("suite.html.jinja", title=suite.name, content=content)
 
 
 def _search(suite: Suite) -> str:

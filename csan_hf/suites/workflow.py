@@ -38,7 +38,7 @@ def run_suite(
 
     Args:
         suite: The suite.
-        output: Its folder: `runs`, `report.md`, `report.json`, `scores.csv` and pictures.
+        output: Its folder: runs, `report.html`, `report.md`, `report.json`, `scores.csv`, pictures.
         jobs: Runs side by side.
         threads: Threads of each run.
         only: "all"; "cost" only checks all recipes and prints the costs; "report" only writes a

@@ -145,7 +145,7 @@ class TranslationProgress(ProgressCallback):
                 total=state.max_steps,
                 initial=state.global_step,
                 desc="training",
-                unit="step",
+                bar_format=_BAR,
                 dynamic_ncols=True,
                 disable=not _shows_bars(args),
             )
@@ -210,6 +210,10 @@ class TranslationProgress(ProgressCallback):
             file=sys.stderr,
             flush=True,
         )
+
+
+_BAR = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+"""Leaves room for loss and scores on 80 columns."""
 
 
 def _shows_bars(args: TrainingArguments) -> bool:

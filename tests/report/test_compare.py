@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import xml.etree.ElementTree
+from datetime import date
 
 import numpy as np
 import pytest
@@ -375,3 +376,12 @@ def test_signs_of_the_argument_in_the_names_of_files_and_pipes(tmp_path):
             FileNotFoundError, match=rf"^{re.escape(name)}: no such file or checkpoint$"
         ):
             load_systems([name], SOURCES)
+
+
+def test_the_title_names_systems_source_and_date(tmp_path):
+    for name in ("test.en", "mine.de", "test.de"):
+        (tmp_path / name).write_text("a b c\n" * 3)
+    command = f"report mine={tmp_path}/mine.de --source {tmp_path}/test.en"
+    command += f" --reference {tmp_path}/test.de --output {tmp_path}/page.html --samples 2 --quiet"
+    assert csan_hf_cli.main(command.split()) == 0
+    assert f"<title>mine: test.en, {date.today()}</title>" in (tmp_path / "page.html").read_text()

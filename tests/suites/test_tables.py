@@ -2,6 +2,7 @@
 """Numbers of a report beside a count by hand."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -80,6 +81,15 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
         assert (tmp_path / name).read_text() == (FIXTURES / f"suite_{name}").read_text()
 
 
+def test_the_page_of_a_suite_holds_its_pictures_and_loads_nothing(tmp_path):
+    report_of(finished_suite(tmp_path), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "<td>plain</td>" in page
+    assert 'id="how-the-tables-are-read"' in page
+    sources = re.findall(r'src="(.{22})', page)
+    assert sources == ["data:image/png;base64,"]
+
+
 def test_operations_and_published_figures_are_columns(tmp_path):
     figures = {"1D": {"BLEU": 27.1, "parameters": "6M"}}
     suite = replace(finished_suite(tmp_path), published=figures)
@@ -92,7 +102,7 @@ def test_operations_and_published_figures_are_columns(tmp_path):
     assert plain.endswith(" | 250 |  |  |")
     assert local.endswith(" |  | 27.1 | 6M |")
     assert "matrix products and convolutions of a forward pass" in text
-    assert "of the papers' own data" in text
+    assert "for their own data" in text
 
 
 def test_what_a_seed_changes_is_learned_from_others(tmp_path):
@@ -131,9 +141,9 @@ def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
     table = replace(table, segments={"one": 29, "two": 30})
     write_suite_report(SuiteRecords(suite, tmp_path), [table], {})
     text = (tmp_path / "report.md").read_text()
-    assert "\n1D, 2D, 3D, 4D: without a second seed of any system" in text
+    assert "\n1D, 2D, 3D, 4D: no system has a second seed" in text
     assert "15 of 30 runs are not finished: 5 of 10 with seed 2, 10 of 10 with seed 3.\n" in text
-    assert "\nToo few segments for what intervals and p-values say of others: one (29).\n" in text
+    assert "\nToo few segments for reliable intervals and p-values: one (29).\n" in text
 
 
 def test_each_data_set_has_its_own_tokenizer(tmp_path):

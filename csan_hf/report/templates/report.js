@@ -187,6 +187,8 @@ function showAlignment(row, system) {
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
 const nameTheme = () => element("theme").setAttribute("aria-pressed", String(isDark()));
+const plots = document.getElementById("plots");
+if (plots) plots.open = matchMedia("(min-width: 60rem)").matches;
 element("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
   nameTheme();
