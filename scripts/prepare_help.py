@@ -65,9 +65,9 @@ def prepare_help(
     """Write a corpus of documents: short pieces of pages to train on, whole long pages to test on.
 
     `train` and `validation` have pieces of pages, of random lengths, `test_pages` whole pages of
-    `page_words`, `test_segments` the paragraphs of the same pages. Paragraphs that repeat an
-    earlier one's source word for word, of which a help has many, are left out of pages; so none of
-    a test page is trained on.
+    `page_words`, `test_segments` the paragraphs of the same pages, and `test_segments.page` the
+    number of the page of each. Paragraphs that repeat an earlier one's source word for word, of
+    which a help has many, are left out of pages; so none of a test page is trained on.
 
     Args:
         source: folder of the source language, such as usr/share/libreoffice/help/de
@@ -97,9 +97,11 @@ def prepare_help(
     for number, page in enumerate(training_pages):
         split = "validation" if number < validation_count else "train"
         splits[split] += pieces_of(page, piece_words, generator)
-    for page in tests:
+    pages_of_segments: list[str] = []
+    for number, page in enumerate(tests):
         splits["test_pages"].append(joined(page))
         splits["test_segments"] += page
+        pages_of_segments += [str(number)] * len(page)
     empty = [split for split, pairs in splits.items() if not pairs]
     if empty:
         raise ValueError(
@@ -109,6 +111,7 @@ def prepare_help(
     for split, pairs in splits.items():
         for language, texts in zip(languages, zip(*pairs, strict=True), strict=True):
             write_lines(output / f"{split}.{language}", texts)
+    write_lines(output / "test_segments.page", pages_of_segments)
     return {split: len(pairs) for split, pairs in splits.items()}
 
 

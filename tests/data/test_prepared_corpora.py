@@ -57,6 +57,7 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
     assert page == " ".join(files["test_segments.de"])
     assert 90 <= len(page.split()) <= 100
     segments = files["test_segments.de"]
+    assert files["test_segments.page"] == ["0"] * len(segments)
     assert join_segments(
         [*segments, "x y", "z"], [*files["test_segments.en"], "1", "2"], [page, "x y z"]
     ) == [
