@@ -77,7 +77,11 @@ def test_plurals_and_possessives_of_words_in_the_dictionary(dictionary, word, pr
     assert dictionary.pronunciations(word) == pronunciations
 
 
-@pytest.mark.parametrize("content", [b"cat", gzip.compress(b"cat")[:-4], gzip.compress(b"\xff")])
+@pytest.mark.parametrize(
+    "content",
+    [b"cat", gzip.compress(b"cat")[:-4], gzip.compress(b"\xff")],
+    ids=["not gzipped", "cut", "not UTF-8"],
+)
 def test_damaged_dictionaries_are_named(tmp_path, content):
     path = tmp_path / DICTIONARY
     path.write_bytes(content)
