@@ -16,9 +16,9 @@ compute the same functions as this package and store them differently:
 
 import argparse
 import os
+import pickle
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -49,6 +49,11 @@ _NAMES = (
     ("model.decoder.output_projection", "aggregator.lin", "decoder.projection"),
     ("lm_head", "prediction", "decoder.prediction"),
 )
+# Convolutions with a 1×1 kernel
+_POINTWISE = {
+    2018: ("input_projection.weight", "conv1.weight", "transition.conv.weight"),
+    2020: ("conv1.weight",),
+}
 _SUPPORTED = {
     2018: (
         "network.type densenet with one dense block and half_inputs 1, norm batch, use_st 0, "
@@ -91,20 +96,7 @@ _POSITIONS_2020 = 1024  # as their README evaluates
 _DROPOUTS = {"dropout": 0.2, "embedding_dropout": 0.2}
 # That of every batch norm of 2018: torch's default
 _EPS = 1e-5
-
-
-class _Weights(dict[str, Tensor]):
-    """Weights by their names in the authors' code, and the names of those that were not read."""
-
-    def __init__(self, weights: StateDict) -> None:
-        super().__init__(weights)
-        self.unread = set(weights)
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self:
-            raise LookupError(f"{name} is missing")
-        self.unread.discard(name)
-        return super().__getitem__(name)
+_MOST_NAMES = 12
 
 
 def convert_attn2d(
@@ -161,15 +153,12 @@ def convert_attn2d(
         state = _state_dict(_load(checkpoint), checkpoint)
     else:
         state = _state_dict(checkpoint, "The state dict")
-    weights = _Weights(
-        {
-            name.removeprefix("module."): weight  # of a DataParallel
-            for name, weight in state.items()
-            if not name.endswith((".conv2.mask", ".incremental_state"))
-        }
-    )
-    with _recognising(2018):
-        fields = _dense_fields(weights)
+    weights = {
+        name.removeprefix("module."): weight  # of a DataParallel
+        for name, weight in state.items()
+        if not name.endswith((".conv2.mask", ".incremental_state"))
+    }
+    fields = _dense_fields(weights)
     if fields["position_embeddings"] and pad_token_id != 0:
         raise ValueError(
             f"pad_token_id={pad_token_id}: the 2018 position embeddings "
@@ -227,9 +216,8 @@ def convert_attn2d_residual(
         raise ValueError(
             f"{checkpoint} was trained with {changed}, which this package does not offer."
         )
-    weights = _Weights(_state_dict(content["model"], checkpoint))
-    with _recognising(2020):
-        fields = _residual_fields(weights)
+    weights = dict(_state_dict(content["model"], checkpoint))
+    fields = _residual_fields(weights)
     return _make_model(weights, fields, _TOKENS_2020 | overrides, year=2020)
 
 
@@ -238,7 +226,15 @@ def _load(path: str | os.PathLike) -> Any:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file leads to many kinds
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        OSError,
+    ) as error:
         if isinstance(error, OSError) and error.filename:
             raise  # without a name: a damaged file points to where nothing is
         raise ValueError(
@@ -259,13 +255,14 @@ def _state_dict(content: object, source: str | os.PathLike) -> StateDict:
     return content
 
 
-def _dense_fields(weights: _Weights) -> dict[str, Any]:
+def _dense_fields(weights: StateDict) -> dict[str, Any]:
     """The config's fields that follow from the shapes of 2018."""
     source = "src_embedding.label_embedding.weight"
     target = "trg_embedding.label_embedding.weight"
     conv1 = "net.features.denseblock1.denselayer1.conv1.weight"
     conv2 = "net.features.denseblock1.denselayer1.conv2.weight"
     norm = "net.features.transition1.norm.weight"
+    _check_dimensions(weights, {source: 2, target: 2, conv1: 4, conv2: 4, norm: 1}, year=2018)
     fields = _embedding_fields(weights[source], weights[target])
     num_layers = max(_numbers(r"net\.features\.denseblock1\.denselayer(\d+)\.", weights))
     channels = (fields["source_embed_dim"] + fields["target_embed_dim"]) // 2
@@ -280,18 +277,16 @@ def _dense_fields(weights: _Weights) -> dict[str, Any]:
         "gated": len(weights[conv2]) == 2 * growth_rate,
         "position_embeddings": None,
     }
-    source_positions = "src_embedding.pos_embedding.weight"
-    target_positions = "trg_embedding.pos_embedding.weight"
-    if source_positions in weights and target_positions in weights:
+    source_positions = weights.get("src_embedding.pos_embedding.weight")
+    target_positions = weights.get("trg_embedding.pos_embedding.weight")
+    if source_positions is not None and target_positions is not None:
         # A sentence that has no row must fail here as it does there
-        fields["max_position_embeddings"] = min(
-            len(weights[source_positions]) - 1, len(weights[target_positions])
-        )
+        fields["max_position_embeddings"] = min(len(source_positions) - 1, len(target_positions))
         fields["position_embeddings"] = "learned"
     return fields
 
 
-def _residual_fields(weights: _Weights) -> dict[str, Any]:
+def _residual_fields(weights: dict[str, Tensor]) -> dict[str, Any]:
     """The config's fields that follow from the weights of 2020, which are completed."""
     source = "encoder.embed_tokens.weight"
     target = "decoder.embed_tokens.weight"
@@ -301,12 +296,18 @@ def _residual_fields(weights: _Weights) -> dict[str, Any]:
     layers = "decoder.net.residual_blocks"
     mconv2 = f"{layers}.0.mconv2.weight"
     fc1 = f"{layers}.0.fc1.weight"
+    dimensions = {source: 2, target: 2, prediction: 2, projection: 2, mconv2: 4, fc1: 2}
+    dimensions |= {projection_bias: 1, "decoder.prediction.bias": 1}
+    _check_dimensions(weights, dimensions, year=2020)
     kernel = weights[mconv2]
     num_layers = 1 + max(_numbers(re.escape(layers) + r"\.(\d+)\.", weights))
     for number in range(num_layers):  # without a bias unless --conv-bias
         weights.setdefault(f"{layers}.{number}.mconv2.bias", torch.zeros(len(kernel)))
     is_tied = torch.equal(weights[prediction], weights[target])
     if not is_tied:  # two linear maps are one
+        width = weights[prediction].shape[1]
+        if weights[projection].shape[0] != width or len(weights[projection_bias]) != width:
+            _refuse({"of shapes that do not fit": {prediction, projection, projection_bias}}, 2020)
         bias = weights[prediction] @ weights[projection_bias]
         weights["decoder.prediction.bias"] = weights["decoder.prediction.bias"] + bias
         weights[prediction] = weights[prediction] @ weights[projection]
@@ -344,12 +345,12 @@ def _numbers(pattern: str, weights: StateDict) -> list[int]:
     return [int(match[1]) for match in matches if match]
 
 
-def _positions(weights: _Weights, side: str, width: int, year: int) -> Tensor:
+def _positions(weights: StateDict, side: str, width: int, year: int) -> Tensor:
     """The table of positions of a side, from the first one on; of 2020 also fairseq's sinusoids."""
     first = _FIRST_POSITION[year][side]
-    learned = _their_name(f"model.{side}.embed_positions.weight", year)
-    if learned in weights:
-        return weights[learned][first:]
+    learned = weights.get(_their_name(f"model.{side}.embed_positions.weight", year))
+    if learned is not None:
+        return learned[first:]
     return SinusoidalPositionalEmbedding(_POSITIONS_2020, width, "m2m_100", first - 1).weight
 
 
@@ -366,73 +367,43 @@ def _their_name(name: str, year: int) -> str:
 
 
 def _make_model(
-    weights: _Weights, fields: dict[str, Any], overrides: dict[str, Any], year: int
+    weights: StateDict, fields: dict[str, Any], overrides: dict[str, Any], year: int
 ) -> PervasiveAttentionForConditionalGeneration:
     names = ", ".join(sorted(fields.keys() & overrides.keys()))
     if names:
         raise ValueError(f"{names} cannot be given, as the weights say it or an argument does.")
     config = PervasiveAttentionConfig(**{**_DROPOUTS, **fields, **overrides})
     model: Any = PervasiveAttentionForConditionalGeneration(config)
-    with _recognising(year):
-        converted = _convert_all(weights, model.state_dict(), config, year)
-        model.to(converted["lm_head.bias"].dtype)
-        model.load_state_dict(converted)
+    state = model.state_dict()
+    _check_weights(weights, state, year)
+    converted = {}
+    for name, tensor in state.items():
+        if "embed_positions" in name:
+            side = name.split(".")[1]
+            table = _positions(weights, side, tensor.shape[1], year)
+            converted[name] = table[: len(tensor)]
+        elif name.endswith("num_batches_tracked"):
+            converted[name] = weights.get(_their_name(name, year), torch.tensor(0))
+        elif "feature_norm" not in name:
+            converted[name] = _convert(name, weights[_their_name(name, year)], tensor, config)
+    if config.block == "dense":
+        converted |= _convert_feature_norms(weights, converted, config)
+    model.to(converted["lm_head.bias"].dtype)
+    model.load_state_dict(converted)
     return model.eval()
 
 
-@contextmanager
-def _recognising(year: int) -> Iterator[None]:
-    """Says what can be converted where a weight is missing, unknown or of another shape."""
-    try:
-        yield
-    except (LookupError, RuntimeError) as error:
-        network = "dense" if year == 2018 else "residual"
-        raise ValueError(
-            f"This is no checkpoint of attn2d's {network} network that can be converted ({error}). "
-            f"Supported: {_SUPPORTED[year]}."
-        ) from error
-
-
-def _convert_all(
-    weights: _Weights, state: StateDict, config: PervasiveAttentionConfig, year: int
-) -> dict[str, Tensor]:
-    """All weights and statistics as this package stores them; `state` has their shapes."""
-    converted = {}
-    for name, tensor in state.items():
-        theirs = _their_name(name, year)
-        if "embed_positions" in name:
-            side = name.split(".")[1]
-            converted[name] = _positions(weights, side, tensor.shape[1], year)[: len(tensor)]
-        elif name.endswith("num_batches_tracked"):  # counters came with torch 0.4.1
-            converted[name] = weights.get(theirs, torch.tensor(0))
-        elif "feature_norm" not in name:
-            weight = _convert(name, weights[theirs], tensor, config)
-            if weight.squeeze().shape != tensor.squeeze().shape:
-                raise LookupError(f"{theirs} has the shape {tuple(weights[theirs].shape)}")
-            converted[name] = weight.reshape(tensor.shape)
-    if config.block == "residual":
-        return converted
-    converted |= _convert_feature_norms(weights, converted, config)
-    unknown = [name for name in weights.unread if not name.endswith("num_batches_tracked")]
-    if unknown:
-        raise LookupError(f"{min(unknown)} is unknown")
-    embedding = weights["trg_embedding.label_embedding.weight"]
-    if config.tie_word_embeddings and not torch.equal(weights["prediction.weight"], embedding):
-        raise LookupError("beside aggregator.lin, prediction.weight differs from the embedding")
-    return converted
-
-
 def _convert(name: str, theirs: Tensor, ours: Tensor, config: PervasiveAttentionConfig) -> Tensor:
-    """One weight of theirs as this package stores it, perhaps with axes of length 1."""
+    """One weight of theirs as this package stores it."""
     if name.endswith("conv2.weight"):
         return theirs[:, :, : ours.shape[2]]
     if name.endswith("input_projection.weight"):  # the target's columns first
         return theirs.flatten(1).roll(config.target_embed_dim, dims=1)
-    return theirs
+    return theirs.reshape(ours.shape)
 
 
 def _convert_feature_norms(
-    weights: _Weights, converted: StateDict, config: PervasiveAttentionConfig
+    weights: StateDict, converted: StateDict, config: PervasiveAttentionConfig
 ) -> dict[str, Tensor]:
     """The statistics of the dense block's features, and the affine maps that fit them."""
     block = "model.decoder.dense_block"
@@ -457,3 +428,71 @@ def _convert_feature_norms(
         norms[f"{reader}.weight"] = scale * torch.sqrt(variance[:channels] + _EPS)
         norms[f"{reader}.bias"] = converted[f"{reader}.bias"].double() + shift
     return norms
+
+
+def _check_dimensions(weights: StateDict, dimensions: dict[str, int], year: int) -> None:
+    """Refuse a state dict without the weights from which its fields follow."""
+    missing = set()
+    misshapen = set()
+    for name, count in dimensions.items():
+        if name not in weights:
+            missing.add(name)
+        elif weights[name].ndim != count:
+            misshapen.add(f"{name} {tuple(weights[name].shape)}")
+    _refuse({"missing": missing, "of another shape": misshapen}, year)
+
+
+def _check_weights(weights: StateDict, state: StateDict, year: int) -> None:
+    """Refuse weights that are missing, unknown or of another shape, by name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    known = set()  # and not needed
+    for name, tensor in state.items():
+        theirs = _their_name(name, year)
+        shape = tuple(tensor.shape)
+        if name.endswith("conv2.weight"):
+            shape = (*shape[:2], shape[3], shape[3])
+        elif name.endswith(_POINTWISE[year]):
+            shape = (*shape, 1, 1)
+        if "embed_positions" in name:
+            if theirs in weights:  # else sinusoids; longer tables are cut
+                rows = shape[0] + _FIRST_POSITION[year][name.split(".")[1]]
+                shapes[theirs] = (max(rows, len(weights[theirs])), shape[1])
+        elif name.endswith("num_batches_tracked"):
+            known.add(theirs)  # counters came with torch 0.4.1; nothing is computed with them
+        elif "feature_norm" not in name:
+            shapes[theirs] = shape
+        if name.endswith(("norm1.weight", "transition.norm.weight")):
+            norm = theirs.removesuffix("weight")
+            shapes |= {f"{norm}running_mean": shape, f"{norm}running_var": shape}
+            known.add(f"{norm}num_batches_tracked")
+    problems = {
+        "missing": shapes.keys() - weights.keys(),
+        "of another shape": {
+            f"{name} {tuple(weights[name].shape)}, not {shape}"
+            for name, shape in shapes.items()
+            if name in weights and weights[name].shape != shape
+        },
+    }
+    if year == 2018:
+        problems["unknown"] = weights.keys() - shapes.keys() - known
+        embedding = "trg_embedding.label_embedding.weight"
+        if "aggregator.lin.weight" in weights and not torch.equal(
+            weights["prediction.weight"], weights[embedding]
+        ):
+            names = {"prediction.weight", embedding}
+            problems["that must be equal beside aggregator.lin"] = names
+    _refuse(problems, year)
+
+
+def _refuse(problems: Mapping[str, set[str]], year: int) -> None:
+    texts = [
+        f"weights {kind}: {', '.join(sorted(names)[:_MOST_NAMES])}"
+        for kind, names in problems.items()
+        if names
+    ]
+    if texts:
+        network = "dense" if year == 2018 else "residual"
+        raise ValueError(
+            f"This is no checkpoint of attn2d's {network} network that can be converted: it has "
+            f"{'; '.join(texts)}. Supported: {_SUPPORTED[year]}."
+        )
