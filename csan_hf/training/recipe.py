@@ -514,18 +514,22 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def read_recipe(path: Path | str) -> dict[str, Any]:
-    """Reads a recipe, a file or the name of one that comes with csan_hf, merged over its `base`,
-    which may have a base, too.
+    """Reads a recipe, a file or the name of one that comes with csan_hf, merged over its `base`.
 
     Raises:
-        RecipeError: If one of them cannot be read, or holds a credential or a section without
+        RecipeError: If one of the two cannot be read, or holds a credential or a section without
             keys and values.
     """
     content = _read_file(path)
     base = content.pop("base", None)
     if base is None:
         return content
-    below = read_recipe(find_base(base, RECIPES.locate(path)))
+    below = _read_file(find_base(base, RECIPES.locate(path)))
+    if "base" in below:
+        raise RecipeError(
+            f"{path}: the base {base} has a base itself: name that one, and repeat what {base} "
+            "changes."
+        )
     below.pop("output_dir", None)
     return merge(below, content)
 
