@@ -37,10 +37,10 @@ class PronouncingDictionary:
     def pronunciations(self, word: str) -> list[str]:
         """Returns the pronunciations of a word, the first the most usual; none of another.
 
-        An English word that is not there, but without its ending "'s" or "s" is, has those of its
-        base with the ending, if they are written in ARPAbet with stress.
+        An English word that is not there, but without its ending "'s" or "s" is (three letters or
+        more), has those of its base with the ending, if they are written in ARPAbet with stress.
         """
-        word = word.strip().lower()
+        word = word.strip().lower().replace("’", "'")
         entries = self._entries(word)
         inflected = _POSSESSIVE.fullmatch(word) or _PLURAL.fullmatch(word)
         if inflected and not entries:

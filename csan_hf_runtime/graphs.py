@@ -107,8 +107,8 @@ class Graphs:
         }
         if (encoder_inputs, other_inputs) != (_ENCODER_INPUTS, _DECODER_INPUTS | of_source):
             raise OSError(
-                f"The graphs in {directory} are of another version or program, such as optimum: "
-                "only those of csan-hf export-onnx are run. Export the model again."
+                f"The graphs in {directory} do not belong together ({SOURCE} is missing), or are "
+                "of another program, such as optimum. Run csan-hf export-onnx again."
             )
         return cls(*sessions)
 

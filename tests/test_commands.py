@@ -412,15 +412,16 @@ def test_what_needs_no_model_answers_at_once(word):
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
-def test_a_terminal_is_told_that_torch_is_being_loaded(monkeypatch):
+@pytest.mark.parametrize(("is_terminal", "line"), [(True, "Loading torch ...\n"), (False, "")])
+def test_a_terminal_alone_is_told_that_torch_is_being_loaded(is_terminal, line, monkeypatch):
     screen = io.StringIO()
-    screen.isatty = lambda: True
+    screen.isatty = lambda: is_terminal
     monkeypatch.setattr(sys, "stderr", screen)
     import_csan_hf("own_code", "--import")
     assert screen.getvalue() == "", "it is loaded"
     monkeypatch.delitem(sys.modules, "torch")
     import_csan_hf("own_code", "--import")
-    assert screen.getvalue() == "Loading torch ...\n"
+    assert screen.getvalue() == line
 
 
 def test_no_line_stands_beside_a_bar(monkeypatch):

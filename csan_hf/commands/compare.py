@@ -48,8 +48,9 @@ def compare(
     that come with csan_hf. The cost is printed first. The same command continues after any
     interruption: a finished run is never repeated, a failed one is tried again. The report
     (report.html, report.md, report.json, scores.csv and pictures) is written into the suite's
-    folder. --publish copies it, and the runs' records without their models, to another folder. A
-    copy of that folder as --output continues the suite on another machine.
+    folder. --publish copies report.md, scores.csv, pictures and the runs' records without their
+    models to another folder. A copy of that folder as --output continues the suite on another
+    machine.
 
         csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1
         csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost

@@ -7,6 +7,7 @@ for the first step; here the first step takes a cache of length 0.
 Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d width.
 """
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -212,6 +213,8 @@ def _trace(model: Any, directory: Path) -> None:
     target |= of_source
     for name in of_source:
         target_axes[name] = {0: "batch_size", 2: "encoder_sequence_length"}
+    # Of torchvision, which no model needs
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):  # of names of axes, and of torch's own code
         _export(
             encoder,

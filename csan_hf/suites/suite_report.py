@@ -155,7 +155,11 @@ def is_report_of(suite: Suite, path: Path) -> bool:
 
 
 def _page(text: str, suite: Suite, folder: Path) -> str:
-    content = markdown.markdown(text, extensions=["tables", "toc"])
+    converter = markdown.Markdown(extensions=["tables", "toc"])
+    # What names of a suite hold is text, not HTML
+    converter.preprocessors.deregister("html_block")
+    converter.inlinePatterns.deregister("html")
+    content = converter.convert(text)
     for name in suite.pictures:
         path = folder / f"{name}.png"
         if path.is_file():

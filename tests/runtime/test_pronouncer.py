@@ -65,6 +65,7 @@ def dictionary(tmp_path):
     [
         ("cats", ["K AE1 T S"]),
         ("Cat's", ["K AE1 T S"]),
+        ("cat’s", ["K AE1 T S"]),
         ("trees", ["T R IY1 Z"]),
         ("fish's", ["F IH1 SH IH0 Z", "F AH1 SH IH0 Z"]),
         ("gas", ["G AE1 S"]),

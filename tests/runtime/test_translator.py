@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
 from csan_hf.evaluation import n_best_stream
-from csan_hf_runtime import DECODER, ENCODER
+from csan_hf_runtime import DECODER, ENCODER, SOURCE
 from csan_hf_runtime.translator import Translator
 
 SENTENCES = ["two", "nine words. And more of them here.", "  the third\n\nof May ", "", "two 7"]
@@ -221,8 +221,11 @@ def test_damaged_folders_are_named(make, tmp_path):
         Translator.from_directory(folder)
     with pytest.raises(OSError, match=r"lacks encoder_model.onnx and decoder_model_merged.onnx"):
         Translator.from_directory(tmp_path)
+    (folder / SOURCE).unlink()
+    with pytest.raises(OSError, match=r"graphs in .*onnx do not belong together"):
+        Translator.from_directory(folder)
     shutil.copy(folder / ENCODER, folder / DECODER)
-    with pytest.raises(OSError, match=r"graphs in .*onnx are of another version or program"):
+    with pytest.raises(OSError, match=r"or are of another program"):
         Translator.from_directory(folder)
 
 

@@ -82,9 +82,12 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
 
 
 def test_the_page_of_a_suite_holds_its_pictures_and_loads_nothing(tmp_path):
-    report_of(finished_suite(tmp_path), tmp_path)
+    suite = replace(finished_suite(tmp_path), description="<script>1</script>\n\nIn <w> columns.")
+    report_of(suite, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "<td>plain</td>" in page
+    assert "&lt;script&gt;1&lt;/script&gt;" in page
+    assert "In &lt;w&gt; columns." in page
     assert 'id="how-the-tables-are-read"' in page
     sources = re.findall(r'src="(.{22})', page)
     assert sources == ["data:image/png;base64,"]
