@@ -4,12 +4,14 @@
 
     python scripts/benchmark_data.py --pairs 200000 1000000
 
-A corpus has pairs of built-in number-words, each with a number of its own, as text files."""
+A corpus has pairs of built-in number-words, each with a number of its own, as text files. Memory is
+the process's own: pages of files that are mapped into it, which the system takes back when it needs
+them, are not counted."""
 
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,7 +43,7 @@ def write_corpus(folder: Path, pairs: int) -> None:
 
 
 def measure_preparing(folder: Path) -> tuple[float, float]:
-    """Seconds, and gigabytes at the most, of `csan-hf prepare` in a process of its own."""
+    """Seconds, and gigabytes at the most, of `csan-hf prepare`, on Linux."""
     recipe = folder / "recipe.yaml"
     recipe.write_text(
         f"data: {{data_dir: {folder}, cache_dir: {folder}/cache, train: 'train.{{lang}}', "
@@ -50,10 +52,15 @@ def measure_preparing(folder: Path) -> tuple[float, float]:
     command = [sys.executable, "-m", "csan_hf", "prepare", str(recipe)]
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"{' '.join(command)} ended with status {status}.")
-    return time.perf_counter() - start, usage.ru_maxrss / 2**20
+    most_kilobytes = 0
+    while process.poll() is None:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        if memory := re.search(r"RssAnon:\s+(\d+)", status):  # none when it has ended
+            most_kilobytes = max(most_kilobytes, int(memory[1]))
+        time.sleep(0.1)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode}.")
+    return time.perf_counter() - start, most_kilobytes / 2**20
 
 
 @script()
