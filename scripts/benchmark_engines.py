@@ -97,7 +97,7 @@ def load_ctranslate2(directory: str, threads: int) -> Translate:
     import ctranslate2
 
     translator = ctranslate2.Translator(directory, intra_threads=threads, inter_threads=1)
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
 
     def translate(batch: Sentences, beams: int) -> Sentences:
         translations = translator.translate_batch(
@@ -213,7 +213,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--threads", type=int, default=1, help="of every engine (default: 1)")
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=False)
     lines = Path(args.input).read_text(encoding="utf-8").splitlines()[: args.sentences]
     sentences = tokenizer(lines).input_ids
     columns = {}
