@@ -32,7 +32,7 @@ class PronouncingDictionary:
             text = gzip.decompress(path.read_bytes()).decode()
         except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is damaged ({error}): write it again.") from error
-        self._lines = text.split("\n")
+        self._lines = text.splitlines()
 
     def pronunciations(self, word: str) -> list[str]:
         """Returns the pronunciations of a word, the first the most usual; none of another.

@@ -107,7 +107,7 @@ class Graphs:
         }
         if (encoder_inputs, other_inputs) != (_ENCODER_INPUTS, _DECODER_INPUTS | of_source):
             raise OSError(
-                f"The graphs in {directory} do not belong together ({SOURCE} is missing), or are "
+                f"The graphs in {directory} do not belong together (is {SOURCE} there?), or are "
                 "of another program, such as optimum. Run csan-hf export-onnx again."
             )
         return cls(*sessions)

@@ -172,7 +172,7 @@ def compare(
             to its head?
         folder: what prepare_cmudict.py wrote, or a treebank's files (*.conllu)
         max_steps: updates of each classifier
-        seeds: classifiers of each system
+        seeds: classifiers of each system, at least 2
         tiny: narrow networks, to try the script
     """
     data = {"pronunciations": pronunciations, "relations": relations}[task](folder)

@@ -3,6 +3,7 @@
 elsewhere or go there.
 """
 
+import logging
 import pkgutil
 import sys
 from pathlib import Path
@@ -135,6 +136,8 @@ def export_onnx(
     network, tokenizers = load_translation_model(
         model, device="cpu", trust_remote_code=trust_remote_code
     )
+    # It says of each graph that torchvision is missing, which no model needs
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     onnx.export_onnx(network, directory, precision=precision, tokenizers=tokenizers)
     print(f"{directory}: {type(network).__name__} as ONNX graphs, {precision}")
     if not lines:

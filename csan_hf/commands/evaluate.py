@@ -19,10 +19,10 @@ from csan_hf.evaluation.metrics import (
     load_metric,
     metrics_in,
 )
+from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.pipelines.texts import SplitSentences
 from csan_hf.training.recipe import Recipe, load_recipe
-from csan_hf.training.run import score_table
 from csan_hf_cli.common import Dtype, PositiveInt
 from csan_hf_runtime.text_files import (
     VARIANTS,

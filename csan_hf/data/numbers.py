@@ -73,22 +73,25 @@ def _draw_money(rng: random.Random) -> tuple[int, int, int]:
     return whole, 1 + _below(rng, 99), _below(rng, 1_000)
 
 
+_QUARTERS = {15: "quarter past", 30: "half past", 45: "quarter to"}
+
+
 def _clock(verbaliser: Verbaliser, value: tuple[int, int]) -> str:
-    """The time of day in the words of the kinds "hour", "full hour" and "clock" of the table."""
+    """The time of day in the words of the table's kinds of hours, quarters and minutes."""
     hour, minute = value
-    language = _base(verbaliser)
-    templates = _templates(language)
     if minute == 0:
         return _of_hour(verbaliser, "full hour", hour)
+    language = _base(verbaliser)
     count = minute if minute < 30 else 60 - minute
     count_words = verbaliser.cardinal(count)
     if language == "fr" and count % 10 == 1 and count != 11:
         count_words += "e"  # "minute" is feminine: vingt et une
-    if minute % 15 == 0:
-        number = minute // 15 - 1
-    else:
-        number = 3 + 2 * (minute > 30) + (count == 1)
-    return templates["clock"][number].format(
+    kind = _QUARTERS.get(minute)
+    if kind is None:
+        kind = "minute " if count == 1 else "minutes "
+        kind += "past" if minute < 30 else "to"
+    [template] = _templates(language)[kind]
+    return template.format(
         hour=_of_hour(verbaliser, "hour", hour),
         next=_of_hour(verbaliser, "hour", hour % 12 + 1),
         count=count_words,
@@ -97,7 +100,9 @@ def _clock(verbaliser: Verbaliser, value: tuple[int, int]) -> str:
 
 def _of_hour(verbaliser: Verbaliser, kind: str, hour: int) -> str:
     """Writes an hour, for which 1 has a template of its own."""
-    template = _templates(_base(verbaliser))[kind][hour == 1]
+    if hour == 1:
+        kind += " of one"
+    [template] = _templates(_base(verbaliser))[kind]
     return template.format(verbaliser.cardinal(hour))
 
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores of a corpus by several metrics, by the length of its sentences, and by that of n-grams."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import sacrebleu.metrics
 from csan_hf_runtime.text_files import VARIANTS
 
 from .corpus_metric import check_segments
-from .metrics import DEFAULT_METRICS, Bleu, load_metrics, tokenizer_of
+from .metrics import DEFAULT_METRICS, Bleu, load_metrics, metrics_in, tokenizer_of
 from .significance import confidence_interval, resample
+from .translate import search_name
 
 
 def score_translations(
@@ -145,3 +146,42 @@ def bleu_by_order(
         for n in range(1, orders + 1)
     ]
     return [float(score_of_order.score) for score_of_order in scores]
+
+
+def score_table(scores_by_split: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Formats the scores of each split as the lines of a table, above the metrics' signatures.
+
+    A column that no split has a value for is left out.
+    """
+    scores = list(scores_by_split.values())
+    metrics = list(metrics_in(scores[0])) if scores else []
+    columns = {
+        "split": list(scores_by_split),
+        "sentences": [f"{entry['sentences']:,}" for entry in scores],
+    }
+    for metric in metrics:
+        columns[metric.label] = [f"{entry[metric.name]:.{metric.decimals}f}" for entry in scores]
+    columns["search"] = [
+        search_name(entry["num_beams"]) if "num_beams" in entry else "" for entry in scores
+    ]
+    columns["loss"] = [f"{entry['loss']:.3f}" if "loss" in entry else "" for entry in scores]
+    columns["sentences/s"] = [_speed(entry) for entry in scores]
+    padded_columns = []
+    for title, cells in columns.items():
+        if any(cells):
+            width = max(map(len, [title, *cells]))
+            align = str.ljust if title == "split" else str.rjust
+            padded_columns.append([align(text, width) for text in (title, "-" * width, *cells)])
+    lines = ["  ".join(row) for row in zip(*padded_columns, strict=True)]
+    for metric in metrics:
+        signatures = [entry.get(f"{metric.name}_signature") for entry in scores]
+        for signature in dict.fromkeys(filter(None, signatures)):
+            lines.append(f"{metric.label}: {signature}")
+    return lines
+
+
+def _speed(entry: Mapping[str, Any]) -> str:
+    """Sentences a second; nothing where no time was taken."""
+    if "seconds" not in entry:
+        return ""
+    return f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}"

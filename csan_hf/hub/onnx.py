@@ -7,7 +7,6 @@ for the first step; here the first step takes a cache of length 0.
 Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d width.
 """
 
-import logging
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -213,8 +212,6 @@ def _trace(model: Any, directory: Path) -> None:
     target |= of_source
     for name in of_source:
         target_axes[name] = {0: "batch_size", 2: "encoder_sequence_length"}
-    # Of torchvision, which no model needs
-    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):  # of names of axes, and of torch's own code
         _export(
             encoder,
@@ -365,7 +362,9 @@ class _Step(nn.Module):
             sentences = torch.arange(rows) // (rows // source.shape[0])
             source = source[sentences]
             mask = mask[sentences]
-            past |= {name: past[name][sentences] for name in past.keys() - self.states.keys()}
+            for name in past:
+                if name not in self.states:  # of the source
+                    past[name] = past[name][sentences]
         logits, present = self.decode(ids, source, mask, past)
         present.setdefault(self.counter, F.pad(past[self.counter], (0, 0, 0, 1)))
         return logits, *(present[name] for name in self.states)

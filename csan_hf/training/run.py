@@ -11,7 +11,6 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from transformers.utils import logging
 
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream, example_lengths
-from csan_hf.evaluation.metrics import metrics_in
+from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf.models import CsanConfig
@@ -383,35 +382,6 @@ def _score_split(trainer: TranslationTrainer, split: Dataset) -> tuple[dict[str,
         "sentences_per_second": round(len(hypotheses) / max(seconds, 1e-9), 2),
     }
     return scores, hypotheses
-
-
-def score_table(scores_by_split: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Formats the scores of each split as lines, and the metrics' signatures."""
-    metrics = list(metrics_in(next(iter(scores_by_split.values()), {})))
-    rows = [["split", "sentences", *(metric.label for metric in metrics)]]
-    rows[0] += ["search", "loss", "sentences/s"]
-    for name, scores in scores_by_split.items():
-        row = [name, f"{scores['sentences']:,}"]
-        for metric in metrics:
-            row.append(f"{scores[metric.name]:.{metric.decimals}f}")
-        row.append(search_name(scores["num_beams"]) if "num_beams" in scores else "")
-        row.append(f"{scores['loss']:.3f}" if "loss" in scores else "")
-        speed = ""
-        if "seconds" in scores:
-            speed = f"{scores['sentences'] / max(scores['seconds'], 0.01):,.1f}"
-        rows.append([*row, speed])
-    columns = []
-    for title, *cells in zip(*rows, strict=True):
-        if any(cells):
-            width = max(map(len, [title, *cells]))
-            align = str.ljust if title == "split" else str.rjust
-            columns.append([align(text, width) for text in (title, "-" * width, *cells)])
-    lines = ["  ".join(cells) for cells in zip(*columns, strict=True)]
-    for metric in metrics:
-        signatures = [scores.get(f"{metric.name}_signature") for scores in scores_by_split.values()]
-        for signature in dict.fromkeys(filter(None, signatures)):
-            lines.append(f"{metric.label}: {signature}")
-    return lines
 
 
 def summary_table(results: dict[str, Any], output: Path | str) -> str:

@@ -417,9 +417,13 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns evaluation batches, longest sentences first."""
-        dataset: Any = eval_dataset or self.eval_dataset
+        datasets: Any = self.eval_dataset
+        if isinstance(eval_dataset, str):
+            dataset = datasets[eval_dataset]
+        else:
+            dataset = eval_dataset or datasets
         if not dataset:
-            return super().get_eval_dataloader(None)  # which refuses it
+            return super().get_eval_dataloader(None)
         return self._evaluation_batches(dataset, "evaluation")
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
