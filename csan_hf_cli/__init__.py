@@ -6,6 +6,7 @@ translation by ONNX Runtime come at once."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import functools
@@ -30,7 +31,7 @@ BY_SIGNAL = 128  # plus the number of the signal: the exit status by the shell's
 BROKEN_PIPE = BY_SIGNAL + 13
 USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 
---import, ahead of the command, takes files or modules that register locality methods or metrics \
+--import takes files or modules that register locality methods or metrics \
 of your own."""
 FULL_PACKAGE = "csan_hf with torch: pip install csan_hf"
 IMPORTS = "CSAN_HF_IMPORT"
@@ -186,8 +187,6 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
 
     Positional-only parameters are positional arguments, all others are options; a `bool` is a flag,
     and a list takes one value or more. Help is the docstring's, or that of `OPTIONS`."""
-    import argparse
-
     import docstring_parser
     import jsonargparse
 
@@ -268,8 +267,6 @@ def run(function: Callable, words: Sequence[str], prog: str | None = None) -> in
 
     Where the function takes `**fields`, every unknown `--name value ...` is one of them, whose
     values are YAML. A function of `arguments` alone gets the words as they are."""
-    import argparse
-
     parameters = inspect.signature(function).parameters
     if list(parameters) == ["arguments"]:
         return function(list(words))
@@ -374,13 +371,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A thread that waits long for a core which others use slows all down
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    modules = os.environ.get(IMPORTS, "").split(",")
-    while words and words[0].partition("=")[0] == "--import":
-        value = words.pop(0).partition("=")[2]
-        if not value and words:
-            value = words.pop(0)
-        modules += value.split(",")
+    parser = argparse.ArgumentParser(prog="csan-hf", add_help=False, allow_abbrev=False)
+    parser.add_argument("--import", dest="modules", action="append", default=[])
+    options, words = parser.parse_known_args(arguments)
+    modules = ",".join([os.environ.get(IMPORTS, ""), *options.modules]).split(",")
     if any(modules):
         import_csan_hf("own_code", "--import").import_modules(modules)
     name = words[0] if words else "--help"

@@ -106,7 +106,7 @@ def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
     (place / "words.txt").write_text("a b\n")
     words = ["translate", "--model", "run", "--input", "words.txt", "--output", "out"]
     assert main(words) == 2
-    assert main(["--import=run/strided.py", *words]) == 0
+    assert main([*words, "--import=run/strided.py"]) == 0, "before or after the command"
 
 
 def test_a_mistake_in_it_is_one_line(place, capsys):
