@@ -62,8 +62,8 @@ COMMANDS = {
         "checkpoints:convert_attn2d",
         "convert a checkpoint of the Pervasive Attention authors' code",
     ),
-    "export-ct2": ("checkpoints:export_ctranslate2", "write a plain Transformer for CTranslate2"),
-    "export-onnx": ("checkpoints:export_onnx", "write a checkpoint as ONNX graphs"),
+    "export-ct2": ("checkpoints:export_ctranslate2", "export a plain Transformer to CTranslate2"),
+    "export-onnx": ("checkpoints:export_onnx", "export a checkpoint to ONNX"),
     "push": ("checkpoints:push", "upload a checkpoint to the Hub"),
     "recipes": (
         "csan_hf_cli:recipes",
@@ -77,19 +77,17 @@ does."""
 OPTIONS = {
     "model": "checkpoint folder or Hub name",
     "source_lang": (
-        "language of the sources, where the model has several, in the model's code: de, deu_Latn"
+        "source language of a multilingual model, in the code of the model: de, deu_Latn"
     ),
-    "target_lang": "language of the translations, likewise",
-    "num_beams": "beams (default: the model's)",
-    "max_length": "most target tokens (default: the model's)",
-    "max_new_tokens": "most target tokens that are generated, instead of max_length",
+    "target_lang": "target language of a multilingual model, in the code of the model",
+    "num_beams": "number of beams (default: the model's)",
+    "max_length": "maximum number of target tokens (default: the model's)",
+    "max_new_tokens": "maximum number of generated tokens, instead of --max_length",
     "length_penalty": "above 0 favours long outputs (default: the model's)",
-    "truncation": (
-        "cut a text that is longer than the model takes, instead of splitting it into sentences"
-    ),
+    "truncation": "truncate a text longer than the model takes, instead of splitting it",
     "max_batch_tokens": "source tokens in a batch",
-    "device": "cpu, cuda, cuda:1... (default: the accelerator if there is one)",
-    "dtype": "numbers that the model computes with",
+    "device": "cpu, cuda, cuda:1... (default: the GPU if there is one)",
+    "dtype": "type of the weights and of the computation",
     "trust_remote_code": "run model code from the checkpoint",
     "quiet": "no progress bar",
 }
@@ -386,8 +384,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "csan-hf --help lists them"
+        near = [command for command in COMMANDS if command.startswith(name)]
+        near = near or difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {' or '.join(near)}?" if near else "csan-hf --help lists them"
         raise ValueError(f"there is no command {name!r}: {hint}")
     return run(function_of(name), words[1:], f"csan-hf {name}")
 

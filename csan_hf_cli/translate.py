@@ -97,9 +97,9 @@ def translate(
         output: file for the translations (.gz: compressed); - = standard output
         check_coverage: warn where a translation seems to leave out a sentence of a line that has
             several
-        split_sentences: lines that are translated sentence by sentence: auto = those with more
-            tokens or sentences than 99 % of the training sources; always = all; never = those
-            longer than the model takes
+        split_sentences: which lines are split and translated sentence by sentence: auto = lines
+            with more tokens or sentences than 99 % of the training sources; always = all; never =
+            only lines longer than the model takes
         unknown: what to do with a line that has characters missing from the source vocabulary:
             warn; skip = an empty translation; error
         prefixes: text file with the beginning of each line's translation, which may end within a

@@ -126,8 +126,7 @@ def _commands() -> str:
         if name == "train":
             text += "\nThe options are the keys of a recipe.\n"
             for option in recipe_options("csan"):
-                default = "null" if option.default is None else option.default
-                help = f"{option.help} ({option.type_name}; default {default})"
+                help = f"{option.help} ({option.type_name}; default {option.default_text})"
                 text += _option(name, option.path, help)
             continue
         parser = build_parser(function_of(name), f"csan-hf {name}")

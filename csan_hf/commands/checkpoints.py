@@ -29,9 +29,9 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         csan-hf convert Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --head_area 3
         csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --head_area 3
 
-    Any field of `CsanConfig` is an option; values are YAML, and several values make a list:
-    `--localness_layers 0 1`, `--localness_window query`, `--encoder_locality '[{window: 5}, null,
-    null]'`. Without options locality is off.
+    Any field of `CsanConfig` is an option (`csan-hf train --help` explains them). Values are YAML,
+    and several values make a list: `--localness_layers 0 1`, `--localness_window query`,
+    `--encoder_locality '[{window: 5}, null, null]'`. Without options locality is off.
 
     Args:
         source: directory or Hub name of a checkpoint
@@ -121,14 +121,16 @@ def export_onnx(
 
         csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8
 
-    DIRECTORY receives the graphs of encoder and decoder, named as optimum's, config and tokenizers.
-    `csan-hf translate --model DIRECTORY` translates with them; `--check FILE` translates the lines
-    of a file with both and counts equal translations.
+    Needs `pip install 'csan_hf[onnx]'`. DIRECTORY receives the graphs of encoder and decoder (files
+    named as optimum's), the config and the tokenizers. Translate with `csan-hf
+    translate --model DIRECTORY`, which does not need torch.
 
     Args:
         directory: where to save the graphs; new or empty
-        precision: format of the weights; int8 computes in integers, float16 in float32
-        check: text to translate with both, one sentence per line
+        precision: format of the weights; int8 also computes in integers, float16 computes in
+            float32
+        check: text, one sentence per line, to translate with torch and with the graphs; the number
+            of equal translations is printed
     """
     from csan_hf.hub import onnx  # which needs an extra
 
@@ -167,9 +169,9 @@ def export_ctranslate2(
 
         csan-hf export-ct2 runs/plain runs/plain-ct2 --quantization int8
 
-    DIRECTORY receives what `ctranslate2.Translator` loads, and the tokenizers. Locality must be
-    off, or be relative positions in all layers without sinusoids; the other methods run by `csan-hf
-    export-onnx`.
+    Needs `pip install ctranslate2`. DIRECTORY receives the model, for `ctranslate2.Translator`, and
+    the tokenizers. The model must have no locality, or relative positions in all layers and no
+    sinusoids; export any other with `csan-hf export-onnx`.
 
     Args:
         directory: where to save the model; new or empty

@@ -44,27 +44,30 @@ def compare(
 ) -> int:
     """Trains and compares the systems of a suite.
 
-    A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists the suites
-    that come with csan_hf. The cost is printed first. The same command continues after any
-    interruption: a finished run is never repeated, a failed one is tried again. The report
-    (report.html, report.md, report.json, scores.csv and pictures) is written into the suite's
-    folder. --publish copies report.md, scores.csv, pictures and the runs' records without their
-    models to another folder. A copy of that folder as --output continues the suite on another
-    machine.
+    A suite is a YAML file of systems × data sets × seeds that share a recipe; `csan-hf recipes`
+    lists those that come with csan_hf. Each combination is one training run.
 
-        csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1
-        csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost
+        csan-hf compare naacl_table1 --data_dir PATH/TO/multi30k --output runs/table1 --only cost
+        csan-hf compare naacl_table1 --data_dir PATH/TO/multi30k --output runs/table1
+
+    The number of runs and their expected time are printed first. The same command continues after
+    any interruption: finished runs are kept, failed ones are tried again. OUTPUT receives the
+    runs and the report: report.html, report.md, report.json, scores.csv and pictures.
+
+    --publish copies the report and the runs' records, without models, to another folder. To
+    continue the suite on another machine, copy that folder there and pass it as --output.
 
     Args:
         suite: YAML file, or the name of a suite
-        output: folder of the suite
+        output: folder for the runs and the report
         size: one of the suite's sizes (default: the first)
         data_dir: folder of the data, instead of the recipe's
-        jobs: runs side by side
-        threads: threads of each run
-        only: cost: check all recipes and print the suite's cost; report: report on finished runs,
-            where there are none on the published ones (model_cards/suites/SUITE)
-        publish: folder for the report and the finished runs' hypotheses, to share or to commit
+        jobs: number of runs at the same time
+        threads: CPU threads of each run
+        only: cost: only check all recipes and print the number of runs and their time; report: only
+            write the report of the finished runs, or, if there are none, of the published ones
+            (model_cards/suites/SUITE)
+        publish: folder for the report and the finished runs' records, to share or to commit
     """
     loaded = load_suite(suite, size=size, data_dir=data_dir)
     folder = Path(output)

@@ -67,34 +67,40 @@ def evaluate(
     trust_remote_code: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
+    """Translates a test set and scores it.
 
-    The data is a recipe's held-out splits, or two files. `--hypotheses FILE` scores an existing
-    translation instead; `--forced` computes how probable the model finds the references. Several
-    models are an ensemble: their probabilities are averaged. Under `accelerate launch` or torchrun
-    the processes share the work.
+        csan-hf evaluate --model runs/numbers
+        csan-hf evaluate --model runs/numbers --source test.en --reference test.de
+        csan-hf evaluate --hypotheses output.de --source test.en --reference test.de
+
+    The first translates all splits of the model's recipe but train, the second two files; the third
+    scores translations that exist already. Scores are printed; the hypotheses, line by line, and
+    scores.json are written to --output_dir.
+
+    Several models translate as an ensemble: their probabilities are averaged. Under `accelerate
+    launch` or torchrun the processes share the work.
 
     Args:
         model: checkpoint folder or Hub name; several = an ensemble
-        hypotheses: existing translations to score, one per line (- = standard input); with --source
-            and --reference
-        recipe: recipe whose data to use (default: the model's recipe.yaml)
-        split: splits of the recipe (default: all but train)
+        hypotheses: existing translations to score, one per line (- = standard input); needs
+            --source and --reference
+        recipe: recipe with the data (default: recipe.yaml in the model's folder)
+        split: splits of the recipe, such as validation or test (default: all but train)
         source: source sentences, one per line (may be .gz)
         reference: reference translations, one per line (may be .gz); several files = as many
             references for each line
-        output_dir: folder for hypotheses and scores (default: MODEL/evaluation; required for an
-            ensemble)
-        split_sentences: lines that are translated sentence by sentence: never = those longer than
-            the model takes, as in the scores of training; auto = those with more tokens or
-            sentences than 99 % of the training sources, too; always = all
-        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's,
-            or by the references' script)
+        output_dir: folder for hypotheses and scores (default: MODEL/evaluation, or none with
+            --hypotheses; required for an ensemble)
+        split_sentences: which lines are split and translated sentence by sentence: never = only
+            lines longer than the model takes, as in the scores of training; auto = also lines with
+            more tokens or sentences than 99 % of the training sources; always = all
+        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's, or chosen by
+            the script of the references)
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu
             chrf)
         by_length: also score groups of sentences of similar length
-        forced: translate nothing: write the log-probability of each reference and the perplexity of
-            all
+        forced: score the references instead of translating: write the log-probability of each and
+            the perplexity of all
     """
     names = model or []
     _check_options(

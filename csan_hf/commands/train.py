@@ -63,24 +63,26 @@ def format_help(model: str = "csan") -> str:
     lines = [
         "usage: csan-hf train RECIPE [--key value ...]",
         "",
-        "Trains what a recipe describes: a file, or a name that `csan-hf recipes`",
-        "lists. Every key can be overridden:",
+        "Trains the model of a recipe (a YAML file, or a name that `csan-hf recipes`",
+        "lists), scores it on the test sets and writes model, tokenizer, scores and",
+        "model card into output_dir. Options override keys of the recipe:",
         "  csan-hf train numbers --training.learning_rate 1e-3 --local_window 5",
-        "A key may be written without its section where only one section has it.",
-        "Values are YAML. A recipe with the key `base` (a recipe's name or path) changes",
-        "what it says of that one.",
+        "The section (`training.`) may be left out if no other section has the key.",
+        "Values are YAML. A recipe with `base: RECIPE` needs only the keys that differ.",
         "The same command again resumes an interrupted run; --overwrite starts anew.",
+        "Without training, --dry_run checks a recipe and estimates memory and time.",
+        "",
+        f"These are the keys for `--model {model}`; for another family:",
+        "  csan-hf train --model pervasive_attention --help",
     ]
     titles = {"": "top of the file", "config": f"config ({find_family(model).config})"}
     indent = " " * 6
     for name, section in recipe_sections(model).items():
         lines += ["", f"{titles.get(name, name)}:"]
         for option in section.values():
-            default = "null" if option.default is None else option.default
-            text = f"  --{option.path}  ({option.type_name}; default {default})"
+            text = f"  --{option.path}  ({option.type_name}; default {option.default_text})"
             lines += textwrap.wrap(text, 79, subsequent_indent=indent, break_on_hyphens=False)
-            help = textwrap.shorten(option.help, 240, placeholder="...")
-            lines += textwrap.wrap(help, 79, initial_indent=indent, subsequent_indent=indent)
+            lines += textwrap.wrap(option.help, 79, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines) + "\n"
 
 

@@ -93,37 +93,37 @@ class DataArguments:
     )
     validation: str | list[str] | None = _option(  # noqa: RUF009
         None,
-        "File pattern or Hub split of the validation data; in a list, patterns of plain-text files "
-        "with further references follow it.",
+        "File pattern or Hub split of the validation data; or a list, whose further patterns are "
+        "plain-text files with more references.",
     )
     test: dict[str, str | list[str]] | str | None = _option(  # noqa: RUF009
         None,
         "File pattern or Hub split of the test data (the split is then called 'test'), or several "
-        'as a dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'; or lists, as '
-        "of validation.",
+        'as a dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'; a pattern '
+        "may be a list, as in validation.",
     )
     streaming: bool = _option(
         False,
-        "Read files or a Hub dataset as a stream: train_size pairs of it (drawn through a shuffle "
-        "buffer of 10,000); without train_size all, again and again, never stored, up to "
-        "training.max_steps.",
+        "Read files or a Hub dataset as a stream. With train_size: take that many pairs, drawn "
+        "through a shuffle buffer of 10,000. Without: store nothing and read pass after pass, up "
+        "to training.max_steps.",
     )
     buffer_size: int = _option(
         100_000,
-        "Pairs of a stream without end that each process reads at a time, sorts by length and "
-        "shuffles.",
+        "With streaming and no train_size: pairs that each process reads at a time, to make "
+        "batches of similar lengths and shuffle them.",
     )
     language_pairs: list[str] | None = _option(  # noqa: RUF009
         None,
-        "Several pairs in one corpus, such as [de-en, en-de], instead of source_lang and "
-        "target_lang; if there are several target languages, each source begins with a tag such "
-        "as >>de<< that names its own.",
+        "Several language pairs in one model, such as [de-en, en-de], instead of source_lang and "
+        "target_lang. With several target languages each source begins with a tag that names its "
+        "own, such as >>de<<.",
     )
     temperature: float | None = _option(
         None,
-        "Mix several language_pairs in shares of their sizes to the power of 1 / temperature, the "
-        "smaller ones repeated: 1 keeps the sizes, 5 is usual for many languages (default: every "
-        "pair of sentences once).",
+        "Sample several language_pairs in proportion to size ** (1 / temperature), repeating the "
+        "small ones: 1 keeps the proportions, 5 is usual for many languages (default: every "
+        "sentence pair once).",
     )
     source_lang: str = _option("en", "Source language, what {lang} stands for.")
     target_lang: str = _option("de", "Target language, what {lang} stands for.")
@@ -141,35 +141,35 @@ class DataArguments:
     validation_size: int | None = _option(
         None,
         "Number of validation pairs that 'numbers' makes (default 1,000), or that are taken from "
-        "the start of another set (default: all); where there is no validation set, drawn at "
-        "random of the training set.",
+        "the start of another set (default: all). Without a validation set they are drawn at "
+        "random from the training set.",
     )
-    test_size: int | None = _option(None, "Pairs per test set: as validation_size.")
+    test_size: int | None = _option(None, "Number of pairs per test set, as in validation_size.")
     join: int = _option(
         1,
-        "Join up to so many neighbouring pairs of the training and the validation set to one, "
-        "each number equally often: longer texts of a corpus of sentences.",
+        "Join up to this many neighbouring pairs of the training and the validation set into one, "
+        "each number equally often: longer texts from a corpus of sentences.",
     )
     join_test: list[int] | None = _option(  # noqa: RUF009
         None,
-        "Further test sets: [2, 4] adds TEST_x2 and TEST_x4, in which so many neighbouring pairs "
-        "are one.",
+        "Further test sets: [2, 4] adds TEST_x2 and TEST_x4, which join 2 and 4 neighbouring "
+        "pairs into one.",
     )
-    data_seed: int = _option(0, "Seed of the 'numbers' corpus and of selections.")
+    data_seed: int = _option(0, "Seed of the 'numbers' corpus and of random selections.")
     max_source_length: int | None = _option(
         256,
-        "Tokens of a source, </s> included: longer training pairs are dropped, other sources cut.",
+        "Tokens of a source with </s>: longer training pairs are dropped, other sources truncated.",
     )
     max_target_length: int | None = _option(
         256,
-        "Tokens of a target, </s> included: longer training pairs are dropped, other targets cut.",
+        "Tokens of a target with </s>: longer training pairs are dropped, other targets truncated.",
     )
     max_length_ratio: float | None = _option(
         None, "Drop training pairs whose lengths in tokens differ by more than this factor."
     )
     cache_dir: str | None = _option(
         None,
-        "Folder that keeps corpora cut into tokens, which other runs on the same data use again "
+        "Folder of tokenized corpora, which other runs on the same data use again "
         "(default: csan_hf in the cache of datasets; `csan-hf prepare` shows and clears it).",
     )
 

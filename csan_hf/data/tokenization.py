@@ -480,21 +480,22 @@ def train_tokenizers(
 
     Args:
         dataset: Columns source and target; of a `DatasetDict` the split "train".
-        vocab_size: Tokens of the joint vocabulary or of the source's.
+        vocab_size: Tokens of the joint vocabulary, or of the source's if there are two.
         joint: One vocabulary for both languages.
-        kind: What a token is; see `train_tokenizer`.
-        target_kind: The same of a separate target vocabulary; None for `kind`.
-        unicode_form: See `train_tokenizer`.
-        case: The same of the source vocabulary; of a joint one for both languages.
-        target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
-        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no
-            limit.
+        kind: Tokens are pieces of byte-level BPE ("bpe"), characters, or what white space separates
+            ("symbols").
+        target_kind: As `kind`, for a separate target vocabulary; None = `kind`.
+        unicode_form: Unicode normalisation form of the text, except with "symbols".
+        case: "lower" reads capital letters as small ones, in the source; with a joint vocabulary in
+            both languages.
+        target_vocab_size: Tokens of a separate target vocabulary; None = `vocab_size`.
+        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None = no limit.
         split_digits: Whether every digit is a token of its own, with "bpe".
         show_progress: Whether to draw the progress bars of `tokenizers`.
-        train_size: Most pairs to learn from, taken evenly of the training split.
-        pretrained: Folder or Hub name of existing tokenizers, or a file, SentencePiece's .model;
-            they are used unchanged, and all else but `pretrained_target` is ignored then.
-        pretrained_target: The same of the target's, where it is not in the folder of the source's.
+        train_size: Maximum number of pairs to learn from, spread evenly over the training split.
+        pretrained: Folder or Hub name of existing tokenizers, or a SentencePiece .model file. They
+            are used unchanged; of the other keys only `pretrained_target` counts then.
+        pretrained_target: As `pretrained`, for the target, if it is not in the source's folder.
 
     Raises:
         ValueError: The sizes of the vocabularies cannot be; see `check_vocabulary_sizes`.

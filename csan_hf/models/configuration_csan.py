@@ -67,8 +67,8 @@ class CsanConfig(Seq2SeqConfig):
         activation_function: Non-linearity of the feed-forward layers (a name from transformers'
             `ACT2FN`).
         dropout: Dropout after embeddings and sub-layers.
-        attention_dropout, activation_dropout: Dropout of attention weights, and inside the
-            feed-forward layers.
+        attention_dropout: Dropout of attention weights.
+        activation_dropout: Dropout inside the feed-forward layers.
         classifier_dropout: Dropout before the linear layer of the classification heads; `None` =
             `dropout`.
         encoder_layerdrop, decoder_layerdrop: Probability of skipping a layer in training.
@@ -82,8 +82,8 @@ class CsanConfig(Seq2SeqConfig):
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see
             `CsanPreTrainedModel._init_weights`.
-        init_gain, init_std: Gain of `"xavier"`, for matrices and embeddings alike; standard
-            deviation of `"normal"`.
+        init_gain: Gain of `"xavier"`, for matrices and embeddings alike.
+        init_std: Standard deviation of `"normal"`.
         local_window: Window M of the local layers in tokens, both edges included. Odd; `None` =
             unrestricted.
         head_area: Neighbouring heads N that a local layer attends to jointly. Odd, at most 2H - 1;
@@ -96,21 +96,22 @@ class CsanConfig(Seq2SeqConfig):
         localness_window_size: D of the `"fixed"` strategy, in tokens.
         localness_layers: Encoder layers that are local, counted from 0; `None` = the lowest three.
         decoder_localness_layers: Decoder layers whose self-attention is local; `None` = none.
-        cross_localness_layers: Decoder layers whose cross-attention carries the Gaussian (alone);
-            `None` = none.
+        cross_localness_layers: Decoder layers whose cross-attention has the Gaussian, without
+            window and area; `None` = none.
         encoder_locality: One specification for each encoder layer, or `None` for full attention:
             `[{"window": 11, "head_area": 3}, {"gaussian": "query"}, {"relative_positions": 16,
             "window": 5}, None]`. Keys are locality methods (`window`, `head_area`, `bi_direct`,
             `relative_positions`, `relative_bias`, `neighbor`, `local_hard`, `gaussian`,
-            `moving_gaussian`, `block`, `cnn`), values their settings, several as in `{"gaussian":
-            {"width": "fixed", "size": 4}}`, True where there are none. `None` = the short form.
-        decoder_locality, cross_locality: The same for the self- and cross-attention of each decoder
-            layer.
+            `moving_gaussian`, `block`, `cnn`), values their settings: the first alone, several as
+            in `{"gaussian": {"width": "fixed", "size": 4}}`, or `True` for the defaults. `None` =
+            what the fields above say.
+        decoder_locality: The same for the self-attention of each decoder layer.
+        cross_locality: The same for the cross-attention of each decoder layer.
         use_cache: Whether generation keeps keys and values of earlier steps.
         decoder_start_token_id: First input of the decoder; the padding token, as in Marian.
         pad_token_id, eos_token_id, bos_token_id: Padding, end of a sentence, and one that the model
             does not use.
-        forced_eos_token_id: Token forced at the maximal length, `None` = none.
+        forced_eos_token_id: Token forced at the maximum length; `None` = none.
 
     Raises:
         ValueError: See `Seq2SeqConfig`.

@@ -115,16 +115,16 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     mix_lengths: bool | None = None
     """true: every batch holds long and short sentences as the corpus does, and its bound counts
     real tokens or cells. false: a batch holds sentences of like lengths, and little is padded.
-    null: true for models with batch normalisation (pervasive_attention), which would learn lengths
-    from the batch, else false.
+    null: true for models with batch normalisation (pervasive_attention), whose statistics would
+    depend on the lengths, else false.
     """
     bpe_dropout: float = 0.0
-    """Probability that a merge of BPE is left out when training sentences are cut into tokens, anew
-    in each epoch. At 0.1 batches hold about a quarter more tokens than their bound. The random
-    numbers have no seed.
+    """BPE-dropout: probability of skipping a merge when training sentences are tokenized, anew in
+    each epoch. At 0.1 batches hold about a quarter more tokens than their bound. Two runs
+    differ, as its random numbers take no seed.
     """
     max_sentences: int | None = None
-    """Most sentence pairs in a batch, on top of max_tokens or max_cells."""
+    """Maximum number of sentence pairs in a batch, on top of max_tokens or max_cells."""
     per_device_eval_batch_size: int = 64
     """Sentences in an evaluation batch."""
     eval_strategy: str = "steps"
@@ -138,8 +138,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     logging_steps: float = 50
     """Updates between two reports of the loss."""
     logging_nan_inf_filter: bool = False
-    """Hide losses that are not finite from the log, at the price of waiting for the device at every
-    batch. A run ends at the first one either way.
+    """Leave losses that are not finite out of the log, which waits for the device at every batch. A
+    run ends at the first one either way.
     """
     predict_with_generate: bool = True
     """Translate the validation set at each evaluation, for BLEU."""
@@ -148,25 +148,25 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     load_best_model_at_end: bool = True
     """Return to the best checkpoint when training ends."""
     metrics: list[str] = field(default_factory=lambda: [*DEFAULT_METRICS])
-    """What translations are scored by: names in the table of csan_hf.evaluation.metrics."""
+    """Metrics of the translations: bleu, chrf, ter...; an unknown name lists all."""
     metric_for_best_model: str | None = "bleu"
-    """What makes a checkpoint the best: one of metrics, or 'loss'."""
+    """Chooses the best checkpoint: one of metrics, or 'loss'."""
     early_stopping_patience: int | None = None
     """Stop after this many evaluations without a better score; null: train to the end."""
     early_stopping_threshold: float = 0.0
     """A smaller gain than this does not count as better."""
     keep_best: int = 5
-    """Best checkpoints kept, beside the newest; their average is tried as the final model."""
+    """Number of best checkpoints to keep besides the newest; see average_best."""
     average_best: bool = True
     """Average the kept checkpoints at the end, and use the average if it scores better."""
     batch_norm_batches: int = 200
-    """Training batches over which a model with batch normalisation (pervasive_attention) gets the
-    statistics of its final weights; 0: keep those of training.
+    """Training batches from which batch normalisation (pervasive_attention) takes its statistics
+    again for the final weights; 0: keep those of training.
     """
     report_to: str | list[str] | None = "tensorboard"
     """Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."""
     ddp_find_unused_parameters: bool | None = False
-    """With several GPUs: must be true, which is slower, if training drops layers."""
+    """With several GPUs and layerdrop this must be true, which is slower."""
 
     def __post_init__(self) -> None:
         """Checks the numbers, fills the fields that follow from others, then runs the library's own
@@ -234,15 +234,15 @@ class GenerationArguments:
     num_beams: int | None = None
     """Beams; 1 is greedy search."""
     max_length: int | None = None
-    """Most target tokens, the one that generation starts with included."""
+    """Maximum number of target tokens, with the decoder's start token."""
     max_new_tokens: int | None = None
-    """Most target tokens, instead of max_length."""
+    """Maximum number of target tokens without the start token, instead of max_length."""
     min_length: int | None = None
-    """Fewest target tokens, the one that generation starts with included."""
+    """Minimum number of target tokens, with the decoder's start token."""
     min_new_tokens: int | None = None
-    """Fewest target tokens, instead of min_length."""
+    """Minimum number of target tokens without the start token, instead of min_length."""
     max_time: float | None = None
-    """Seconds after which a batch ends with what it has."""
+    """Seconds after which generation of a batch stops, finished or not."""
     length_penalty: float | None = None
     """Exponent of the length that divides a beam's score: above 0 favours long ones."""
     early_stopping: bool | str | None = None
@@ -250,9 +250,9 @@ class GenerationArguments:
     'never', when they are impossible.
     """
     no_repeat_ngram_size: int | None = None
-    """Length of n-grams that may occur once."""
+    """No n-gram of this length occurs twice in a translation."""
     encoder_no_repeat_ngram_size: int | None = None
-    """Length of n-grams of the source that may not occur."""
+    """No n-gram of this length in the source occurs in its translation."""
     repetition_penalty: float | None = None
     """Divides the scores of tokens that have occurred; 1 is none."""
     encoder_repetition_penalty: float | None = None
@@ -262,19 +262,19 @@ class GenerationArguments:
     token.
     """
     suppress_tokens: list[int] | None = None
-    """Tokens that are never chosen."""
+    """Ids of tokens that are never generated."""
     begin_suppress_tokens: list[int] | None = None
-    """Tokens that are not chosen first."""
+    """Ids of tokens that are not generated first."""
     bad_words_ids: list[list[int]] | None = None
-    """Sequences of tokens that may not occur."""
+    """Sequences of token ids that are never generated."""
     sequence_bias: list[Any] | None = None
-    """Pairs of a sequence of tokens and what is added to its score."""
+    """Pairs of a sequence of token ids and the bias added to its score."""
     forced_bos_token_id: int | None = None
-    """First target token, such as the language of a multilingual model."""
+    """Id of the first target token, such as the language of a multilingual model."""
     forced_eos_token_id: int | list[int] | None = None
-    """Last target token where max_length is reached."""
+    """Id of the last target token where max_length is reached."""
     renormalize_logits: bool | None = None
-    """Whether scores are normalised again after all of these."""
+    """Whether log-probabilities are normalised again after all changes to the scores."""
     remove_invalid_values: bool | None = None
     """Whether NaN and infinite scores are replaced by finite ones."""
     use_cache: bool | None = None
@@ -290,10 +290,10 @@ class GenerationArguments:
     top_p: float | None = None
     """Probability of the smallest set of likeliest tokens that is sampled from."""
     min_p: float | None = None
-    """Probability that a token needs, as a share of the likeliest one's."""
+    """Minimum probability of a sampled token, as a share of the likeliest one's."""
     typical_p: float | None = None
     """Probability of the smallest set of most typical tokens that is sampled from."""
     epsilon_cutoff: float | None = None
-    """Probability that a token needs."""
+    """Minimum probability of a sampled token."""
     eta_cutoff: float | None = None
-    """The same, lower where the distribution is flat."""
+    """As epsilon_cutoff, but lower where the distribution is flat."""

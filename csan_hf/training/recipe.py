@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import sys
 import types
 import typing
@@ -168,17 +169,17 @@ class Recipe:
         language: Languages of the trained model, as ISO codes; null = those of the data.
         dataset_name: What the model card calls the data.
         task: The model card's task on the Hub; null = translation.
-        hub_dataset: Name on the Hub of training data that is read from files, for the model card to
-            link.
-        validation_sha256: Beginnings of the SHA-256 digests of the validation references (lines
-            that end in a line feed), one for each direction, by which the data are known: of other
-            data the card leaves out name, description, license, language, dataset_name and
-            hub_dataset. null = they hold for any data.
-        bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = by the
-            references' script.
-        resume: Whether to continue from the last checkpoint in output_dir.
-        overwrite: Whether to delete what an earlier run left in output_dir before training.
-        dry_run: Whether only to check the recipe and its data, and to print sizes, memory and time.
+        hub_dataset: Hub name of the training data, for a link in the model card, if the data is
+            read from files.
+        validation_sha256: First digits of the SHA-256 of the validation references (lines that end
+            in a line feed), one for each language pair. With other data the model card leaves out
+            name, description, license, language, dataset_name and hub_dataset. null = the card has
+            them with any data.
+        bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = chosen by the
+            script (Latin, Chinese, Japanese...) of the references.
+        resume: Continue from the last checkpoint in output_dir.
+        overwrite: Delete the earlier run in output_dir before training.
+        dry_run: Check the recipe and its data, print sizes, memory and time, and do not train.
         config: Fields of the model's configuration.
         data: Fields of `csan_hf.data.DataArguments`.
         tokenizer: Arguments of `csan_hf.data.train_tokenizers` (vocab_size, joint...), or the name
@@ -318,12 +319,17 @@ class Option:
 
     @property
     def type_name(self) -> str:
-        """The type for people: `int | null`, `list[int]`."""
+        """The type for people, without modules: `int | null`, `list[int]`."""
         names = (
             "null" if member is types.NoneType else inspect.formatannotation(member)
             for member in self._members
         )
-        return " | ".join(names)
+        return re.sub(r"(\w+\.)+", "", " | ".join(names))
+
+    @property
+    def default_text(self) -> str:
+        """The default as YAML: `null`, `true`, `"relu"`."""
+        return json.dumps(self.default)
 
     def takes(self, kind: type) -> bool:
         """Whether a value of this type fits."""
@@ -405,7 +411,7 @@ def _section(section: str, source: Callable[..., Any], without: tuple[str, ...] 
             name=name,
             annotation=getattr(action, "_typehint", action.type),
             default=getattr(action.default, "value", action.default),
-            help=" ".join((help_texts.get(name) or "").split()),
+            help=" ".join((help_texts.get(name) or "").split()).replace("None", "null"),
             parser=parser,
         )
     return options
@@ -418,7 +424,8 @@ def _help_texts(source: Callable[..., Any]) -> dict[str, str | None]:
     texts: dict[str, str | None] = {}
     if dataclasses.is_dataclass(source):
         for argument in dataclasses.fields(source):
-            texts[argument.name] = argument.metadata.get("help")
+            text = argument.metadata.get("help", "")
+            texts[argument.name] = text.replace("%%", "%")  # which transformers writes for argparse
     for entry in docstring_parser.parse_from_object(source).params:
         texts |= dict.fromkeys(entry.arg_name.split(", "), entry.description)
     return texts

@@ -172,6 +172,8 @@ def test_help_has_every_key_with_help():
     for option in recipe_options():
         assert f"--{option.path}  (" in text
         assert option.help, option.path
+    assert "None" not in text, "YAML's null is"
+    assert "%%" not in text, "argparse reads that as %"
 
 
 def test_every_setting_of_generation_is_one_of_the_library():
