@@ -17,6 +17,8 @@ from csan_hf.families import ModelFamily
 
 def _machine_has_bf16() -> bool:
     """Whether bf16 is computed in hardware."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     if torch.accelerator.is_available():
         return bool(is_torch_bf16_gpu_available())
     return cpu_has_bfloat16()

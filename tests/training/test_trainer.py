@@ -3,6 +3,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transformers import TrainerControl, TrainerState
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.families import FAMILIES
 from csan_hf.training import LabelSmoothedCrossEntropy
+from csan_hf.training.arguments import TranslationTrainingArguments
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, read_weights
 from csan_hf.training.recipe import RecipeError
@@ -130,6 +132,18 @@ def test_optimizer_and_schedule_are_vaswanis(make_trainer):
         trainer.optimizer.step()
         trainer.lr_scheduler.step()
     assert make_trainer(warmup_steps=0.1, max_steps=50).args.get_warmup_steps(50) == 5
+
+
+@pytest.mark.parametrize(
+    ("card", "bf16"), [(7, False), (8, True)]
+)  # Turing emulates it, Ampere has it
+def test_bf16_is_automatic_only_where_the_gpu_has_it(card, bf16, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    properties = SimpleNamespace(major=card)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    arguments = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    assert arguments.bf16 == bf16
 
 
 def test_batches_follow_the_bound_the_seed_and_the_epoch(make_trainer, tokenized):
