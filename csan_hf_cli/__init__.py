@@ -184,7 +184,8 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
     """Builds the `jsonargparse.ArgumentParser` of a function from its signature and docstring.
 
     Positional-only parameters are positional arguments, all others are options; a `bool` is a flag,
-    and a list takes one value or more. Help is the docstring's, or that of `OPTIONS`."""
+    a list takes one value or more, a tuple as many as it has. Help is the docstring's, or that of
+    `OPTIONS`."""
     import docstring_parser
     import jsonargparse
 
@@ -221,6 +222,9 @@ def _argument(parameter: inspect.Parameter, text: str) -> dict[str, Any]:
         settings["nargs"] = "+"
         if is_option:
             settings["action"] = "extend"
+    elif typing.get_origin(kind) is tuple:
+        settings["type"] = typing.get_args(kind)[0]
+        settings["nargs"] = len(typing.get_args(kind))
     else:
         settings["type"] = kind
     if parameter.default is not parameter.empty:

@@ -18,6 +18,7 @@ from typing import Any
 
 import jsonargparse
 
+from csan_hf.evaluation.pieces import Pair, group_pieces
 from csan_hf_cli import script
 from csan_hf_runtime.text_files import read_lines, write_lines
 
@@ -25,8 +26,7 @@ TEST_SHARE = 0.015
 VALIDATION_SHARE = 0.03
 LEAST_PIECE = 10  # words
 
-Pair = tuple[str, str]  # a paragraph in both languages
-Page = list[Pair]
+Page = list[Pair]  # its paragraphs
 
 
 class Paragraphs(HTMLParser):
@@ -187,15 +187,7 @@ def join_segments(
         ValueError: They are not of one corpus.
     """
     translated = zip(segments, translations, strict=True)
-    joined_pages = []
-    for page in pages:
-        paragraphs: Page = []
-        while not paragraphs or joined(paragraphs)[0] != page:
-            pair = next(translated, None)
-            if pair is None:
-                raise ValueError(f"The segments are not those of the page {page[:60]!r}.")
-            paragraphs.append(pair)
-        joined_pages.append(joined(paragraphs)[1])
+    joined_pages = [joined(page)[1] for page in group_pieces(pages, translated)]
     if next(translated, None):
         raise ValueError(f"There are segments of more than {len(pages)} pages.")
     return joined_pages

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, check_several_references
+from csan_hf.evaluation.pieces import group_pieces
 from csan_hf.report import (
     check_card,
     check_settings,
@@ -108,6 +109,7 @@ def report(
     test: Literal["bootstrap", "randomisation"] = "bootstrap",
     samples: PositiveInt = 1000,
     aligned: int = 1000,
+    pieces: tuple[Path, Path] | None = None,
     num_beams: PositiveInt | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
@@ -138,6 +140,8 @@ def report(
         test: of significance; two-sided, p-values are adjusted for the number of systems (Holm)
         samples: resamples of the bootstrap
         aligned: sentences that get an alignment
+        pieces: source and reference of the pieces (paragraphs, sentences) that the lines are joined
+            of: three texts are shown piece by piece
         num_beams: beams of checkpoints (default: the model's)
     """
     run = name_and_paths(systems[0])[1][0]
@@ -146,7 +150,7 @@ def report(
     # Before checkpoints translate, which may take hours
     check_names([name_and_paths(system)[0] for system in systems], baseline)
     paths = [path for system in systems for path in name_and_paths(system)[1]]
-    check_not_read(output, (source, *reference, *paths))
+    check_not_read(output, (source, *reference, *paths, *(pieces or ())))
     if output.is_file() and output.suffix not in (".html", ".htm"):
         raise ValueError(f"{output} is there already and is no page (.html): choose another name.")
     check_writable(output)
@@ -162,6 +166,9 @@ def report(
     check_settings([len(name_and_paths(system)[1]) for system in systems], **settings)
     sources, *reference_files = open_parallel(source, *reference)
     references = join_references(reference_files)
+    grouped = []
+    if pieces:
+        grouped = list(group_pieces(sources, zip(*open_parallel(*pieces), strict=True)))
     options: Any = {
         "device": device,
         "trust_remote_code": trust_remote_code,
@@ -173,6 +180,7 @@ def report(
     settings |= {
         "samples": samples,
         "aligned": aligned,
+        "pieces": grouped,
         "title": title,
         "progress": not quiet,
         "baseline": baseline,

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 
 from csan_hf.analysis.figures import plot_ngram_gap, plot_scores_by_length, share_heights
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics, tokenizer_of
+from csan_hf.evaluation.pieces import Pair
 from csan_hf.evaluation.scores import bleu_by_order, count_words, group_by_length
 from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
@@ -28,6 +29,7 @@ from csan_hf.evaluation.significance import (
 
 from .page import Report, ReportPlot
 from .plots import alignment_plots, attention_plots, table_rows, word_alignments
+from .side_by_side import compare_pieces
 from .systems import ScoreCell, System, check_names
 
 MOST_LISTED = 100_000
@@ -67,6 +69,7 @@ def compare_systems(
     test: Test = "bootstrap",
     samples: int = BOOTSTRAP_SAMPLES,
     aligned: int = 1000,
+    pieces: Sequence[list[Pair]] = (),
     progress: bool = False,
 ) -> Report:
     """Scores systems and compares each with a baseline.
@@ -84,6 +87,8 @@ def compare_systems(
         test: The test of significance.
         samples: Resamples of intervals and of the bootstrap.
         aligned: Number of sentences, from the first, for which checkpoints show word alignments.
+        pieces: Of long texts, the source and the reference of each piece: those of three texts are
+            shown beside each other.
         progress: Shows bars on standard error.
 
     Raises:
@@ -132,6 +137,10 @@ def compare_systems(
         test=test,
         sentences=len(sources),
     )
+    if pieces:
+        report.long_texts = compare_pieces(
+            reported, pieces, scores=reported[base].segment_scores[0]
+        )
     report.plots.append(
         _length_plot(table[0], names, sources, counts_by_metric[0], samples, progress)
     )

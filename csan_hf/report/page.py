@@ -20,6 +20,7 @@ from csan_hf.evaluation.significance import SIGNIFICANT, Test, shown_p_value
 from csan_hf.hub.model_card import PLOTS, write_model_card
 from csan_hf_runtime.text_files import VARIANTS, write_json, write_text
 
+from .side_by_side import LOW_CHRF, PieceRow
 from .systems import System
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -47,7 +48,8 @@ class Report:
 
     The first metric sorts and plots; `baseline` is the place of the system that the others are
     compared with. Sources and references are those that are listed; `sentences` is the number of
-    all, on which scores and plots are based (None = those listed)."""
+    all, on which scores and plots are based (None = those listed). `long_texts` has the pieces of
+    a few texts, by the text's place."""
 
     title: str
     metrics: list[CorpusMetric]
@@ -58,6 +60,7 @@ class Report:
     baseline: int = 0
     test: Test = "bootstrap"
     sentences: int | None = None
+    long_texts: dict[int, list[PieceRow]] = field(default_factory=dict)
 
 
 def write_report(report: Report, path: Path | str, *, plots: Path | str | None = None) -> None:
@@ -98,6 +101,7 @@ def render_report(report: Report) -> str:
         plots=[(plot, page_svg(plot.figure, plot.name)) for plot in report.plots],
         aligned=max(max(system.alignments, default=-1) + 1 for system in report.systems),
         data=_examples(report),
+        low_chrf=LOW_CHRF,
         p_value=shown_p_value,
         significant=SIGNIFICANT,
     )

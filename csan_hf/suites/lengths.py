@@ -4,15 +4,14 @@
 Columns of a suite's table of lengths are numbers of sentences joined (`data.join_test`); that of 1
 has the sentences themselves, in the same order, from which the places are known."""
 
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rapidfuzz.distance import Levenshtein
 
 from csan_hf.evaluation.metrics import CorpusMetric
+from csan_hf.evaluation.pieces import cut_like
 from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.text_files import VARIANTS
 
@@ -86,7 +85,7 @@ def _cut(texts: Texts, run: Run, splits: Sequence[str], groups: list[list[str]])
             f"{run.name}: {len(hypotheses)} hypotheses of {splits[0]}, but {len(groups)} "
             "references."
         )
-    return [sentences_of(text, group) for text, group in zip(hypotheses, groups, strict=True)]
+    return [cut_like(text, group) for text, group in zip(hypotheses, groups, strict=True)]
 
 
 def _failure_shares(sentences: list[list[str]], groups: list[list[str]]) -> list[float]:
@@ -108,25 +107,6 @@ def _scores_by_place(
         )
         scores.append(float(metric.score(counts.sum(axis=0))))
     return scores
-
-
-def sentences_of(text: str, references: Sequence[str]) -> list[str]:
-    """Cuts a text where the ends of the reference's sentences lie when words are aligned by edit
-    distance.
-
-    As mwerSegmenter does (Matusov et al., IWSLT 2005).
-    """
-    words = text.split()
-    expected = " ".join(references).split()
-    place = np.zeros(len(expected) + 1, dtype=int)  # of each of the reference's words in the text
-    for edit in Levenshtein.opcodes(expected, words):
-        offsets = np.arange(edit.src_end - edit.src_start)
-        place[edit.src_start : edit.src_end] = np.minimum(edit.dest_start + offsets, edit.dest_end)
-    place[0] = 0
-    place[-1] = len(words)
-    ends = np.cumsum([len(sentence.split()) for sentence in references])
-    cuts = place[[0, *ends]]
-    return [" ".join(words[start:end]) for start, end in itertools.pairwise(cuts)]
 
 
 def failures_of(sentences: Sequence[str], references: Sequence[str]) -> set[str]:

@@ -44,7 +44,7 @@ from csan_hf.report import (
 )
 from csan_hf.report.plots import alignment_plots, attention_plots
 from csan_hf.report.systems import ScoreCell
-from csan_hf_runtime.text_files import VARIANTS, open_lines
+from csan_hf_runtime.text_files import VARIANTS, open_lines, write_lines
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
 REFERENCES = [
@@ -385,3 +385,31 @@ def test_the_title_names_systems_source_and_date(tmp_path):
     command += f" --reference {tmp_path}/test.de --output {tmp_path}/page.html --samples 2 --quiet"
     assert csan_hf_cli.main(command.split()) == 0
     assert f"<title>mine: test.en, {date.today()}</title>" in (tmp_path / "page.html").read_text()
+
+
+def test_the_worst_the_median_and_the_best_text_are_shown_piece_by_piece(tmp_path):
+    pieces = {"one <b>": "eins <b> & mehr", "two": "zwei Wörter", "three": "drei davon"}
+    whole = " ".join(pieces.values())
+    without_a_piece = whole.replace("zwei Wörter ", "")
+    files = {
+        "source": [" ".join(pieces)] * 4,
+        "reference": [whole] * 4,
+        "<i>": [whole, without_a_piece, "vier", "drei davon"],
+        "source_pieces": [*pieces] * 4,
+        "reference_pieces": [*pieces.values()] * 4,
+    }
+    for name, lines in files.items():
+        write_lines(tmp_path / name, lines)
+    command = "report {0}/<i> --source {0}/source --reference {0}/reference --samples 2 --quiet"
+    command += " --pieces {0}/source_pieces {0}/reference_pieces --output {0}/page.html"
+    assert csan_hf_cli.main(command.format(tmp_path).split()) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.findall(r'<caption id="pieces-(\d)"', page) == ["2", "1", "0"]
+    cells = re.findall(r'<td dir="auto"( class="low")?>([^<]*) <span class="quiet">(.*?)<', page)
+    assert cells[3:6] == [
+        ("", "eins &lt;b&gt; &amp; mehr", "chrF 100"),
+        (' class="low"', "", "low: chrF 0"),
+        ("", "drei davon", "chrF 100"),
+    ]
+    assert "<bdi>&lt;i&gt;</bdi>" in page
+    assert '<td dir="auto">one &lt;b&gt;</td>' in page

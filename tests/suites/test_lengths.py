@@ -8,7 +8,8 @@ import yaml
 from matplotlib.image import imread
 from suites.small_suites import finish, report_of
 
-from csan_hf.suites.lengths import failures_of, read_lengths, sentences_of
+from csan_hf.evaluation.pieces import cut_like
+from csan_hf.suites.lengths import failures_of, read_lengths
 from csan_hf.suites.records import SuiteRecords
 from csan_hf.suites.suite import load_suite
 from csan_hf.suites.suite_report import check_folder
@@ -17,20 +18,6 @@ from csan_hf.training.recipe import RecipeError
 
 SENTENCES = ["one red house", "two", "we meet at noon today", "page three is missing"]
 WHOLE = " ".join(SENTENCES)
-
-
-def test_a_text_is_cut_where_the_sentences_of_its_reference_end():
-    assert sentences_of(WHOLE, SENTENCES) == SENTENCES
-    longer = WHOLE.replace("house", "house of cards").replace("three", "4")
-    assert sentences_of(longer, SENTENCES)[3] == "page 4 is missing"
-    assert sentences_of(longer, SENTENCES)[2] == SENTENCES[2]
-    assert sentences_of(WHOLE.replace(SENTENCES[2] + " ", ""), SENTENCES) == [
-        *SENTENCES[:2],
-        "",
-        SENTENCES[3],
-    ]
-    assert sentences_of("", SENTENCES) == [""] * 4
-    assert sentences_of("nothing of it", ["a b c"]) == ["nothing of it"]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +33,7 @@ def test_a_text_is_cut_where_the_sentences_of_its_reference_end():
     ],
 )
 def test_failures(text, kinds):
-    assert failures_of(sentences_of(text, SENTENCES), SENTENCES) == kinds
+    assert failures_of(cut_like(text, SENTENCES), SENTENCES) == kinds
 
 
 def suite_of_lengths(folder, **changes):
