@@ -68,8 +68,9 @@ def workplace(tmp_path_factory):
     )
     for name in ("numbers", "2d", "en-de", "mine", "tuned", "seed_1", "seed_2", "seed_3"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
-    (folder / "test.de").write_text(f"{GERMAN}\n")
-    (folder / "test.en").write_text(f"{ENGLISH}\n")
+    for name in ("test", "pages", "paragraphs"):
+        (folder / f"{name}.de").write_text(f"{GERMAN}\n")
+        (folder / f"{name}.en").write_text(f"{ENGLISH}\n")
     (folder / "words.tsv").write_text("hallo\th a l l o\n" * 600)
     (folder / "baseline.txt").write_text(f"{ENGLISH}\n")
     corpus = folder / "PATH" / "TO" / "multi30k"
