@@ -182,34 +182,33 @@ class CsanConfig(Seq2SeqConfig):
         return cls(**{**sizes, **overrides})
 
     @classmethod
-    def preset(cls, name: str, **fields: Any) -> "CsanConfig":
+    def preset(cls, name: str | None, **fields: Any) -> "CsanConfig":
         """Transformer-base with a locality method as the papers compare it, or for long texts.
 
         Args:
             name: `"bi_direct"`, `"rel_pos"`, `"neighbor"`, `"local_hard"`, `"local_soft"`,
                 `"block"`, `"cnn"`, `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), `"long"` (local
                 everywhere, without sinusoids: for texts longer than those of training), or a preset
-                of another registered method; `ValueError` where there is none.
+                of another registered method; `ValueError` where there is none. `None` = full
+                attention.
             **fields: Fields of the config; they win over the preset's. Short-form locality comes
                 beside it: `preset("rel_pos", local_window=11)` is REL_POS within a window.
         """
-        architecture = {key: value for key, value in fields.items() if key not in _SHORT_FORM}
-        return cls(**{**architecture, **cls.preset_fields(name, fields)})
+        return cls(**cls.preset_fields(name, fields))
 
     @classmethod
-    def preset_fields(cls, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that a preset sets beside others, of which those of locality win.
+    def preset_fields(cls, name: str | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a config with a preset, over which `fields` win.
 
         A specification of the preset is written out for the layers that it is for, with the
         short-form locality of `fields` in it.
         """
         presets = locality_presets()
-        if name not in presets:
+        if name is not None and name not in presets:
             hint = did_you_mean(name, presets)
             raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
-        preset = presets[name]
-        kept = ("encoder_locality", *_SHORT_FORM, *preset)
-        chosen = {key: fields[key] for key in kept if key in fields}
+        preset = {} if name is None else presets[name]
+        chosen = dict(fields)
         if chosen.get("encoder_locality") is None:
             chosen.pop("encoder_locality", None)
         values = {**_FULL_ATTENTION, **preset, **chosen}
@@ -370,7 +369,6 @@ _SETTINGS = (
     "head_boundary",
     "localness_window_size",
 )
-_SHORT_FORM = (*_SETTINGS, *_LAYER_FIELDS.values())
 _FULL_ATTENTION: dict[str, Any] = {"local_window": None, "head_area": 1, "localness_window": None}
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from csan_hf.evaluation.metrics import find_metric
-from csan_hf.models.configuration_csan import CsanConfig
 from csan_hf.recipes import SUITES
 from csan_hf.training.recipe import (
     COMMANDS,
@@ -26,6 +25,7 @@ from csan_hf.training.recipe import (
     parse_recipe,
     read_recipe,
     read_yaml,
+    with_preset,
 )
 from csan_hf_runtime.text_files import check_file_name, one_line
 
@@ -257,21 +257,12 @@ def _with_size(content: Settings, size: Settings, key: str) -> dict[str, Setting
 
 
 def _recipe(base: Settings, system: Settings, data: Settings, name: str) -> Settings:
-    """The recipe of a system on a data set: base < data set < system.
-
-    A system of another family than the base's keeps nothing of the section config; a system with a
-    preset keeps nothing that makes the base local."""
+    """The recipe of a system on a data set: base < data set < system."""
     changes = {key: value for key, value in system.items() if key not in _KEYS_OF_A_SYSTEM}
-    recipe = merge(base, data)
-    if "model" in changes:
-        recipe = merge(recipe, {"model": changes["model"]})
     if "preset" in system:
-        config = _preset_config(
-            system["preset"], recipe.get("config") or {}, changes.get("config") or {}
-        )
-        recipe["config"] = {}
-        changes["config"] = config
-    recipe = merge(recipe, changes)
+        changes["config"] = {**(changes.get("config") or {}), "preset": system["preset"]}
+    recipe = merge(merge(base, data), changes)
+    recipe["config"] = with_preset(recipe.get("config") or {})
     command = next((key for key in ("output_dir", *COMMANDS) if key in recipe), None)
     _require(
         not command,
@@ -288,26 +279,6 @@ def _recipe(base: Settings, system: Settings, data: Settings, name: str) -> Sett
         f"{name}: a suite needs training.max_steps, the same updates for all runs.",
     )
     return recipe
-
-
-def _preset_config(preset: str | None, config: Settings, changes: Settings) -> Settings:
-    """The section config with another locality: none, or that of a preset and its changes."""
-    fields: Settings = {}
-    if preset:
-        depths = {key: value for key, value in config.items() if key.endswith("coder_layers")}
-        fields = CsanConfig.preset_fields(preset, {**depths, **changes})
-    without_locality = {key: value for key, value in config.items() if "local" not in key}
-    locality = {
-        key: value for key, value in fields.items() if value is not None or "local" not in key
-    }
-    other_changes = {key: value for key, value in changes.items() if key not in fields}
-    return {
-        **without_locality,
-        "local_window": None,
-        "head_area": 1,
-        **locality,
-        **other_changes,
-    }
 
 
 def _check_held_out(recipe: Settings, baseline_recipe: Settings, name: str, baseline: str) -> None:

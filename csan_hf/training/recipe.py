@@ -32,6 +32,7 @@ from transformers import PreTrainedConfig
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
+from csan_hf.models.configuration_csan import CsanConfig
 from csan_hf.recipes import RECIPES
 
 from .arguments import GenerationArguments, TranslationTrainingArguments
@@ -448,14 +449,38 @@ def recipe_sections(model: str = "csan") -> dict[str, Section]:
     """Returns the sections of a recipe for one model family, the top of the file as ""."""
     config = find_family(model).config_class
     inherited = PreTrainedConfig.__annotations__.keys() - config.__annotations__.keys()
+    fields = _section("config", config, tuple(inherited))
+    if config is CsanConfig:
+        fields = {**_section("config", _preset_fields), **fields}
     return {
         "": _section("", Recipe, SECTIONS),
-        "config": _section("config", config, tuple(inherited)),
+        "config": fields,
         "data": _section("data", DataArguments),
         "tokenizer": _section("tokenizer", train_tokenizers),
         "training": _section("training", TranslationTrainingArguments),
         "generation": _section("generation", GenerationArguments),
     }
+
+
+def _preset_fields(fields: Mapping[str, Any], preset: str | None = None) -> dict[str, Any]:
+    """See `CsanConfig.preset_fields`.
+
+    Args:
+        fields: The other keys of the section.
+        preset: Name of a preset of `CsanConfig`, such as long, in place of the locality of a base
+            or, on the command line, of the recipe; keys beside it win. null, if written = full
+            attention.
+    """
+    with refusing("config.preset"):
+        return CsanConfig.preset_fields(preset, fields)
+
+
+def with_preset(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a section config with the fields of its preset in place of the key `preset`."""
+    fields = dict(config)
+    if "preset" not in fields:
+        return fields
+    return _preset_fields(preset=fields.pop("preset"), fields=fields)
 
 
 def recipe_options(model: str = "csan") -> Iterator[Option]:
@@ -576,7 +601,8 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     """Merges two sets of recipe keys: sections key by key, the second's values win.
 
     Where the second names another family, nothing is kept of the first's section config, name and
-    description.
+    description; where it names a preset, nothing that makes the first local or that the preset
+    sets.
     """
     merged = copy.deepcopy(dict(first))
     model = merged.get("model", "csan")
@@ -585,6 +611,13 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     for key, value in second.items():
         section = merged.get(key) or {}
         if key in SECTIONS and isinstance(value, Mapping) and isinstance(section, Mapping):
+            if "preset" in value:
+                replaced = with_preset({"preset": value["preset"]})
+                section = {
+                    name: field
+                    for name, field in section.items()
+                    if "local" not in name and name not in replaced
+                }
             merged[key] = {**section, **copy.deepcopy(dict(value))}
         else:
             merged[key] = value
@@ -667,7 +700,7 @@ def parse_recipe(
     written_model = str(content.get("model", "csan"))
     model = dict(overrides).get("model", written_model)
     if model != written_model:
-        content |= _OF_A_FAMILY
+        content |= {**_OF_A_FAMILY, "model": model}
     sections = recipe_sections(model)
     previous_fields = recipe_sections(written_model)["config"]
     values: dict[str, Any] = {name: {} for name in sections}
@@ -689,10 +722,12 @@ def parse_recipe(
             f"{source}: {', '.join(foreign)} left out: {find_family(model).config} has no such "
             "fields, and its defaults are used (--help lists them)."
         )
+    changes: dict[str, Any] = {name: {} for name in sections}
     for name, text in overrides:
         option = find_key(f"tokenizer.{PRETRAINED}" if name == "tokenizer" else name, sections)
         if text == "true" and not option.takes(bool):  # the text of a key without a value
             raise RecipeError(f"--{option.path} needs a value: {option.type_name}.")
-        values[option.section][option.name] = option.convert(text, f"--{option.path}")
-    top = values.pop("")
-    return Recipe(**top, **values)
+        changes[option.section][option.name] = option.convert(text, f"--{option.path}")
+    recipe = merge({**values.pop(""), **values}, {**changes.pop(""), **changes})
+    recipe["config"] = with_preset(recipe["config"])
+    return Recipe(**recipe)

@@ -63,6 +63,7 @@ def test_a_suite_becomes_runs(tmp_path):
         "encoder_layers": 2,
         "head_area": 1,
         "local_window": None,
+        "localness_window": None,
     }
     assert soft["config"]["localness_window"] == "query"
     assert soft["config"]["local_window"] is None

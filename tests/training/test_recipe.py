@@ -75,6 +75,31 @@ def test_command_line_wins_with_and_without_section(recipe_file):
     assert (recipe.output_dir, recipe.overwrite) == ("there", True)
 
 
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("config: {preset: long, encoder_layers: 3, local_window: 7}", {}),
+        ("config: {preset: long, encoder_layers: 2}", {"encoder_layers": "3", "local_window": "7"}),
+        (
+            "config: {encoder_layers: 3, local_window: 5, head_area: 3, sinusoids: bart, "
+            "cross_locality: [null]}",
+            {"local_window": "7", "config.preset": "long"},
+        ),
+    ],
+    ids=["file", "file and command line", "command line"],
+)
+def test_a_preset_lies_under_the_keys_beside_it(recipe_file, text, overrides):
+    recipe = load_recipe(recipe_file(text), list(overrides.items()))
+    expected = CsanConfig.preset("long", encoder_layers=3, local_window=7)
+    assert CsanConfig(**recipe.config).to_dict() == expected.to_dict()
+    assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
+
+
+def test_the_preset_null_is_full_attention():
+    config = CsanConfig(**load_recipe("numbers", [("preset", "null")]).config)
+    assert config.localities() == []
+
+
 def test_another_family_on_the_command_line_is_not_described_as_the_files(recipe_file):
     path = recipe_file("name: A\ndescription: A CSAN.\n")
     assert load_recipe(path, [("seed", "3")]).description == "A CSAN."
@@ -99,6 +124,7 @@ def test_lists_on_the_command_line():
             "training: {learning_rat: 1}",
             ["training.learning_rat", "Did you mean training.learning_rate?"],
         ),
+        ("config: {preset: lng}", ["config.preset: There is no preset 'lng'", "mean 'long'?"]),
         ("config: {local_windw: 5}", ["config.local_windw", "Did you mean config.local_window"]),
         ("trainin: {seed: 1}", ["unknown key trainin"]),
         ("learning_rate: 1e-3", ["unknown key learning_rate", "training.learning_rate"]),
