@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 PAST, PRESENT = "past_key_values.", "present."
+WEIGHTS = "weights"
+"""The key of a graph's metadata under which lies a digest of its model's weights."""
 _ENCODER_INPUTS = {"input_ids", "attention_mask"}
 _DECODER_INPUTS = {"input_ids", "encoder_hidden_states", "encoder_attention_mask"}
 
@@ -78,7 +80,8 @@ class Graphs:
             **options: See `onnxruntime.InferenceSession`.
 
         Raises:
-            OSError: A file is missing or damaged, or of another program.
+            OSError: A file is missing or damaged, or of another model or program. (Exports of
+                earlier versions do not say of which model they are.)
         """
         from onnxruntime import InferenceSession, SessionOptions  # not where csan_hf has no graphs
 
@@ -105,10 +108,13 @@ class Graphs:
         other_inputs = {
             name for name in decoder_inputs if _is_of_source(name) or not name.startswith(PAST)
         }
-        if (encoder_inputs, other_inputs) != (_ENCODER_INPUTS, _DECODER_INPUTS | of_source):
+        inputs = (encoder_inputs, other_inputs)
+        weights = {session.get_modelmeta().custom_metadata_map.get(WEIGHTS) for session in sessions}
+        if inputs != (_ENCODER_INPUTS, _DECODER_INPUTS | of_source) or len(weights) > 1:
             raise OSError(
-                f"The graphs in {directory} do not belong together (is {SOURCE} there?), or are "
-                "of another program, such as optimum. Run csan-hf export-onnx again."
+                f"The graphs in {directory} do not belong together (is {SOURCE} there, and are "
+                "all of one model?), or are of another program, such as optimum. Run csan-hf "
+                "export-onnx again."
             )
         return cls(*sessions)
 

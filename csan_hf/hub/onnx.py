@@ -7,10 +7,12 @@ for the first step; here the first step takes a cache of length 0.
 Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d width.
 """
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import SharedMasks
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel, check_installed
-from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT, SOURCE
+from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT, SOURCE, WEIGHTS
 from csan_hf_runtime.text_files import new_directory, write_json
 
 from .vocabularies import save_vocabularies
@@ -188,7 +190,14 @@ _CONVERTERS: dict[str, Callable[[Path], None]] = {
 @torch.no_grad()
 def _trace(model: Any, directory: Path) -> None:
     """Writes the graphs."""
-    exact = model._keep_in_fp32_modules_strict or ()
+    weights = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        weights.update(tensor.numpy().tobytes())
+    export = partial(
+        _export,
+        exact=model._keep_in_fp32_modules_strict or (),
+        weights=weights.hexdigest(),
+    )
     if model._supports_sdpa:
         model.set_attn_implementation("sdpa")  # blocks are made for one length
     make_encoder, make_step = _MODULES.get(model.config.model_type, (_Encoder, _Step))
@@ -213,29 +222,26 @@ def _trace(model: Any, directory: Path) -> None:
     for name in of_source:
         target_axes[name] = {0: "batch_size", 2: "encoder_sequence_length"}
     with warnings.catch_warnings(action="ignore"):  # of names of axes, and of torch's own code
-        _export(
+        export(
             encoder,
             inputs=source,
             axes=dict.fromkeys(source, source_axes),
             outputs=["last_hidden_state"],
-            exact=exact,
             path=directory / ENCODER,
         )
         if of_source:
-            _export(
+            export(
                 _Source(step),
                 inputs={"encoder_hidden_states": states},
                 axes={"encoder_hidden_states": source_axes},
                 outputs=list(of_source),
-                exact=exact,
                 path=directory / SOURCE,
             )
-        _export(
+        export(
             step,
             inputs=target,
             axes=target_axes,
             outputs=["logits", *(PRESENT + name for name in step.states)],
-            exact=exact,
             path=directory / DECODER,
         )
 
@@ -247,6 +253,7 @@ def _export(
     axes: dict[str, dict[int, str]],
     outputs: list[str],
     exact: Sequence[str],
+    weights: str,
     path: Path,
 ) -> None:
     """Saves the graph of a module that takes a dictionary.
@@ -257,6 +264,7 @@ def _export(
         axes: Names of the free axes of each input.
         outputs: Names of the outputs.
         exact: Names of submodules whose weights stay in float32.
+        weights: Digest of the whole model's weights, which the file keeps.
         path: The file.
     """
     graph: Any = torch.onnx.export(
@@ -277,6 +285,7 @@ def _export(
     for output in graph.model.graph.outputs:
         if output.name.startswith(PRESENT):  # of a window, which a sentence fills first
             output.shape[2] = f"{output.name} positions"
+    graph.model.metadata_props[WEIGHTS] = weights
     graph.save(path)
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 
 import pytest
 import sentencepiece
@@ -15,7 +16,9 @@ from transformers import GenerationConfig
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
 from csan_hf.evaluation import n_best_stream
+from csan_hf.hub.onnx import export_onnx
 from csan_hf_runtime import DECODER, ENCODER, SOURCE
+from csan_hf_runtime.graphs import Graphs
 from csan_hf_runtime.translator import Translator
 
 SENTENCES = ["two", "nine words. And more of them here.", "  the third\n\nof May ", "", "two 7"]
@@ -227,6 +230,21 @@ def test_damaged_folders_are_named(make, tmp_path):
     shutil.copy(folder / ENCODER, folder / DECODER)
     with pytest.raises(OSError, match=r"or are of another program"):
         Translator.from_directory(folder)
+
+
+@pytest.fixture(scope="module")
+def graphs_of_other_weights(exported, tmp_path_factory):
+    model = deepcopy(exported("csan")[0])
+    model.lm_head.weight.data.neg_()
+    return export_onnx(model, tmp_path_factory.mktemp("graphs"))
+
+
+@pytest.mark.parametrize("name", [ENCODER, DECODER, SOURCE])
+def test_a_graph_of_another_model_is_refused(name, exported, graphs_of_other_weights, tmp_path):
+    folder = shutil.copytree(exported("csan")[1], tmp_path / "onnx")
+    shutil.copy(graphs_of_other_weights / name, folder)
+    with pytest.raises(OSError, match=r"do not belong together .*are all of one model\?"):
+        Graphs.from_directory(folder)
 
 
 def test_settings_that_name_no_first_token_are_refused(make):
