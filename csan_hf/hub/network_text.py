@@ -107,7 +107,7 @@ _METHODS = {
     "moving_gaussian": _Text(
         lambda m, site: (
             "a Gaussian that moves on with every target token by a step predicted from the query, "
-            f"{'and towards the mean position attended to, ' if m.gain else ''}"
+            f"{'and towards the mean position attended to by all heads, ' if m.gain else ''}"
             "with one learned window per head, added to the energies"
         ),
         "a moving Gaussian",

@@ -252,11 +252,12 @@ class LocalHard(GaussianMethod):
 
 
 class StepPredictor(LocalityModule):
-    """How far each head's centre moves on at each query, softplus(u_h · tanh(W q_i) + b_h) tokens,
-    its window D, and the gain g by which the centre follows what the head attends to.
+    """How far a centre moves on at each query, softplus(u_h · tanh(W q_i) + b_h) tokens, each
+    head's window D, and the gain g by which the centre follows what the heads attend to.
 
-    W (`query_proj`) is [d/2, d], u and b (`step_proj`) [H, d/2] and [H]; D is exp of `log_width`
-    [H], g the sigmoid of `gain_logit` [H]. All computed in float32 or better: a step rounded to
+    Without a gain each head has a centre of its own, with it all have the same one, C = H or 1.
+    W (`query_proj`) is [d/2, d], u and b (`step_proj`) [C, d/2] and [C]; D is exp of `log_width`
+    [H], g the sigmoid of `gain_logit` [1]. All computed in float32 or better: a step rounded to
     bfloat16 is some tokens off after a thousand."""
 
     def __init__(self, site: AttentionSite, width: float, gain: float) -> None:
@@ -264,10 +265,10 @@ class StepPredictor(LocalityModule):
         self.initial_width = width
         self.initial_gain = gain
         self.query_proj = nn.Linear(site.d_model, site.d_model // 2, bias=False)
-        self.step_proj = nn.Linear(site.d_model // 2, site.num_heads)
+        self.step_proj = nn.Linear(site.d_model // 2, 1 if gain > 0 else site.num_heads)
         self.log_width = nn.Parameter(torch.zeros(site.num_heads))
         if gain > 0:
-            self.gain_logit = nn.Parameter(torch.zeros(site.num_heads))
+            self.gain_logit = nn.Parameter(torch.zeros(1))
         self.init_weights(None)
 
     def init_weights(self, config: Any) -> None:
@@ -287,13 +288,13 @@ class StepPredictor(LocalityModule):
             hidden = torch.tanh(query @ self.query_proj.weight.T.to(query.dtype))  # [B, I, d / 2]
             steps = hidden @ self.step_proj.weight.T.to(query.dtype) + self.step_proj.bias
             steps = F.softplus(steps.transpose(1, 2))
-            steps = call.running_sum.real(steps)  # [B, H, I]
+            steps = call.running_sum.real(steps)  # [B, C, I]
             width = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
             before = call.running_sum.before - 1.0
             center = before + steps.cumsum(-1)
             corrected = center
             if self.initial_gain > 0:
-                gain = torch.sigmoid(at_least_float32(self.gain_logit))[None, :, None]
+                gain = torch.sigmoid(at_least_float32(self.gain_logit))
                 gain = call.running_sum.real(gain.expand_as(steps))
                 correction = _Correction(call, width, gain)
                 if self.training or torch.compiler.is_compiling():
@@ -305,14 +306,15 @@ class StepPredictor(LocalityModule):
 
 
 class _Correction:
-    """The correction of each centre by what its head attends to: P_{i+1} = P_i + g (z_i - P_i) +
-    step_{i+1}, where z_i is the mean position attended to from P_i.
+    """The correction of the heads' common centre by what they attend to: P_{i+1} = P_i + g (z_i -
+    P_i) + step_{i+1}, where z_i is the mean position attended to from P_i, over all heads.
 
-    z comes from the head's dot products and its Gaussian alone, without dropout.
+    z comes from dot products and Gaussians alone, without dropout. A head with a centre of its own
+    may lose its place unnoticed, because the others know theirs.
     """
 
     def __init__(self, call: AttentionCall, width: Tensor, gain: Tensor) -> None:
-        self.gain = gain  # [B, H, I]
+        self.gain = gain  # [B, 1, I]
         self.precision = 4.0 / width.unsqueeze(-1) ** 2  # 1 / σ²
         query = at_least_float32(call.query * call.scale)
         self.energies = query @ at_least_float32(call.key).transpose(-1, -2)  # [B, H, I, J]
@@ -322,14 +324,14 @@ class _Correction:
         self.positions = call.key_positions[:, None, None, :].to(query.dtype)
 
     def _of(self, center: Tensor, queries: slice = slice(None)) -> Tensor:
-        """g (z - P) for centres P of `queries`, [B, H, I]."""
+        """g (z - P) for centres P of `queries`, [B, 1, I]."""
         distance = self.positions - center.unsqueeze(-1)
         energies = self.energies[:, :, queries] - 0.5 * self.precision * distance**2
-        offset = (torch.softmax(energies, dim=-1) * distance).sum(dim=-1)
-        return self.gain[:, :, queries] * offset
+        offset = (torch.softmax(energies, dim=-1) * distance).sum(dim=-1)  # [B, H, I]
+        return self.gain[:, :, queries] * offset.mean(dim=1, keepdim=True)
 
     def one_by_one(self, place: Tensor | float, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """All centres [B, H, I] and where each is corrected to, from the `place` before the first
+        """All centres [B, 1, I] and where each is corrected to, from the `place` before the first
         of the `steps`.
         """
         centers = []
@@ -366,7 +368,8 @@ class MovingGaussian(GaussianMethod):
         width: D at the start of training, in tokens; each head learns its own.
         gain: Share g, at the start of training, of the way from the centre to the mean position
             attended to, by which the centre is corrected at each token, so that errors of the steps
-            do not add up; each head learns its own. 0 = never corrected, nothing to learn.
+            do not add up; learned. The heads then have one centre. 0 = each head has its own,
+            which is never corrected.
     """
 
     width: float | int = bounded(10.0, 1, MOST_TOKENS)

@@ -259,8 +259,9 @@ class MovingGaussian(Method):
 
     Graves (2013, equation 51) has P_i = P_{i-1} + exp(z_i); Battenberg et al. (2020) the softplus.
     Queries count from the first of the target. z is what `step` predicts, plus bias [H]; D =
-    exp(log_width) [H]. With a gain g = sigmoid(gain_logit) [H] the centre moves by g (a - P_{k-1})
-    before each step, a the mean position attended to from P_{k-1}."""
+    exp(log_width) [H]. With a gain g = sigmoid(gain_logit) [1] all heads have one centre, by the
+    only row of `step` and bias; it moves by g (a - P_{k-1}) before each step, a the mean position
+    attended to from P_{k-1}, over all heads."""
 
     step: Predictor
     bias: Tensor
@@ -269,11 +270,14 @@ class MovingGaussian(Method):
 
     def energy(self, sentence, h, i, s, j):
         center = torch.tensor(-1.0, dtype=torch.float64)
+        heads = range(len(self.log_width))
+        row = h if self.gain_logit is None else 0
         for k in range(i + 1):
             if k > 0 and self.gain_logit is not None:
-                gain = torch.sigmoid(self.gain_logit[h].double())
-                center = center + gain * (self.attended(sentence, h, k - 1, center) - center)
-            step = predicted(self.step, sentence, h, k) + self.bias[h].double()
+                attended = [self.attended(sentence, head, k - 1, center) for head in heads]
+                gain = torch.sigmoid(self.gain_logit[0].double())
+                center = center + gain * (torch.stack(attended).mean() - center)
+            step = predicted(self.step, sentence, row, k) + self.bias[row].double()
             center = center + torch.log1p(torch.exp(step))
         return self.around(center, h, j)
 
