@@ -33,6 +33,7 @@ from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
 from csan_hf.models.configuration_csan import CsanConfig
+from csan_hf.models.locality import locality_presets
 from csan_hf.recipes import RECIPES
 
 from .arguments import GenerationArguments, TranslationTrainingArguments
@@ -601,8 +602,8 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     """Merges two sets of recipe keys: sections key by key, the second's values win.
 
     Where the second names another family, nothing is kept of the first's section config, name and
-    description; where it names a preset, nothing that makes the first local or that the preset
-    sets.
+    description; where it names a preset, nothing that makes the first local or that a preset sets
+    (sinusoids).
     """
     merged = copy.deepcopy(dict(first))
     model = merged.get("model", "csan")
@@ -612,7 +613,7 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
         section = merged.get(key) or {}
         if key in SECTIONS and isinstance(value, Mapping) and isinstance(section, Mapping):
             if "preset" in value:
-                replaced = with_preset({"preset": value["preset"]})
+                replaced = set().union(*locality_presets().values())
                 section = {
                     name: field
                     for name, field in section.items()

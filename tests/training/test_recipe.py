@@ -95,6 +95,15 @@ def test_a_preset_lies_under_the_keys_beside_it(recipe_file, text, overrides):
     assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
 
 
+@pytest.mark.parametrize("preset", ["null", "csan_2d"])
+def test_a_preset_replaces_one_that_a_recipe_has_written_out(preset, recipe_file):
+    written = load_recipe("numbers", [("preset", "long")]).to_yaml()
+    recipe = load_recipe(recipe_file(written), [("preset", preset)])
+    assert CsanConfig(**recipe.config) == CsanConfig(
+        **load_recipe("numbers", [("preset", preset)]).config
+    )
+
+
 def test_the_preset_null_is_full_attention():
     config = CsanConfig(**load_recipe("numbers", [("preset", "null")]).config)
     assert config.localities() == []
@@ -125,6 +134,7 @@ def test_lists_on_the_command_line():
             ["training.learning_rat", "Did you mean training.learning_rate?"],
         ),
         ("config: {preset: lng}", ["config.preset: There is no preset 'lng'", "mean 'long'?"]),
+        ("{base: numbers, config: {preset: [long]}}", ["config.preset must be str | null"]),
         ("config: {local_windw: 5}", ["config.local_windw", "Did you mean config.local_window"]),
         ("trainin: {seed: 1}", ["unknown key trainin"]),
         ("learning_rate: 1e-3", ["unknown key learning_rate", "training.learning_rate"]),
