@@ -365,7 +365,7 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         )
 
 
-@script()
+@script({argparse.ArgumentError: BAD_INPUT})
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand by its name and its arguments (None = those of the process)."""
     if sys.stderr is None:  # closed by the shell, `2>&-`
@@ -373,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A thread that waits long for a core which others use slows all down
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    parser = argparse.ArgumentParser(prog="csan-hf", add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--import", dest="modules", action="append", default=[])
     options, words = parser.parse_known_args(arguments)
     modules = ",".join([os.environ.get(IMPORTS, ""), *options.modules]).split(",")

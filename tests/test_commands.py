@@ -101,6 +101,8 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ("--import ./typo recipes", "There is neither a file "),
         ("--import typo.py recipes", "There is neither a file "),
         ("--import .. recipes", "There is neither a file "),
+        ("recipes --import", "error: argument --import: expected one argument\n"),
+        ("train --import --dry_run", "error: argument --import: expected one argument\n"),
         ("recipes nmbers", "There is no recipe or suite nmbers. Did you mean numbers?"),
         ("recipes G2P.yaml", "Did you mean g2p?"),
         ("compare ./g2p --output runs", "There is no suite ./g2p."),
