@@ -37,8 +37,8 @@ def import_module(name: str) -> str:
             can be imported from there.
 
     Raises:
-        ValueError: The name is none of Python's, or a file of csan_hf has it; or the file raises an
-            error.
+        ValueError: The name is none of Python's, or a file of csan_hf or one imported before has
+            it; or the file raises an error.
         ImportError: There is no such module.
     """
     file = Path(name if name.endswith(".py") else f"{name}.py").resolve()
@@ -51,7 +51,8 @@ def import_module(name: str) -> str:
     known = importlib.util.find_spec(full_name)
     if not file.stem.isidentifier() or (known is not None and known.origin != str(file)):
         raise ValueError(
-            f"{file}: choose another name, of letters and digits, which no file of csan_hf has."
+            f"{file}: choose another name, of letters and digits, which no file of csan_hf and "
+            f"none imported before has ({IMPORTS} imports first)."
         )
     if known is None:
         spec: Any = importlib.util.spec_from_file_location(full_name, file)

@@ -116,6 +116,14 @@ def test_a_mistake_in_it_is_one_line(place, capsys):
         assert capsys.readouterr().err.endswith("strided.py: ZeroDivisionError: division by zero\n")
 
 
+def test_a_second_file_of_a_name_is_refused(place, capsys):
+    for folder in ("a", "b"):
+        (place / folder).mkdir()
+        (place / folder / "same_name.py").write_text("")
+    assert main(["--import", "a/same_name.py,b/same_name.py", "recipes"]) == 2
+    assert "which no file of csan_hf and none imported before has" in capsys.readouterr().err
+
+
 def test_a_file_of_ones_own_does_not_replace_one_of_the_package(place, caplog, monkeypatch):
     own = place / "own" / "distances.py"
     own.parent.mkdir()
