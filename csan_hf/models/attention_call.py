@@ -174,7 +174,8 @@ class SharedMasks:
 
 
 class RunningSum:
-    """A number of each head that goes on from query to query of a target, 0 before the first.
+    """A number of each head, or of all together, that goes on from query to query of a target;
+    0 before the first.
 
     Attributes:
         real_queries: [B, past + I] boolean, False = padding, which adds nothing; None = all real.
@@ -190,20 +191,20 @@ class RunningSum:
 
     @property
     def before(self) -> Any:
-        """The number after all earlier decoding steps, [B, H, 1] or 0.0."""
+        """The number after all earlier decoding steps, [B, C, 1] (C = H or 1) or 0.0."""
         layers = [] if self.cache is None else self.cache.layers
         if self.place >= len(layers) or layers[self.place].get_seq_length() == 0:
             return 0.0
         return layers[self.place].keys[:, :, -1:, 0]
 
     def real(self, values: Tensor) -> Tensor:
-        """`values` [B, H, I] with 0 where the query is padding."""
+        """`values` [B, C, I] with 0 where the query is padding."""
         if self.real_queries is None:
             return values
         return values * self.real_queries[:, None, -values.shape[-1] :]
 
     def keep(self, values: Tensor) -> None:
-        """Keep the number after each query, [B, H, I], for later decoding steps."""
+        """Keep the number after each query, [B, C, I], for later decoding steps."""
         if self.cache is None:
             return
         if self.place == len(self.cache.layers):
