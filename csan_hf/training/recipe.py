@@ -468,9 +468,9 @@ def _preset_fields(fields: Mapping[str, Any], preset: str | None = None) -> dict
 
     Args:
         fields: The other keys of the section.
-        preset: Name of a preset of `CsanConfig`, such as long, in place of the locality of a base
-            or, on the command line, of the recipe; keys beside it win. null, if written = full
-            attention.
+        preset: Name of a preset of `CsanConfig`, such as long, in place of the locality and
+            sinusoids of a base or, on the command line, of the recipe; keys beside it win. null, if
+            written = full attention.
     """
     with refusing("config.preset"):
         return CsanConfig.preset_fields(preset, fields)
