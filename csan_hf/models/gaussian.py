@@ -309,8 +309,8 @@ class _Correction:
     """The correction of the heads' common centre by what they attend to: P_{i+1} = P_i + g (z_i -
     P_i) + step_{i+1}, where z_i is the mean position attended to from P_i, over all heads.
 
-    z comes from dot products and Gaussians alone, without dropout. A head with a centre of its own
-    may lose its place unnoticed, because the others know theirs.
+    z comes from dot products and Gaussians alone, without dropout. The centre is common because a
+    head that loses its place alone costs no loss in training, where the others know theirs.
     """
 
     def __init__(self, call: AttentionCall, width: Tensor, gain: Tensor) -> None:

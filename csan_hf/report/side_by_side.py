@@ -13,7 +13,7 @@ from csan_hf.evaluation.pieces import Pair, cut_like
 from .systems import System
 
 LOW_CHRF = 20
-"""Pieces below are marked, as 94 of 100 paragraphs of a manual would be beside a random one."""
+"""Pieces that score less are marked: so do 94 of 100 paragraphs of a manual beside a random one."""
 
 
 @dataclass(frozen=True)

@@ -729,6 +729,8 @@ def parse_recipe(
         if text == "true" and not option.takes(bool):  # the text of a key without a value
             raise RecipeError(f"--{option.path} needs a value: {option.type_name}.")
         changes[option.section][option.name] = option.convert(text, f"--{option.path}")
-    recipe = merge({**values.pop(""), **values}, {**changes.pop(""), **changes})
+    top = values.pop("")
+    top_changes = changes.pop("")
+    recipe = merge({**top, **values}, {**top_changes, **changes})
     recipe["config"] = with_preset(recipe["config"])
     return Recipe(**recipe)
