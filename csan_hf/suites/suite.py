@@ -262,7 +262,8 @@ def _recipe(base: Settings, system: Settings, data: Settings, name: str) -> Sett
     if "preset" in system:
         changes["config"] = {**(changes.get("config") or {}), "preset": system["preset"]}
     recipe = merge(merge(base, data), changes)
-    recipe["config"] = with_preset(recipe.get("config") or {})
+    if recipe.get("config"):
+        recipe["config"] = with_preset(recipe["config"])
     command = next((key for key in ("output_dir", *COMMANDS) if key in recipe), None)
     _require(
         not command,
