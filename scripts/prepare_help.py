@@ -187,10 +187,7 @@ def join_segments(
         ValueError: They are not of one corpus.
     """
     translated = zip(segments, translations, strict=True)
-    joined_pages = [joined(page)[1] for page in group_pieces(pages, translated)]
-    if next(translated, None):
-        raise ValueError(f"There are segments of more than {len(pages)} pages.")
-    return joined_pages
+    return [joined(page)[1] for page in group_pieces(pages, translated)]
 
 
 def print_joined(segments: Path, translations: Path, pages: Path) -> None:

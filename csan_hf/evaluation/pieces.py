@@ -14,7 +14,7 @@ def group_pieces(texts: Iterable[str], pairs: Iterator[Pair]) -> Iterator[list[P
     """Yields for each text the next pairs, those whose first halves have its words.
 
     Raises:
-        ValueError: No pairs make up a text.
+        ValueError: No pairs make up a text, or some are left over.
     """
     for text in texts:
         text_words = text.split()
@@ -30,6 +30,9 @@ def group_pieces(texts: Iterable[str], pairs: Iterator[Pair]) -> Iterator[list[P
             pieces.append(pair)
             words += pair[0].split()
         yield pieces
+    surplus = next(pairs, None)
+    if surplus is not None:
+        raise ValueError(f"After the last text, pieces are left over, from {surplus[0][:60]!r} on.")
 
 
 def cut_like(text: str, references: Sequence[str]) -> list[str]:

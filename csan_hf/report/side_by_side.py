@@ -33,17 +33,17 @@ def compare_pieces(
     """
     order = np.argsort(scores, kind="stable").tolist()
     chrf = load_metric("chrf")
-    texts = {}
+    rows_of_texts = {}
     for place in (order[0], order[len(order) // 2], order[-1]):
         references = [reference for _, reference in pieces[place]]
         columns = []
         for system in systems:
-            text = next(islice(system.runs[0], place, None))
-            translations = cut_like(text, references)
-            counts = chrf.segment_counts(translations, references)
-            columns.append(list(zip(translations, map(chrf.segment_score, counts), strict=True)))
-        texts[place] = [
-            PieceRow(source, reference, list(translations))
-            for (source, reference), *translations in zip(pieces[place], *columns, strict=True)
+            translation = next(islice(system.runs[0], place, None))
+            cut = cut_like(translation, references)
+            counts = chrf.segment_counts(cut, references)
+            columns.append(list(zip(cut, map(chrf.segment_score, counts), strict=True)))
+        rows_of_texts[place] = [
+            PieceRow(source, reference, list(cells))
+            for (source, reference), *cells in zip(pieces[place], *columns, strict=True)
         ]
-    return texts
+    return rows_of_texts

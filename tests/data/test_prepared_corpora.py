@@ -67,7 +67,7 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
     with pytest.raises(ValueError, match="pieces are not those of the text 'c'"):
         join_segments(["a", "b"], ["1", "2"], ["a", "c"])
     for translations, pages, message in (
-        (["1", "2"], ["a"], "segments of more than 1 pages"),
+        (["1", "2"], ["a"], "pieces are left over, from 'b'"),
         (["1", "2", "3"], ["a", "b"], "is longer"),
         (["1", "2"], ["a", "b", ""], "not those of the text"),
     ):

@@ -7,7 +7,7 @@ SENTENCES = ["one red house", "two", "we meet at noon today", "page three is mis
 WHOLE = " ".join(SENTENCES)
 
 
-def test_a_text_is_cut_where_the_cut_like_its_reference_end():
+def test_a_text_is_cut_where_the_pieces_of_its_reference_end():
     assert cut_like(WHOLE, SENTENCES) == SENTENCES
     longer = WHOLE.replace("house", "house of cards").replace("three", "4")
     assert cut_like(longer, SENTENCES)[3] == "page 4 is missing"
