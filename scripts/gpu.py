@@ -28,17 +28,17 @@ from csan_hf_runtime.text_files import write_json
 
 # Name -> stage, and its seconds at most unless --seconds says otherwise
 STAGES: dict[str, tuple[Stage, float]] = {
-    "kernels": (kernels.gradients, 30),
+    "kernels": (kernels.gradients, 20),
     "numerics": (numerics.models, 90),
     "tokens": (numerics.tokens, 30),
     "flex": (kernels.flex, 60),
     "compiled": (compiled.programs, 60),
     "attention": (kernels.attention, 60),
-    "backends": (kernels.backends, 90),
-    "training-step": (speed.training_steps, 70),
-    "encoders": (speed.encoders, 60),
-    "pervasive": (speed.pervasive, 30),
+    "backends": (kernels.backends, 40),
     "generation": (generation.searches, 60),
+    "encoders": (speed.encoders, 45),
+    "pervasive": (speed.pervasive, 30),
+    "training-step": (speed.training_steps, 90),
     "multi30k": (training.multi30k, 180),
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub", "datasets", "accelerate")
@@ -54,7 +54,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--seconds", type=float, help="bound of each stage (default: its own, 30 to 180)"
     )
-    parser.add_argument("--only", default="", help="pattern of models: numerics, tokens, compiled")
+    parser.add_argument(
+        "--only", default="", help="pattern of models or, in the stage flex, of backends"
+    )
     parser.add_argument("--tiny", action="store_true", help="small sizes, one round")
     parser.add_argument("--data-dir", type=Path, help="Multi30k, for the stage that trains")
     parser.add_argument("--output", type=Path, help="JSON file that the rows are appended to")

@@ -8,7 +8,7 @@
 set -euo pipefail
 folder=$(realpath -m "${1:?folder of the wheels}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-packages=(transformers tokenizers huggingface_hub datasets evaluate jsonargparse docstring-parser num2words babel rapidfuzz)
+packages=(transformers tokenizers huggingface_hub datasets evaluate jsonargparse docstring-parser num2words babel rapidfuzz sentencex)
 unpinned=(dill multiprocess xxhash httpx2 httpcore2 truststore click idna regex)  # what datasets and huggingface_hub need
 versions=()
 for package in "${packages[@]}"; do

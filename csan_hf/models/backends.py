@@ -14,6 +14,7 @@ from torch import Tensor
 from .attention_call import AttentionCall
 from .backend_blocked import blocked_attention, fuses_blocks, span_of_a_block
 from .backend_dense import chunked_attention, eager_attention, fused_is_faster, sdpa_attention
+from .backend_flash import flash_attention, flash_cannot_run
 from .backend_flex import flex_local_attention
 
 BACKENDS: dict[str, Callable[[AttentionCall], Tensor]] = {
@@ -21,6 +22,7 @@ BACKENDS: dict[str, Callable[[AttentionCall], Tensor]] = {
     "chunked": chunked_attention,
     "sdpa": sdpa_attention,
     "blocked": blocked_attention,
+    "flash": flash_attention,
     "flex_attention": flex_local_attention,
 }
 
@@ -51,6 +53,8 @@ def cannot_run(call: AttentionCall, backend: str) -> str | None:
         )
     if backend == "blocked" and call.area.window is None:
         return "needs a window; use 'sdpa' or 'eager' without one."
+    if backend == "flash":
+        return flash_cannot_run(call)
     if backend == "flex_attention" and call.dropout_p > 0:
         return (
             "has no attention dropout; use 'sdpa', 'blocked' or 'eager', or set the dropout to 0."
@@ -63,14 +67,18 @@ def cannot_run(call: AttentionCall, backend: str) -> str | None:
 # --- the fastest backend, by measured lengths
 #
 # Measured by `scripts/benchmark.py --backends` in November 2026: torch 2.13.0+cpu, AVX-512 without
-# AMX, one thread, float32; on no GPU. From the length constant + factor × block span on, `blocked`
-# is faster than all pairs; the constant is in tokens.
+# AMX, one thread, float32. From the length constant + factor × block span on, `blocked` is faster
+# than all pairs; the constant is in tokens.
 
 # By the fused kernel; key: whether there is an area of heads
 _CROSSINGS_FUSED = {False: (85, 1.1), True: (50, 1.1)}
 _CROSSING_BY_PRODUCTS = (70, 2.0)
 # With energies or values of terms, which make all pairs slower; key: the backend of all pairs
 _CROSSINGS_WITH_TERMS = {"sdpa": (50, 1.4), "eager": (15, 1.4)}
+# On a GPU (`scripts/gpu.py`: H100, torch 2.11, bf16, 16,384 tokens in all) few large kernels are
+# faster than many small ones up to these lengths, in tokens; key: whether there are such terms
+_GPU_BLOCKS_FROM = {False: 2048, True: 512}
+_GPU_FLASH_FROM = 1024
 # From so many keys on, chunks of queries are as fast as all pairs at once
 _CHUNKED_FROM_KEYS = 1024
 # With relative positions alone and a backward pass, chunks are slower, and up to so many pairs
@@ -86,9 +94,13 @@ def fastest_backend(call: AttentionCall) -> str:
     dense = "sdpa" if fused_is_faster(call) else "eager"
     if torch.compiler.is_exporting():
         return dense  # an exported program takes one path for all lengths
+    if _takes_flash_attention(call):
+        return "flash"
     writes_pairs = bool(call.energy_terms or call.value_terms)
     if area.window is not None:
-        if writes_pairs:
+        if call.query.is_cuda:
+            constant, factor = _GPU_BLOCKS_FROM[writes_pairs], 0.0
+        elif writes_pairs:
             constant, factor = _CROSSINGS_WITH_TERMS[dense]
         elif fuses_blocks(call):
             constant, factor = _CROSSINGS_FUSED[area.head_area > 1]
@@ -102,3 +114,11 @@ def fastest_backend(call: AttentionCall) -> str:
     all_have_values = all(term.value is not None for term in call.energy_terms)
     are_few = batch * heads * queries * keys <= _PAIRS_WITH_VALUES
     return dense if all_have_values and are_few and call.has_backward else "chunked"
+
+
+def _takes_flash_attention(call: AttentionCall) -> bool:
+    # A compiled program cannot ask where padding is, and torch.func has a backward pass of its own
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    batch, _, queries, _ = call.query.shape
+    return batch > 0 and queries >= _GPU_FLASH_FROM and flash_cannot_run(call) is None

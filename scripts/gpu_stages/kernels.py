@@ -2,6 +2,7 @@
 """Attention alone: rounding of kernels' gradients, FlexAttention compiled, speeds of backends."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ def gradients(setting: Setting) -> Iterator[Row]:
                 for form in ("boolean", "-inf", "lowest number"):
                     attends[f"{name}, {form}"] = _by_kernel(kernel, _in_form(mask, form))
         padding = None if mask is None or mask.dim() == 2 else _real(inputs[0])
-        for name in ("eager", "sdpa") if mask is None else ("eager", "sdpa", "blocked"):
+        for name in ("eager", "sdpa", "flash") + (() if mask is None else ("blocked",)):
             window = None if mask is None else 11
             attends[f"csan_hf {name}"] = _by_backend(name, window, padding=padding)
         for name, attend in attends.items():
@@ -165,12 +166,12 @@ def _by_backend(
     return attend
 
 
-# --- FlexAttention, compiled
+# --- FlashAttention's windows, and FlexAttention, compiled
 
 
 @dataclass(frozen=True)
-class FlexCase:
-    """A call of FlexAttention; `terms` are made for tensors of the call's sizes."""
+class Case:
+    """A call; `terms` are made for tensors of the call's sizes."""
 
     window: int | None = None
     head_area: int = 1
@@ -179,63 +180,56 @@ class FlexCase:
     terms: str = ""
 
 
-FLEX_CASES = {
-    "window": FlexCase(window=65),
-    "window, padding": FlexCase(window=65, padding=True),
-    "window, causal": FlexCase(window=65, causal=True),
-    "area": FlexCase(window=65, head_area=3),
-    "area, padding": FlexCase(window=65, head_area=3, padding=True),
-    "all positions, padding": FlexCase(padding=True),
-    "Gaussian": FlexCase(padding=True, terms="gaussian"),
-    "Gaussian, window": FlexCase(window=65, terms="gaussian"),
-    "Gaussian, cut off": FlexCase(padding=True, terms="cut_off"),
-    "bias of every pair": FlexCase(terms="bias"),
-    "directions": FlexCase(padding=True, terms="directions"),
-    "relative bias": FlexCase(window=65, terms="relative_bias"),
+CASES = {
+    "window": Case(window=65),
+    "window, padding": Case(window=65, padding=True),
+    "window, causal": Case(window=65, causal=True),
+    "area": Case(window=65, head_area=3),
+    "area, padding": Case(window=65, head_area=3, padding=True),
+    "area, causal": Case(window=65, head_area=3, causal=True),
+    "all positions, padding": Case(padding=True),
+    "Gaussian": Case(padding=True, terms="gaussian"),
+    "Gaussian, window": Case(window=65, terms="gaussian"),
+    "Gaussian, cut off": Case(padding=True, terms="cut_off"),
+    "bias of every pair": Case(terms="bias"),
+    "directions": Case(padding=True, terms="directions"),
+    "relative bias": Case(window=65, terms="relative_bias"),
 }
 
 
 def flex(setting: Setting) -> Iterator[Row]:
-    """Rows: errors of FlexAttention's output and gradients beside `eager` in float64 on the CPU,
-    and the seconds of its first call, which compiles.
+    """Rows: errors of FlashAttention's and FlexAttention's output and gradients beside `eager` in
+    float64 on the CPU, and the seconds of the first call, in which FlexAttention compiles.
     """
     dtypes = {"float32": torch.float32, "bf16": torch.bfloat16}
-    for name, case in FLEX_CASES.items():
-        for dtype_name, dtype in dtypes.items():
-            if setting.is_over:
-                return
-            if setting.device == "cpu" and dtype != torch.float32:
-                continue
-            names: Row = {"case": name, "precision": dtype_name}
-            yield row_of(names, _flex_errors, case, dtype, setting)
+    backends = ("flash", "flex_attention")
+    for backend, (name, case), precision in itertools.product(backends, CASES.items(), dtypes):
+        if setting.is_over:
+            return
+        if not re.search(setting.only, backend):
+            continue
+        if backend == "flash" and (case.terms or precision == "float32"):
+            continue
+        if setting.device == "cpu" and (backend == "flash" or precision != "float32"):
+            continue
+        names: Row = {"backend": backend, "case": name, "precision": precision}
+        yield row_of(names, _kernel_errors, backend, case, dtypes[precision], setting)
 
 
-def _flex_errors(case: FlexCase, dtype: torch.dtype, setting: Setting) -> Row:
+def _kernel_errors(backend: str, case: Case, dtype: torch.dtype, setting: Setting) -> Row:
     has_backward = setting.device != "cpu"
-    call, leaves = _flex_call(
-        case, setting.device, dtype, rounded=dtype, with_backward=has_backward
-    )
-    exact, exact_leaves = _flex_call(
+    call, leaves = _call_of(case, setting.device, dtype, rounded=dtype, with_backward=has_backward)
+    exact, exact_leaves = _call_of(
         case, "cpu", torch.float64, rounded=dtype, with_backward=has_backward
     )
-    outputs: dict[str, list[Tensor]] = {}
-
-    def attend() -> None:
-        output = run(call, "flex_attention")
-        outputs["flex"] = [output]
-        if has_backward:
-            grad = torch.linspace(-1, 1, output.numel()).view_as(output).to(output)
-            outputs["flex"] += torch.autograd.grad(output, leaves, grad)
-
-    first_seconds = seconds_of(attend, setting.device)
-    expected = run(exact, "eager")
-    results = [expected]
-    if has_backward:
-        grad = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view_as(expected)
-        results += torch.autograd.grad(expected, exact_leaves, grad)
+    results: list[Tensor] = []
+    first_seconds = seconds_of(
+        lambda: results.extend(_output_and_gradients(call, leaves, backend)), setting.device
+    )
+    expected = _output_and_gradients(exact, exact_leaves, "eager")
     errors = [
         relative_error(value, exact_value.detach())
-        for value, exact_value in zip(outputs["flex"], results, strict=True)
+        for value, exact_value in zip(results, expected, strict=True)
     ]
     return {
         "output": errors[0],
@@ -244,8 +238,19 @@ def _flex_errors(case: FlexCase, dtype: torch.dtype, setting: Setting) -> Row:
     }
 
 
-def _flex_call(
-    case: FlexCase,
+def _output_and_gradients(call: AttentionCall, leaves: list[Tensor], backend: str) -> list[Tensor]:
+    """The output of real queries, and the gradients of the leaves that have one."""
+    output = run(call, backend)
+    if call.key_padding_mask is not None:
+        output = output * call.key_padding_mask[:, None, :, None]
+    if not leaves[0].requires_grad:
+        return [output]
+    grad = torch.linspace(-1, 1, output.numel(), dtype=torch.float64, device=output.device)
+    return [output, *torch.autograd.grad(output, leaves, grad.view_as(output).to(output))]
+
+
+def _call_of(
+    case: Case,
     device: str,
     dtype: torch.dtype,
     *,
@@ -306,9 +311,10 @@ def attention(setting: Setting) -> Iterator[Row]:
         "FlashAttention, all pairs": F.scaled_dot_product_attention,
         "FlexAttention alone, window": _flex_window(length, window, setting),
     }
-    for head_area, backend in itertools.product((1, 3), ("flex_attention", "blocked")):
+    for backend, head_area in itertools.product(("flash", "blocked", "flex_attention"), (1, 3)):
         name = f"csan_hf {backend}, heads {head_area}"
-        attends[f"{name}, with its mask"] = _by_backend(backend, window, head_area)
+        if backend != "flash":
+            attends[f"{name}, with its mask"] = _by_backend(backend, window, head_area)
         attends[name] = _by_backend(backend, window, head_area, shared=SharedMasks())
     for name, attend in attends.items():
         if setting.is_over:
@@ -354,7 +360,8 @@ def _flex_window(length: int, window: int, setting: Setting) -> Attend:
     return lambda query, key, value: compiled(query, key, value, block_mask=mask)
 
 
-COLUMNS = ("eager", "sdpa", "blocked", "flex_attention", "chunked")
+COLUMNS = ("eager", "sdpa", "blocked", "flash", "chunked")
+"""Without FlexAttention, which compiles for seconds and is never chosen by default."""
 
 
 def backends(setting: Setting) -> Iterator[Row]:
@@ -363,7 +370,7 @@ def backends(setting: Setting) -> Iterator[Row]:
     lengths = (16, 32) if setting.tiny else (32, 128, 512, 2048, 8192)
     cases = itertools.product((11, 129, None), (1, 3), ("none", "gaussian"), (False, True))
     for window, area, terms, backward in cases:
-        slow: set[str] = set()
+        slow = {"flex_attention"}
         for length in lengths:
             if setting.is_over:
                 return
@@ -381,11 +388,13 @@ def backends(setting: Setting) -> Iterator[Row]:
 
 
 def _backend_times(case: backend_grid.Row, tokens: int, slow: set[str], setting: Setting) -> Row:
-    """Milliseconds by backend; adds those that took three times the least to `slow`."""
+    """Milliseconds by backend; adds those of all pairs that took three
+    times the least to `slow`."""
     dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16
     rounds = 1 if setting.tiny else 3
     chosen, seconds = backend_grid.measure(case, setting.device, dtype, rounds, slow, tokens=tokens)
     best = min(seconds.values())
-    slow.update(name for name, time in seconds.items() if time > 3 * best)
+    # Blocks take as long for short texts as for long ones
+    slow.update(name for name in ("eager", "chunked") if seconds.get(name, 0.0) > 3 * best)
     row: Row = {name: 1e3 * seconds[name] if name in seconds else None for name in COLUMNS}
     return {**row, "chosen": chosen, "chosen / best": seconds[chosen] / best}

@@ -106,7 +106,7 @@ def encoders(setting: Setting) -> Iterator[Row]:
     """Rows: milliseconds of one text through an encoder of base width and two layers, in bf16
     autocast, forward and with backward.
     """
-    lengths = (128,) if setting.tiny else (4096, 16384, 65536)
+    lengths = (128,) if setting.tiny else (16384, 65536, 4096)
     windows = (17,) if setting.tiny else (513, 65, 129)
     for window in windows:
         for length in lengths:
@@ -118,9 +118,9 @@ def encoders(setting: Setting) -> Iterator[Row]:
 
 
 def _encoder_names(length: int, with_full: bool) -> list[str]:
-    names = ["LED"] if length <= 16384 else []
-    names += ["LongT5 (local)", "1D-CSAN blocked", "1D-CSAN flex_attention"]
-    names += ["2D-CSAN blocked", "2D-CSAN flex_attention"]
+    names = ["LongT5 (local)", "1D-CSAN", "2D-CSAN", "1D-CSAN blocked", "2D-CSAN blocked"]
+    if length <= 16384:
+        names += ["LED", "1D-CSAN flex_attention"]
     return [*names, "full attention"] if with_full else names
 
 
@@ -149,8 +149,8 @@ def _encoding(name: str, length: int, window: int, setting: Setting) -> Row:
 
 def _encoder(name: str, length: int, window: int, setting: Setting) -> nn.Module:
     size = size_of(setting)._replace(layers=2)
-    kind, _, backend = name.partition("-CSAN ")
-    model = benchmark_long.encoder(f"{kind}-CSAN" if backend else kind, window, length, size)
+    kind, _, backend = name.partition("CSAN ")
+    model = benchmark_long.encoder(f"{kind}CSAN" if backend else kind, window, length, size)
     if backend:
         model.set_attn_implementation(backend)
     return model
@@ -167,7 +167,7 @@ def pervasive(setting: Setting) -> Iterator[Row]:
     if setting.tiny:
         sizes |= {"num_layers": 2, "growth_rate": 4, "kernel_size": 3}
     args = argparse.Namespace(device=setting.device, **sizes)
-    networks = ("straightforward", "straightforward, channels last", "dense", "residual")
+    networks = ("residual", "dense", "straightforward", "straightforward, channels last")
     for name, precision in itertools.product(networks, ("float32", "bf16")):
         if setting.is_over:
             return

@@ -1,0 +1,212 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Windows by FlashAttention against the loop oracle. Its kernel runs on GPUs alone
+(`scripts/gpu.py` checks it there); here it is replaced by what it computes, segment by segment.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import local_attention as oracle
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing import assert_close
+
+from csan_hf import local_attention
+from csan_hf.models import backend_flash
+from csan_hf.models.attention_call import AttentionCall, KeyArea
+from csan_hf.models.backends import fastest_backend
+from csan_hf.models.functional import DenseBias
+
+
+def segments(bounds, length, before, after):
+    """Rows of each segment, and which of its pairs see each other."""
+    for start, end in zip(bounds.tolist(), bounds.tolist()[1:], strict=False):
+        assert end - start <= length
+        places = torch.arange(end - start)
+        distance = places - places[:, None]
+        reach = [length if width < 0 else width for width in (before, after)]
+        yield slice(start, end), (distance >= -reach[0]) & (distance <= reach[1])
+
+
+def slow_forward(
+    query,
+    key,
+    value,
+    bounds,
+    key_bounds,
+    length,
+    key_length,
+    dropout_p,
+    is_causal,
+    return_debug_mask,
+    *,
+    scale,
+    window_size_left,
+    window_size_right,
+):
+    assert bounds is key_bounds
+    assert (bounds[0], bounds[-1]) == (0, len(query))
+    output = torch.full_like(query, torch.nan)
+    sums = query.new_full(query.shape[1::-1], torch.nan)
+    for rows, visible in segments(bounds, length, window_size_left, window_size_right):
+        energies = torch.einsum("qhd,khd->hqk", query[rows], key[rows]) * scale
+        energies = energies.masked_fill(~visible, -torch.inf)
+        sums[:, rows] = energies.logsumexp(dim=-1)
+        output[rows] = torch.einsum("hqk,khd->qhd", energies.softmax(dim=-1), value[rows])
+    return output, sums, torch.zeros(2), torch.zeros(0), torch.zeros(0)
+
+
+def slow_backward(
+    grad,
+    query,
+    key,
+    value,
+    output,
+    sums,
+    bounds,
+    key_bounds,
+    length,
+    key_length,
+    dropout_p,
+    is_causal,
+    rng_state,
+    unused,
+    *,
+    scale,
+    window_size_left,
+    window_size_right,
+):
+    results = [torch.full_like(leaf, torch.nan) for leaf in (query, key, value)]
+    for rows, visible in segments(bounds, length, window_size_left, window_size_right):
+        energies = torch.einsum("qhd,khd->hqk", query[rows], key[rows]) * scale
+        weights = (energies - sums[:, rows, None]).exp().masked_fill(~visible, 0.0)
+        of_weights = torch.einsum("qhd,khd->hqk", grad[rows], value[rows])
+        common = (grad[rows] * output[rows]).sum(dim=-1).T[..., None]
+        of_energies = weights * (of_weights - common) * scale
+        results[0][rows] = torch.einsum("hqk,khd->qhd", of_energies, key[rows])
+        results[1][rows] = torch.einsum("hqk,qhd->khd", of_energies, query[rows])
+        results[2][rows] = torch.einsum("hqk,qhd->khd", weights, grad[rows])
+    return tuple(results)
+
+
+@pytest.fixture
+def kernel_anywhere(monkeypatch):
+    monkeypatch.setattr(backend_flash, "has_kernel", lambda query: True)
+    monkeypatch.setattr(backend_flash, "forward_kernel", slow_forward)
+    monkeypatch.setattr(backend_flash, "backward_kernel", slow_backward)
+
+
+@st.composite
+def calls(draw):
+    heads = draw(st.integers(1, 5))
+    boundary = draw(st.sampled_from(["mask", "circular"]))
+    widest = heads if boundary == "circular" else 2 * heads - 1
+    return {
+        "window": draw(st.sampled_from([None, 1, 3, 5, 9])),
+        "head_area": draw(st.sampled_from(range(1, widest + 1, 2))),
+        "head_boundary": boundary,
+        "causal": draw(st.booleans()),
+        "scale": draw(st.sampled_from([None, 0.7])),
+    }, heads
+
+
+@settings(max_examples=60)
+@given(
+    call=calls(),
+    length=st.integers(1, 14),
+    padding=st.sampled_from(["none", "right", "left", "both"]),
+    seed=st.integers(0, 99),
+)
+def check_against_the_oracle(call, length, padding, seed):
+    options, heads = call
+    generator = torch.Generator().manual_seed(seed)
+    shape = (3, heads, length, 8)
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3)]
+    places = torch.arange(length)
+    first = torch.randint(0, length + 1, (3, 1), generator=generator)
+    end = torch.randint(0, length + 1, (3, 1), generator=generator)
+    real = {
+        "none": None,
+        "right": places < end,
+        "left": places >= first,
+        "both": (places >= first) & (places < end),
+    }[padding]
+    upstream = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if real is not None:
+        real[0] = True  # the oracle's output has no gradient where it sees nothing at all
+        upstream = upstream * real[:, None, :, None]
+    outputs, gradients = [], []
+    for attend, backend in ((local_attention, {"backend": "flash"}), (oracle.local_attention, {})):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        output = attend(*leaves, key_padding_mask=real, **options, **backend)
+        assert output.isfinite().all()
+        if real is not None:
+            output = output * real[:, None, :, None]
+        outputs.append(output)
+        gradients.append(torch.autograd.grad(output, leaves, upstream))
+    assert_close(outputs[0], outputs[1].double(), rtol=0, atol=1e-12)
+    assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)
+
+
+def test_windows_and_areas_equal_the_oracle(kernel_anywhere):
+    check_against_the_oracle()
+
+
+def call_of(length=1024, width=8, queries=None, **changes):
+    key = torch.zeros(1).expand(2, 3, length, width)
+    query = key if queries is None else key[:, :, :queries]
+    return AttentionCall(query, key, key, KeyArea(3), scale=1.0, **changes)
+
+
+def test_it_is_the_default_where_it_can_run(kernel_anywhere, monkeypatch):
+    real = torch.ones(2, 1024, dtype=torch.bool)
+    scattered = real.clone()
+    scattered[1, 1] = False
+    assert fastest_backend(call_of()) == "flash"
+    assert fastest_backend(call_of(key_padding_mask=real)) == "flash"
+    for reason in (
+        {"length": 1023},
+        {"width": 4},
+        {"queries": 1},
+        {"dropout_p": 0.1},
+        {"key_padding_mask": scattered},
+        {"terms": [DenseBias(torch.zeros(1))]},
+    ):
+        assert fastest_backend(call_of(**reason)) != "flash", reason
+    monkeypatch.setattr(backend_flash, "has_kernel", lambda query: False)
+    assert fastest_backend(call_of()) != "flash"
+
+
+def test_on_a_gpu_blocks_begin_at_other_lengths():
+    """With tensors that have no content, as this machine has no GPU."""
+    chosen = {}
+    with FakeTensorMode():
+        for length in (511, 512, 2047, 2048):
+            states = torch.empty(1, 2, length, 8, device="cuda")
+            call = AttentionCall(states, states, states, KeyArea(3), scale=1.0)
+            chosen[length] = fastest_backend(call)
+            call.set_terms([DenseBias(torch.zeros(1))])
+            chosen[f"{length} with a term"] = fastest_backend(call)
+    assert [name for name, backend in chosen.items() if backend == "blocked"] == [
+        "512 with a term",
+        "2047 with a term",
+        2048,
+        "2048 with a term",
+    ]
+
+
+def test_what_it_cannot_run_is_refused(kernel_anywhere, monkeypatch):
+    states = torch.zeros(1, 2, 4, 8)
+    scattered = torch.tensor([[True, False, True, True]])
+    refused = {
+        "between": {"key_padding_mask": scattered},
+        "dropout": {"dropout_p": 0.1},
+        "as many": {"query": states[:, :, :1], "causal": True},
+    }
+    for words, options in refused.items():
+        arguments = {"query": states, "key": states, "value": states, "window": 3, **options}
+        with pytest.raises(ValueError, match=words):
+            local_attention(**arguments, backend="flash")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="needs a GPU"):
+        local_attention(states, states, states, window=3, backend="flash")
