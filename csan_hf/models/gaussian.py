@@ -22,6 +22,8 @@ from .locality import AttentionSite, LocalityMethod, LocalityModule
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
 _SLOPE_BELOW_FLOOR = 0.1
+_MOST_TAKEN_BACK = 0.5
+"""Share of a step that a correction may take back."""
 _ROUNDS = 2
 """Passes over the corrections of a whole target in training, and where several queries are
 compiled.
@@ -296,25 +298,28 @@ class StepPredictor(LocalityModule):
             if self.initial_gain > 0:
                 gain = torch.sigmoid(at_least_float32(self.gain_logit))
                 gain = call.running_sum.real(gain.expand_as(steps))
-                correction = _Correction(call, width, gain)
+                correction = _Correction(call, width, gain, steps)
                 if self.training or torch.compiler.is_compiling():
                     center, corrected = correction.in_rounds(center)
                 else:
-                    center, corrected = correction.one_by_one(before, steps)
+                    center, corrected = correction.one_by_one(before)
             call.running_sum.keep(corrected + 1.0)
         return GaussianTerm(center, width)
 
 
 class _Correction:
-    """The correction of the heads' common centre by what they attend to: P_{i+1} = P_i + g (z_i -
-    P_i) + step_{i+1}, where z_i is the mean position attended to from P_i, over all heads.
+    """The correction of the heads' common centre by what they attend to: P_{i+1} = P_i + c_i +
+    step_{i+1} with c_i = max(g (z_i - P_i), -step_i / 2), where z_i is the mean position attended
+    to from P_i, over all heads.
 
     z comes from dot products and Gaussians alone, without dropout. The centre is common because a
-    head that loses its place alone costs no loss in training, where the others know theirs.
+    head that loses its place alone costs no loss in training, where the others know theirs. It
+    moves on by half a step at least, or attention to the last word would hold it there for ever.
     """
 
-    def __init__(self, call: AttentionCall, width: Tensor, gain: Tensor) -> None:
+    def __init__(self, call: AttentionCall, width: Tensor, gain: Tensor, steps: Tensor) -> None:
         self.gain = gain  # [B, 1, I]
+        self.steps = steps  # [B, 1, I]
         self.precision = 4.0 / width.unsqueeze(-1) ** 2  # 1 / σ²
         query = at_least_float32(call.query * call.scale)
         self.energies = query @ at_least_float32(call.key).transpose(-1, -2)  # [B, H, I, J]
@@ -324,21 +329,22 @@ class _Correction:
         self.positions = call.key_positions[:, None, None, :].to(query.dtype)
 
     def _of(self, center: Tensor, queries: slice = slice(None)) -> Tensor:
-        """g (z - P) for centres P of `queries`, [B, 1, I]."""
+        """c for centres P of `queries`, [B, 1, I]."""
         distance = self.positions - center.unsqueeze(-1)
         energies = self.energies[:, :, queries] - 0.5 * self.precision * distance**2
         offset = (torch.softmax(energies, dim=-1) * distance).sum(dim=-1)  # [B, H, I]
-        return self.gain[:, :, queries] * offset.mean(dim=1, keepdim=True)
+        correction = self.gain[:, :, queries] * offset.mean(dim=1, keepdim=True)
+        return torch.maximum(correction, -_MOST_TAKEN_BACK * self.steps[:, :, queries])
 
-    def one_by_one(self, place: Tensor | float, steps: Tensor) -> tuple[Tensor, Tensor]:
+    def one_by_one(self, place: Tensor | float) -> tuple[Tensor, Tensor]:
         """All centres [B, 1, I] and where each is corrected to, from the `place` before the first
-        of the `steps`.
+        step.
         """
         centers = []
         corrected = []
-        for index in range(steps.shape[-1]):
+        for index in range(self.steps.shape[-1]):
             query = slice(index, index + 1)
-            center = place + steps[:, :, query]
+            center = place + self.steps[:, :, query]
             place = center + self._of(center, query)
             centers.append(center)
             corrected.append(place)
@@ -368,8 +374,8 @@ class MovingGaussian(GaussianMethod):
         width: D at the start of training, in tokens; each head learns its own.
         gain: Share g, at the start of training, of the way from the centre to the mean position
             attended to, by which the centre is corrected at each token, so that errors of the steps
-            do not add up; learned. The heads then have one centre. 0 = each head has its own,
-            which is never corrected.
+            do not add up; learned. A correction takes back half a step at most. The heads then
+            have one centre. 0 = each head has its own, which is never corrected.
     """
 
     width: float | int = bounded(10.0, 1, MOST_TOKENS)

@@ -244,6 +244,23 @@ def test_as_many_rounds_as_queries_correct_a_gaussian_exactly(monkeypatch):
     assert errors[2] < 1e-5
 
 
+@pytest.mark.parametrize("training", [False, True])
+@torch.no_grad()
+def test_a_corrected_gaussian_always_moves_on(training):
+    """Also where attention to the last word holds it back: by half a step, so that a text ends."""
+    attention = make_attention(CROSS_ALONE["self-correcting gaussian"], "cross").train(training)
+    predictor = attention.moving_gaussian
+    predictor.step_proj.weight.zero_()
+    step = torch.nn.functional.softplus(predictor.step_proj.bias).item()
+    states = torch.randn(1, 60, H * D, generator=torch.Generator().manual_seed(2))
+    terms = []
+    attention.observe_terms = terms.extend
+    attention(states, key_value_states=states[:, :3], attention_mask=AttentionMasks())
+    moves = terms[0].center.diff()
+    assert moves.min() > step / 2 - 1e-5
+    assert moves[..., -1].item() == pytest.approx(step / 2, abs=1e-4)
+
+
 # The oracle's names that Python modules cannot have, or that are the bias of one of two matrices
 NAMES = {
     "forward.": "past.",

@@ -261,7 +261,7 @@ class MovingGaussian(Method):
     Queries count from the first of the target. z is what `step` predicts, plus bias [H]; D =
     exp(log_width) [H]. With a gain g = sigmoid(gain_logit) [1] all heads have one centre, by the
     only row of `step` and bias; it moves by g (a - P_{k-1}) before each step, a the mean position
-    attended to from P_{k-1}, over all heads."""
+    attended to from P_{k-1}, over all heads, but back by no more than half of step k - 1."""
 
     step: Predictor
     bias: Tensor
@@ -270,15 +270,18 @@ class MovingGaussian(Method):
 
     def energy(self, sentence, h, i, s, j):
         center = torch.tensor(-1.0, dtype=torch.float64)
+        step = torch.tensor(0.0, dtype=torch.float64)
         heads = range(len(self.log_width))
         row = h if self.gain_logit is None else 0
         for k in range(i + 1):
             if k > 0 and self.gain_logit is not None:
                 attended = [self.attended(sentence, head, k - 1, center) for head in heads]
                 gain = torch.sigmoid(self.gain_logit[0].double())
-                center = center + gain * (torch.stack(attended).mean() - center)
-            step = predicted(self.step, sentence, row, k) + self.bias[row].double()
-            center = center + torch.log1p(torch.exp(step))
+                correction = gain * (torch.stack(attended).mean() - center)
+                center = center + torch.maximum(correction, -step / 2)
+            logit = predicted(self.step, sentence, row, k) + self.bias[row].double()
+            step = torch.log1p(torch.exp(logit))
+            center = center + step
         return self.around(center, h, j)
 
     def around(self, center, h, j):
