@@ -3,6 +3,7 @@
 model imports.
 """
 
+from .backend_flash import install_flash_attention
 from .configuration_conv_s2s import ConvS2SConfig
 from .configuration_csan import CsanConfig
 from .configuration_pervasive_attention import PervasiveAttentionConfig
@@ -29,6 +30,7 @@ from .modeling_rnnsearch import (
 )
 
 install_backward()
+install_flash_attention()
 
 __all__ = [
     "ConvS2SConfig",

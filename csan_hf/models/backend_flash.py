@@ -5,6 +5,8 @@ An area of N heads is N sliding windows, each an own head for the kernel. The lo
 softmax's sums weigh their outputs; with the logarithm of the sum over the area, the kernel's
 backward pass gives the gradients of each.
 
+No checkpoint carries this file: without csan_hf its models run by the other backends.
+
 Shapes: as in `attention_call`; R = B * T rows, S segments of rows.
 """
 
@@ -15,11 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .attention_call import AttentionCall
+from .backends import BACKENDS, LIMITS
 
 forward_kernel: Any = torch.ops.aten._flash_attention_forward
 backward_kernel: Any = torch.ops.aten._flash_attention_backward
 _WIDEST_HEAD = 256
 _WIDTH_STEP = 8
+
+
+def install_flash_attention() -> None:
+    """Let models of csan_hf attend locally by FlashAttention."""
+    BACKENDS["flash"] = flash_attention
+    LIMITS["flash"] = flash_cannot_run
 
 
 def flash_attention(call: AttentionCall) -> Tensor:

@@ -14,7 +14,6 @@ from torch import Tensor
 from .attention_call import AttentionCall
 from .backend_blocked import blocked_attention, fuses_blocks, span_of_a_block
 from .backend_dense import chunked_attention, eager_attention, fused_is_faster, sdpa_attention
-from .backend_flash import flash_attention, flash_cannot_run
 from .backend_flex import flex_local_attention
 
 BACKENDS: dict[str, Callable[[AttentionCall], Tensor]] = {
@@ -22,9 +21,12 @@ BACKENDS: dict[str, Callable[[AttentionCall], Tensor]] = {
     "chunked": chunked_attention,
     "sdpa": sdpa_attention,
     "blocked": blocked_attention,
-    "flash": flash_attention,
     "flex_attention": flex_local_attention,
 }
+LIMITS: dict[str, Callable[[AttentionCall], str | None]] = {}
+"""Of backends that csan_hf adds and no checkpoint carries, `flash`: the reason why one cannot run a
+call, or None.
+"""
 
 
 def run(call: AttentionCall, backend: str | None = None) -> Tensor:
@@ -53,8 +55,8 @@ def cannot_run(call: AttentionCall, backend: str) -> str | None:
         )
     if backend == "blocked" and call.area.window is None:
         return "needs a window; use 'sdpa' or 'eager' without one."
-    if backend == "flash":
-        return flash_cannot_run(call)
+    if backend in LIMITS:
+        return LIMITS[backend](call)
     if backend == "flex_attention" and call.dropout_p > 0:
         return (
             "has no attention dropout; use 'sdpa', 'blocked' or 'eager', or set the dropout to 0."
@@ -121,4 +123,5 @@ def _takes_flash_attention(call: AttentionCall) -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     batch, _, queries, _ = call.query.shape
-    return batch > 0 and queries >= _GPU_FLASH_FROM and flash_cannot_run(call) is None
+    is_long = batch > 0 and queries >= _GPU_FLASH_FROM
+    return is_long and "flash" in LIMITS and LIMITS["flash"](call) is None

@@ -21,7 +21,6 @@ from transformers.cache_utils import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
-from transformers.utils.generic import is_flash_attention_requested
 
 from .attention_call import AttentionCall, RunningSum, SharedMasks, Term
 from .backend_dense import attention_with_weights, dot_products_in_float32, trains_faster_in_float32
@@ -33,31 +32,13 @@ from .locality import LayerLocality, LocalityMethod, parameters_name
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own: local layers in blocks, the others as "sdpa"."""
 
-# Backend of the local layers under each attention implementation; None = the fastest, under the
-# library's default
+# Backend of the local layers under an attention implementation; the fastest under others, such as
+# "sdpa", the library's default, and "flash_attention_2"
 _LOCAL_BACKENDS = {
     "eager": "eager",
-    "sdpa": None,
     BLOCKED: "blocked",
     "flex_attention": "flex_attention",
 }
-
-
-def check_local_implementation(implementation: str, locality: LayerLocality) -> None:
-    """Raise `ValueError` unless a local layer can run under this attention implementation; the
-    library refuses a name that it does not know, and loads one with a slash as a kernel.
-    """
-    is_known = implementation in ALL_ATTENTION_FUNCTIONS or "/" in implementation
-    if implementation in _LOCAL_BACKENDS or not is_known:
-        return
-    is_flash = is_flash_attention_requested(requested_attention_implementation=implementation)
-    has_terms = any(method.term is not None for method in locality.methods)
-    if not is_flash or has_terms or locality.area.head_area > 1:
-        methods = ", ".join(method.key for method in locality.methods)
-        raise ValueError(
-            f"attn_implementation={implementation!r} cannot run CSAN's local layers "
-            f"(FlashAttention knows a window alone): {methods}; use one of {list(_LOCAL_BACKENDS)}."
-        )
 
 
 def blocked_attention_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -247,9 +228,7 @@ class CsanAttention(nn.Module):
         if self.observe_terms is not None:
             self.observe_terms(call.terms)
         implementation = self.config._attn_implementation or "eager"
-        if implementation not in _LOCAL_BACKENDS:
-            return self._attend_by_flash_attention(call, implementation), None
-        backend = _LOCAL_BACKENDS[implementation]
+        backend = _LOCAL_BACKENDS.get(implementation)
         if backend == "eager" and wants_weights:
             output, weights = attention_with_weights(call)
             if self.is_causal:
@@ -312,22 +291,6 @@ class CsanAttention(nn.Module):
             shared=masks.shared or SharedMasks(),
             running_sum=running_sum,
         )
-
-    def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> Tensor:
-        """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        padding = call.key_padding_mask
-        if (
-            padding is not None
-            and not torch.compiler.is_compiling()
-            and call.once("all real", padding.all)
-        ):
-            padding = None  # as in the library's own mask function
-        # The library hands (w - 1, w - 1) to the kernel, whose unit is the tokens on either side
-        half_window = call.area.half_window
-        window = None if half_window is None else half_window + 1
-        options: Any = {"dropout": call.dropout_p, "scaling": call.scale, "sliding_window": window}
-        return attend(self, call.query, call.key, call.value, padding, **options)[0]
 
     def _split_heads(self, states: Tensor) -> Tensor:
         return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)

@@ -25,7 +25,6 @@ from .configuration_csan import CsanConfig
 from .csan_attention import (
     AttentionMasks,
     CsanAttention,
-    check_local_implementation,
     make_decoder_cache,
 )
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
@@ -196,15 +195,6 @@ class CsanPreTrainedModel(Seq2SeqPreTrained):
                 6 / (taps * (inputs + outputs // module.groups))
             )
             init.uniform_(module.weight, -bound, bound)
-
-    def _check_and_adjust_attn_implementation(
-        self, attn_implementation: str | None, *args: Any, **kwargs: Any
-    ) -> str:
-        """Refuse what local layers cannot run before anything is computed, or installed for it."""
-        if attn_implementation is not None:
-            for locality in self.config.localities():
-                check_local_implementation(attn_implementation, locality)
-        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
 
 class CsanScaledWordEmbedding(nn.Embedding):

@@ -36,71 +36,63 @@ def test_csan_is_the_same_under_each(locality, implementation, tmp_path):
     assert torch.equal(logits_of(model), logits_of(loaded))
 
 
-@pytest.mark.parametrize("implementation", ["flash_attention_2", "flash_attention_3"])
-def test_flash_attention_with_local_layers_says_what_to_use(implementation, tmp_path):
-    """Refused when it is chosen, whether or not the package is installed."""
-    message = rf"'{implementation}' cannot run CSAN's local layers.*head_area; use one of \['eager', 'sdpa', 'blocked'"
-    model = tiny.csan(**tiny.LOCALITIES["encoder area"])
-    with pytest.raises(ValueError, match=message):
-        model.set_attn_implementation(implementation)
-    assert model.config._attn_implementation == "sdpa"
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=implementation)
-
-
 @pytest.fixture
-def flash_windows(monkeypatch):
-    """FlashAttention, whose kernel needs a GPU, played by its definition; and the windows that it
-    was called with.
+def flash_calls(monkeypatch):
+    """FlashAttention, whose kernel needs a GPU, played by its definition; and the parts and layers
+    that called it.
     """
-    windows = []
+    calls = []
 
     def flash_attention(
         module, query, key, value, attention_mask, scaling, sliding_window=None, **kwargs
     ):
-        """The library's interface: no mask or a padding mask [B, J], and at most `sliding_window` -
-        1 tokens away.
-        """
+        """The library's interface: no mask or a padding mask [B, J]."""
         assert attention_mask is None or attention_mask.dim() == 2
-        windows.append(sliding_window)
+        assert sliding_window is None
+        calls.append((module.is_cross_attention, module.is_causal, module.layer_idx))
         last = key.shape[2] - query.shape[2]
         distance = torch.arange(key.shape[2])[None, :] - torch.arange(last, key.shape[2])[:, None]
-        visible = distance.abs() < (sliding_window or key.shape[2] + 1)
+        visible = torch.ones_like(distance, dtype=torch.bool)
         if module.is_causal:
-            visible = visible & (distance <= 0)
+            visible = distance <= 0
         if attention_mask is not None:
             visible = visible & attention_mask[:, None, None, :].bool()
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scaling)
         return output.transpose(1, 2), None
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "flash_attention_2", flash_attention)
-    return windows
+    return calls
+
+
+ENCODER = (False, False)
+DECODER = (False, True)
+CROSS = (True, False)
 
 
 @pytest.mark.parametrize(
     ("locality", "expected"),
     [
-        ({}, {None}),
+        ({}, {(*part, layer) for part in (ENCODER, DECODER, CROSS) for layer in (0, 1)}),
         (
-            {"encoder_locality": [{"window": 5}, None], "decoder_locality": [None, {"window": 3}]},
-            {None, 3, 2},
+            {
+                "encoder_locality": [{"window": 5, "head_area": 3}, None],
+                "decoder_locality": [None, {"relative_bias": True}],
+            },
+            {(*ENCODER, 1), (*DECODER, 0), (*CROSS, 0), (*CROSS, 1)},
         ),
     ],
-    ids=["plain", "windows"],
+    ids=["plain", "local layers"],
 )
 @torch.no_grad()
-def test_flash_attention_gets_what_it_takes(locality, expected, flash_windows):
-    """Padding, and windows of 5 and 3 tokens, two and one on either side of the query's; in
-    decoding, too.
-    """
+def test_flash_attention_gets_the_full_layers(locality, expected, flash_calls):
+    """Padding, in decoding, too; local layers have backends of their own."""
     model = tiny.csan(seed=1, **tiny.PLAIN, **locality)
     search = {"max_new_tokens": 8, "min_new_tokens": 8, "no_repeat_ngram_size": 1}
     logits, translations = logits_of(model), model.generate(**sources(), **search)
     model.config._attn_implementation_internal = "flash_attention_2"
     torch.testing.assert_close(logits_of(model), logits, rtol=0, atol=1e-5)
     assert torch.equal(model.generate(**sources(), **search), translations)
-    assert set(flash_windows) == expected
+    assert set(flash_calls) == expected
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "csan"])
