@@ -48,7 +48,8 @@ def attention_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     position_weights = sums.to(values.dtype)
     weights = position_weights
     if call.area.head_area > 1:
-        # The joint weights again: the returned weight of a position times each head's share of it
+        # The joint weights again: the returned weight of a position, which so has a gradient of the
+        # output, times each head's share of it
         shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-1)
         weights = (position_weights.unsqueeze(-1) * shares).flatten(-2).to(values.dtype)
     weights = drop(weights, call.dropout_p)

@@ -32,13 +32,9 @@ from .locality import LayerLocality, LocalityMethod, parameters_name
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own: local layers in blocks, the others as "sdpa"."""
 
-# Backend of the local layers under an attention implementation; the fastest under others, such as
-# "sdpa", the library's default, and "flash_attention_2"
-_LOCAL_BACKENDS = {
-    "eager": "eager",
-    BLOCKED: "blocked",
-    "flex_attention": "flex_attention",
-}
+# Attention implementations that local layers follow, by the backend of that name; under others, such
+# as "sdpa", the library's default, and "flash_attention_2", they run by the fastest
+_LOCAL_BACKENDS = ("eager", BLOCKED, "flex_attention")
 
 
 def blocked_attention_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -228,13 +224,13 @@ class CsanAttention(nn.Module):
         if self.observe_terms is not None:
             self.observe_terms(call.terms)
         implementation = self.config._attn_implementation or "eager"
-        backend = _LOCAL_BACKENDS.get(implementation)
+        backend = implementation if implementation in _LOCAL_BACKENDS else None
         if backend == "eager" and wants_weights:
             output, weights = attention_with_weights(call)
             if self.is_causal:
                 weights = _over_all_positions(weights, key.shape[2], query_offset)
             return output.transpose(1, 2), weights
-        if backend == "blocked" and call.area.window is None:
+        if backend == BLOCKED and call.area.window is None:
             backend = None  # blocks need a window
         return run(call, backend).transpose(1, 2), None
 
@@ -271,7 +267,7 @@ class CsanAttention(nn.Module):
             value = value[:, :, :filled]
         keys = key.shape[2]
         if padding is not None and padding.shape[-1] > keys:
-            padding = padding[:, padding.shape[-1] - keys :]  # a windowed cache has the last keys
+            padding = padding[:, -keys:]  # a windowed cache has the last keys
         query_start = query_offset
         key_start = query_offset + queries - keys if self.is_causal else 0
         if masks.first_real is not None:
@@ -325,14 +321,14 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
 
     The cache holds `held` keys: fewer than positions if it keeps a window, more if it is static."""
     queries, count = weights.shape[-2:]
-    if isinstance(query_offset, Tensor):
-        places = torch.arange(queries - count, queries, device=weights.device) + query_offset
-        zeros = weights.new_zeros(*weights.shape[:-1], held)
-        return zeros.index_add(-1, places.clamp(min=0), weights)  # clamped places have weight 0
-    end = query_offset + queries
-    if count == max(held, end):
-        return weights
-    return F.pad(weights, (end - count, max(held - end, 0)))
+    positions = held
+    if not isinstance(query_offset, Tensor):
+        positions = max(held, query_offset + queries)
+        if count == positions:
+            return weights  # themselves, so that they have a gradient of the output
+    places = torch.arange(queries - count, queries, device=weights.device) + query_offset
+    zeros = weights.new_zeros(*weights.shape[:-1], positions)
+    return zeros.index_add(-1, places.clamp(min=0), weights)  # clamped places have weight 0
 
 
 def _keeps_a_sum(locality: LayerLocality | None) -> bool:
