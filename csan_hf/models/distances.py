@@ -8,7 +8,7 @@ AAAI 2018 (DiSAN), and Shaw et al., NAACL 2018. Biases of distances: Raffel et a
 
 import math
 from dataclasses import MISSING, dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from transformers import initialization as init
 
 from .attention_call import AttentionCall, Cells, Term, at_least_float32
 from .configuration_seq2seq import MOST_TOKENS, bounded
-from .locality import AttentionSite, LocalityMethod, LocalityModule, check_head_area
+from .locality import AttentionSite, LocalityMethod, LocalityModule, ModuleTerm, check_head_area
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class RelativePositionTables(LocalityModule):
 
 
 @dataclass(frozen=True)
-class RelativePositions(LocalityMethod):
+class RelativePositions(ModuleTerm):
     """A learned vector of the distance j - i is added to every key and to every value.
 
     Distances beyond k count as k. The heads of an area must share the tables. Shaw's base model has
@@ -202,10 +202,6 @@ class RelativePositions(LocalityMethod):
             return RelativePositionTables(site.num_heads, distances, site.head_dim)
         return RelativePositionTables(distances, site.head_dim)
 
-    def term(self, module: RelativePositionTables, call: AttentionCall) -> RelativePositionTerm:
-        """See `LocalityMethod`."""
-        return cast(RelativePositionTerm, module(call))
-
 
 @dataclass
 class RelativeBiasTerm(Term):
@@ -239,21 +235,23 @@ class RelativeBiasTerm(Term):
 class RelativeBiasTable(LocalityModule):
     """The biases [K, H] of all buckets."""
 
-    def __init__(self, buckets: int, site: AttentionSite) -> None:
+    def __init__(self, buckets: int, max_distance: int, site: AttentionSite) -> None:
         super().__init__()
+        self.max_distance = max_distance
         self.weight = nn.Parameter(torch.zeros(buckets, site.num_heads))
 
     def init_weights(self, config: Any) -> None:
         """As T5 does."""
         init.normal_(self.weight, mean=0.0, std=config.d_model**-0.5)
 
-    def forward(self, max_distance: int, causal: bool) -> RelativeBiasTerm:
+    def forward(self, call: AttentionCall) -> RelativeBiasTerm:
         """The term of a call."""
-        return RelativeBiasTerm(at_least_float32(self.weight).T, max_distance, causal)
+        table = at_least_float32(self.weight).T
+        return RelativeBiasTerm(table, self.max_distance, call.area.causal)
 
 
 @dataclass(frozen=True)
-class RelativeBias(LocalityMethod):
+class RelativeBias(ModuleTerm):
     """A learned number for each head and bucket of distances is added to the energy, as in T5;
     cheaper than vectors.
 
@@ -279,8 +277,4 @@ class RelativeBias(LocalityMethod):
 
     def build(self, site: AttentionSite) -> RelativeBiasTable:
         """See `LocalityMethod`."""
-        return RelativeBiasTable(self.buckets, site)
-
-    def term(self, module: RelativeBiasTable, call: AttentionCall) -> RelativeBiasTerm:
-        """See `LocalityMethod`."""
-        return cast(RelativeBiasTerm, module(self.max_distance, call.area.causal))
+        return RelativeBiasTable(self.buckets, self.max_distance, site)

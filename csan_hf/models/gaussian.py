@@ -8,7 +8,7 @@ biases in the predictors; here as in the text, with a floor of the window that h
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from transformers import initialization as init
 
 from .attention_call import AttentionCall, Cells, Term, at_least_float32
 from .configuration_seq2seq import MOST_TOKENS, bounded
-from .locality import AttentionSite, LocalityMethod, LocalityModule
+from .locality import AttentionSite, LocalityMethod, LocalityModule, ModuleTerm
 
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
@@ -160,7 +160,7 @@ def _mean_key(call: AttentionCall) -> Tensor:
     return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(call.key.dtype)
 
 
-class GaussianMethod(LocalityMethod):
+class GaussianMethod(ModuleTerm):
     """One Gaussian for each query: `Gaussian` predicts both, `Neighbor` the width alone,
     `LocalHard` the centre.
     """
@@ -168,10 +168,6 @@ class GaussianMethod(LocalityMethod):
     def build(self, site: AttentionSite) -> LocalityModule:
         """See `LocalityMethod`."""
         return QueryPredictor(site)
-
-    def term(self, module: Any, call: AttentionCall) -> GaussianTerm:
-        """See `LocalityMethod`."""
-        return cast(GaussianTerm, module(call))
 
     def conflict(self, other: LocalityMethod) -> str | None:
         """See `LocalityMethod`."""

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import nn
 
-from .attention_call import KeyArea
+from .attention_call import AttentionCall, KeyArea
 from .configuration_seq2seq import check_fields, did_you_mean
 
 PARTS = {
@@ -148,6 +148,14 @@ class LocalityMethod:
     def build(self, site: AttentionSite) -> nn.Module | None:
         """Make the module with the method's parameters in a layer."""
         return None
+
+
+class ModuleTerm(LocalityMethod):
+    """Base of a method whose module computes its term from a call."""
+
+    def term(self, module: Any, call: AttentionCall) -> Any:
+        """See `LocalityMethod`."""
+        return module(call)
 
 
 @dataclass(frozen=True)
