@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicSlidingWindowLayer, StaticSlidingWindowLayer
+from transformers.cache_utils import DynamicSlidingWindowLayer, StaticSlidingWindowLayer
 
 from .configuration_seq2seq import MOST_TOKENS, bounded
 
@@ -173,21 +173,20 @@ class SharedMasks:
         self.masks: dict[Hashable, Any] = {}
 
 
+@dataclass
 class RunningSum:
     """A number of each head, or of all together, that goes on from query to query of a target;
     0 before the first.
 
     Attributes:
         real_queries: [B, past + I] boolean, False = padding, which adds nothing; None = all real.
-        cache: The cache whose layer `place`, after the keys of all layers, keeps the number.
+        cache: The decoder's cache of keys and values, None = none is kept.
+        place: Its layer, after the keys of all layers, that keeps the number.
     """
 
-    def __init__(
-        self, real_queries: Tensor | None = None, cache: Cache | None = None, place: int = 0
-    ) -> None:
-        self.real_queries = real_queries
-        self.cache: Any = getattr(cache, "self_attention_cache", cache)
-        self.place = place
+    real_queries: Tensor | None = None
+    cache: Any = None
+    place: int = 0
 
     @property
     def before(self) -> Any:

@@ -5,6 +5,7 @@ and backward.
 By torch's fused attention where it can compute the call on a CPU, by matrix products elsewhere.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -249,8 +250,8 @@ def _attend_fused(call: AttentionCall, blocks: _Blocks) -> Tensor:
 def _runs_and_masks(
     call: AttentionCall, blocks: _Blocks, dtype: torch.dtype
 ) -> tuple[_Runs, list[tuple[Tensor, Tensor | None]]]:
-    """Runs of each sentence's blocks, in order, and their masks; the longest stretch of blocks
-    without padding shares one mask.
+    """Runs of each sentence's blocks, in order, and their masks; blocks without padding share one
+    mask.
 
     A mask is a tensor added to the energies, [r or 1, H or 1, size, span * N], and the queries that
     see no key, [r, 1, size, 1] (None = no query)."""
@@ -273,23 +274,12 @@ def _runs_and_masks(
     masks = []
     for index, whole in enumerate(real.all(dim=-1).flatten(1).tolist()):
         sentence = slice(index, index + 1)
-        first, last = _longest_stretch(whole)
-        for start, stop in ((0, first), (first, last), (last, blocks.count)):
+        start = 0
+        for is_whole, stretch in itertools.groupby(whole):
+            stop = start + len(list(stretch))
             for place in range(start, stop, most):
                 places = slice(place, min(place + most, stop))
                 runs.append((sentence, places))
-                is_whole = (start, stop) == (first, last)
                 masks.append(shared if is_whole else masks_of(real[sentence, :, places]))
+            start = stop
     return runs, masks
-
-
-def _longest_stretch(whole: list[bool]) -> tuple[int, int]:
-    """The first place of the longest stretch of True, and the place after its last."""
-    start = 0
-    longest = (0, 0)
-    for place, is_whole in enumerate(whole):
-        if not is_whole:
-            start = place + 1
-        elif place + 1 - start > longest[1] - longest[0]:
-            longest = (start, place + 1)
-    return longest

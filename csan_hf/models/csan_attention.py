@@ -32,8 +32,8 @@ from .locality import LayerLocality, LocalityMethod, parameters_name
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own: local layers in blocks, the others as "sdpa"."""
 
-# Attention implementations that local layers follow, by the backend of that name; under others, such
-# as "sdpa", the library's default, and "flash_attention_2", they run by the fastest
+# Attention implementations that local layers follow, by the backend of that name; under others,
+# such as "sdpa", the library's default, and "flash_attention_2", they run by the fastest
 _LOCAL_BACKENDS = ("eager", BLOCKED, "flex_attention")
 
 
@@ -106,6 +106,7 @@ class CsanAttention(nn.Module):
     def __init__(self, config: CsanConfig, part: str, layer_idx: int = 0) -> None:
         super().__init__()
         self.config = config
+        self.part = part
         self.layer_idx = layer_idx
         site = config.attention_site(part, layer_idx)
         self.num_heads = site.num_heads
@@ -213,7 +214,8 @@ class CsanAttention(nn.Module):
         wants_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D]; the weights [B, H, I, J] under `eager` with `wants_weights`."""
-        running_sum = RunningSum(masks.real_queries, cache, self.place_of_sum)
+        own_cache = getattr(cache, "self_attention_cache", cache)
+        running_sum = RunningSum(masks.real_queries, own_cache, self.place_of_sum)
         call = self._local_call(query, key, value, masks, query_offset, running_sum)
         terms = [
             method.term(self._module_of(method), call)

@@ -430,30 +430,24 @@ class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
         self.encoder = CsanEncoder(config)
 
     def tied_weights(self) -> dict[str, str]:
-        """See `Seq2SeqPreTrained`; also the parameters of `shared` locality methods."""
-        tied = super().tied_weights() | _tied_methods(self.encoder, "encoder", "self_attn")
-        if hasattr(self, "decoder"):
-            tied |= _tied_methods(self.decoder, "decoder", "self_attn")
-            tied |= _tied_methods(self.decoder, "decoder", "encoder_attn")
+        """See `Seq2SeqPreTrained`; also the parameters of `shared` locality methods, those of the
+        first layer of the part with an equal method.
+        """
+        tied = super().tied_weights()
+        first_layers: dict[tuple[str, LocalityMethod], str] = {}
+        for path, module in self.named_modules():
+            if not isinstance(module, CsanAttention):
+                continue
+            for method in module.methods:
+                if not getattr(method, "shared", False):
+                    continue
+                name = f"{path}.{parameters_name(method)}"
+                source = first_layers.setdefault((module.part, method), name)
+                if source == name:
+                    continue
+                for parameter, _ in self.get_submodule(name).named_parameters():
+                    tied[f"{name}.{parameter}"] = f"{source}.{parameter}"
         return tied
-
-
-def _tied_methods(stack: _CsanStack, stack_name: str, attention: str) -> dict[str, str]:
-    """Parameters of `shared` methods, and those of the first layer with an equal method."""
-    sources: dict[LocalityMethod, str] = {}
-    tied = {}
-    for index, layer in enumerate(stack.layers):
-        module = getattr(layer, attention)
-        for method in module.methods:
-            if not getattr(method, "shared", False):
-                continue
-            name = f"{stack_name}.layers.{index}.{attention}.{parameters_name(method)}"
-            source = sources.setdefault(method, name)
-            if source == name:
-                continue
-            for parameter, _ in getattr(module, parameters_name(method)).named_parameters():
-                tied[f"{name}.{parameter}"] = f"{source}.{parameter}"
-    return tied
 
 
 class CsanModel(CsanBaseModel):
@@ -480,8 +474,8 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
     ) -> nn.Linear:
         """See transformers; resizes the bias, too."""
         if new_num_tokens is not None:
-            bias = self.final_logits_bias[:, :new_num_tokens]
-            self.final_logits_bias = nn.Buffer(F.pad(bias, (0, new_num_tokens - bias.shape[1])))
+            missing = new_num_tokens - self.final_logits_bias.shape[1]  # below 0: superfluous
+            self.final_logits_bias = nn.Buffer(F.pad(self.final_logits_bias, (0, missing)))
         return super()._get_resized_lm_head(old_lm_head, new_num_tokens, *args, **kwargs)
 
     def _project(self, hidden_states: Tensor) -> Tensor:
