@@ -204,10 +204,10 @@ def _visible_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
     last_query = (query_blocks + (BLOCK - 1)).clamp(max=queries - 1) + (keys - queries)
     least_distance = first_key - last_query
     greatest_distance = last_key - first_query
-    reach = max(queries, keys) if area.half_window is None else area.half_window
-    most = 0 if area.causal else reach
-    some = (greatest_distance >= -reach) & (least_distance <= most)
-    whole = (least_distance >= -reach) & (greatest_distance <= most)
+    # Visible distances are an interval that holds 0: the one nearest to 0 is visible if any is
+    nearest_distance = least_distance.clamp(min=0) + greatest_distance.clamp(max=0)
+    some = area.within_window(nearest_distance)
+    whole = area.within_window(least_distance) & area.within_window(greatest_distance)
     whole = whole & (first_key + BLOCK <= keys)
     some = some[None, None, :, None]  # [1, 1, query blocks, 1, key blocks]
     whole = whole[None, None, :, None]
