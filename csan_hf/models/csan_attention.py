@@ -297,23 +297,21 @@ class CsanAttention(nn.Module):
         self, hidden_states: Tensor, key_value_states: Tensor | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
         layers: Any = cache
-        is_updated: dict[int, bool] = {}  # by layer, in cross-attention
         if isinstance(cache, EncoderDecoderCache):
             layers = cache.self_attention_cache
             if self.is_cross_attention:
                 layers = cache.cross_attention_cache
-                is_updated = cache.is_updated
+                if cache.is_updated.get(self.layer_idx):
+                    layer = layers.layers[self.layer_idx]
+                    return layer.keys, layer.values
+                cache.is_updated[self.layer_idx] = True
         elif self.is_cross_attention:
             layers = None
-        if is_updated.get(self.layer_idx):
-            layer = layers.layers[self.layer_idx]
-            return layer.keys, layer.values
         source = hidden_states if key_value_states is None else key_value_states
         key = self._split_heads(self.k_proj(source))
         value = self._split_heads(self.v_proj(source))
         if layers is not None:
             key, value = layers.update(key, value, self.layer_idx)
-            is_updated[self.layer_idx] = True
         return key, value
 
 
