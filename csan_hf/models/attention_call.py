@@ -230,6 +230,8 @@ class AttentionCall:
             before it).
         key_start: The same of the first key (above 0 where a cache has dropped earlier keys).
         dropout_p: Probability of dropping an attention weight.
+        is_self_attention: Whether padding among the keys is padding among the queries, too, whose
+            output may be anything.
         shared: Masks of other layers of the forward pass; all calls with it agree in padding and
             positions.
         terms: Terms of the layer's locality methods.
@@ -245,6 +247,7 @@ class AttentionCall:
     query_start: int | Tensor = 0
     key_start: int | Tensor = 0
     dropout_p: float = 0.0
+    is_self_attention: bool = False
     shared: SharedMasks = field(default_factory=SharedMasks)
     terms: Sequence[Term] = ()
     running_sum: RunningSum = field(default_factory=RunningSum)

@@ -1,9 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Local attention through torch's FlashAttention: sliding windows on a GPU, in half precision.
 
-An area of N heads is N sliding windows, each an own head for the kernel. The logarithms of their
-softmax's sums weigh their outputs; with the logarithm of the sum over the area, the kernel's
-backward pass gives the gradients of each.
+An area of N heads is N sliding windows, each a head of its own for the kernel. With the output o_n
+of a window and the logarithm l_n of its softmax's sum, the area has l = log Σ exp(l_n) and the
+output o = Σ exp(l_n - l) o_n. Its weights are exp(q·k - l), and the kernel's backward pass, which
+computes them from l and takes Σ weight · gradient from o, gives the gradients of each window.
 
 No checkpoint carries this file: without csan_hf its models run by the other backends.
 
@@ -13,15 +14,15 @@ Shapes: as in `attention_call`; R = B * T rows, S segments of rows.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .attention_call import AttentionCall
 from .backends import BACKENDS, LIMITS
 
 forward_kernel: Any = torch.ops.aten._flash_attention_forward
 backward_kernel: Any = torch.ops.aten._flash_attention_backward
-_WIDEST_HEAD = 256
+_WIDEST_HEAD = 128  # wider ones have no backward pass on some cards
 _WIDTH_STEP = 8
 
 
@@ -61,7 +62,9 @@ def _rows_of(states: Tensor) -> Tensor:
 
 
 def _neighbours_of(states: Tensor, call: AttentionCall) -> Tensor:
-    """[B, H, T, D] -> [R, N * H, D], the first neighbours of all heads before the second ones."""
+    """[B, H, T, D] -> [R, N * H, D]: place n * H + h is the neighbour h + n - (N - 1) / 2 of head
+    h.
+    """
     padded = _rows_of(call.area.pad_heads(states))
     heads = states.shape[1]
     return torch.cat([padded[:, n : n + heads] for n in range(call.area.head_area)], dim=1)
@@ -76,8 +79,11 @@ def flash_cannot_run(call: AttentionCall) -> str | None:
     queries, width = call.query.shape[2:]
     if queries != call.key.shape[2]:
         return "needs as many queries as keys."
-    if width > _WIDEST_HEAD or width % _WIDTH_STEP:
-        return f"needs heads of a width up to {_WIDEST_HEAD} that {_WIDTH_STEP} divides."
+    if width > _WIDEST_HEAD or width % _WIDTH_STEP or width != call.value.shape[-1]:
+        return (
+            f"needs keys and values of one width, up to {_WIDEST_HEAD} and a multiple of "
+            f"{_WIDTH_STEP}."
+        )
     if not call.once("flash padding", lambda: _padding_is_outside(call)):
         return "needs padding before or after the tokens of a text, not between them."
     return None
@@ -87,6 +93,7 @@ def has_kernel(query: Tensor) -> bool:
     """Whether torch has FlashAttention for the query's device and type."""
     return (
         query.is_cuda
+        and torch.version.hip is None  # whose kernel has other shapes
         and query.dtype in (torch.bfloat16, torch.float16)
         and torch.backends.cuda.is_flash_attention_available()
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
@@ -98,8 +105,8 @@ def _padding_is_outside(call: AttentionCall) -> bool:
     padding = call.key_padding_mask
     if padding is None:
         return True
-    begins = padding & ~F.pad(padding, (1, -1))
-    return bool((begins.sum(dim=-1) <= 1).all())
+    begins = (padding[:, 1:] > padding[:, :-1]).sum(dim=-1) + padding[:, :1].sum(dim=-1)
+    return bool((begins <= 1).all())
 
 
 def _bounds_of_segments(call: AttentionCall) -> Tensor:
@@ -120,8 +127,9 @@ def _bounds_of_segments(call: AttentionCall) -> Tensor:
 class _Windows(torch.autograd.Function):
     """The output [R, H, D] of queries [R, H, D] for keys and values [R, N * H, D].
 
-    `hidden` [N, H, 1] are neighbours that do not exist; `places` the bounds of the segments, of
-    queries and of keys, and their greatest lengths; `options` the kernel's."""
+    `hidden` [N, H, 1] are neighbours that do not exist. `places` are the kernel's bounds of
+    segments of queries, those of keys, and the greatest lengths of both; here queries and keys
+    have the same. `options` are the kernel's."""
 
     @staticmethod
     def forward(
@@ -135,6 +143,7 @@ class _Windows(torch.autograd.Function):
     ) -> Tensor:
         area = key.shape[1] // query.shape[1]
         # 0.0, False, False: no dropout, causal by the window alone, no mask for debugging
+        # `state` is of the random numbers of dropout; the last result is the mask
         output, sums, *state, _ = forward_kernel(
             query.repeat(1, area, 1), key, value, *places, 0.0, False, False, **options
         )
@@ -145,13 +154,14 @@ class _Windows(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output, sums, *state = ctx.saved_tensors
         area, hidden, places, options = ctx.settings
         grad, query, output = (rows.repeat(1, area, 1) for rows in (grads[0], query, output))
         sums = sums.expand(area, -1, -1)
         if hidden is not None:
-            sums = sums.masked_fill(hidden, torch.inf)  # weights of 0
+            sums = sums.masked_fill(hidden, torch.inf)  # exp(q·k - ∞): weights of 0
         of_query, of_key, of_value = backward_kernel(
             grad,
             query,
@@ -174,7 +184,7 @@ def _join(outputs: Tensor, sums: Tensor, hidden: Tensor | None) -> tuple[Tensor,
     windows, [R, N * H, D] and [N, H, R].
     """
     if hidden is not None:
-        sums = sums.masked_fill(hidden, -torch.inf)
+        sums = sums.masked_fill(hidden, -torch.inf)  # sums of 0
     joint = sums.logsumexp(dim=0)
     shares = (sums - joint).exp().movedim(-1, 0).unsqueeze(-1)  # [R, N, H, 1]
     output = (outputs.unflatten(1, (len(sums), -1)) * shares).sum(dim=1)

@@ -24,8 +24,8 @@ BACKENDS: dict[str, Callable[[AttentionCall], Tensor]] = {
     "flex_attention": flex_local_attention,
 }
 LIMITS: dict[str, Callable[[AttentionCall], str | None]] = {}
-"""Of backends that csan_hf adds and no checkpoint carries, `flash`: the reason why one cannot run a
-call, or None.
+"""Backends that csan_hf adds and no checkpoint carries (`flash`): functions that return the reason
+why one cannot run a call, or None.
 """
 
 
@@ -124,4 +124,6 @@ def _takes_flash_attention(call: AttentionCall) -> bool:
         return False
     batch, _, queries, _ = call.query.shape
     is_long = batch > 0 and queries >= _GPU_FLASH_FROM
+    if call.key_padding_mask is not None and not call.is_self_attention:
+        return False  # a query at a hidden key's place is then no padding, and sees other keys
     return is_long and "flash" in LIMITS and LIMITS["flash"](call) is None

@@ -214,8 +214,8 @@ class CsanAttention(nn.Module):
         wants_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D]; the weights [B, H, I, J] under `eager` with `wants_weights`."""
-        own_cache = getattr(cache, "self_attention_cache", cache)
-        running_sum = RunningSum(masks.real_queries, own_cache, self.place_of_sum)
+        decoder_cache = getattr(cache, "self_attention_cache", cache)
+        running_sum = RunningSum(masks.real_queries, decoder_cache, self.place_of_sum)
         call = self._local_call(query, key, value, masks, query_offset, running_sum)
         terms = [
             method.term(self._module_of(method), call)
@@ -286,6 +286,7 @@ class CsanAttention(nn.Module):
             query_start=query_start,
             key_start=key_start,
             dropout_p=self.dropout if self.training else 0.0,
+            is_self_attention=not self.is_cross_attention,
             shared=masks.shared or SharedMasks(),
             running_sum=running_sum,
         )

@@ -23,7 +23,7 @@ MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
 _SLOPE_BELOW_FLOOR = 0.1
 _MOST_TAKEN_BACK = 0.5
-"""Share of a step that a correction may take back."""
+"""Share of a step that the correction after it may take back."""
 _ROUNDS = 2
 """Passes over the corrections of a whole target in training, and where several queries are
 compiled.
@@ -309,8 +309,9 @@ class _Correction:
     to from P_i, over all heads.
 
     z comes from dot products and Gaussians alone, without dropout. The centre is common because a
-    head that loses its place alone costs no loss in training, where the others know theirs. It
-    moves on by half a step at least, or attention to the last word would hold it there for ever.
+    head that loses its place alone costs no loss in training, where the others know theirs. By the
+    bound of c it moves on, all in all, by half of the steps at least: attention to the last word
+    would hold it there for ever.
     """
 
     def __init__(self, call: AttentionCall, width: Tensor, gain: Tensor, steps: Tensor) -> None:

@@ -152,10 +152,11 @@ def test_windows_and_areas_equal_the_oracle(kernel_anywhere):
     check_against_the_oracle()
 
 
-def call_of(length=1024, width=8, queries=None, **changes):
+def call_of(length=1024, width=8, queries=None, value=None, **changes):
     key = torch.zeros(1).expand(2, 3, length, width)
     query = key if queries is None else key[:, :, :queries]
-    return AttentionCall(query, key, key, KeyArea(3), scale=1.0, **changes)
+    value = key if value is None else value
+    return AttentionCall(query, key, value, KeyArea(3), scale=1.0, **changes)
 
 
 def test_it_is_the_default_where_it_can_run(kernel_anywhere, monkeypatch):
@@ -163,13 +164,15 @@ def test_it_is_the_default_where_it_can_run(kernel_anywhere, monkeypatch):
     scattered = real.clone()
     scattered[1, 1] = False
     assert fastest_backend(call_of()) == "flash"
-    assert fastest_backend(call_of(key_padding_mask=real)) == "flash"
+    assert fastest_backend(call_of(key_padding_mask=real, is_self_attention=True)) == "flash"
     for reason in (
         {"length": 1023},
         {"width": 4},
         {"queries": 1},
         {"dropout_p": 0.1},
-        {"key_padding_mask": scattered},
+        {"key_padding_mask": scattered, "is_self_attention": True},
+        {"key_padding_mask": real},
+        {"value": torch.zeros(1).expand(2, 3, 1024, 16)},
         {"terms": [DenseBias(torch.zeros(1))]},
     ):
         assert fastest_backend(call_of(**reason)) != "flash", reason
@@ -193,6 +196,14 @@ def test_on_a_gpu_blocks_begin_at_other_lengths():
         2048,
         "2048 with a term",
     ]
+
+
+def test_it_has_no_second_derivatives(kernel_anywhere):
+    states = torch.randn(1, 2, 4, 8, requires_grad=True)
+    output = local_attention(states, states, states, window=3, backend="flash")
+    [gradient] = torch.autograd.grad(output.square().sum(), states, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
 
 
 def test_what_it_cannot_run_is_refused(kernel_anywhere, monkeypatch):

@@ -247,7 +247,9 @@ def test_as_many_rounds_as_queries_correct_a_gaussian_exactly(monkeypatch):
 @pytest.mark.parametrize("training", [False, True])
 @torch.no_grad()
 def test_a_corrected_gaussian_always_moves_on(training):
-    """Also where attention to the last word holds it back: by half a step, so that a text ends."""
+    """Also where attention to the last word holds it back: with equal steps by half of one, so that
+    a text ends.
+    """
     attention = make_attention(CROSS_ALONE["self-correcting gaussian"], "cross").train(training)
     predictor = attention.moving_gaussian
     predictor.step_proj.weight.zero_()
