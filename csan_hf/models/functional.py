@@ -46,10 +46,11 @@ def local_attention(
         scale: Factor of the dot products, default 1/sqrt(D).
         dropout_p: Probability of dropping an attention weight.
         backend: One of `BACKENDS` (see the table in `csan_hf/models/README.md`), or `None` for the
-            fastest.
+            fastest; with a `key_padding_mask` never `"flash"`.
 
     Returns:
-        [B, H, I, D]. A query that sees no key yields zeros.
+        [B, H, I, D]. A query that sees no key yields zeros; by `"flash"`, which takes queries at
+        padding for padding, these yield anything.
 
     Raises:
         ValueError: An argument is out of range or has another shape, or the backend cannot do what

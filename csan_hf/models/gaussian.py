@@ -386,7 +386,7 @@ class MovingGaussian(GaussianMethod):
             "local_window": 11,
             "encoder_locality": [{"relative_positions": 16}],
             "decoder_locality": [{"relative_positions": 16}],
-            "cross_locality": [{"moving_gaussian": {"gain": 0.4}}],
+            "cross_locality": [{"moving_gaussian": {"gain": 0.1}}],
         }
     }
     keeps_a_sum = True
