@@ -163,6 +163,7 @@ def make_row(
         area=KeyArea(row.window, row.area),
         scale=HEAD_WIDTH**-0.5,
         key_padding_mask=padding,
+        is_self_attention=True,
         terms=terms,
     )
     return call, leaves

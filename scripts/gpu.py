@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--device", default="cuda", help="cuda or cpu (default: cuda)")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument(
-        "--seconds", type=float, help="bound of each stage (default: its own, 30 to 180)"
+        "--seconds", type=float, help="bound of each stage (default: its own, 20 to 180)"
     )
     parser.add_argument(
         "--only", default="", help="pattern of models or, in the stage flex, of backends"

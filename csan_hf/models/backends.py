@@ -80,7 +80,7 @@ _CROSSINGS_WITH_TERMS = {"sdpa": (50, 1.4), "eager": (15, 1.4)}
 # On a GPU (`scripts/gpu.py`: H100, torch 2.11, bf16, 16,384 tokens in all) few large kernels are
 # faster than many small ones up to these lengths, in tokens; key: whether there are such terms
 _GPU_BLOCKS_FROM = {False: 2048, True: 512}
-_GPU_FLASH_FROM = 1024
+GPU_FLASH_FROM = 1024
 # From so many keys on, chunks of queries are as fast as all pairs at once
 _CHUNKED_FROM_KEYS = 1024
 # With relative positions alone and a backward pass, chunks are slower, and up to so many pairs
@@ -123,7 +123,7 @@ def _takes_flash_attention(call: AttentionCall) -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     batch, _, queries, _ = call.query.shape
-    is_long = batch > 0 and queries >= _GPU_FLASH_FROM
+    is_long = batch > 0 and queries >= GPU_FLASH_FROM
     if call.key_padding_mask is not None and not call.is_self_attention:
         return False  # a query at a hidden key's place is then no padding, and sees other keys
     return is_long and "flash" in LIMITS and LIMITS["flash"](call) is None

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Attention alone: rounding of kernels' gradients, FlexAttention compiled, speeds of backends."""
+"""Attention alone: rounding of kernels' gradients, errors and speeds of backends."""
 
 import itertools
 import re

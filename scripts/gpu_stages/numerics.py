@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from measuring import Size, make_pairs
@@ -24,6 +25,7 @@ from csan_hf import (
     RnnSearchConfig,
     RnnSearchForConditionalGeneration,
 )
+from csan_hf.models import backends
 
 from .setting import Row, Setting, relative_error, row_of
 
@@ -51,7 +53,8 @@ GRIDS: dict[str, dict[str, Any]] = {
     "attention": {"aggregation": "max_attention"},
     "residual": {"block": "residual", "ffn_dim": 64, "aggregation": "gated_max"},
 }
-LOCAL_BACKENDS = ("eager", "sdpa", "blocked")
+LOCAL_BACKENDS = ("eager", "sdpa", "blocked", "flash")
+"""The last is "sdpa" with FlashAttention at all lengths."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,10 @@ def models(setting: Setting) -> Iterator[Row]:
             continue
         model.train()
         expected = expected_results(model)
-        backends = LOCAL_BACKENDS if model.config.model_type == "csan" else ("-",)
-        for backend in backends:
+        is_csan = model.config.model_type == "csan"
+        for backend in LOCAL_BACKENDS if is_csan else ("-",):
+            if backend == "flash" and setting.device == "cpu":
+                continue
             for precision in ["float32"] if setting.tiny else PRECISIONS:
                 if setting.is_over:
                     return
@@ -180,11 +185,15 @@ def _errors(
     precision = PRECISIONS[precision_name]
     moved = copy.deepcopy(model).to(setting.device, precision.weights)
     if backend != "-":
-        moved.set_attn_implementation(backend)
+        moved.set_attn_implementation("sdpa" if backend == "flash" else backend)
     errors: dict[str, float] = {}
     for side in ("", ", left padding"):
         batch = make_batch(setting.device, left=bool(side))
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        shortest = 1 if backend == "flash" else backends.GPU_FLASH_FROM
+        with (
+            torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
+            mock.patch.object(backends, "GPU_FLASH_FROM", shortest),
+        ):
             logits, gradients = results(moved, batch, setting, precision)
         errors[f"logits{side}"] = relative_error(logits, expected[0])
         errors[f"gradients{side}"] = relative_error(gradients, expected[1])

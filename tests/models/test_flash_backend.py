@@ -4,6 +4,7 @@
 """
 
 import pytest
+import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,43 +13,30 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from csan_hf import local_attention
-from csan_hf.models import backend_flash
+from csan_hf.models import backend_flash, backends
 from csan_hf.models.attention_call import AttentionCall, KeyArea
 from csan_hf.models.backends import fastest_backend
 from csan_hf.models.functional import DenseBias
 
 
-def segments(bounds, length, before, after):
+def segments(bounds, length, window_size_left, window_size_right):
     """Rows of each segment, and which of its pairs see each other."""
     for start, end in zip(bounds.tolist(), bounds.tolist()[1:], strict=False):
         assert end - start <= length
         places = torch.arange(end - start)
         distance = places - places[:, None]
-        reach = [length if width < 0 else width for width in (before, after)]
-        yield slice(start, end), (distance >= -reach[0]) & (distance <= reach[1])
+        left, right = (
+            length if size < 0 else size for size in (window_size_left, window_size_right)
+        )
+        yield slice(start, end), (distance >= -left) & (distance <= right)
 
 
-def slow_forward(
-    query,
-    key,
-    value,
-    bounds,
-    key_bounds,
-    length,
-    key_length,
-    dropout_p,
-    is_causal,
-    return_debug_mask,
-    *,
-    scale,
-    window_size_left,
-    window_size_right,
-):
+def slow_forward(query, key, value, bounds, key_bounds, length, *settings, scale, **sizes):
     assert bounds is key_bounds
     assert (bounds[0], bounds[-1]) == (0, len(query))
     output = torch.full_like(query, torch.nan)
     sums = query.new_full(query.shape[1::-1], torch.nan)
-    for rows, visible in segments(bounds, length, window_size_left, window_size_right):
+    for rows, visible in segments(bounds, length, **sizes):
         energies = torch.einsum("qhd,khd->hqk", query[rows], key[rows]) * scale
         energies = energies.masked_fill(~visible, -torch.inf)
         sums[:, rows] = energies.logsumexp(dim=-1)
@@ -57,27 +45,10 @@ def slow_forward(
 
 
 def slow_backward(
-    grad,
-    query,
-    key,
-    value,
-    output,
-    sums,
-    bounds,
-    key_bounds,
-    length,
-    key_length,
-    dropout_p,
-    is_causal,
-    rng_state,
-    unused,
-    *,
-    scale,
-    window_size_left,
-    window_size_right,
+    grad, query, key, value, output, sums, bounds, key_bounds, length, *settings, scale, **sizes
 ):
     results = [torch.full_like(leaf, torch.nan) for leaf in (query, key, value)]
-    for rows, visible in segments(bounds, length, window_size_left, window_size_right):
+    for rows, visible in segments(bounds, length, **sizes):
         energies = torch.einsum("qhd,khd->hqk", query[rows], key[rows]) * scale
         weights = (energies - sums[:, rows, None]).exp().masked_fill(~visible, 0.0)
         of_weights = torch.einsum("qhd,khd->hqk", grad[rows], value[rows])
@@ -152,6 +123,15 @@ def test_windows_and_areas_equal_the_oracle(kernel_anywhere):
     check_against_the_oracle()
 
 
+def test_heads_beyond_the_last_weigh_nothing(kernel_anywhere):
+    """Their keys are zeros, of energy 0, which is far above the energies here."""
+    query = torch.full((1, 2, 3, 8), 20.0, dtype=torch.float64, requires_grad=True)
+    output = local_attention(query, -query, query, head_area=3, scale=1.0, backend="flash")
+    [gradient] = torch.autograd.grad(output.sum(), query)
+    assert_close(output, torch.full_like(output, 20.0))
+    assert gradient.isfinite().all()
+
+
 def call_of(length=1024, width=8, queries=None, value=None, **changes):
     key = torch.zeros(1).expand(2, 3, length, width)
     query = key if queries is None else key[:, :, :queries]
@@ -178,6 +158,22 @@ def test_it_is_the_default_where_it_can_run(kernel_anywhere, monkeypatch):
         assert fastest_backend(call_of(**reason)) != "flash", reason
     monkeypatch.setattr(backend_flash, "has_kernel", lambda query: False)
     assert fastest_backend(call_of()) != "flash"
+
+
+def test_a_model_runs_its_windows_and_areas_by_it(kernel_anywhere, monkeypatch):
+    """With padding on either side; only the states of real tokens are compared."""
+    model = tiny.csan(seed=1, d_model=32, **tiny.LOCALITIES["encoder area"]).get_encoder().double()
+    ids = torch.randint(3, tiny.VOCABULARY, (2, 9))
+    mask = torch.tensor([[1] * 6 + [0] * 3, [0] * 2 + [1] * 7])
+    real = mask.bool()
+    expected = model(ids, mask).last_hidden_state[real]
+    calls = []
+    monkeypatch.setattr(
+        backend_flash, "forward_kernel", lambda *a, **k: calls.append(0) or slow_forward(*a, **k)
+    )
+    monkeypatch.setattr(backends, "GPU_FLASH_FROM", 1)
+    assert_close(model(ids, mask).last_hidden_state[real], expected, rtol=0, atol=1e-6)
+    assert calls
 
 
 def test_on_a_gpu_blocks_begin_at_other_lengths():
