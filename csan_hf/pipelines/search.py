@@ -8,6 +8,7 @@ of a sentence; V vocabulary; T tokens."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,10 @@ _LOOPS = {  # of the library, for what is not covered
     GenerationMode.BEAM_SEARCH: "_beam_search",
     GenerationMode.BEAM_SAMPLE: "_beam_search",
 }
+CHECK_EVERY = {"cpu": 1, "cuda": 8}
+"""Steps from one look at what has ended to the next, by device type: to look, the program waits
+until a GPU has computed all that it was given.
+"""
 _MISSING = 1.0e4  # taken off the score of a hypothesis that had to end, for each token it lacks
 
 
@@ -64,7 +69,8 @@ def search(
     loops what is not covered.
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
-    Sampling, scores, attentions, and processors of logits that may count rows are not.
+    Sampling, scores, attentions, and processors of logits that may count rows are not. On a GPU
+    sentences that are done are dropped at every eighth step.
 
     A loop that `generate` is given gets no `streamer`, no `tokenizer` for `stop_strings` and no
     `synced_gpus` (FSDP, ZeRO-3): leave this one out where they are needed.
@@ -108,7 +114,12 @@ def search(
             input_ids, logits_processor, stopping_criteria, generation_config, **inputs
         )
     decoder = _Decoder(
-        model=model, inputs=inputs, rules=logits_processor, beams=generation_config.num_beams
+        model=model,
+        inputs=inputs,
+        rules=logits_processor,
+        beams=generation_config.num_beams,
+        max_length=generation_config.max_length,
+        check_every=1 if phrases is not None else CHECK_EVERY.get(input_ids.device.type, 1),
     )
     if mode == GenerationMode.GREEDY_SEARCH and phrases is None:
         return _greedy(decoder, input_ids, stopping_criteria, generation_config)
@@ -152,15 +163,19 @@ class _Decoder:
         inputs: `encoder_outputs`, `cache` and perhaps `attention_mask`.
         rules: Processors of logits.
         beams: K.
-        is_first: Whether the next step is the first.
+        max_length: The most tokens of a hypothesis, its prompt included.
+        check_every: Steps from one look at what has ended to the next.
+        steps: Steps that were computed.
     """
 
     model: Any
     inputs: dict[str, Any]
     rules: Any
     beams: int
+    max_length: int
+    check_every: int
 
-    is_first: bool = True
+    steps: int = 0
 
     def __post_init__(self) -> None:
         if self._shares_source:
@@ -174,15 +189,19 @@ class _Decoder:
     def step(self, tokens: Tensor, *, normalised: bool) -> Tensor:
         """Scores [R, V] of the tokens that may follow [R, T], logits or log-probabilities."""
         step_inputs = self.model.prepare_inputs_for_generation(
-            tokens, next_sequence_length=None if self.is_first else 1, **self.inputs
+            tokens, next_sequence_length=1 if self.steps else None, **self.inputs
         )
         outputs = self.model(**step_inputs, return_dict=True)
-        self.is_first = False
+        self.steps += 1
         self.inputs["cache"] = outputs.cache
         scores = outputs.logits[:, -1].float()
         if normalised:
             scores = scores.log_softmax(dim=-1)
         return self.rules(tokens, scores)
+
+    def check_ends(self, length: int) -> bool:
+        """Whether to look, after this step, at which hypotheses of `length` tokens have ended."""
+        return self.steps % self.check_every == 0 or length >= self.max_length
 
     def keep(self, rows: Tensor, sentences: Tensor | None) -> None:
         """Goes on with some `rows`, in this order, of these `sentences`; None = of all."""
@@ -209,17 +228,23 @@ def _greedy(decoder: _Decoder, tokens: Tensor, stop: StoppingCriteriaList, confi
     if any(hasattr(criterion, "eos_token_id") for criterion in stop):
         padding = config._pad_token_tensor.to(tokens.device)
     left = torch.arange(len(tokens), device=tokens.device)
+    goes_on = torch.ones_like(left, dtype=torch.bool)
+    length = torch.full_like(padding, tokens.shape[1])  # with the last token that is not padding
     while True:
         chosen = decoder.step(tokens[left], normalised=False).argmax(dim=-1)
+        length = length + goes_on.any()
         following = padding.repeat(len(tokens))
-        following[left] = chosen
+        following[left] = torch.where(goes_on, chosen, padding)
         tokens = torch.cat([tokens, following[:, None]], dim=-1)
-        goes_on = ~stop(tokens, None)[left]
+        goes_on = goes_on & ~stop(tokens, None)[left]
+        if not decoder.check_ends(tokens.shape[1]):
+            continue
         if not goes_on.any():
-            return tokens
+            return tokens[:, : int(length)]
         if not goes_on.all():
             rows = goes_on.nonzero()[:, 0]
             left = left[rows]
+            goes_on = goes_on[rows]
             decoder.keep(rows, rows)
 
 
@@ -282,6 +307,7 @@ def _beams(
         lengths=torch.zeros_like(scores, dtype=torch.long),
     )
     left = torch.arange(batch, device=flat.device)
+    is_done = torch.zeros_like(left, dtype=torch.bool)
     is_best = torch.arange(kept, device=flat.device) < beams
     constraints = None
     if phrases is not None:
@@ -317,23 +343,25 @@ def _beams(
         tokens = _take(candidates, onward)
         normalised = best / (length - prompt) ** config.length_penalty - penalty
         final = normalised + (~(stops & is_best)).float() * LOW
+        final = final.masked_fill(is_done[:, None], -math.inf)
         ended.add(candidates, final, length - prompt, fill)
-        is_done = _is_done(
+        is_done |= stops.all(1)
+        is_done |= _is_done(
             scores,
             ended.scores,
             config,
             length=length - prompt,
             limit=config.max_length - prompt,
         )
-        is_done |= stops.all(1)
         first_rows = torch.arange(len(left), device=flat.device)[:, None] * beams
         rows = origins.gather(1, onward) + first_rows
-        if not is_done.any():
+        if not decoder.check_ends(length) or not is_done.any():
             decoder.keep(rows.flatten(), None)
             continue
         done.append((left[is_done], ended.select(is_done)))
         goes_on = (~is_done).nonzero()[:, 0]
         left = left[goes_on]
+        is_done = is_done[goes_on]
         tokens = tokens[goes_on]
         scores = scores[goes_on]
         ended = ended.select(goes_on)

@@ -7,9 +7,10 @@ import pytest
 import tiny
 import torch
 from tiny import padded_sources as sources
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf.pipelines.search import search
+from csan_hf.pipelines.search import CHECK_EVERY, search
 
 MODELS = {
     "csan": lambda: tiny.csan(seed=2),
@@ -87,6 +88,48 @@ def test_rows_of_ended_sentences_are_not_computed():
         model.generate(**batch, custom_generate=search, **options)
         assert rows == [beams * left for left in (5, 5, 4, 3, 2, 1)]
         rows.clear()
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_tokens_where_ends_are_looked_for_at_every_eighth_step(name, options, monkeypatch):
+    model = MODELS[name]()
+    batch = sources((9, 3, 7, 1, 12))
+    arguments = {"custom_generate": search, "max_new_tokens": 20, **OPTIONS[options]}
+    at_every_step = model.generate(**batch, **arguments)
+    monkeypatch.setitem(CHECK_EVERY, "cpu", 8)
+    at_every_eighth = model.generate(**batch, **arguments)
+    assert torch.equal(at_every_eighth, at_every_step)
+
+
+class _Reads(TorchDispatchMode):
+    """Counts operations whose result the program reads: on a GPU it waits for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_steps_between_wait_for_nothing(beams, monkeypatch):
+    model = tiny.csan(seed=2, cross_locality=[{"moving_gaussian": {"gain": 0.1}}] * 2)
+    batch = sources((9, 9, 9))
+    batch["attention_mask"] = batch["attention_mask"].bool()  # whose values are not checked
+    counts = []
+    for every, steps in [(1, 4), (1, 15), (8, 4), (8, 7)]:
+        monkeypatch.setitem(CHECK_EVERY, "cpu", every)
+        length = {"min_new_tokens": steps, "max_new_tokens": steps}
+        with _Reads() as reads:
+            model.generate(**batch, custom_generate=search, num_beams=beams, **length)
+        counts.append(reads.count)
+    short, long, short_unobserved, long_unobserved = counts
+    assert long - short >= 11
+    assert long_unobserved == short_unobserved
 
 
 @pytest.mark.parametrize(
