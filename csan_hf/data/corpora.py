@@ -5,7 +5,6 @@ pair or several.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import itertools
@@ -246,6 +245,11 @@ class DataArguments:
         return self.source_column or self.source_lang, self.target_column or self.target_lang
 
     @property
+    def length_limits(self) -> dict[str, int | None]:
+        """Most tokens of a source and of a target; None = no limit."""
+        return {"source": self.max_source_length, "target": self.max_target_length}
+
+    @property
     def test_patterns(self) -> dict[str, str]:
         """Name of every test split -> its pattern."""
         tests = self.test or {}
@@ -371,16 +375,6 @@ class FilterReport:
         """Counts pairs that are kept although something is odd about them; 0 leaves no trace."""
         if pairs:
             self.noted[split][remark] += pairs
-
-    def merge(self, later: FilterReport) -> FilterReport:
-        """The report of this step followed by a later one."""
-        merged = copy.deepcopy(self)
-        for split, kept in later.kept.items():
-            merged.read.setdefault(split, later.read[split])
-            merged.kept[split] = kept
-            merged.dropped[split].update(later.dropped[split])
-            merged.noted[split].update(later.noted[split])
-        return merged
 
     def to_dict(self) -> dict[str, Any]:
         """The counts as plain dictionaries, for JSON."""
