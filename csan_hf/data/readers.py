@@ -113,13 +113,8 @@ def table_rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Rows:
 
 
 def _csv_rows(path: Path, columns: tuple[str, str]) -> Rows:
-    return _named_fields(_csv_lines(path), columns)
-
-
-def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True)
-    for fields in filter(None, reader):
-        yield reader.line_num, fields
+    return _named_fields(((reader.line_num, fields) for fields in reader if fields), columns)
 
 
 def _tsv_rows(path: Path, columns: tuple[str, str]) -> Rows:
