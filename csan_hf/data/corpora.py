@@ -429,7 +429,9 @@ def load_translation_dataset(
     Raises:
         ValueError: Something is wrong with the corpus; the message names file, line and reason.
     """
-    report, parts, names = FilterReport(), defaultdict(list), []
+    report = FilterReport()
+    parts = defaultdict(list)
+    names: list[str] = []
     has_tags = bool(language_tags(args.pairs))
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair), work_dir).items():
@@ -736,17 +738,22 @@ def _load_rows(
     return _as_dataset(pairs, work_dir), where
 
 
+def is_filled(source: str, target: str) -> bool:
+    """Whether neither side of a pair is blank."""
+    return bool(source.strip() and target.strip())
+
+
 def _finish(
     name: str, split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport
 ) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
-    is_filled = (
-        bool(source.strip() and target.strip())
+    flags = (
+        is_filled(source, target)
         for batch in rows.select_columns(list(_TEXT)).iter(10_000)
         for source, target in zip(batch["source"], batch["target"], strict=True)
     )
-    filled = np.flatnonzero(np.fromiter(is_filled, dtype=bool, count=len(rows)))
+    filled = np.flatnonzero(np.fromiter(flags, dtype=bool, count=len(rows)))
     size = args.size_of(name)
     training = name == "train"
     if not len(rows):
