@@ -94,7 +94,7 @@ def score_by_length(
     theirs = count_words([reference.partition(VARIANTS)[0] for reference in references])
     entries: list[dict[str, Any]] = []
     for rows in parts:
-        entry = {
+        entry: dict[str, Any] = {
             "shortest": int(lengths[rows].min()),
             "longest": int(lengths[rows].max()),
             "sentences": len(rows),
