@@ -2,7 +2,6 @@
 """A text with its subword tokens, readable, and the word that each belongs to."""
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +120,7 @@ def word_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 
 
 def _words_of_tokens(
-    text: str, word: re.Pattern[str], starts: Iterable[int], special: Iterable[int]
+    text: str, word: re.Pattern[str], starts: Sequence[int], special: Iterable[int]
 ) -> list[int | None]:
     """Finds the word of each token by where the token begins in the text.
 
@@ -130,11 +129,12 @@ def _words_of_tokens(
     for each token that stands for nothing in the text.
     """
     ends = [match.end() for match in word.finditer(text)]
-    words = []
-    for start, is_special in zip(starts, special, strict=True):
-        number = bisect_right(ends, start)  # the word around this place, or else the next one
-        words.append(None if is_special or number == len(ends) else number)
-    return words
+    # The word around this place, or else the next one
+    numbers = np.searchsorted(ends, starts, side="right").tolist()
+    return [
+        None if is_special or number == len(ends) else number
+        for number, is_special in zip(numbers, special, strict=True)
+    ]
 
 
 # Byte-level BPE writes bytes as printable characters

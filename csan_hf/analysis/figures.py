@@ -209,8 +209,9 @@ def plot_scores_by_length(
             offset = (number - (len(groups) - 1) / 2) * 0.7 / len(groups)
             places = np.arange(len(entries)) + offset
             scores = [entry[metric.name] for entry in entries]
-            style = {**style, "linestyle": "none"}
-            axes.plot(places, scores, label=plain_label(name), markersize=5, **style)
+            axes.plot(
+                places, scores, label=plain_label(name), markersize=5, linestyle="none", **style
+            )
             if entries and interval in entries[0]:
                 lows, highs = zip(*(entry[interval] for entry in entries), strict=True)
                 axes.vlines(places, lows, highs, color=style["color"], linewidth=2, alpha=0.5)
@@ -251,9 +252,9 @@ def plot_scores_by_joined(
         lengths: set[int] = set()
         for name, style in styles_of(scores).items():
             joined, seeds = zip(*sorted(scores[name].items()), strict=True)
-            means = [np.mean(row) for row in seeds]
-            lows = [min(row) for row in seeds]
-            highs = [max(row) for row in seeds]
+            means = list(map(np.mean, seeds))
+            lows = list(map(min, seeds))
+            highs = list(map(max, seeds))
             axes.plot(joined, means, label=plain_label(name), markersize=5, **style)
             axes.fill_between(joined, lows, highs, color=style["color"], alpha=0.2)
             lengths |= set(joined)

@@ -162,9 +162,8 @@ def layer_groups(
     """The layers of each part that are alike, local ones first."""
     groups = []
     for part in parts:
-        depth = config.encoder_layers if part == "encoder" else config.decoder_layers
         alike: dict[LayerLocality | None, list[int]] = {}
-        for index in range(depth):
+        for index in range(len(config.specifications(part))):
             alike.setdefault(config.layer_locality(part, index), []).append(index)
         ordered = sorted(alike.items(), key=lambda item: item[0] is None)
         groups += [(part, locality, tuple(layers)) for locality, layers in ordered]
@@ -221,7 +220,7 @@ def _reach(
     return AttentionReach(
         part=part,
         layers=layers,
-        depth=config.encoder_layers if part == "encoder" else config.decoder_layers,
+        depth=len(config.specifications(part)),
         locality=locality,
         query=(head, position),
         heads=areas[head][:, None] * weights[head, position],

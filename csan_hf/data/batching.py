@@ -22,6 +22,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import heapq
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -40,7 +41,6 @@ _STRIP_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _NOISE = 0.1
 
 Cost = Literal["tokens", "cells"]
-_Keys = tuple[np.ndarray, ...]
 
 
 class BoundedBatchSampler(Sampler[list[int]], ABC):
@@ -86,7 +86,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         multiple = pad_to_multiple_of or 1
         self._padded = tuple(-(-lengths // multiple) * multiple for lengths in self._real)
         self.max_tokens = max_tokens
-        self.max_sentences = max_sentences
+        self.max_sentences = max_sentences or sys.maxsize
         self.seed = seed
         self.num_replicas = num_replicas
         self.shuffle = shuffle
@@ -153,34 +153,29 @@ class TokenBatchSampler(BoundedBatchSampler):
     `BoundedBatchSampler`."""
 
     def _prepare(self) -> None:
-        self._keys, cuts = self._plan()
-        self._cuts = self._share_out(np.lexsort(self._keys), cuts)
-        self._groups = self._form_groups(np.lexsort(self._keys))
-
-    def _plan(self) -> tuple[_Keys, np.ndarray]:
-        """Returns sort keys (most significant last) and the cuts between batches, for the sort that
-        pads least.
+        """Sorts the way that pads least.
 
         Sorting by source length in strips, by target length within a strip, pads the target more
         the narrower the strips are and the source more the wider: the best width depends on how
         many examples a batch takes."""
-        best_size, best = self._plan_with(_STRIP_WIDTHS[0])
-        for width in _STRIP_WIDTHS[1:]:
-            size, plan = self._plan_with(width)
-            if size >= best_size:
-                break
-            best_size, best = size, plan
-        return best
-
-    def _plan_with(self, width: int) -> tuple[int, tuple[_Keys, np.ndarray]]:
         source, target = self._padded
-        strip = source // width
-        # From long to short. Targets fall in one strip and rise in the next: a batch across two has
-        # similar ones.
-        keys = (-source, np.where(strip % 2 == 0, target, -target), -strip)
-        order = np.lexsort(keys)
-        cuts = self._cut(order, self.max_tokens)
-        return int(self._sizes(order, cuts).sum()), (keys, cuts)
+        smallest = np.inf
+        for width in _STRIP_WIDTHS:
+            strip = source // width
+            # From long to short. Targets fall in one strip and rise in the next: a batch across two
+            # has similar ones.
+            keys = (-source, np.where(strip % 2 == 0, target, -target), -strip)
+            order = np.lexsort(keys)
+            cuts = self._cut(order, self.max_tokens)
+            size = self._sizes(order, cuts).sum()
+            if size >= smallest:
+                break
+            smallest = size
+            self._keys = keys  # the most significant last
+            best_order = order
+            best_cuts = cuts
+        self._cuts = self._share_out(best_order, best_cuts)
+        self._groups = self._form_groups(best_order)
 
     def _cut(self, order: np.ndarray, bound: int) -> np.ndarray:
         """Where batches begin in the sorted examples, and the end, if every batch takes as many as
@@ -190,8 +185,8 @@ class TokenBatchSampler(BoundedBatchSampler):
         cuts = [0]
         while cuts[-1] < len(order):
             start = cuts[-1]
-            most = min(len(order) - start, self.max_sentences or len(order))
-            most = min(most, max(1, bound // int(self._cost(source[start], target[start]))))
+            most = max(1, bound // int(self._cost(source[start], target[start])))
+            most = min(most, len(order) - start, self.max_sentences)
             window = slice(start, start + most)
             longest = np.maximum.accumulate(source[window]), np.maximum.accumulate(target[window])
             fits = np.arange(1, most + 1) * self._cost(*longest) <= bound
@@ -242,9 +237,8 @@ class TokenBatchSampler(BoundedBatchSampler):
         return self._cut(order, lowest)
 
     def _keeps_bound(self, order: np.ndarray, cuts: np.ndarray) -> bool:
-        most = np.inf if self.max_sentences is None else self.max_sentences
         within = self._sizes(order, cuts) <= self.max_tokens
-        return bool((within & (np.diff(cuts) <= most)).all())
+        return bool((within & (np.diff(cuts) <= self.max_sentences)).all())
 
     def _form_groups(self, order: np.ndarray) -> np.ndarray:
         """Numbers of batches with about equal costs, [groups, R]."""
@@ -283,9 +277,7 @@ class MixedBatchSampler(BoundedBatchSampler):
 
     def _prepare(self) -> None:
         # A sentence costs at least its share of max_sentences
-        self._price = np.maximum(
-            self._cost(*self._padded), self.max_tokens / (self.max_sentences or np.inf)
-        )
+        self._price = np.maximum(self._cost(*self._padded), self.max_tokens / self.max_sentences)
         self._count = self._least_batches()
 
     def _least_batches(self) -> int:

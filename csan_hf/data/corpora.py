@@ -5,7 +5,6 @@ pair or several.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import itertools
@@ -34,13 +33,12 @@ from csan_hf_runtime.text_files import (
 
 from .joining import joined, random_counts
 from .numbers import load_numbers
-from .patterns import find_file, find_parts
+from .patterns import find_parts, find_references
 from .readers import Part, file_format, pair_of, read_pairs, table_rows
 
 BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
-_NUMBERS_SIZES = {"train": 30_000, "validation": 1_000, "test": 1_000}
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 _SHARED = ("train", "validation")  # splits that several pairs of languages have together
 _LEAST = {
@@ -247,6 +245,11 @@ class DataArguments:
         return self.source_column or self.source_lang, self.target_column or self.target_lang
 
     @property
+    def length_limits(self) -> dict[str, int | None]:
+        """Most tokens of a source and of a target; None = no limit."""
+        return {"source": self.max_source_length, "target": self.max_target_length}
+
+    @property
     def test_patterns(self) -> dict[str, str]:
         """Name of every test split -> its pattern."""
         tests = self.test or {}
@@ -346,10 +349,6 @@ def language_tags(pairs: Sequence[Pair]) -> list[str]:
     return [f">>{target}<<" for target in targets] if len(targets) > 1 else []
 
 
-def _counters() -> dict[str, Counter[str]]:
-    return defaultdict(Counter)
-
-
 @dataclass
 class FilterReport:
     """Counts of pairs by split: `read` and `kept`, and by reason those `dropped`, and `noted` (odd,
@@ -358,8 +357,8 @@ class FilterReport:
 
     read: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
-    dropped: dict[str, Counter[str]] = field(default_factory=_counters)
-    noted: dict[str, Counter[str]] = field(default_factory=_counters)
+    dropped: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
+    noted: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
 
     def start(self, split: str, pairs: int) -> None:
         """Counts pairs that were read."""
@@ -377,21 +376,12 @@ class FilterReport:
         if pairs:
             self.noted[split][remark] += pairs
 
-    def merge(self, later: FilterReport) -> FilterReport:
-        """The report of this step followed by a later one."""
-        merged = copy.deepcopy(self)
-        for split, kept in later.kept.items():
-            merged.read.setdefault(split, later.read[split])
-            merged.kept[split] = kept
-            merged.dropped[split].update(later.dropped[split])
-            merged.noted[split].update(later.noted[split])
-        return merged
-
     def to_dict(self) -> dict[str, Any]:
         """The counts as plain dictionaries, for JSON."""
         return {
-            split: {"read": read, "kept": self.kept[split]}
-            | {
+            split: {
+                "read": read,
+                "kept": self.kept[split],
                 "dropped": dict(self.dropped.get(split, {})),
                 "noted": dict(self.noted.get(split, {})),
             }
@@ -439,34 +429,34 @@ def load_translation_dataset(
     Raises:
         ValueError: Something is wrong with the corpus; the message names file, line and reason.
     """
-    report, parts, names = FilterReport(), defaultdict(list), []
+    report = FilterReport()
+    parts = defaultdict(list)
+    names: list[str] = []
     has_tags = bool(language_tags(args.pairs))
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair), work_dir).items():
             split = args.name_split(name, pair)
-            longer = {
-                f"{split}_x{count}": count for count in args.join_test or () if name not in _SHARED
-            }
-            names += [split, *longer]
-            if splits is None or {split, *longer} & {*splits}:
-                rows = _finish(name, split, *load(), args, report)
-                if name in _SHARED and args.join > 1:
-                    rows = joined(rows, random_counts(args.join, args.data_seed))
-                by_split = {
-                    split: rows,
-                    **{
-                        joined_name: joined(rows, itertools.repeat(n))
-                        for joined_name, n in longer.items()
-                    },
-                }
-                for split_name, texts in by_split.items():
-                    if splits is None or split_name in splits:
-                        if len(texts) == 0 and args.join + len(longer) > 1:
-                            raise ValueError(
-                                f"{split_name} is empty: fewer pairs than data.join or "
-                                "data.join_test joins"
-                            )
-                        parts[split_name].append(tagged(texts, pair) if has_tags else texts)
+            # Split -> how many pairs each of its texts joins
+            joins: dict[str, Iterable[int] | None] = {split: None}
+            if name in _SHARED:
+                if args.join > 1:
+                    joins[split] = random_counts(args.join, args.data_seed)
+            else:
+                for count in args.join_test or ():
+                    joins[f"{split}_x{count}"] = itertools.repeat(count)
+            names += joins
+            wanted = [name for name in joins if splits is None or name in splits]
+            if not wanted:
+                continue
+            rows = _finish(name, split, *load(), args, report)
+            for split_name in wanted:
+                counts = joins[split_name]
+                texts = rows if counts is None else joined(rows, counts)
+                if not len(texts):
+                    raise ValueError(
+                        f"{split_name} is empty: fewer pairs than data.join or data.join_test joins"
+                    )
+                parts[split_name].append(tagged(texts, pair) if has_tags else texts)
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(
             f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}"
@@ -513,9 +503,7 @@ def check_files(args: DataArguments) -> None:
             first_part, *_ = find_parts(of_pair, split, patterns)
             if file_format(first_part[0]) not in ("", ".parquet"):
                 next(read_pairs([first_part], of_pair.columns), None)
-        for split, patterns in of_pair.further_references.items():
-            for pattern in patterns:
-                find_file(of_pair, split, pattern, of_pair.target_lang)
+            find_references(of_pair, split)
 
 
 def content_digests(args: DataArguments) -> list[str]:
@@ -524,17 +512,15 @@ def content_digests(args: DataArguments) -> list[str]:
     paths: set[Path] = set()
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
-        if args.dataset is None:
-            for split, patterns in of_pair.split_patterns.items():
-                for part in find_parts(of_pair, split, patterns):
-                    if split == "train" and args.is_endless:  # too much to read
-                        states = [path.stat() for path in part]
-                        digests += [f"{state.st_size} {state.st_mtime}" for state in states]
-                    else:
-                        paths.update(part)
-        for split, patterns in of_pair.further_references.items():
-            for pattern in patterns:
-                paths.add(find_file(of_pair, split, pattern, of_pair.target_lang))
+        for split, patterns in of_pair.split_patterns.items():
+            paths.update(find_references(of_pair, split))
+            parts = find_parts(of_pair, split, patterns) if args.dataset is None else []
+            for part in parts:
+                if split == "train" and args.is_endless:  # too much to read
+                    states = [path.stat() for path in part]
+                    digests += [f"{state.st_size} {state.st_mtime}" for state in states]
+                else:
+                    paths.update(part)
     if args.dataset not in (None, BUILT_IN):
         # Its revision on the Hub, or times of local files; nothing is read
         builder = datasets.load_dataset_builder(
@@ -550,14 +536,8 @@ def content_digests(args: DataArguments) -> list[str]:
 def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
     """Returns what loads each split of one pair of languages."""
     if args.dataset == BUILT_IN:
-        sizes = {
-            f"{split}_size": args.size_of(split) or default
-            for split, default in _NUMBERS_SIZES.items()
-        }
-        make = cache(
-            lambda: load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed)
-        )
-        return {split: lambda split=split: (make()[split], BUILT_IN) for split in _NUMBERS_SIZES}  # type: ignore[misc]
+        numbers = cache(partial(_make_numbers, args))
+        return {split: partial(_one_of, numbers, split) for split in (*_SHARED, "test")}
     if args.dataset:
         loaders = _hub_loaders(args, args.dataset, work_dir)
     else:
@@ -565,16 +545,25 @@ def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
             split: partial(_load_files, args, split, pattern, work_dir)
             for split, pattern in args.split_patterns.items()
         }
-    if args.streaming and not args.dataset:
-        loaders["train"] = partial(_load_sample, args, work_dir)
     if args.validation_size and "train" in loaders and "validation" not in loaders:
         if args.is_endless:
             raise ValueError("a stream has no validation set to draw: set validation")
         halves = cache(partial(_split_train, args, loaders["train"]))
-        loaders |= {name: partial(_half_of, halves, name) for name in _SHARED}
+        loaders |= {split: partial(_one_of, halves, split) for split in _SHARED}
     for split in args.further_references:
         loaders[split] = partial(_with_references, args, split, loaders[split])
     return loaders
+
+
+def _make_numbers(args: DataArguments) -> tuple[DatasetDict, str]:
+    sizes = {
+        "train_size": args.train_size,
+        "validation_size": args.validation_size,
+        "test_size": args.test_size,
+    }
+    sizes_set = {name: size for name, size in sizes.items() if size is not None}
+    corpus = load_numbers(args.source_lang, args.target_lang, **sizes_set, seed=args.data_seed)
+    return corpus, BUILT_IN
 
 
 def _split_train(args: DataArguments, load: Loader) -> tuple[DatasetDict, str]:
@@ -603,17 +592,16 @@ def _split_train(args: DataArguments, load: Loader) -> tuple[DatasetDict, str]:
     return DatasetDict(train=train, validation=rows.select(np.flatnonzero(is_held_out))), where
 
 
-def _half_of(halves: Callable[[], tuple[DatasetDict, str]], name: str) -> tuple[Dataset, str]:
-    splits, where = halves()
-    return splits[name], where
+def _one_of(load: Callable[[], tuple[DatasetDict, str]], split: str) -> tuple[Dataset, str]:
+    splits, where = load()
+    return splits[split], where
 
 
 def _with_references(args: DataArguments, split: str, load: Loader) -> tuple[Dataset, str]:
     """A split whose targets hold the further references, too."""
     rows, where = load()
     targets = rows["target"][:]
-    for pattern in args.further_references[split]:
-        path = find_file(args, split, pattern, args.target_lang)
+    for path in find_references(args, split):
         references = list(read_lines(path))
         check_parallel((where, path), (targets, references))
         targets = [VARIANTS.join(variants) for variants in zip(targets, references, strict=True)]
@@ -627,6 +615,9 @@ def _load_files(
     patterns: str | list[str] | dict[str, float],
     work_dir: Path | None,
 ) -> tuple[Dataset, str]:
+    if split == "train" and args.streaming:
+        texts = dataclasses.replace(args, source_column="source", target_column="target")
+        return _load_rows(texts, split, str(args.train), stream_of_pair(args), work_dir)
     if isinstance(patterns, dict):
         corpora = []
         for pattern in patterns:
@@ -653,10 +644,14 @@ def _as_dataset(pairs: Iterable[Pair], work_dir: Path | None) -> Dataset:
         return Dataset.from_dict(columns, features=_TEXT)
     path = work_dir / f"{len(list(work_dir.iterdir()))}.arrow"
     with ArrowWriter(features=_TEXT, path=str(path)) as writer:
-        for source, target in pairs:
-            writer.write({"source": source, "target": target})
+        for row in map(_row, pairs):
+            writer.write(row)
         writer.finalize()
     return Dataset.from_file(str(path))
+
+
+def _row(pair: Pair) -> dict[str, str]:
+    return dict(zip(_TEXT, pair, strict=True))
 
 
 def _hub_loaders(args: DataArguments, name: str, work_dir: Path | None) -> dict[str, Loader]:
@@ -684,7 +679,7 @@ def stream_of_pair(args: DataArguments) -> IterableDataset:
         split = args.split_patterns.get("train", "train")
         rows = _load_hub_dataset(args, args.dataset)[split]
         where = {"where": f"{args.dataset}, split {split}", "columns": args.columns}
-        return rows.map(_columns_of_pair, fn_kwargs=where).select_columns(["source", "target"])
+        return rows.map(_columns_of_pair, fn_kwargs=where).select_columns(list(_TEXT))
     patterns = args.split_patterns["train"]
     if isinstance(patterns, dict):
         corpora = []
@@ -702,19 +697,11 @@ def stream_of_pair(args: DataArguments) -> IterableDataset:
 
 
 def _columns_of_pair(row: dict[str, Any], where: str, columns: tuple[str, str]) -> dict[str, str]:
-    source, target = pair_of(where, row, columns)
-    return {"source": source, "target": target}
+    return _row(pair_of(where, row, columns))
 
 
 def _rows_of_files(parts: list[Part], columns: tuple[str, str]) -> Iterator[dict[str, str]]:
-    for source, target in read_pairs(parts, columns):
-        yield {"source": source, "target": target}
-
-
-def _load_sample(args: DataArguments, work_dir: Path | None) -> tuple[Dataset, str]:
-    """Pairs of a stream of files."""
-    texts = dataclasses.replace(args, source_column="source", target_column="target")
-    return _load_rows(texts, "train", str(args.train), stream_of_pair(args), work_dir)
+    return map(_row, read_pairs(parts, columns))
 
 
 def _hub_options(args: DataArguments) -> dict[str, Any]:
@@ -751,17 +738,22 @@ def _load_rows(
     return _as_dataset(pairs, work_dir), where
 
 
+def is_filled(source: str, target: str) -> bool:
+    """Whether neither side of a pair is blank."""
+    return bool(source.strip() and target.strip())
+
+
 def _finish(
     name: str, split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport
 ) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
-    is_filled = (
-        bool(source.strip() and target.strip())
-        for batch in rows.select_columns(["source", "target"]).iter(10_000)
+    flags = (
+        is_filled(source, target)
+        for batch in rows.select_columns(list(_TEXT)).iter(10_000)
         for source, target in zip(batch["source"], batch["target"], strict=True)
     )
-    filled = np.flatnonzero(np.fromiter(is_filled, dtype=bool, count=len(rows)))
+    filled = np.flatnonzero(np.fromiter(flags, dtype=bool, count=len(rows)))
     size = args.size_of(name)
     training = name == "train"
     if not len(rows):

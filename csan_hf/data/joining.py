@@ -19,7 +19,8 @@ def joined(rows: Dataset, counts: Iterable[int]) -> Dataset:
             next, and go.
     """
     rows = rows.select_columns(["source", "target"])
-    places = list(_runs(len(rows), counts))
+    ends = itertools.accumulate(counts, initial=0)
+    places = list(itertools.pairwise(itertools.takewhile(lambda end: end <= len(rows), ends)))
     texts = {}
     for name, column in rows[:].items():
         texts[name] = [_join(column[start:end]) for start, end in places]
@@ -29,16 +30,8 @@ def joined(rows: Dataset, counts: Iterable[int]) -> Dataset:
 def random_counts(most: int, seed: int) -> Iterator[int]:
     """Numbers of pairs from 1 to `most`, each equally often, without end."""
     generator = random.Random(seed)
-    return (generator.randint(1, most) for _ in itertools.count())
-
-
-def _runs(length: int, counts: Iterable[int]) -> Iterator[tuple[int, int]]:
-    start = 0
-    for count in counts:
-        if start + count > length:
-            return
-        yield start, start + count
-        start += count
+    while True:
+        yield generator.randint(1, most)
 
 
 def _join(sentences: list[str]) -> str:

@@ -25,7 +25,7 @@ from datasets import Dataset, DatasetDict
 
 from csan_hf_runtime.text_files import read_lines
 
-from .verbalise import MAX_NUMBER, Verbaliser, get_verbaliser, supported_languages
+from .verbalise import MAX_NUMBER, Verbaliser, get_verbaliser, number_languages
 
 __all__ = ["load_numbers", "number_languages"]
 
@@ -174,11 +174,6 @@ def _date_fields(verbaliser: Verbaliser, value: date) -> dict[str, str | None]:
         "year": verbaliser.year(value.year),
         "weekday": verbaliser.weekday(value),
     }
-
-
-def number_languages() -> tuple[str, ...]:
-    """Codes of the languages that the `numbers` corpus can be made in."""
-    return supported_languages()
 
 
 def load_numbers(

@@ -31,11 +31,11 @@ def find_parts(args: DataArguments, split: str, patterns: str | Sequence[str]) -
             )
         languages = [None] if is_table else [args.source_lang, args.target_lang]
         for name in _without_star(args, pattern, languages):
-            parts.append(tuple(find_file(args, split, name, lang) for lang in languages))
+            parts.append(tuple(_find_file(args, split, name, lang) for lang in languages))
     return parts
 
 
-def find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
+def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
     """Returns the file of a pattern, with or without .gz."""
     path = _path_of(args, pattern, lang)
     if path.name.endswith(".gz"):
@@ -50,6 +50,12 @@ def find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -
         f"no file for {split}{language}: {split} is {pattern!r}, tried {path} and {alternative}; "
         "check data_dir, the pattern and the languages"
     )
+
+
+def find_references(args: DataArguments, split: str) -> list[Path]:
+    """Returns the files of a split's further references; missing ones are a `ValueError`."""
+    patterns = args.further_references.get(split, [])
+    return [_find_file(args, split, pattern, args.target_lang) for pattern in patterns]
 
 
 def _path_of(args: DataArguments, pattern: str, lang: str | None) -> Path:

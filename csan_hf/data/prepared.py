@@ -27,7 +27,7 @@ from transformers.utils import logging
 
 from csan_hf_runtime import text_files
 
-from .corpora import DataArguments, content_digests, load_translation_dataset
+from .corpora import DataArguments, FilterReport, content_digests, load_translation_dataset
 from .tokenization import TokenizerPair, tokenize_dataset
 
 logger = logging.get_logger(__name__)
@@ -87,7 +87,7 @@ def prepare_corpus(
     work_dir = cache / _WORK / corpus
 
     @functools.cache
-    def text() -> tuple[DatasetDict, Any]:
+    def text() -> tuple[DatasetDict, FilterReport]:
         return load_translation_dataset(args, work_dir=work_dir)
 
     with _alone(cache, corpus, work_dir):
@@ -100,15 +100,17 @@ def prepare_corpus(
                 tokenizers = TokenizerPair.from_pretrained(folder)
         folder = cache / _CORPORA / _digest(corpus, tokenizers.digest())
         if not folder.is_dir():
-            splits, loaded = text()
-            tokenized, filtered = tokenize_dataset(splits, tokenizers, args)
+            splits, report = text()
+            tokenized, report = tokenize_dataset(splits, tokenizers, args, report)
             tokenized.save_to_disk(work_dir / _CORPORA)
-            report = str(loaded.merge(filtered))
-            (work_dir / _CORPORA / _REPORT).write_text(report, encoding="utf-8")
+            (work_dir / _CORPORA / _REPORT).write_text(str(report), encoding="utf-8")
             _move(work_dir / _CORPORA, folder)
     with _reading(folder):
-        report = (folder / _REPORT).read_text(encoding="utf-8")
-        return PreparedCorpus(tokenizers, DatasetDict.load_from_disk(str(folder)), report)
+        return PreparedCorpus(
+            tokenizers,
+            splits=DatasetDict.load_from_disk(str(folder)),
+            report=(folder / _REPORT).read_text(encoding="utf-8"),
+        )
 
 
 @contextlib.contextmanager

@@ -113,13 +113,8 @@ def table_rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Rows:
 
 
 def _csv_rows(path: Path, columns: tuple[str, str]) -> Rows:
-    return _named_fields(_csv_lines(path), columns)
-
-
-def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True)
-    for fields in filter(None, reader):
-        yield reader.line_num, fields
+    return _named_fields(((reader.line_num, fields) for fields in reader if fields), columns)
 
 
 def _tsv_rows(path: Path, columns: tuple[str, str]) -> Rows:
@@ -152,6 +147,7 @@ def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, st
 
 # A pronunciation that is not a word's first: "read(2)"
 _VARIANT = re.compile(r"\(\d+\)$")
+_PROBABILITY = re.compile(r"[\d.]+")
 
 
 def _dictionary_rows(path: Path, columns: tuple[str, str]) -> Rows:
@@ -163,14 +159,10 @@ def _dictionary_rows(path: Path, columns: tuple[str, str]) -> Rows:
         fields = entry.split()
         if not fields or line.startswith(";;;"):
             continue
-        phones = list(itertools.dropwhile(_is_number, fields[1:]))
+        phones = list(itertools.dropwhile(_PROBABILITY.fullmatch, fields[1:]))
         if not phones:
             raise csv.Error(f"line {number} has a word without phones: {line.strip()[:60]!r}")
         yield f"line {number}", {"0": _VARIANT.sub("", fields[0]), "1": " ".join(phones)}
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[\d.]+", text) is not None
 
 
 def _jsonl_rows(path: Path, columns: tuple[str, str]) -> Rows:

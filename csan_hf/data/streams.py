@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from datasets.distributed import split_dataset_by_node
 
-from .corpora import DataArguments, language_tags, stream_of_pair, tagged
+from .corpora import DataArguments, is_filled, language_tags, stream_of_pair, tagged
 from .tokenization import TokenizerPair, tokenize_rows
 
 
@@ -47,11 +47,7 @@ def stream_of_corpus(args: DataArguments) -> IterableDataset:
     stream = datasets.interleave_datasets(
         streams, stopping_strategy="all_exhausted_without_replacement"
     )
-    return stream.filter(_is_filled).repeat(None)
-
-
-def _is_filled(row: dict[str, str]) -> bool:
-    return bool(row["source"].strip() and row["target"].strip())
+    return stream.filter(is_filled, input_columns=["source", "target"]).repeat(None)
 
 
 class StreamedBatches(torch.utils.data.IterableDataset):

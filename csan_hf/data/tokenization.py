@@ -538,6 +538,7 @@ def tokenize_dataset(
     dataset: DatasetDict,
     tokenizers: TokenizerPair,
     args: DataArguments,
+    report: FilterReport | None = None,
     *,
     num_proc: int | None = None,
 ) -> tuple[DatasetDict, FilterReport]:
@@ -549,14 +550,22 @@ def tokenize_dataset(
     by line: a longer source is cut for the model, and so is a longer target for the loss, which of
     several references is the first. The text columns stay whole.
 
+    Args:
+        dataset: The splits, columns source and target.
+        tokenizers: The tokenizers.
+        args: The limits.
+        report: Counts of the pairs while they were loaded, which go on; None = new ones.
+        num_proc: Processes that share the work, as in `Dataset.map`.
+
     Returns:
         The dataset with the added columns input_ids, attention_mask and labels, and the counts.
 
     Raises:
         ValueError: No training pair is left.
     """
-    report, result = FilterReport(), {}
-    limits = (args.max_source_length, args.max_target_length)
+    report = report or FilterReport()
+    result = {}
+    limits = args.length_limits
     for split, text in dataset.items():
         training = split == "train"
         rows = text.map(
@@ -564,33 +573,25 @@ def tokenize_dataset(
             batched=True,
             num_proc=num_proc,
             desc=f"Tokenizing {split}",
-            fn_kwargs={"tokenizers": tokenizers, "limits": (None, None) if training else limits},
+            fn_kwargs={"tokenizers": tokenizers, "limits": {} if training else limits},
         )
         # Of arrow tables: a column of a dataset is decoded row by row
-        source_length, target_length, has_unknown = (
-            rows.select_columns(name).with_format("numpy")[:][name]
-            for name in ("source_length", "target_length", "has_unknown")
-        )
-        result[split] = rows = rows.remove_columns(
-            ["source_length", "target_length", "has_unknown"]
-        )
-        report.start(split, len(rows))
+        columns = rows.select_columns(_COUNTS).with_format("numpy")[:]
+        result[split] = rows = rows.remove_columns(_COUNTS)
+        if split not in report.read:
+            report.start(split, len(rows))
         remark = "with letters or signs that the source vocabulary does not have"
-        report.note(split, remark, int(has_unknown.sum()))
-        if not training:
-            for name, lengths, limit in (
-                ("source", source_length, limits[0]),
-                ("target", target_length, limits[1]),
-            ):
-                longer = 0 if limit is None else int((lengths > limit).sum())
-                report.note(split, f"with a {name} cut to {limit} tokens", longer)
+        report.note(split, remark, int(columns["has_unknown"].sum()))
+        if training:
+            kept, reasons = _pairs_within(columns, args)
+            for reason, pairs in reasons.items():
+                report.drop(split, reason, pairs)
+            if len(kept) < len(rows):
+                result[split] = rows.select(kept)
             continue
-        is_kept = np.ones(len(rows), dtype=bool)
-        for reason, is_dropped in _reasons_to_drop(source_length, target_length, args):
-            report.drop(split, reason, int((is_kept & is_dropped).sum()))
-            is_kept &= ~is_dropped
-        if not is_kept.all():
-            result[split] = rows.select(np.flatnonzero(is_kept))
+        for side, limit in limits.items():
+            longer = 0 if limit is None else int((columns[f"{side}_length"] > limit).sum())
+            report.note(split, f"with a {side} cut to {limit} tokens", longer)
     if "train" in result and not report.kept["train"]:
         raise ValueError(
             f"no training pair is left: max_source_length={args.max_source_length}, "
@@ -605,28 +606,27 @@ def tokenize_rows(
 ) -> Dataset:
     """Turns training pairs into a split as `tokenize_dataset` does."""
     texts = {name: [row[name] for row in rows] for name in ("source", "target")}
-    columns: dict[str, list[Any]] = {**texts, **_encode(texts, tokenizers, (None, None))}
-    source_length = np.array(columns.pop("source_length"))
-    target_length = np.array(columns.pop("target_length"))
-    del columns["has_unknown"]
-    is_kept = np.ones(len(source_length), dtype=bool)
-    for _, is_dropped in _reasons_to_drop(source_length, target_length, args):
-        is_kept &= ~is_dropped
-    return Dataset.from_dict(columns).select(np.flatnonzero(is_kept))
+    columns: dict[str, list[Any]] = {**texts, **_encode(texts, tokenizers, limits={})}
+    kept, _ = _pairs_within({name: np.array(columns.pop(name)) for name in _COUNTS}, args)
+    return Dataset.from_dict(columns).select(kept)
+
+
+_COUNTS = ["source_length", "target_length", "has_unknown"]
+"""Columns of `_encode` that no model needs."""
 
 
 def _encode(
-    batch: dict[str, list[str]], tokenizers: TokenizerPair, limits: tuple[int | None, int | None]
+    batch: dict[str, list[str]], tokenizers: TokenizerPair, limits: dict[str, int | None]
 ) -> dict[str, list[Any]]:
     # verbose=False: a text beyond model_max_length is cut below, so transformers need not warn
     source = tokenizers.source(batch["source"], verbose=False)["input_ids"]
     references = [text.partition(VARIANTS)[0] for text in batch["target"]]
     target = tokenizers.target(text_target=references, verbose=False)["input_ids"]
-    cut = [_truncate(ids, limits[0]) for ids in source]
+    cut = [_truncate(ids, limits.get("source")) for ids in source]
     return {
         "input_ids": cut,
         "attention_mask": [[1] * len(ids) for ids in cut],
-        "labels": [_truncate(ids, limits[1]) for ids in target],
+        "labels": [_truncate(ids, limits.get("target")) for ids in target],
         "source_length": [len(ids) for ids in source],
         "target_length": [len(ids) for ids in target],
         "has_unknown": [tokenizers.source.unk_token_id in ids for ids in source],
@@ -659,7 +659,7 @@ def with_bpe_dropout(dataset: Dataset, tokenizers: TokenizerPair, dropout: float
 def _encode_anew(
     batch: dict[str, list[Any]], tokenizers: TokenizerPair, longest: list[int]
 ) -> dict[str, list[Any]]:
-    encoded = _encode(batch, tokenizers, (None, None))
+    encoded = _encode(batch, tokenizers, limits={})
     sides = zip(("input_ids", "labels"), longest, strict=True)
     return {
         name: [
@@ -675,17 +675,22 @@ def _truncate(ids: list[int], limit: int | None) -> list[int]:
     return ids if limit is None or len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
 
 
-def _reasons_to_drop(
-    source: np.ndarray, target: np.ndarray, args: DataArguments
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Why training pairs of these lengths in tokens are dropped, and which."""
-    if args.max_source_length is not None:
-        limit = args.max_source_length
-        yield f"with a source longer than {limit} tokens", source > limit
-    if args.max_target_length is not None:
-        limit = args.max_target_length
-        yield f"with a target longer than {limit} tokens", target > limit
+def _pairs_within(
+    lengths: Mapping[str, np.ndarray], args: DataArguments
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Numbers of the training pairs that are kept, and how many are dropped by reason."""
+    is_dropped = {}
+    for side, limit in args.length_limits.items():
+        if limit is not None:
+            reason = f"with a {side} longer than {limit} tokens"
+            is_dropped[reason] = lengths[f"{side}_length"] > limit
     if args.max_length_ratio is not None:
-        shorter = args.max_length_ratio * np.minimum(source, target)
+        sides = (lengths["source_length"], lengths["target_length"])
         reason = f"with a length ratio above {args.max_length_ratio:g}"
-        yield reason, np.maximum(source, target) > shorter
+        is_dropped[reason] = np.maximum(*sides) > args.max_length_ratio * np.minimum(*sides)
+    is_kept = np.ones(len(lengths["source_length"]), dtype=bool)
+    reasons = {}
+    for reason, has_reason in is_dropped.items():
+        reasons[reason] = int((is_kept & has_reason).sum())
+        is_kept &= ~has_reason
+    return np.flatnonzero(is_kept), reasons

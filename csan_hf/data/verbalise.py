@@ -17,8 +17,10 @@ _DATE_FIELD = re.compile(r"'(?P<quoted>[^']*)'|d+\.?|M+|y+|G+ ?")
 
 
 @lru_cache(maxsize=1)
-def supported_languages() -> tuple[str, ...]:
-    """Language codes known to num2words and to Babel, sorted."""
+def number_languages() -> tuple[str, ...]:
+    """Codes of the languages that the `numbers` corpus can be made in: those known to num2words and
+    to Babel, sorted.
+    """
     from num2words import CONVERTER_CLASSES
 
     codes = (code for code in CONVERTER_CLASSES if code not in _UNUSABLE and _has_locale(code))
@@ -47,10 +49,10 @@ class Verbaliser:
     """
 
     def __init__(self, language: str) -> None:
-        if language not in supported_languages():
+        if language not in number_languages():
             raise ValueError(
                 f"language {language!r} is not known to both num2words and Babel; choose from: "
-                + ", ".join(supported_languages())
+                + ", ".join(number_languages())
             )
         from babel import Locale
 

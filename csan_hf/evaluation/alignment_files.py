@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from csan_hf_runtime.text_files import read_lines
@@ -15,12 +15,19 @@ _NAACL = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Links:
     """The links of a sentence pair: (source word, target word), counted from 0."""
 
-    sure: frozenset[tuple[int, int]]  # those that must be found
-    possible: frozenset[tuple[int, int]]  # those that may be found, the sure ones among them
+    sure: set[tuple[int, int]] = field(default_factory=set)  # those that must be found
+    # Those that may be found, the sure ones among them
+    possible: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, source: int, target: int, *, sure: bool) -> None:
+        """Adds a link."""
+        self.possible.add((source, target))
+        if sure:
+            self.sure.add((source, target))
 
     def pharaoh(self) -> str:
         """Writes "0-0 1p2": sure links with "-", possible ones with "p"."""
@@ -36,7 +43,7 @@ def parse_links(text: str, *, where: str = "alignment") -> Links:
     Raises:
         ValueError: If something in it is no link; the message says `where`.
     """
-    sure, possible = set(), set()
+    links = Links()
     for part in text.split():
         match = _PHARAOH.fullmatch(part)
         if match is None:
@@ -44,11 +51,8 @@ def parse_links(text: str, *, where: str = "alignment") -> Links:
                 f"{where}: {part!r} is no link; write source-target, counted from 0, such as 0-0 "
                 "or 1p2."
             )
-        link = (int(match[1]), int(match[3]))
-        possible.add(link)
-        if match[2] == "-":
-            sure.add(link)
-    return Links(frozenset(sure), frozenset(possible))
+        links.add(int(match[1]), int(match[3]), sure=match[2] == "-")
+    return links
 
 
 def parse_naacl(lines: Sequence[str], sentences: int, *, where: str = "alignments") -> list[Links]:
@@ -61,8 +65,7 @@ def parse_naacl(lines: Sequence[str], sentences: int, *, where: str = "alignment
         ValueError: If a line is no link of one of these sentences; the message says `where` and its
             number.
     """
-    sure: list[set[tuple[int, int]]] = [set() for _ in range(sentences)]
-    possible: list[set[tuple[int, int]]] = [set() for _ in range(sentences)]
+    links = [Links() for _ in range(sentences)]
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -73,10 +76,8 @@ def parse_naacl(lines: Sequence[str], sentences: int, *, where: str = "alignment
                 f"{sentences}, source and target word, from 1, and S (sure) or P (possible)."
             )
         sentence, source, target = (int(part) - 1 for part in match.groups()[:3])
-        possible[sentence].add((source, target))
-        if match[4] != "P":
-            sure[sentence].add((source, target))
-    return [Links(frozenset(s), frozenset(p)) for s, p in zip(sure, possible, strict=True)]
+        links[sentence].add(source, target, sure=match[4] != "P")
+    return links
 
 
 def read_alignments(

@@ -140,9 +140,10 @@ class CorpusMetric(evaluate.Metric, ABC):
         signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
         return {self.name: self.score(sums), **signature, **self.details(sums)}
 
-    def format(self, score: float) -> str:
+    @classmethod
+    def format(cls, score: float) -> str:
         """Writes a score with the metric's decimals."""
-        return f"{score:.{self.decimals}f}"
+        return f"{score:.{cls.decimals}f}"
 
     def _info(self) -> Any:
         columns = ["predictions", "references", *(["sources"] if self.needs_sources else [])]

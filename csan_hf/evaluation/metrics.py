@@ -47,9 +47,15 @@ def check_sacrebleu_tokenizer(name: str | None, key: str = "tokenize") -> None:
         raise ValueError(
             f"{key} must be one of {', '.join(sacrebleu.metrics.BLEU.TOKENIZERS)}, got {name!r}."
         )
-    module, package = _NEEDED.get(name or "", (None, None))
-    if module is not None and importlib.util.find_spec(module) is None:
+    package = _missing_package(name)
+    if package is not None:
         raise ValueError(f"{key} is {name!r}, which is not installed here: pip install {package}")
+
+
+def _missing_package(tokenizer: str | None) -> str | None:
+    """What to install for a tokenizer of sacreBLEU; None = nothing."""
+    module, package = _NEEDED.get(tokenizer or "", ("sacrebleu", None))
+    return None if importlib.util.find_spec(module) else package
 
 
 # Beginnings of the names of letters that Unicode gives to scripts in which 13a finds few words;
@@ -82,10 +88,7 @@ def tokenizer_of(references: Iterable[str]) -> str | None:
     [(tokenizer, _)] = tokenizers.most_common(1)
     if tokenizer == "zh" and tokenizers["ja-mecab"] > _LEAST_KANA * letters:
         tokenizer = "ja-mecab"
-    module, _ = _NEEDED.get(tokenizer or "", (None, None))
-    if module is not None and importlib.util.find_spec(module) is None:
-        return "char"
-    return tokenizer
+    return "char" if _missing_package(tokenizer) else tokenizer
 
 
 class Bleu(SacrebleuMetric):
@@ -416,17 +419,20 @@ class Comet(CorpusMetric):
 
 
 _METRICS: dict[str, type[CorpusMetric]] = {
-    "bleu": Bleu,
-    "chrf": Chrf,
-    "ter": Ter,
-    "exact_match": ExactMatch,
-    "wer": WordErrorRate,
-    "g2p_wer": GraphemeToPhonemeWordErrorRate,
-    "per": PhoneErrorRate,
-    "tokenized_bleu": TokenizedBleu,
-    "comet": Comet,
-    "aer": AlignmentErrorRate,
-    "repeated_terms": RepeatedTerms,
+    metric.name: metric
+    for metric in (
+        Bleu,
+        Chrf,
+        Ter,
+        ExactMatch,
+        WordErrorRate,
+        GraphemeToPhonemeWordErrorRate,
+        PhoneErrorRate,
+        TokenizedBleu,
+        Comet,
+        AlignmentErrorRate,
+        RepeatedTerms,
+    )
 }
 
 

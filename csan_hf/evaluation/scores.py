@@ -94,16 +94,14 @@ def score_by_length(
     theirs = count_words([reference.partition(VARIANTS)[0] for reference in references])
     entries: list[dict[str, Any]] = []
     for rows in parts:
-        sizes = {
+        entry: dict[str, Any] = {
             "shortest": int(lengths[rows].min()),
             "longest": int(lengths[rows].max()),
             "sentences": len(rows),
-        }
-        means = {
             "reference_words": float(theirs[rows].mean()),
             "hypothesis_words": float(ours[rows].mean()),
         }
-        entries.append({**sizes, **means})
+        entries.append(entry)
     for metric in load_metrics(metrics, tokenize=tokenize or tokenizer_of(references)):
         title = f"{metric.label} by length"
         counts = metric.segment_counts(
@@ -160,7 +158,7 @@ def score_table(scores_by_split: Mapping[str, Mapping[str, Any]]) -> list[str]:
         "sentences": [f"{entry['sentences']:,}" for entry in scores],
     }
     for metric in metrics:
-        columns[metric.label] = [f"{entry[metric.name]:.{metric.decimals}f}" for entry in scores]
+        columns[metric.label] = [metric.format(entry[metric.name]) for entry in scores]
     columns["search"] = [
         search_name(entry["num_beams"]) if "num_beams" in entry else "" for entry in scores
     ]

@@ -14,7 +14,7 @@ of both sides, which those of `--paired-bs` are not; that of two systems of exac
 is 1."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
@@ -265,15 +265,13 @@ def paired_test(
         for runs in (system, baseline)
     )
     variance = seed_variance([ours, theirs]) if variance is None else variance
-    if test != "randomisation":
-        return compare_resampled(ours, theirs, variance, seed=seed)
+    bootstrap = compare_resampled(ours, theirs, variance, seed=seed)
+    if test == "bootstrap":
+        return bootstrap
     trials = RANDOMISATION_TRIALS if samples is None else samples
     chance = _exchanged_differences(metric, system, baseline, trials, seed, progress)
-    interval = confidence_interval(draw_differences(ours, theirs, variance, seed=seed))
-    difference = ours.mean - theirs.mean
-    return PairedTest(
-        difference, _p_value(chance, difference, trials), interval, test, trials, variance.degrees
-    )
+    p_value = _p_value(chance, bootstrap.difference, trials)
+    return replace(bootstrap, test=test, samples=trials, p_value=p_value)
 
 
 def compare_resampled(

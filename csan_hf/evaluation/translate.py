@@ -148,11 +148,13 @@ def n_best_stream(
     Raises:
         ValueError: See `translate`; or n is more than the beams, and no samples are drawn.
     """
-    arguments = {"return_scores": True, **generate_arguments, "num_return_sequences": n}
-    if return_words:
-        arguments["return_words"] = True
-    if return_alignments:
-        arguments["return_alignments"] = True
+    arguments = {
+        "return_scores": True,
+        "return_words": return_words,
+        "return_alignments": return_alignments,
+        **generate_arguments,
+        "num_return_sequences": n,
+    }
     for results in _translate_windows(
         model,
         tokenizers,
@@ -302,8 +304,5 @@ def _first_free(translator: TextTranslationPipeline, options: dict[str, Any]) ->
     the language.
     """
     languages = translator._language_settings(options.get("src_lang"), options.get("tgt_lang"))[1]
-    settings = {
-        "forced_bos_token_id": translator.model.generation_config.forced_bos_token_id,
-        **languages,
-    }
-    return 1 + (settings["forced_bos_token_id"] is not None)
+    usual = translator.model.generation_config.forced_bos_token_id
+    return 1 + (languages.get("forced_bos_token_id", usual) is not None)
