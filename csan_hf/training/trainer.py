@@ -224,8 +224,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Returns batches bounded by `args.max_tokens` or `max_cells`, or the library's where that
         is None.
         """
-        bound = self.args.batch_bound(self.family)
-        if bound is None or self.train_dataset is None:  # the library refuses the latter
+        is_bounded = self.args.batch_bound(self.family) is not None
+        if not is_bounded or self.train_dataset is None:  # the library refuses the latter
             return super().get_train_dataloader()
         if isinstance(self.train_dataset, TokenStream):
             # No workers, which would be ahead of the state that is saved
@@ -237,14 +237,9 @@ class TranslationTrainer(Seq2SeqTrainer):
                 generator=torch.Generator(),
             )
         rows = self._remove_unused_columns(self.train_dataset, description="training")
-        with refusing("The section training is refused"):
-            batches = training_batches(
-                self.train_dataset,
-                self.args,
-                self.family.batch_cost,
-                bound,
-                processes=self.args.world_size,
-            )
+        batches = training_batches(
+            self.train_dataset, self.args, self.family, processes=self.args.world_size
+        )
         return forward_set_epoch(load_batches(self, rows, batches))
 
     @functools.cached_property
@@ -259,11 +254,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _cut_buffer(self, buffer: Dataset, number: int) -> Iterable[list[dict[str, Any]]]:
         """The batches of a buffer of a stream."""
-        bound: Any = self.args.batch_bound(self.family)
-        with refusing("The section training is refused"):
-            batches = training_batches(
-                buffer, self.args, self.family.batch_cost, bound, processes=1
-            )
+        batches = training_batches(buffer, self.args, self.family, processes=1)
         batches.set_epoch(number)
         rows = self._remove_unused_columns(buffer, description="training")
         return map(rows.__getitems__, batches)
@@ -423,18 +414,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         else:
             dataset = eval_dataset or datasets
         if not dataset:
-            return super().get_eval_dataloader(None)
-        return self._evaluation_batches(dataset, "evaluation")
+            return super().get_eval_dataloader()  # which refuses that
+        return self.get_test_dataloader(dataset)
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        """Returns test batches, longest sentences first."""
-        return self._evaluation_batches(test_dataset, "test")
-
-    def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
-        self._evaluation = Evaluation(dataset)
+        """Returns batches of a dataset, longest sentences first."""
+        self._evaluation = Evaluation(test_dataset)
         order = self._evaluation.order
         batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
-        rows: Any = self._remove_unused_columns(dataset, description=description)
+        rows: Any = self._remove_unused_columns(test_dataset, description="evaluation")
         if any(row >= len(rows) for row in batches[-1]):
             rows = RowsAndCopies(rows, order[-1])
         return load_batches(self, rows, batches)
