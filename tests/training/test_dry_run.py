@@ -73,7 +73,11 @@ def test_estimate_is_that_of_the_real_model():
         return module.estimate(model, recipe.training_arguments(), FAMILIES[family])
 
     found, double = estimate(), estimate(max_tokens="480")
-    assert (found.pairs, double.pairs, estimate("pervasive_attention", max_cells="1800").pairs) == (4, 8, 2)
+    assert (found.pairs, double.pairs, estimate("pervasive_attention", max_cells="1800").pairs) == (
+        4,
+        8,
+        2,
+    )
     assert found.states == 16 * sum(parameter.numel() for parameter in model.parameters())
     tokens = 4 * module.SENTENCE_LENGTH
     # 2 operations for a weight and a token, once forward and twice backward; keys and values of 3
