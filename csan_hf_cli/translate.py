@@ -18,7 +18,6 @@ from csan_hf_runtime import exported_folder, usable_cores
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_folder_or_name,
-    check_not_read,
     check_readable,
     check_writable,
     counted,
@@ -150,14 +149,12 @@ def translate(
     if alignments == STANDARD_STREAM and not json_lines:
         raise ValueError("--alignments -: name a file, or add --json_lines, which holds them, too.")
     check_readable(input)
-    check_not_read(output, (input, prefixes, terms))
-    check_writable(output)
+    check_writable(output, (input, prefixes, terms))
     alignments_file = None if alignments == STANDARD_STREAM else alignments
     if alignments_file is not None:
         if os.path.realpath(alignments_file) == os.path.realpath(output):
             raise ValueError(f"--output and --alignments are {output}: choose two files.")
-        check_not_read(alignments_file, (input, prefixes, terms))
-        check_writable(alignments_file)
+        check_writable(alignments_file, (input, prefixes, terms))
     done = Progress()
     if resume:
         outputs = [output] if alignments_file is None else [output, alignments_file]

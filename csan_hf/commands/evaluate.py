@@ -26,7 +26,6 @@ from csan_hf.training.recipe import Recipe, load_recipe
 from csan_hf_cli.common import Dtype, PositiveInt
 from csan_hf_runtime.text_files import (
     VARIANTS,
-    check_not_read,
     check_writable,
     open_parallel,
     path_inside,
@@ -153,7 +152,7 @@ def evaluate(
             for name, test_set in sets.items()
         }
         if output_dir is not None:
-            check_not_read(output_dir / "scores.json", paths)
+            check_writable(output_dir / "scores.json", paths)
             write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
         _print_table(scores)
         return
@@ -163,8 +162,7 @@ def evaluate(
     written = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
     table = path_inside(output, "forced.json" if forced else "scores.json")
     for path in (*written.values(), table):
-        check_not_read(path, (source, *(reference or ())))
-        check_writable(path)
+        check_writable(path, (source, *(reference or ())))
     processes = launched_processes(device)
     network, tokenizers = load_translation_model(
         names,

@@ -47,7 +47,7 @@ def test_every_recipe_can_be_run_dry(path, tmp_path, tmp_path_factory, monkeypat
 
 def test_parameters_are_the_papers(monkeypatch):
     costs = module.Estimate(pairs=1, states=1, activations=1, flops=1)
-    monkeypatch.setattr(module, "estimate", lambda model, args, **options: costs)
+    monkeypatch.setattr(module, "estimate", lambda model, args, family: costs)
     assert " 88.0M parameters" in report("wmt14_en_de_base")
     assert " 88.0M parameters" in report("wmt14_en_de_base", local_window="null", head_area="1")
     gaussian = report(
