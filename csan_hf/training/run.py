@@ -23,6 +23,7 @@ from transformers.utils import logging
 
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream, example_lengths
+from csan_hf.evaluation.loading import on_main_process
 from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
@@ -43,7 +44,7 @@ from .checkpoints import (
 from .output_folder import begin_run, check_output_folder, choose_checkpoint, lock_folder
 from .plan import Plan, resolve
 from .recipe import Recipe, RecipeError, notify, refusing
-from .stopping import StopSignals, on_main_process
+from .stopping import StopSignals
 from .trainer import TranslationTrainer
 
 _MOST_COUNTED = 10_000  # sources of which the sentences are counted
@@ -69,7 +70,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     args = plan.arguments
     output = Path(args.output_dir)
     with StopSignals(output) as signals, contextlib.ExitStack() as stack:
-        on_main_process(args, lambda: stack.enter_context(lock_folder(output)))
+        on_main_process(lambda: stack.enter_context(lock_folder(output)))
         _quieten(args)
         set_seed(args.seed)
         checkpoint, corpus = _prepare(plan, output)
@@ -170,7 +171,7 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, PreparedCorpus]:
         check_output_folder(recipe, output)
         return choose_checkpoint(output) if recipe.resume and not recipe.overwrite else None
 
-    checkpoint = on_main_process(args, find_checkpoint)
+    checkpoint = on_main_process(find_checkpoint)
     tokenizers = None
     if checkpoint is not None:
         # Not the run's own, whose writing may have been interrupted
@@ -193,7 +194,7 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, PreparedCorpus]:
         corpus.tokenizers.save_pretrained(str(output))
         notify(corpus.report)
 
-    on_main_process(args, begin)
+    on_main_process(begin)
     return checkpoint, corpus
 
 
@@ -225,7 +226,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
             "weights": f"the best checkpoint (step {state.best_global_step})",
             "steps": [state.best_global_step],
         }
-    checkpoints = on_main_process(args, lambda: _best_checkpoints(trainer))
+    checkpoints = on_main_process(lambda: _best_checkpoints(trainer))
     if not checkpoints:
         return last
 
