@@ -566,6 +566,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         output_dir = Path(self._get_output_dir(trial))
         checkpoint = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         staging = output_dir / UNFINISHED
+        written = staging / checkpoint.name
         if self.args.should_save:
             shutil.rmtree(staging, ignore_errors=True)
         self.accelerator.wait_for_everyone()
@@ -573,11 +574,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         try:
             super()._save_checkpoint(model, trial)
             if isinstance(self.train_dataset, TokenStream):
-                write_stream_state(staging / checkpoint.name, self.args, self._stream.state_dict())
+                write_stream_state(written, self.args, self._stream.state_dict())
             self._name_best_checkpoint()
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
-                written = staging / checkpoint.name
                 self.state.save_to_json(str(written / TRAINER_STATE_NAME))
                 facts = {"step": self.state.global_step, **self.describe_run()}
                 name_checkpoint(written, checkpoint, facts)
