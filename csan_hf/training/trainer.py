@@ -659,11 +659,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             return
         if self.args.hub_strategy == HubStrategy.END:
             return
-        jobs: Any = []  # the library types one job and takes several
-        if self.push_in_progress is not None and not self.push_in_progress.is_done():
-            if not self.args.hub_always_push:
-                return
-            jobs = self.push_in_progress.jobs
+        is_pushing = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if is_pushing and not self.args.hub_always_push:
+            return
+        if not is_pushing:
+            self.push_in_progress = PushInProgress()
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         job = push_in_background(
             Path(checkpoint_folder),
@@ -673,8 +673,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             revision=self.args.hub_revision,
             commit_message=f"Training in progress, step {self.state.global_step}",
         )
-        jobs = [*jobs, job]
-        self.push_in_progress = PushInProgress(jobs)
+        self.push_in_progress.jobs.append(job)
 
     def push_to_hub(
         self,
