@@ -55,15 +55,13 @@ def _known_here() -> set[str]:
     """The token of the Hub's login, and what environment variables such as WANDB_API_KEY hold that
     is no path.
     """
-    named = {
-        value
-        for key, value in os.environ.items()
-        if is_credential_key(key) and key not in ("PWD", "OLDPWD")
-    }
-    secrets = {
-        value for value in named if len(value) >= 12 and not os.path.exists(value)
-    }  # shorter may be a word
-    return {*secrets, *filter(None, [get_token()])}
+    secrets = set(filter(None, [get_token()]))
+    for key, value in os.environ.items():
+        is_named = is_credential_key(key) and key not in ("PWD", "OLDPWD")
+        # A shorter one may be a word
+        if is_named and len(value) >= 12 and not os.path.exists(value):
+            secrets.add(value)
+    return secrets
 
 
 def find_credentials(value: object) -> Iterator[str]:

@@ -217,14 +217,14 @@ def _argument(parameter: inspect.Parameter, text: str) -> dict[str, Any]:
     settings: dict[str, Any] = {"help": text.replace("%", "%%")}
     if kind is bool:
         settings["action"] = "store_true"
-    elif typing.get_origin(kind) is list:
-        settings["type"] = typing.get_args(kind)[0]
-        settings["nargs"] = "+"
-        if is_option:
-            settings["action"] = "extend"
-    elif typing.get_origin(kind) is tuple:
-        settings["type"] = typing.get_args(kind)[0]
-        settings["nargs"] = len(typing.get_args(kind))
+    elif typing.get_origin(kind) in (list, tuple):
+        members = typing.get_args(kind)
+        settings["type"] = members[0]
+        settings["nargs"] = len(members)
+        if typing.get_origin(kind) is list:
+            settings["nargs"] = "+"
+            if is_option:
+                settings["action"] = "extend"
     else:
         settings["type"] = kind
     if parameter.default is not parameter.empty:

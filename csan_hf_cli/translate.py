@@ -18,7 +18,6 @@ from csan_hf_runtime import exported_folder, usable_cores
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_folder_or_name,
-    check_not_read,
     check_readable,
     check_writable,
     counted,
@@ -150,25 +149,25 @@ def translate(
     if alignments == STANDARD_STREAM and not json_lines:
         raise ValueError("--alignments -: name a file, or add --json_lines, which holds them, too.")
     check_readable(input)
-    check_not_read(output, (input, prefixes, terms))
-    check_writable(output)
     alignments_file = None if alignments == STANDARD_STREAM else alignments
+    outputs = [output]
     if alignments_file is not None:
         if os.path.realpath(alignments_file) == os.path.realpath(output):
             raise ValueError(f"--output and --alignments are {output}: choose two files.")
-        check_not_read(alignments_file, (input, prefixes, terms))
-        check_writable(alignments_file)
+        outputs.append(alignments_file)
+    for path in outputs:
+        check_writable(path, (input, prefixes, terms))
     done = Progress()
     if resume:
-        outputs = [output] if alignments_file is None else [output, alignments_file]
         if STANDARD_STREAM in (input, output) or any(path.endswith(".gz") for path in outputs):
             raise ValueError(
                 "--resume needs --input FILE and --output FILE, and writes no .gz: name such files."
             )
         go_on = partial(_go_on, outputs, is_numbered=n_best is not None and not json_lines)
         if is_launched:
-            torch_command = import_csan_hf("commands.translate", "a launcher of processes")
-            done = torch_command.of_main_process(go_on, device)
+            loading = import_csan_hf("evaluation.loading", "a launcher of processes")
+            loading.launched_processes(device)
+            done = loading.on_main_process(go_on)
         else:
             done = go_on()
         if done.sentences and not quiet:
@@ -289,6 +288,8 @@ def _windows_of_graphs(
         raise ImportError(
             f"{folder} has ONNX graphs, which need onnxruntime: pip install onnxruntime"
         )
+    from tqdm.auto import tqdm
+
     from csan_hf_runtime.stream import translate_stream
     from csan_hf_runtime.translator import Translator
 
@@ -306,17 +307,11 @@ def _windows_of_graphs(
         options |= {"sample": True, "generator": default_rng(seed)}
 
     def windows() -> Generator[list[list[Translation]]]:
-        with ExitStack() as stack:
-            bar = None
-            if progress:
-                from tqdm.auto import tqdm
-
-                bar = stack.enter_context(tqdm(desc="translating", unit=" sentences"))
-            ready = stack.enter_context(translator)
+        bar = tqdm(desc="translating", unit=" sentences", disable=not progress)
+        with bar, translator as ready:
             for window in translate_stream(ready, sentences, **options):
                 yield window
-                if bar is not None:
-                    bar.update(len(window))
+                bar.update(len(window))
 
     return windows()
 

@@ -148,14 +148,26 @@ def keep_lines(path: Path, count: int) -> None:
         file.truncate(file.tell())
 
 
-def check_writable(path: Path | str) -> None:
-    """Raises `OSError` if `open_for_writing` cannot make a file, before the work whose result is
-    written to it.
+def check_writable(path: Path | str, inputs: Iterable[Path | str | None] = ()) -> None:
+    """Checks that `open_for_writing` can make a file, before the work whose result is written to
+    it.
+
+    Args:
+        path: The file.
+        inputs: Files that are read for it; None stands for none.
+
+    Raises:
+        ValueError: The file, or its `partial_name`, is one of the inputs, which would be lost.
+        OSError: The file cannot be made.
     """
     if path == STANDARD_STREAM:
         _open_stream(sys.stdout, "standard output")
         return
     target = Path(os.path.realpath(path))
+    written = (target, partial_name(path))
+    for name in inputs:
+        if name is not None and os.path.isfile(name) and Path(os.path.realpath(name)) in written:
+            raise ValueError(f"{path} is read, too, and would be overwritten: choose another file.")
     if target.exists() and not target.is_dir():
         return
     folder = next(parent for parent in target.parents if parent.exists())
@@ -176,20 +188,6 @@ def check_readable(path: Path | str) -> None:
         _open_stream(sys.stdin, "standard input")
     else:
         os.stat(path)
-
-
-def check_not_read(output: Path | str | None, inputs: Iterable[Path | str | None]) -> None:
-    """Raises a `ValueError` if the file of an output, or its `partial_name`, is one of the inputs,
-    which would be lost.
-    """
-    if output is None or output == STANDARD_STREAM:
-        return
-    written = (os.path.realpath(output), str(partial_name(output)))
-    for path in inputs:
-        if path is not None and os.path.isfile(path) and os.path.realpath(path) in written:
-            raise ValueError(
-                f"{output} is read, too, and would be overwritten: choose another file."
-            )
 
 
 def apply_umask(paths: Iterable[Path]) -> None:

@@ -13,7 +13,6 @@ from csan_hf.evaluation.metrics import load_metric
 from csan_hf_cli.common import Dtype, PositiveInt, beside_bars
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
-    check_not_read,
     check_writable,
     one_line,
     open_for_writing,
@@ -78,10 +77,8 @@ def align(
         raise ValueError(
             f"--output, --translations and --heat_map are {', '.join(outputs)}: choose two files."
         )
-    for written in (output, translations, heat_map):
-        if written is not None:
-            check_not_read(written, (source, target, gold))
-            check_writable(written)
+    for path in outputs:
+        check_writable(path, (source, target, gold))
     targets = None
     if target is None:
         sources = open_lines(source)

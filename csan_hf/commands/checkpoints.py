@@ -4,6 +4,7 @@ elsewhere or go there.
 """
 
 import logging
+import operator
 import pkgutil
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from csan_hf import hub
 from csan_hf.data import TokenizerPair
@@ -96,14 +97,15 @@ def convert_attn2d(
     """
     check_new_directory(directory)
     if residual:
-        _save(hub.convert_attn2d_residual(checkpoint), directory)
-        return
-    tokens = {"pad_token_id": pad_token_id, "eos_token_id": eos_token_id}
-    tokens["decoder_start_token_id"] = decoder_start_token_id
-    _save(hub.convert_attn2d(checkpoint, aggregation=aggregation, **tokens), directory)
-
-
-def _save(model: PreTrainedModel, directory: Path) -> None:
+        model = hub.convert_attn2d_residual(checkpoint)
+    else:
+        model = hub.convert_attn2d(
+            checkpoint,
+            aggregation=aggregation,
+            pad_token_id=pad_token_id,
+            eos_token_id=eos_token_id,
+            decoder_start_token_id=decoder_start_token_id,
+        )
     hub.save_self_contained(model, None, directory)
     print(f"{directory}: Pervasive Attention with {model.num_parameters():,} parameters")
 
@@ -144,16 +146,16 @@ def export_onnx(
     print(f"{directory}: {type(network).__name__} as ONNX graphs, {precision}")
     if not lines:
         return
-    pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
-    models: list[Any] = [network, OnnxTranslationModel.from_directory(directory)]
-    by_torch, by_onnx = (
-        TextTranslationPipeline(model=model, **pair, device="cpu")(lines, batch_size=16)
-        for model in models
-    )
-    equal = sum(
-        ours["translation_text"] == theirs["translation_text"]
-        for ours, theirs in zip(by_torch, by_onnx, strict=True)
-    )
+    translations = []
+    for translator in (network, OnnxTranslationModel.from_directory(directory)):
+        pipeline = TextTranslationPipeline(
+            model=translator,
+            tokenizer=tokenizers.source,
+            target_tokenizer=tokenizers.target,
+            device="cpu",
+        )
+        translations.append(pipeline(lines, batch_size=16))
+    equal = sum(map(operator.eq, *translations))
     print(f"{equal} of {len(lines)} translations are the same")
 
 

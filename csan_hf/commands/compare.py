@@ -3,6 +3,7 @@
 are there.
 """
 
+import itertools
 import sys
 from datetime import date
 from pathlib import Path
@@ -22,7 +23,7 @@ from csan_hf.report.systems import check_names, name_and_paths
 from csan_hf.suites import load_suite, publish_suite, run_suite
 from csan_hf.suites.publish import check_target
 from csan_hf_cli.common import NotEmptyStr, PositiveInt
-from csan_hf_runtime.text_files import check_not_read, check_writable, counted, open_parallel
+from csan_hf_runtime.text_files import check_writable, counted, open_parallel
 
 from . import join_references
 
@@ -144,16 +145,16 @@ def report(
             of: three texts are shown piece by piece
         num_beams: beams of checkpoints (default: the model's)
     """
-    run = name_and_paths(systems[0])[1][0]
+    named = [name_and_paths(system) for system in systems]
+    run = named[0][1][0]
     if card:
         check_card(run)
     # Before checkpoints translate, which may take hours
-    check_names([name_and_paths(system)[0] for system in systems], baseline)
-    paths = [path for system in systems for path in name_and_paths(system)[1]]
-    check_not_read(output, (source, *reference, *paths, *(pieces or ())))
+    check_names([name for name, _ in named], baseline)
+    paths = itertools.chain.from_iterable(paths for _, paths in named)
+    check_writable(output, (source, *reference, *paths, *(pieces or ())))
     if output.is_file() and output.suffix not in (".html", ".htm"):
         raise ValueError(f"{output} is there already and is no page (.html): choose another name.")
-    check_writable(output)
     if plots is not None:
         check_writable(plots / "scores_by_length.png")
     settings: Any = {
@@ -163,29 +164,33 @@ def report(
     }
     if len(reference) > 1:
         check_several_references(settings["metrics"])
-    check_settings([len(name_and_paths(system)[1]) for system in systems], **settings)
+    check_settings([len(paths) for _, paths in named], **settings)
     sources, *reference_files = open_parallel(source, *reference)
     references = join_references(reference_files)
     grouped = []
     if pieces:
         grouped = list(group_pieces(sources, zip(*open_parallel(*pieces), strict=True)))
-    options: Any = {
-        "device": device,
-        "trust_remote_code": trust_remote_code,
-        "num_beams": num_beams,
-    }
-    loaded = load_systems(systems, sources, progress=not quiet, **options)
+    loaded = load_systems(
+        systems,
+        sources,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        progress=not quiet,
+        num_beams=num_beams,
+    )
     names = ", ".join(system.name for system in loaded)
-    title = title or f"{names}: {source.name}, {date.today()}"
-    settings |= {
-        "samples": samples,
-        "aligned": aligned,
-        "pieces": grouped,
-        "title": title,
-        "progress": not quiet,
-        "baseline": baseline,
-    }
-    page = compare_systems(loaded, sources, references, **settings)
+    page = compare_systems(
+        loaded,
+        sources,
+        references,
+        **settings,
+        samples=samples,
+        aligned=aligned,
+        pieces=grouped,
+        title=title or f"{names}: {source.name}, {date.today()}",
+        progress=not quiet,
+        baseline=baseline,
+    )
     write_report(page, output, plots=plots)
     if card:
         show_in_card(page, run)

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,12 +86,14 @@ def demo(
             f"nothing can be served at {at} ({error}): choose another --host or --port."
         ) from error
     import_gradio()
-    options: Any = {
-        "src_lang": source_lang,
-        "tgt_lang": target_lang,
-        "trust_remote_code": trust_remote_code,
-    }
-    loaded = [DemoModel(name, device=device, **options) for name in models]
+    load = partial(
+        DemoModel,
+        src_lang=source_lang,
+        tgt_lang=target_lang,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    loaded = list(map(load, models))
     if host not in ("127.0.0.1", "::1", "localhost"):
         print(
             f"Served at {host}, without a password: whoever reaches this machine there can use it.",

@@ -26,7 +26,6 @@ from csan_hf.training.recipe import Recipe, load_recipe
 from csan_hf_cli.common import Dtype, PositiveInt
 from csan_hf_runtime.text_files import (
     VARIANTS,
-    check_not_read,
     check_writable,
     open_parallel,
     path_inside,
@@ -103,13 +102,14 @@ def evaluate(
             the perplexity of all
     """
     names = model or []
-    _check_options(
-        has_model=bool(names),
-        has_hypotheses=hypotheses is not None,
-        has_source=source is not None,
-        has_reference=reference is not None,
-        has_recipe=recipe is not None or bool(split),
-    )
+    has_hypotheses = hypotheses is not None
+    has_source = source is not None
+    is_misplaced = bool(recipe or split) if has_source else has_hypotheses
+    if bool(names) == has_hypotheses or has_source != (reference is not None) or is_misplaced:
+        raise ValueError(
+            "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
+            "of --model"
+        )
     if len(names) > 1 and output_dir is None:
         raise ValueError("An ensemble has no folder of its own: pass --output_dir.")
     if forced and len(reference or ()) > 1:
@@ -132,7 +132,12 @@ def evaluate(
         references = join_references(files[: len(reference)])
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
-        loaded = _load_recipe(recipe or Path(names[0]) / "recipe.yaml")
+        path = recipe or Path(names[0]) / "recipe.yaml"
+        if not path.is_file():
+            raise ValueError(
+                f"There is no recipe {path}: pass --recipe, or --source and --reference."
+            )
+        loaded = load_recipe(path)
         sets = _recipe_splits(loaded, split)
         metrics = metrics or loaded.training.get("metrics")
         bleu_tokenize = bleu_tokenize or loaded.bleu_tokenize
@@ -148,23 +153,21 @@ def evaluate(
         "progress": not quiet,
     }
     if hypotheses is not None:
-        scores = {
-            name: _score(translations[0], test_set, by_length, scoring)
-            for name, test_set in sets.items()
-        }
+        [(name, test_set)] = sets.items()
+        scores = {name: _score(translations[0], test_set, by_length, scoring)}
         if output_dir is not None:
-            check_not_read(output_dir / "scores.json", paths)
+            check_writable(output_dir / "scores.json", paths)
             write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
         _print_table(scores)
         return
 
     output = output_dir or path_inside(names[0], "evaluation")
+    kind = "forced" if forced else "scores"
     ending = "forced.jsonl" if forced else "hypotheses.txt"
     written = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
-    table = path_inside(output, "forced.json" if forced else "scores.json")
+    table = path_inside(output, f"{kind}.json")
     for path in (*written.values(), table):
-        check_not_read(path, (source, *(reference or ())))
-        check_writable(path)
+        check_writable(path, (source, *(reference or ())))
     processes = launched_processes(device)
     network, tokenizers = load_translation_model(
         names,
@@ -214,34 +217,12 @@ def evaluate(
         if not processes.is_main_process:
             return
     told_model = names if len(names) > 1 else names[0]
-    write_json(table, {"model": told_model, "forced" if forced else "scores": results})
+    write_json(table, {"model": told_model, kind: results})
     if forced:
         _print_forced(results)
     else:
         _print_table(results)
     print(f"{'Scores by line' if forced else 'Hypotheses'} and {table.name} are in {output}.")
-
-
-def _check_options(
-    *,
-    has_model: bool,
-    has_hypotheses: bool,
-    has_source: bool,
-    has_reference: bool,
-    has_recipe: bool,
-) -> None:
-    misplaced = has_recipe if has_source else has_hypotheses
-    if has_model == has_hypotheses or has_source != has_reference or misplaced:
-        raise ValueError(
-            "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
-            "of --model"
-        )
-
-
-def _load_recipe(path: Path) -> Recipe:
-    if not path.is_file():
-        raise ValueError(f"There is no recipe {path}: pass --recipe, or --source and --reference.")
-    return load_recipe(path)
 
 
 def _recipe_splits(recipe: Recipe, names: list[str] | None) -> dict[str, TestSet]:

@@ -1,30 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf translate` by torch; csan_hf_cli has the command."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
-from accelerate.utils import broadcast_object_list
 from transformers import set_seed
 
 from csan_hf.evaluation import Hypothesis, n_best_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.pipelines.terms import Terms
-
-Value = TypeVar("Value")
-
-
-def of_main_process(compute: Callable[[], Value], device: str | None) -> Value:
-    """Returns in every launched process what the main one computes."""
-    launched = launched_processes(device)
-    if launched is None:
-        return compute()
-    shared: list[Any] = [compute() if launched.is_main_process else None]
-    broadcast_object_list(shared)
-    value: Value = shared[0]
-    return value
 
 
 def translate_windows(

@@ -41,9 +41,7 @@ class NamedFiles:
             return path
         if name in self.names():
             return self.file(name)
-        beside = (
-            sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        )
+        beside = sorted(map(str, path.parent.glob("*.yaml")))  # of no folder, no files
         there = f" The folder holds {', '.join(beside)}." if beside else ""
         raise ValueError(
             f"There is no {self.kind} {name}.{there}{nearest(path.stem, self.names())} `csan-hf "

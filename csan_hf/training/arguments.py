@@ -186,10 +186,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if not torch.accelerator.is_available():
             # transformers otherwise refuses bf16 on a CPU, and several processes train apart
             self.use_cpu = True
-        if self.use_cpu and self.bf16:
-            warn_of_slow_bfloat16()
         if self.use_cpu:
             self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
+            if self.bf16:
+                warn_of_slow_bfloat16()
         if self.save_strategy is None:
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "steps"
         if self.save_steps is None:

@@ -23,7 +23,7 @@ from csan_hf.analysis.figures import COLOURS, new_figure
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
 from csan_hf_runtime.text_files import open_for_writing
 
-from .checkpoints import scores_by_step
+from .checkpoints import scores_by_step, values_by_step
 
 
 def evaluations_without_gain(args: TrainingArguments, state: TrainerState, threshold: float) -> int:
@@ -31,8 +31,9 @@ def evaluations_without_gain(args: TrainingArguments, state: TrainerState, thres
     scores = scores_by_step(state.log_history, args.metric_for_best_model or "loss")
     best = -math.inf
     count = 0
-    for step in sorted(scores):
-        score = scores[step] if args.greater_is_better else -scores[step]
+    for score in scores.values():
+        if not args.greater_is_better:
+            score = -score
         count = 0 if score - best > threshold else count + 1
         best = max(best, score)
     return count
@@ -245,11 +246,11 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, sea
     figure = new_figure(10, 4)
     panels = list(figure.subplots(1, 2 if metrics else 1, squeeze=False)[0])
     for key, (label, colour) in _LOSSES.items():
-        _plot(panels[0], _curve(log_history, key), label, colour)
+        _plot(panels[0], values_by_step(log_history, key), label, colour)
     panels[0].set(xlabel="updates", ylabel="loss per target token", title="Loss")
     if metrics:
         for number, metric in enumerate(metrics):
-            curve = _curve(log_history, f"eval_{metric.name}")
+            curve = scores_by_step(log_history, metric.name)
             _plot(panels[1], curve, metric.label, COLOURS[number % len(COLOURS)])
             if number == 0:
                 _mark_best(panels[1], metric, curve)
@@ -266,16 +267,7 @@ def _metrics_in_log(logs: dict[str, float]) -> list[type[CorpusMetric]]:
     return list(metrics_in(key.removeprefix("eval_") for key in logs))
 
 
-def _curve(log_history: Sequence[dict[str, float]], key: str) -> dict[float, float]:
-    """Returns update -> value, in order; after a resume the later entry of an update counts."""
-    points = {}
-    for entry in log_history:
-        if key in entry and "step" in entry:
-            points[entry["step"]] = entry[key]
-    return dict(sorted(points.items()))
-
-
-def _plot(axes: Axes, curve: dict[float, float], label: str, colour: str) -> None:
+def _plot(axes: Axes, curve: dict[int, float], label: str, colour: str) -> None:
     if curve:
         axes.plot(
             list(curve),
@@ -287,7 +279,7 @@ def _plot(axes: Axes, curve: dict[float, float], label: str, colour: str) -> Non
         )
 
 
-def _mark_best(axes: Axes, metric: type[CorpusMetric], curve: dict[float, float]) -> None:
+def _mark_best(axes: Axes, metric: type[CorpusMetric], curve: dict[int, float]) -> None:
     choose = max if metric.greater_is_better else min
     step = choose(curve, key=curve.__getitem__)
     is_last = step == list(curve)[-1]

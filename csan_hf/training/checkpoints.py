@@ -237,12 +237,14 @@ def delete_checkpoint(checkpoint: Path) -> None:
         doomed.parent.rmdir()
 
 
-def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict[int, float]:
-    """Reads a validation metric, with or without the prefix `eval_`, out of the Trainer's log, by
-    update.
-    """
-    key = f"eval_{metric.removeprefix('eval_')}"
+def values_by_step(log_history: Iterable[dict[str, float]], key: str) -> dict[int, float]:
+    """Reads the values of a key out of the Trainer's log, by update."""
     return {int(entry["step"]): float(entry[key]) for entry in log_history if key in entry}
+
+
+def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict[int, float]:
+    """Reads a validation metric, with or without the prefix `eval_`."""
+    return values_by_step(log_history, f"eval_{metric.removeprefix('eval_')}")
 
 
 def rank_checkpoints(

@@ -25,6 +25,7 @@ from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 from csan_hf.data.prepared import cache_folder
 from csan_hf.data.tokenization import tokenize_rows
+from csan_hf.families import ModelFamily
 
 from .arguments import TranslationTrainingArguments
 from .plan import Plan, resolve
@@ -179,7 +180,7 @@ def _describe_model(plan: Plan) -> list[str]:
     try:
         with FakeTensorMode():
             model = plan.family.model_class(config)
-            costs = estimate(model, args, batch_cost=plan.family.batch_cost)
+            costs = estimate(model, args, plan.family)
     except DataDependentOutputException:  # LED's
         return [
             f"  {type(model).__name__}: its costs depend on the tokens, and are not known "
@@ -215,20 +216,18 @@ def _describe_model(plan: Plan) -> list[str]:
 
 
 def estimate(
-    model: PreTrainedModel, args: TranslationTrainingArguments, *, batch_cost: str = "tokens"
+    model: PreTrainedModel, args: TranslationTrainingArguments, family: ModelFamily
 ) -> Estimate:
     """Costs of one update, from a forward pass whose tensors have shapes but no content.
 
     Args:
         model: Made under a `FakeTensorMode`.
         args: Batch and precision.
-        batch_cost: What bounds a batch, "tokens" or "cells".
+        family: The model's family, which says what bounds a batch.
     """
-    bound = args.max_tokens
-    pair_cost = 2 * SENTENCE_LENGTH
-    if batch_cost == "cells":
-        bound = args.max_cells
-        pair_cost = SENTENCE_LENGTH**2
+    bound = args.batch_bound(family)
+    is_of_cells = family.batch_cost == "cells"
+    pair_cost = SENTENCE_LENGTH**2 if is_of_cells else 2 * SENTENCE_LENGTH
     pairs = args.per_device_train_batch_size if bound is None else max(1, bound // pair_cost)
     if args.max_sentences is not None:
         pairs = min(pairs, args.max_sentences)

@@ -57,12 +57,9 @@ class Affects(enum.Flag):
     SCORES = enum.auto()
 
 
+# Sections that affect something else than the training alone
 _AFFECTED_BY_SECTION = {
-    "": Affects.TRAINING,
-    "config": Affects.TRAINING,
     "data": Affects.TRAINING | Affects.SCORES,
-    "tokenizer": Affects.TRAINING,
-    "training": Affects.TRAINING,
     "generation": Affects.SCORES,
 }
 # Keys, or beginnings of keys, that affect something else than their section does. In `training`
@@ -109,7 +106,7 @@ def affected_by(path: str) -> Affects:
     for beginning, affects in _AFFECTS.items():
         if path.startswith(beginning):
             return affects
-    return _AFFECTED_BY_SECTION[path.rpartition(".")[0]]
+    return _AFFECTED_BY_SECTION.get(path.rpartition(".")[0], Affects.TRAINING)
 
 
 # Keys of the command line, which are not stored

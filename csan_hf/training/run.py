@@ -3,7 +3,6 @@
 
 import contextlib
 import importlib.metadata
-import itertools
 import math
 import platform
 import re
@@ -24,6 +23,7 @@ from transformers.utils import logging
 
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream, example_lengths
+from csan_hf.evaluation.loading import on_main_process
 from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
@@ -44,7 +44,7 @@ from .checkpoints import (
 from .output_folder import begin_run, check_output_folder, choose_checkpoint, lock_folder
 from .plan import Plan, resolve
 from .recipe import Recipe, RecipeError, notify, refusing
-from .stopping import StopSignals, on_main_process
+from .stopping import StopSignals
 from .trainer import TranslationTrainer
 
 _MOST_COUNTED = 10_000  # sources of which the sentences are counted
@@ -70,7 +70,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     args = plan.arguments
     output = Path(args.output_dir)
     with StopSignals(output) as signals, contextlib.ExitStack() as stack:
-        on_main_process(args, lambda: stack.enter_context(lock_folder(output)))
+        on_main_process(lambda: stack.enter_context(lock_folder(output)))
         _quieten(args)
         set_seed(args.seed)
         checkpoint, corpus = _prepare(plan, output)
@@ -129,11 +129,10 @@ def _follows_its_source(config: PreTrainedConfig) -> bool:
     """
     if not isinstance(config, CsanConfig):
         return False
-    localities = [config.layer_locality("cross", layer) for layer in range(config.decoder_layers)]
-    methods = itertools.chain.from_iterable(
-        locality.methods for locality in localities if locality is not None
-    )
-    return any(method.keeps_a_sum for method in methods)
+    for locality in config.localities():
+        if any(method.keeps_a_sum for method in locality.methods):
+            return True
+    return False
 
 
 def _describe_run(
@@ -148,7 +147,7 @@ def _describe_run(
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in tokenized.items())
     return (
         f"{type(model).__name__}: {model.num_parameters():,} parameters, vocabulary {vocabulary}. "
-        f"Sentences: {sizes}. Device {args.device}, {'bf16' if args.bf16 else 'float32'}."
+        f"Sentences: {sizes}. Device {args.device}, {args.precision}."
     )
 
 
@@ -166,7 +165,13 @@ def _quieten(args: TranslationTrainingArguments) -> None:
 def _prepare(plan: Plan, output: Path) -> tuple[Path | None, PreparedCorpus]:
     """Returns the checkpoint to resume from, if any, and the corpus, for all processes."""
     args = plan.arguments
-    checkpoint = on_main_process(args, lambda: _open_folder(plan.recipe, output))
+    recipe = plan.recipe
+
+    def find_checkpoint() -> Path | None:
+        check_output_folder(recipe, output)
+        return choose_checkpoint(output) if recipe.resume and not recipe.overwrite else None
+
+    checkpoint = on_main_process(find_checkpoint)
     tokenizers = None
     if checkpoint is not None:
         # Not the run's own, whose writing may have been interrupted
@@ -185,18 +190,12 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, PreparedCorpus]:
                 )
         if checkpoint is None:
             notify(f"Starting a new run in {output}.")
-        begin_run(plan.recipe, output)
+        begin_run(recipe, output)
         corpus.tokenizers.save_pretrained(str(output))
         notify(corpus.report)
 
-    on_main_process(args, begin)
+    on_main_process(begin)
     return checkpoint, corpus
-
-
-def _open_folder(recipe: Recipe, output: Path) -> Path | None:
-    """Checks the folder of a run, and returns its checkpoint to resume from."""
-    check_output_folder(recipe, output)
-    return choose_checkpoint(output) if recipe.resume and not recipe.overwrite else None
 
 
 # ---- the end
@@ -227,7 +226,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
             "weights": f"the best checkpoint (step {state.best_global_step})",
             "steps": [state.best_global_step],
         }
-    checkpoints = on_main_process(args, lambda: _best_checkpoints(trainer))
+    checkpoints = on_main_process(lambda: _best_checkpoints(trainer))
     if not checkpoints:
         return last
 
@@ -386,19 +385,18 @@ def _score_split(trainer: TranslationTrainer, split: Dataset) -> tuple[dict[str,
 
 def summary_table(results: dict[str, Any], output: Path | str) -> str:
     """Formats the results for people."""
-    lines = ["", *score_table(results["scores"])]
     training = results["training"]
-    lines += [
+    lines = [
+        "",
+        *score_table(results["scores"]),
         "",
         f"{results['model']}, {results['parameters']:,} parameters; {training['updates']:,} "
         f"updates in {training['seconds'] / 60:.1f} minutes "
         f"({training['tokens_per_second'] or 0:,.0f} tokens/s).",
         f"Weights: {results['chosen']['weights']}.",
-    ]
-    lines.append(
         f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, "
-        "hypotheses."
-    )
+        "hypotheses.",
+    ]
     return "\n".join(lines)
 
 

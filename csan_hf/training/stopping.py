@@ -4,7 +4,6 @@
 - `StopSignals` receives the signals, in the main thread of every process.
 - `RunGuard` tells all processes, between two updates, of a signal or a bad loss in one of them.
 - `signal_blocking_context` and `prepare_worker` keep the signals from workers that load data.
-- `on_main_process` decides once for all processes.
 """
 
 from __future__ import annotations
@@ -16,27 +15,21 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import seed_worker
 
-from .arguments import TranslationTrainingArguments
-from .recipe import RecipeError
-
 if TYPE_CHECKING:
     from .trainer import TranslationTrainer
-
-T = TypeVar("T")
 
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
@@ -50,28 +43,6 @@ _ONE_SIGNAL = 1.0  # seconds
 
 class RunError(RuntimeError):
     """A run that cannot go on; the message says why, and what to do."""
-
-
-def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -> T:
-    """Does some work in the main process, and returns its result, or raises its RecipeError, in
-    all.
-
-    Processes that looked for themselves could differ: a network file system shows files at
-    different moments.
-    """
-    if args.world_size == 1:
-        return work()
-    result: Any = None
-    failure = None
-    if args.process_index == 0:
-        try:
-            result = work()
-        except RecipeError as error:
-            failure = str(error)
-    result, failure = broadcast_object_list([result, failure])
-    if failure is not None:
-        raise RecipeError(failure)
-    return result
 
 
 # ---- signals

@@ -224,8 +224,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Returns batches bounded by `args.max_tokens` or `max_cells`, or the library's where that
         is None.
         """
-        bound = self.args.batch_bound(self.family)
-        if bound is None or self.train_dataset is None:  # the library refuses the latter
+        is_bounded = self.args.batch_bound(self.family) is not None
+        if not is_bounded or self.train_dataset is None:  # the library refuses the latter
             return super().get_train_dataloader()
         if isinstance(self.train_dataset, TokenStream):
             # No workers, which would be ahead of the state that is saved
@@ -237,14 +237,9 @@ class TranslationTrainer(Seq2SeqTrainer):
                 generator=torch.Generator(),
             )
         rows = self._remove_unused_columns(self.train_dataset, description="training")
-        with refusing("The section training is refused"):
-            batches = training_batches(
-                self.train_dataset,
-                self.args,
-                self.family.batch_cost,
-                bound,
-                processes=self.args.world_size,
-            )
+        batches = training_batches(
+            self.train_dataset, self.args, self.family, processes=self.args.world_size
+        )
         return forward_set_epoch(load_batches(self, rows, batches))
 
     @functools.cached_property
@@ -259,11 +254,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _cut_buffer(self, buffer: Dataset, number: int) -> Iterable[list[dict[str, Any]]]:
         """The batches of a buffer of a stream."""
-        bound: Any = self.args.batch_bound(self.family)
-        with refusing("The section training is refused"):
-            batches = training_batches(
-                buffer, self.args, self.family.batch_cost, bound, processes=1
-            )
+        batches = training_batches(buffer, self.args, self.family, processes=1)
         batches.set_epoch(number)
         rows = self._remove_unused_columns(buffer, description="training")
         return map(rows.__getitems__, batches)
@@ -423,18 +414,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         else:
             dataset = eval_dataset or datasets
         if not dataset:
-            return super().get_eval_dataloader(None)
-        return self._evaluation_batches(dataset, "evaluation")
+            return super().get_eval_dataloader()  # which refuses that
+        return self.get_test_dataloader(dataset)
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        """Returns test batches, longest sentences first."""
-        return self._evaluation_batches(test_dataset, "test")
-
-    def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
-        self._evaluation = Evaluation(dataset)
+        """Returns batches of a dataset, longest sentences first."""
+        self._evaluation = Evaluation(test_dataset)
         order = self._evaluation.order
         batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
-        rows: Any = self._remove_unused_columns(dataset, description=description)
+        rows: Any = self._remove_unused_columns(test_dataset, description="evaluation")
         if any(row >= len(rows) for row in batches[-1]):
             rows = RowsAndCopies(rows, order[-1])
         return load_batches(self, rows, batches)
@@ -578,6 +566,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         output_dir = Path(self._get_output_dir(trial))
         checkpoint = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         staging = output_dir / UNFINISHED
+        written = staging / checkpoint.name
         if self.args.should_save:
             shutil.rmtree(staging, ignore_errors=True)
         self.accelerator.wait_for_everyone()
@@ -585,11 +574,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         try:
             super()._save_checkpoint(model, trial)
             if isinstance(self.train_dataset, TokenStream):
-                write_stream_state(staging / checkpoint.name, self.args, self._stream.state_dict())
+                write_stream_state(written, self.args, self._stream.state_dict())
             self._name_best_checkpoint()
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
-                written = staging / checkpoint.name
                 self.state.save_to_json(str(written / TRAINER_STATE_NAME))
                 facts = {"step": self.state.global_step, **self.describe_run()}
                 name_checkpoint(written, checkpoint, facts)
@@ -671,11 +659,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             return
         if self.args.hub_strategy == HubStrategy.END:
             return
-        jobs: Any = []  # the library types one job and takes several
-        if self.push_in_progress is not None and not self.push_in_progress.is_done():
-            if not self.args.hub_always_push:
-                return
-            jobs = self.push_in_progress.jobs
+        is_pushing = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if is_pushing and not self.args.hub_always_push:
+            return
+        if not is_pushing:
+            self.push_in_progress = PushInProgress()
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         job = push_in_background(
             Path(checkpoint_folder),
@@ -685,8 +673,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             revision=self.args.hub_revision,
             commit_message=f"Training in progress, step {self.state.global_step}",
         )
-        jobs = [*jobs, job]
-        self.push_in_progress = PushInProgress(jobs)
+        self.push_in_progress.jobs.append(job)
 
     def push_to_hub(
         self,

@@ -13,6 +13,7 @@ from csan_hf import (
     RnnSearchConfig,
     RnnSearchForConditionalGeneration,
 )
+from csan_hf.families import FAMILIES
 from csan_hf.suites.speed import target_token_flops
 from csan_hf.training import dry_run as module
 from csan_hf.training.dry_run import dry_run
@@ -46,7 +47,7 @@ def test_every_recipe_can_be_run_dry(path, tmp_path, tmp_path_factory, monkeypat
 
 def test_parameters_are_the_papers(monkeypatch):
     costs = module.Estimate(pairs=1, states=1, activations=1, flops=1)
-    monkeypatch.setattr(module, "estimate", lambda model, args, **options: costs)
+    monkeypatch.setattr(module, "estimate", lambda model, args, family: costs)
     assert " 88.0M parameters" in report("wmt14_en_de_base")
     assert " 88.0M parameters" in report("wmt14_en_de_base", local_window="null", head_area="1")
     gaussian = report(
@@ -65,14 +66,18 @@ def test_estimate_is_that_of_the_real_model():
     }
     model = CsanForConditionalGeneration(CsanConfig(vocab_size=100, dropout=0.0, **sizes))
 
-    def estimate(batch_cost="tokens", **more):
+    def estimate(family="csan", **more):
         recipe = load_recipe(
             None, [("max_tokens", "240"), ("bf16", "false"), ("output_dir", "x"), *more.items()]
         )
-        return module.estimate(model, recipe.training_arguments(), batch_cost=batch_cost)
+        return module.estimate(model, recipe.training_arguments(), FAMILIES[family])
 
     found, double = estimate(), estimate(max_tokens="480")
-    assert (found.pairs, double.pairs, estimate("cells", max_cells="1800").pairs) == (4, 8, 2)
+    assert (found.pairs, double.pairs, estimate("pervasive_attention", max_cells="1800").pairs) == (
+        4,
+        8,
+        2,
+    )
     assert found.states == 16 * sum(parameter.numel() for parameter in model.parameters())
     tokens = 4 * module.SENTENCE_LENGTH
     # 2 operations for a weight and a token, once forward and twice backward; keys and values of 3
