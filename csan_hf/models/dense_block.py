@@ -108,8 +108,7 @@ def read(blocks: Sequence[Tensor], norm: nn.Module, conv: nn.Module) -> Tensor:
     """A 1×1 convolution [R, out] of ReLU(norm(features)), the features [R, c] in blocks."""
     if "read" in BACKWARD and _are_plain(norm, conv):
         return BACKWARD["read"](norm.weight, norm.bias, conv.weight, *blocks)
-    convolved: Tensor = conv(norm(join(blocks)).relu())
-    return convolved
+    return conv(norm(join(blocks)).relu())
 
 
 class Dropout(nn.Dropout):
@@ -144,8 +143,7 @@ class DenseLayer(nn.Module):
         new = self._convolve(blocks, canvas, rows_above)
         if self.gated:  # the gate comes first
             new = F.glu(new.roll(new.shape[1] // 2, dims=1), dim=1)
-        dropped: Tensor = self.dropout(new)
-        return dropped
+        return self.dropout(new)
 
     def _convolve(
         self, blocks: Sequence[Tensor], canvas: Canvas, rows_above: RowSums | None
@@ -167,8 +165,7 @@ class DenseLayer(nn.Module):
             inner = torch.addmm(bias, self.norm1(features).relu_(), matrix).relu_()
         else:
             inner = self.norm2(read(blocks, self.norm1, self.conv1), canvas.real).relu()
-        convolved: Tensor = self.conv2(inner, canvas, rows_above)
-        return convolved
+        return self.conv2(inner, canvas, rows_above)
 
     def _fold(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The first convolution and the second norm in one: a matrix [c, 4g] and a bias [4g]."""
@@ -281,8 +278,7 @@ class DenseBlock(nn.Module):
             else:
                 features[:, start:width] = new
                 blocks = [features[:, :width]]
-        output: Tensor = self.transition(blocks)
-        return output
+        return self.transition(blocks)
 
 
 _KINDS = (FeatureAffine, PointwiseConvolution, GridBatchNorm, MaskedConvolution)

@@ -92,8 +92,7 @@ def sum_over_processes(values: Tensor, group: ProcessGroup | None) -> Tensor:
     """Sum a tensor over the processes of a group; None = this process alone."""
     if group is None:
         return values
-    total: Tensor = _SumOverProcesses.apply(values, group)
-    return total
+    return _SumOverProcesses.apply(values, group)
 
 
 class _ProcessGroup:
