@@ -55,23 +55,22 @@ class MaskedConvolution(nn.Module):
 
         With `rows_above` the cells are new rows below earlier ones, for which sums are kept.
         """
-        if rows_above is None:
-            return self.convolve(cells, canvas)
-        products = self.multiply(rows_above.select(cells), rows_above)
-        outputs = rows_above.add(products, self.weight.shape[0])
-        if rows_above.is_prefix:
-            return self.convolve(cells, canvas)
-        return outputs
+        if rows_above is not None:
+            products = self.multiply(rows_above.select(cells), rows_above)
+            outputs = rows_above.add(products, self.weight.shape[0])
+            if not rows_above.is_prefix:
+                return outputs
+        return self.convolve(cells, canvas, self.weight)
 
-    def convolve(self, cells: Tensor, canvas: Canvas) -> Tensor:
-        """Convolve the cells of all rows."""
-        return convolve(canvas.paint(cells), self.weight, canvas)
+    def convolve(self, cells: Tensor, canvas: Canvas, kernel: Tensor) -> Tensor:
+        """Convolve the cells of a canvas with rows of the kernel, or with all of it."""
+        return convolve(canvas.paint(cells), kernel, canvas)
 
     def multiply(self, cells: Tensor, rows_above: RowSums) -> Tensor:
         """Products [R, ceil(k / 2) · out] with each row of the kernel, the cell's own row first."""
         dtype = cells.dtype
         kernel = rows_above.prepared((self, dtype), lambda: self._rows_as_one(dtype))
-        return convolve(rows_above.canvas.paint(cells), kernel, rows_above.canvas)
+        return self.convolve(cells, rows_above.canvas, kernel)
 
     def _rows_as_one(self, dtype: torch.dtype) -> Tensor:
         """The kernel's rows as one convolution of a single row, [ceil(k / 2) · out, in, 1, k]."""
