@@ -146,8 +146,8 @@ class MaxAggregation(nn.Module):
             directions: [B, I, f or 2f], the linear function at each row: the row of E of a word.
 
         Returns:
-            α [B, I, J]; its sum over J is the function's value at the aggregated row. For
-            `"attention"` it is ρ.
+            α [B, I, J]; its sum over J is the function's value at the aggregated row. `"attention"`
+            is not asked for it: ρ is its alignment.
         """
         values, columns = self._pooled(grid, source_mask).max(dim=2)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, values * directions)
@@ -199,15 +199,6 @@ class AttentionAggregation(MaxAggregation):
         weights = weights.to(grid.dtype)
         attended = (weights.unsqueeze(2) @ grid).squeeze(2)
         return attended * _root_of_lengths(grid, source_mask), weights
-
-    def contributions(
-        self,
-        grid: Tensor,
-        source_mask: Tensor | None,
-        weights: Tensor,
-        directions: Tensor,
-    ) -> Tensor:
-        return weights
 
 
 class MaxAttentionAggregation(AttentionAggregation):
@@ -676,8 +667,7 @@ class PervasiveAttentionForConditionalGeneration(
         For `"attention"` it is ρ (equation 8), otherwise the contributions of the source tokens to
         the logit of a word (equation 7), before dropout; their sum, plus the biases, is that logit.
         """
-        aggregation = self.model.decoder.aggregation
-        if outputs.cross_attentions is None:
+        if outputs.cross_attentions is None or self.config.aggregation == "attention":
             return outputs.cross_attentions
         attention_mask = inputs.pop("attention_mask")
         words = words_to_explain(logits, **inputs)
@@ -687,7 +677,7 @@ class PervasiveAttentionForConditionalGeneration(
         source_mask = None if attention_mask is None else attention_mask.bool()
         (share,) = outputs.cross_attentions
         grid = outputs.grid
-        alignment = aggregation.contributions(
+        alignment = self.model.decoder.aggregation.contributions(
             grid, source_mask, share.squeeze(1), directions.to(grid.dtype)
         )
         return (alignment.unsqueeze(1),)
