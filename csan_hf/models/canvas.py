@@ -320,11 +320,6 @@ def _find_places(
     )
 
 
-def rows_with_labels(labels: Tensor) -> Tensor:
-    """[B, I], True up to the last label of each row that is not -100."""
-    return _up_to_last(labels.ne(-100))
-
-
 def rows_before_padding(decoder_input_ids: Tensor, config: PervasiveAttentionConfig) -> Tensor:
     """[B, I], True for the start token and what follows, up to trailing padding.
 
@@ -332,7 +327,7 @@ def rows_before_padding(decoder_input_ids: Tensor, config: PervasiveAttentionCon
     batch, and no token follows it. An end of sentence before other tokens counts as real."""
     following = decoder_input_ids[:, 1:]
     real = torch.ones_like(decoder_input_ids, dtype=torch.bool)
-    unpadded = _up_to_last(following.ne(config.pad_token_id))
+    unpadded = up_to_last(following.ne(config.pad_token_id))
     ends = config.eos_token_id
     if ends is not None:
         is_end = torch.isin(following, torch.tensor(ends, device=following.device).reshape(-1))
@@ -342,7 +337,7 @@ def rows_before_padding(decoder_input_ids: Tensor, config: PervasiveAttentionCon
     return real
 
 
-def _up_to_last(chosen: Tensor) -> Tensor:
+def up_to_last(chosen: Tensor) -> Tensor:
     """[B, T], True up to the last True of each row."""
     return chosen.flip(1).cumsum(1).flip(1).gt(0)
 

@@ -122,7 +122,6 @@ class CsanConfig(Seq2SeqConfig):
     """
 
     model_type = "csan"
-    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
     attribute_map = {  # noqa: RUF012
         "num_attention_heads": "encoder_attention_heads",
         "hidden_size": "d_model",

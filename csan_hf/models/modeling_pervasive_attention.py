@@ -23,7 +23,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import can_return_tuple
 
-from .canvas import Canvas, rows_before_padding, rows_with_labels, words_to_explain
+from .canvas import Canvas, rows_before_padding, up_to_last, words_to_explain
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import (
     FORMER_NAMES,
@@ -37,6 +37,7 @@ from .grid_norm import GridBatchNorm
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .residual_block import DepthwiseConvolution, ResidualBlock
 from .seq2seq_model import (
+    IGNORED_LABEL,
     Seq2SeqForGeneration,
     Seq2SeqModel,
     Seq2SeqPreTrained,
@@ -654,7 +655,7 @@ class PervasiveAttentionForConditionalGeneration(
         if mask is not None:
             return mask
         if labels is not None:
-            return rows_with_labels(labels)
+            return up_to_last(labels.ne(IGNORED_LABEL))
         if self.training and decoder_input_ids is not None:
             # A Trainer that computes the loss itself keeps the labels
             return rows_before_padding(decoder_input_ids, self.config)
