@@ -26,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .grid_cache import RowSums
-from .grid_norm import BACKWARD, GridBatchNorm, is_traced
-from .layers import drop
+from .grid_norm import BACKWARD, GridBatchNorm
+from .layers import drop, is_traced
 
 
 class PointwiseConvolution(nn.Linear):

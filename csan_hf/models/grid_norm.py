@@ -24,16 +24,11 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .layers import is_traced
+
 # Functions with a hand-written backward pass by name, which csan_hf installs (`dense_backward`).
 # A checkpoint's own code has none of them; autograd differentiates its modules
 BACKWARD: dict[str, Callable[..., Tensor]] = {}
-
-
-def is_traced() -> bool:
-    """Whether torch must see every operation: in a compiled program, or under a transformation of
-    `torch.func`.
-    """
-    return torch.compiler.is_compiling() or bool(torch._C._are_functorch_transforms_active())
 
 
 def _is_differentiated() -> bool:
