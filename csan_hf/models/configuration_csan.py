@@ -235,7 +235,8 @@ class CsanConfig(Seq2SeqConfig):
             for part in PARTS
         )
         if is_composed and not is_read:
-            values = {key: value for key, value in values.items() if key not in _SETTINGS}
+            for setting in _SETTINGS:
+                values.pop(setting, None)
             values.update(_FULL_ATTENTION)
         return values
 

@@ -236,8 +236,7 @@ class DenseBlock(nn.Module):
 
     def readers(self) -> list[Any]:
         """The affine maps of all that read the features."""
-        layers: Any = self.layers
-        return [*(layer.norm1 for layer in layers), self.transition.norm]
+        return [*(layer.norm1 for layer in self.layers), self.transition.norm]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load statistics under their former names, too."""
@@ -266,7 +265,7 @@ class DenseBlock(nn.Module):
             features[:, :width] = blocks[0]
         for layer in self.layers:
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-                new: Any = checkpoint(layer, list(blocks), canvas, use_reentrant=False)
+                new = checkpoint(layer, list(blocks), canvas, use_reentrant=False)
             else:
                 new = layer(blocks, canvas, rows_above)
             new = self.feature_norm(new, width, canvas.real)

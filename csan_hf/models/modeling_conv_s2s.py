@@ -43,7 +43,7 @@ class WeightNormalized(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs], or [B, inputs, T] -> [B, outputs, T - k + 1]."""
-        compute: Any = F.linear if self.direction.dim() == 2 else F.conv1d
+        compute = F.linear if self.direction.dim() == 2 else F.conv1d
         return compute(states, self.weight(), self.bias)
 
 

@@ -22,11 +22,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_call import SharedMasks
 from .configuration_csan import CsanConfig
-from .csan_attention import (
-    AttentionMasks,
-    CsanAttention,
-    make_decoder_cache,
-)
+from .csan_attention import AttentionMasks, CsanAttention, make_decoder_cache
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .locality import LocalityMethod, LocalityModule, parameters_name
 from .seq2seq_model import (
@@ -92,12 +88,11 @@ class CsanEncoderLayer(_ResidualLayer):
         **kwargs: Any,
     ) -> Tensor:
         """[B, I, d] -> [B, I, d]."""
-        kwargs["attention_mask"] = attention_mask
         hidden_states = self.self_attn.before(hidden_states, attention_mask)
         hidden_states = self._sublayer(
             self.self_attn_layer_norm,
             hidden_states,
-            lambda states: self.self_attn(states, **kwargs)[0],
+            lambda states: self.self_attn(states, attention_mask=attention_mask, **kwargs)[0],
         )
         return self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward)
 
