@@ -244,7 +244,7 @@ class CsanConfig(Seq2SeqConfig):
         """One specification, or None, for each layer of a part, in whichever form the config has
         its locality.
         """
-        written_out: Sequence[Mapping[str, Any] | None] | None = getattr(self, f"{part}_locality")
+        written_out = getattr(self, f"{part}_locality")
         if written_out is not None:
             return written_out
         depth = self._depth(part)

@@ -213,7 +213,7 @@ class _CsanStack(CsanPreTrainedModel):
 
     def __init__(self, config: CsanConfig, vocab_size: int, num_layers: int) -> None:
         super().__init__(config)
-        self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, vocab_size)
+        self.embed_tokens = CsanScaledWordEmbedding(config, vocab_size)
         self.embed_positions = SinusoidalPositionalEmbedding(
             config.max_position_embeddings,
             config.d_model,
@@ -421,7 +421,7 @@ class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
+            self.shared = CsanScaledWordEmbedding(config, config.vocab_size)
         self.encoder = CsanEncoder(config)
 
     def tied_weights(self) -> dict[str, str]:

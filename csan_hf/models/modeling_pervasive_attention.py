@@ -419,7 +419,7 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
         """Parameters as the paper counts them: k×k kernels, with the masked taps, which are not
         stored here.
         """
-        count: int = self.num_parameters()
+        count = self.num_parameters()
         for module in self.modules():
             if isinstance(module, MaskedConvolution):  # [out, in, ceil(k / 2), k]
                 masked_rows = module.weight.shape[3] // 2
