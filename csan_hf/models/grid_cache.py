@@ -26,7 +26,6 @@ from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, En
 
 from .canvas import Canvas
 
-
 # Weights prepared for a generation. The library's exporters take attributes of a cache for state
 _PREPARED: "WeakKeyDictionary[GridCache, dict[Any, Any]]" = WeakKeyDictionary()
 
