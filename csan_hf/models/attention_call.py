@@ -301,8 +301,7 @@ class AttentionCall:
             return make()
         if not is_known:
             masks[key] = make()
-        result: _Result = masks[key]
-        return result
+        return masks[key]
 
     @property
     def has_backward(self) -> bool:

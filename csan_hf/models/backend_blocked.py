@@ -175,10 +175,7 @@ def _keys_of_runs(
     """The keys of each run's b sentences and r blocks: [B, H, J, D] -> [b, H, r, span * N, D]."""
     keys = area.with_neighbours(blocks.of_keys(states, axis=2))
     heads = area.head_area
-    keys_of_runs: tuple[Tensor, ...] = _OverlappingKeys.apply(
-        keys, blocks.span * heads, blocks.size * heads, runs
-    )
-    return keys_of_runs
+    return _OverlappingKeys.apply(keys, blocks.span * heads, blocks.size * heads, runs)
 
 
 class _OverlappingKeys(torch.autograd.Function):

@@ -46,7 +46,7 @@ def compiled_kernel(backend: str = "inductor") -> Callable[..., Tensor]:
     """
     # With `dynamic` a term's floats would become tensors, which FlexAttention cannot trace
     settings = torch._dynamo.config.patch(recompile_limit=_MOST_KERNELS, specialize_float=True)
-    compiled: Any = torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
+    compiled = torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
     return settings(compiled)
 
 

@@ -15,6 +15,7 @@ from .attention_call import AttentionCall
 from .backend_blocked import blocked_attention, fuses_blocks, span_of_a_block
 from .backend_dense import chunked_attention, eager_attention, fused_is_faster, sdpa_attention
 from .backend_flex import flex_local_attention
+from .layers import is_traced
 
 BACKENDS: dict[str, Callable[[AttentionCall], Tensor]] = {
     "eager": eager_attention,
@@ -120,7 +121,7 @@ def fastest_backend(call: AttentionCall) -> str:
 
 def _takes_flash_attention(call: AttentionCall) -> bool:
     # A compiled program cannot ask where padding is, and torch.func has a backward pass of its own
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if is_traced():
         return False
     batch, _, queries, _ = call.query.shape
     is_long = batch > 0 and queries >= GPU_FLASH_FROM

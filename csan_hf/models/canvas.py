@@ -120,7 +120,6 @@ class Canvas:
         places = _find_places(
             target_mask,
             source_mask,
-            column_counts=extents[5],
             corners=corners - extents[[0, 3]],
             width=shelves.width,
             row_count=sum(row_counts),
@@ -284,7 +283,6 @@ def _find_places(
     target_mask: Tensor,
     source_mask: Tensor,
     *,
-    column_counts: Tensor,
     corners: Tensor,
     width: int,
     row_count: int,
@@ -295,47 +293,31 @@ def _find_places(
     Args:
         target_mask: [B, I].
         source_mask: [B, J].
-        column_counts: [B], the real columns.
         corners: [2, B], row and column of the canvas where row 0 and column 0 of a sentence's grid
             would lie.
         width: Columns of the canvas.
         row_count: Real rows N.
         cell_count: Real cells R.
     """
-    device = target_mask.device
     height_of_grid = target_mask.shape[1]
     width_of_grid = source_mask.shape[1]
-    rows = torch.nonzero_static(target_mask.flatten(), size=row_count).squeeze(1)
-    columns = torch.nonzero_static(
-        source_mask.flatten(), size=source_mask.numel(), fill_value=0
-    ).squeeze(1)
-    sentence_of_row = rows // height_of_grid
-    cells_of_row = column_counts[sentence_of_row]
-    row_of_cell = torch.arange(row_count, device=device).repeat_interleave(
-        cells_of_row, output_size=cell_count
-    )
-    sentence = sentence_of_row[row_of_cell]
-    first_cell_of_row = cells_of_row.cumsum(0) - cells_of_row
-    number_in_row = torch.arange(cell_count, device=device) - first_cell_of_row[row_of_cell]
-    first_column = column_counts.cumsum(0) - column_counts
-    column_of_cell = columns[first_column[sentence] + number_in_row]
-    row = rows[row_of_cell]
-    column = column_of_cell % width_of_grid
+    real_rows = target_mask.flatten()
+    real_cells = (target_mask.unsqueeze(2) & source_mask.unsqueeze(1)).flatten()
+    in_grid = torch.nonzero_static(real_cells, size=cell_count).squeeze(1)
+    row = in_grid // width_of_grid
+    column = in_grid % width_of_grid
+    sentence = row // height_of_grid
+    row_of_cell = (real_rows.cumsum(0) - 1)[row]
     top = corners[0][sentence] + row % height_of_grid
     left = corners[1][sentence] + column
     return _Places(
-        rows=rows,
+        rows=torch.nonzero_static(real_rows, size=row_count).squeeze(1),
         row_of_cell=row_of_cell,
-        column_of_cell=column_of_cell,
-        in_grid=row * width_of_grid + column,
+        column_of_cell=sentence * width_of_grid + column,
+        in_grid=in_grid,
         in_rows=row_of_cell * width_of_grid + column,
         on_canvas=top * width + left,
     )
-
-
-def rows_with_labels(labels: Tensor) -> Tensor:
-    """[B, I], True up to the last label of each row that is not -100."""
-    return _up_to_last(labels.ne(-100))
 
 
 def rows_before_padding(decoder_input_ids: Tensor, config: PervasiveAttentionConfig) -> Tensor:
@@ -345,7 +327,7 @@ def rows_before_padding(decoder_input_ids: Tensor, config: PervasiveAttentionCon
     batch, and no token follows it. An end of sentence before other tokens counts as real."""
     following = decoder_input_ids[:, 1:]
     real = torch.ones_like(decoder_input_ids, dtype=torch.bool)
-    unpadded = _up_to_last(following.ne(config.pad_token_id))
+    unpadded = up_to_last(following.ne(config.pad_token_id))
     ends = config.eos_token_id
     if ends is not None:
         is_end = torch.isin(following, torch.tensor(ends, device=following.device).reshape(-1))
@@ -355,7 +337,7 @@ def rows_before_padding(decoder_input_ids: Tensor, config: PervasiveAttentionCon
     return real
 
 
-def _up_to_last(chosen: Tensor) -> Tensor:
+def up_to_last(chosen: Tensor) -> Tensor:
     """[B, T], True up to the last True of each row."""
     return chosen.flip(1).cumsum(1).flip(1).gt(0)
 

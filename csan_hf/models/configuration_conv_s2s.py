@@ -39,7 +39,6 @@ class ConvS2SConfig(Seq2SeqConfig):
     """
 
     model_type = "conv_s2s"
-    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
     attribute_map = {"num_hidden_layers": "encoder_layers"}  # noqa: RUF012
 
     vocab_size: int = bounded(12000, 1)

@@ -122,7 +122,6 @@ class CsanConfig(Seq2SeqConfig):
     """
 
     model_type = "csan"
-    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
     attribute_map = {  # noqa: RUF012
         "num_attention_heads": "encoder_attention_heads",
         "hidden_size": "d_model",
@@ -236,7 +235,8 @@ class CsanConfig(Seq2SeqConfig):
             for part in PARTS
         )
         if is_composed and not is_read:
-            values = {key: value for key, value in values.items() if key not in _SETTINGS}
+            for setting in _SETTINGS:
+                values.pop(setting, None)
             values.update(_FULL_ATTENTION)
         return values
 
@@ -244,7 +244,7 @@ class CsanConfig(Seq2SeqConfig):
         """One specification, or None, for each layer of a part, in whichever form the config has
         its locality.
         """
-        written_out: Sequence[Mapping[str, Any] | None] | None = getattr(self, f"{part}_locality")
+        written_out = getattr(self, f"{part}_locality")
         if written_out is not None:
             return written_out
         depth = self._depth(part)

@@ -64,7 +64,6 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
     """
 
     model_type = "pervasive_attention"
-    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
     attribute_map = {  # noqa: RUF012
         "hidden_size": "target_embed_dim",
         "num_hidden_layers": "num_layers",

@@ -44,7 +44,6 @@ class RnnSearchConfig(Seq2SeqConfig):
     """
 
     model_type = "rnnsearch"
-    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
 
     vocab_size: int = bounded(12000, 1)
     share_encoder_decoder_embeddings: bool = False

@@ -92,6 +92,7 @@ class Seq2SeqConfig(PreTrainedConfig):
 
     # Function of config and directory with which csan_hf completes a save
     after_saving: ClassVar[Callable[[Any, str | os.PathLike], None] | None] = None
+    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
     architectures: list[str] | None = None
     vocab_size: int = bounded(32000, 1)
     decoder_vocab_size: int = bounded(None, 1)  # `vocab_size` once initialised

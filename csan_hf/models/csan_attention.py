@@ -185,7 +185,7 @@ class CsanAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, masks: AttentionMasks, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D] and, under `eager`, the weights [B, H, I, J]."""
-        implementation: Any = self.config._attn_implementation  # None = eager
+        implementation = self.config._attn_implementation  # None = eager
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         mask = masks.full
         dropout = self.dropout if self.training else 0.0
@@ -217,12 +217,13 @@ class CsanAttention(nn.Module):
         decoder_cache = getattr(cache, "self_attention_cache", cache)
         running_sum = RunningSum(masks.real_queries, decoder_cache, self.place_of_sum)
         call = self._local_call(query, key, value, masks, query_offset, running_sum)
-        terms = [
-            method.term(self._module_of(method), call)
-            for method in self.methods
-            if method.term is not None
-        ]
-        call.set_terms(terms)
+        call.set_terms(
+            [
+                method.term(self._module_of(method), call)
+                for method in self.methods
+                if method.term is not None
+            ]
+        )
         if self.observe_terms is not None:
             self.observe_terms(call.terms)
         implementation = self.config._attn_implementation or "eager"
@@ -292,7 +293,7 @@ class CsanAttention(nn.Module):
         )
 
     def _split_heads(self, states: Tensor) -> Tensor:
-        return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
+        return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _keys_and_values(
         self, hidden_states: Tensor, key_value_states: Tensor | None, cache: Cache | None

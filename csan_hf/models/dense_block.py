@@ -26,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .grid_cache import RowSums
-from .grid_norm import BACKWARD, GridBatchNorm, is_traced
-from .layers import drop
+from .grid_norm import BACKWARD, GridBatchNorm
+from .layers import drop, is_traced
 
 
 class PointwiseConvolution(nn.Linear):
@@ -55,23 +55,22 @@ class MaskedConvolution(nn.Module):
 
         With `rows_above` the cells are new rows below earlier ones, for which sums are kept.
         """
-        if rows_above is None:
-            return self.convolve(cells, canvas)
-        products = self.multiply(rows_above.select(cells), rows_above)
-        outputs = rows_above.add(products, self.weight.shape[0])
-        if rows_above.is_prefix:
-            return self.convolve(cells, canvas)
-        return outputs
+        if rows_above is not None:
+            products = self.multiply(rows_above.select(cells), rows_above)
+            outputs = rows_above.add(products, self.weight.shape[0])
+            if not rows_above.is_prefix:
+                return outputs
+        return self.convolve(cells, canvas, self.weight)
 
-    def convolve(self, cells: Tensor, canvas: Canvas) -> Tensor:
-        """Convolve the cells of all rows."""
-        return convolve(canvas.paint(cells), self.weight, canvas)
+    def convolve(self, cells: Tensor, canvas: Canvas, kernel: Tensor) -> Tensor:
+        """Convolve the cells of a canvas with rows of the kernel, or with all of it."""
+        return convolve(canvas.paint(cells), kernel, canvas)
 
     def multiply(self, cells: Tensor, rows_above: RowSums) -> Tensor:
         """Products [R, ceil(k / 2) · out] with each row of the kernel, the cell's own row first."""
         dtype = cells.dtype
         kernel = rows_above.prepared((self, dtype), lambda: self._rows_as_one(dtype))
-        return convolve(rows_above.canvas.paint(cells), kernel, rows_above.canvas)
+        return self.convolve(cells, rows_above.canvas, kernel)
 
     def _rows_as_one(self, dtype: torch.dtype) -> Tensor:
         """The kernel's rows as one convolution of a single row, [ceil(k / 2) · out, in, 1, k]."""
@@ -108,8 +107,7 @@ def read(blocks: Sequence[Tensor], norm: nn.Module, conv: nn.Module) -> Tensor:
     """A 1×1 convolution [R, out] of ReLU(norm(features)), the features [R, c] in blocks."""
     if "read" in BACKWARD and _are_plain(norm, conv):
         return BACKWARD["read"](norm.weight, norm.bias, conv.weight, *blocks)
-    convolved: Tensor = conv(norm(join(blocks)).relu())
-    return convolved
+    return conv(norm(join(blocks)).relu())
 
 
 class Dropout(nn.Dropout):
@@ -144,8 +142,7 @@ class DenseLayer(nn.Module):
         new = self._convolve(blocks, canvas, rows_above)
         if self.gated:  # the gate comes first
             new = F.glu(new.roll(new.shape[1] // 2, dims=1), dim=1)
-        dropped: Tensor = self.dropout(new)
-        return dropped
+        return self.dropout(new)
 
     def _convolve(
         self, blocks: Sequence[Tensor], canvas: Canvas, rows_above: RowSums | None
@@ -167,8 +164,7 @@ class DenseLayer(nn.Module):
             inner = torch.addmm(bias, self.norm1(features).relu_(), matrix).relu_()
         else:
             inner = self.norm2(read(blocks, self.norm1, self.conv1), canvas.real).relu()
-        convolved: Tensor = self.conv2(inner, canvas, rows_above)
-        return convolved
+        return self.conv2(inner, canvas, rows_above)
 
     def _fold(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The first convolution and the second norm in one: a matrix [c, 4g] and a bias [4g]."""
@@ -240,8 +236,7 @@ class DenseBlock(nn.Module):
 
     def readers(self) -> list[Any]:
         """The affine maps of all that read the features."""
-        layers: Any = self.layers
-        return [*(layer.norm1 for layer in layers), self.transition.norm]
+        return [*(layer.norm1 for layer in self.layers), self.transition.norm]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load statistics under their former names, too."""
@@ -270,7 +265,7 @@ class DenseBlock(nn.Module):
             features[:, :width] = blocks[0]
         for layer in self.layers:
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-                new: Any = checkpoint(layer, list(blocks), canvas, use_reentrant=False)
+                new = checkpoint(layer, list(blocks), canvas, use_reentrant=False)
             else:
                 new = layer(blocks, canvas, rows_above)
             new = self.feature_norm(new, width, canvas.real)
@@ -281,8 +276,7 @@ class DenseBlock(nn.Module):
             else:
                 features[:, start:width] = new
                 blocks = [features[:, :width]]
-        output: Tensor = self.transition(blocks)
-        return output
+        return self.transition(blocks)
 
 
 _KINDS = (FeatureAffine, PointwiseConvolution, GridBatchNorm, MaskedConvolution)

@@ -26,28 +26,6 @@ from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, En
 
 from .canvas import Canvas
 
-
-class _LastRows(DynamicSlidingWindowLayer):
-    """A sliding window of the last row, without a copy of the row before it."""
-
-    def __init__(self) -> None:
-        super().__init__(sliding_window=2)  # the library counts the new row, too
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """See the library; returns only the new rows."""
-        if self.record_past:
-            super().update(key_states, value_states, *args, **kwargs)
-            return key_states, value_states
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.cumulative_length += key_states.shape[-2]
-        self.keys = key_states[:, :, -1:]
-        self.values = value_states[:, :, -1:]
-        return key_states, value_states
-
-
 # Weights prepared for a generation. The library's exporters take attributes of a cache for state
 _PREPARED: "WeakKeyDictionary[GridCache, dict[Any, Any]]" = WeakKeyDictionary()
 
@@ -61,12 +39,13 @@ class GridCache(DynamicCache):
 
     def reset(self) -> None:
         """Forget all rows."""
-        self.layers = [_LastRows()]
+        # Of the last row: the library counts the new row, too
+        self.layers = [DynamicSlidingWindowLayer(sliding_window=2)]
         _PREPARED.pop(self, None)
 
     @property
-    def _rows(self) -> _LastRows:
-        return cast(_LastRows, self.layers[0])
+    def _rows(self) -> DynamicSlidingWindowLayer:
+        return cast(DynamicSlidingWindowLayer, self.layers[0])
 
     def takes_prefix(self, rows: int, reach: int) -> bool:
         """Whether new rows are a prefix of which the rows below read only the last `reach`.

@@ -24,16 +24,11 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .layers import is_traced
+
 # Functions with a hand-written backward pass by name, which csan_hf installs (`dense_backward`).
 # A checkpoint's own code has none of them; autograd differentiates its modules
 BACKWARD: dict[str, Callable[..., Tensor]] = {}
-
-
-def is_traced() -> bool:
-    """Whether torch must see every operation: in a compiled program, or under a transformation of
-    `torch.func`.
-    """
-    return torch.compiler.is_compiling() or bool(torch._C._are_functorch_transforms_active())
 
 
 def _is_differentiated() -> bool:
@@ -92,8 +87,7 @@ def sum_over_processes(values: Tensor, group: ProcessGroup | None) -> Tensor:
     """Sum a tensor over the processes of a group; None = this process alone."""
     if group is None:
         return values
-    total: Tensor = _SumOverProcesses.apply(values, group)
-    return total
+    return _SumOverProcesses.apply(values, group)
 
 
 class _ProcessGroup:

@@ -18,15 +18,18 @@ _DRAWS = 2**16  # values of the 16-bit numbers that `drop` draws
 _SMALLEST_DRAWN = 8192  # elements from which on cheap numbers pay for the operations around them
 
 
+def is_traced() -> bool:
+    """Whether torch must see every operation: in a compiled program, or under a transformation of
+    `torch.func`.
+    """
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def is_plain(states: Tensor) -> bool:
     """Whether torch computes `states` on a CPU and at once: no compiler, tracer, torch.func or
     subclass.
     """
-    traced = (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-    )
+    traced = is_traced() or torch.jit.is_tracing()
     return type(states) is Tensor and states.device.type == "cpu" and not traced
 
 

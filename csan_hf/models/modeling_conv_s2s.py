@@ -43,9 +43,8 @@ class WeightNormalized(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs], or [B, inputs, T] -> [B, outputs, T - k + 1]."""
-        compute: Any = F.linear if self.direction.dim() == 2 else F.conv1d
-        convolved: Tensor = compute(states, self.weight(), self.bias)
-        return convolved
+        compute = F.linear if self.direction.dim() == 2 else F.conv1d
+        return compute(states, self.weight(), self.bias)
 
 
 class GatedConvolution(nn.Module):

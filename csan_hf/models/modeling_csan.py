@@ -22,11 +22,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_call import SharedMasks
 from .configuration_csan import CsanConfig
-from .csan_attention import (
-    AttentionMasks,
-    CsanAttention,
-    make_decoder_cache,
-)
+from .csan_attention import AttentionMasks, CsanAttention, make_decoder_cache
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .locality import LocalityMethod, LocalityModule, parameters_name
 from .seq2seq_model import (
@@ -92,12 +88,11 @@ class CsanEncoderLayer(_ResidualLayer):
         **kwargs: Any,
     ) -> Tensor:
         """[B, I, d] -> [B, I, d]."""
-        kwargs["attention_mask"] = attention_mask
         hidden_states = self.self_attn.before(hidden_states, attention_mask)
         hidden_states = self._sublayer(
             self.self_attn_layer_norm,
             hidden_states,
-            lambda states: self.self_attn(states, **kwargs)[0],
+            lambda states: self.self_attn(states, attention_mask=attention_mask, **kwargs)[0],
         )
         return self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward)
 
@@ -218,7 +213,7 @@ class _CsanStack(CsanPreTrainedModel):
 
     def __init__(self, config: CsanConfig, vocab_size: int, num_layers: int) -> None:
         super().__init__(config)
-        self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, vocab_size)
+        self.embed_tokens = CsanScaledWordEmbedding(config, vocab_size)
         self.embed_positions = SinusoidalPositionalEmbedding(
             config.max_position_embeddings,
             config.d_model,
@@ -426,7 +421,7 @@ class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
+            self.shared = CsanScaledWordEmbedding(config, config.vocab_size)
         self.encoder = CsanEncoder(config)
 
     def tied_weights(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import can_return_tuple
 
-from .canvas import Canvas, rows_before_padding, rows_with_labels, words_to_explain
+from .canvas import Canvas, rows_before_padding, up_to_last, words_to_explain
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import (
     FORMER_NAMES,
@@ -37,6 +37,7 @@ from .grid_norm import GridBatchNorm
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .residual_block import DepthwiseConvolution, ResidualBlock
 from .seq2seq_model import (
+    IGNORED_LABEL,
     Seq2SeqForGeneration,
     Seq2SeqModel,
     Seq2SeqPreTrained,
@@ -146,8 +147,8 @@ class MaxAggregation(nn.Module):
             directions: [B, I, f or 2f], the linear function at each row: the row of E of a word.
 
         Returns:
-            α [B, I, J]; its sum over J is the function's value at the aggregated row. For
-            `"attention"` it is ρ.
+            α [B, I, J]; its sum over J is the function's value at the aggregated row. `"attention"`
+            is not asked for it: ρ is its alignment.
         """
         values, columns = self._pooled(grid, source_mask).max(dim=2)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, values * directions)
@@ -199,15 +200,6 @@ class AttentionAggregation(MaxAggregation):
         weights = weights.to(grid.dtype)
         attended = (weights.unsqueeze(2) @ grid).squeeze(2)
         return attended * _root_of_lengths(grid, source_mask), weights
-
-    def contributions(
-        self,
-        grid: Tensor,
-        source_mask: Tensor | None,
-        weights: Tensor,
-        directions: Tensor,
-    ) -> Tensor:
-        return weights
 
 
 class MaxAttentionAggregation(AttentionAggregation):
@@ -427,7 +419,7 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
         """Parameters as the paper counts them: k×k kernels, with the masked taps, which are not
         stored here.
         """
-        count: int = self.num_parameters()
+        count = self.num_parameters()
         for module in self.modules():
             if isinstance(module, MaskedConvolution):  # [out, in, ceil(k / 2), k]
                 masked_rows = module.weight.shape[3] // 2
@@ -663,7 +655,7 @@ class PervasiveAttentionForConditionalGeneration(
         if mask is not None:
             return mask
         if labels is not None:
-            return rows_with_labels(labels)
+            return up_to_last(labels.ne(IGNORED_LABEL))
         if self.training and decoder_input_ids is not None:
             # A Trainer that computes the loss itself keeps the labels
             return rows_before_padding(decoder_input_ids, self.config)
@@ -676,8 +668,7 @@ class PervasiveAttentionForConditionalGeneration(
         For `"attention"` it is ρ (equation 8), otherwise the contributions of the source tokens to
         the logit of a word (equation 7), before dropout; their sum, plus the biases, is that logit.
         """
-        aggregation = self.model.decoder.aggregation
-        if outputs.cross_attentions is None:
+        if outputs.cross_attentions is None or self.config.aggregation == "attention":
             return outputs.cross_attentions
         attention_mask = inputs.pop("attention_mask")
         words = words_to_explain(logits, **inputs)
@@ -687,7 +678,7 @@ class PervasiveAttentionForConditionalGeneration(
         source_mask = None if attention_mask is None else attention_mask.bool()
         (share,) = outputs.cross_attentions
         grid = outputs.grid
-        alignment = aggregation.contributions(
+        alignment = self.model.decoder.aggregation.contributions(
             grid, source_mask, share.squeeze(1), directions.to(grid.dtype)
         )
         return (alignment.unsqueeze(1),)

@@ -31,18 +31,15 @@ class DepthwiseConvolution(MaskedConvolution):
         """Convolve cells [R, C] to [R, C]."""
         return super().forward(cells, canvas, rows_above) + self.bias
 
-    def convolve(self, cells: Tensor, canvas: Canvas) -> Tensor:
-        """Convolve the cells of all rows."""
-        return self._convolve(cells, canvas, self.weight)
-
     def multiply(self, cells: Tensor, rows_above: RowSums) -> Tensor:
         """Products [R, ceil(k / 2) · C] with each row of the kernel, the cell's own row first."""
         channels, _, rows, size = self.weight.shape
         kernel = self.weight.flip(2).reshape(channels * rows, 1, 1, size)
-        products = self._convolve(cells, rows_above.canvas, kernel)
+        products = self.convolve(cells, rows_above.canvas, kernel)
         return products.view(-1, channels, rows).transpose(1, 2).reshape(-1, rows * channels)
 
-    def _convolve(self, cells: Tensor, canvas: Canvas, kernel: Tensor) -> Tensor:
+    def convolve(self, cells: Tensor, canvas: Canvas, kernel: Tensor) -> Tensor:
+        """See `MaskedConvolution`; each channel by itself."""
         image = canvas.paint(cells)
         dtype = image.dtype
         if dtype != kernel.dtype and image.device.type == "cpu" and torch.is_grad_enabled():

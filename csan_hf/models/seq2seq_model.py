@@ -437,7 +437,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             return library._prepare_cache_for_generation(
                 generation_config, model_kwargs, *args, **kwargs
             )
-        cache: Any = self.make_cache(generation_config.num_beams or 1)
+        cache = self.make_cache(generation_config.num_beams or 1)
         if generation_config.is_assistant:
             cache.activate_past_recording()
         model_kwargs["cache"] = cache

@@ -121,7 +121,7 @@ class BlockSelfAttention(nn.Module):
         """[B, T, d] -> [B, T, d]; blocks are of ranks among the real tokens (`padding` [B, T])."""
         batch, length = states.shape[:2]
         if padding is None:
-            padding = torch.ones(1, 1, dtype=torch.bool, device=states.device).expand(batch, length)
+            padding = states.new_ones(batch, length, dtype=torch.bool)
         first = padding.int().argmax(dim=-1, keepdim=True)  # place of the first real token, [B, 1]
         places = torch.arange(length, device=states.device)
         ranked = _take(states, places + first)
