@@ -155,7 +155,7 @@ def token_by_token(
         chosen = choose(scores)
         chosen_values = np.zeros(len(sentences), np.float32)
         if with_scores:
-            chosen_values = logits[np.arange(len(chosen)), chosen] - _log_sums(logits)
+            chosen_values = logits[np.arange(len(chosen)), chosen] - log_sums(logits)
         tokens = np.column_stack([tokens, chosen])
         values = np.column_stack([values, chosen_values])
         is_done = stop(tokens[:, None], sentences)[:, 0]
@@ -282,22 +282,22 @@ def _continuations(
     beams = opened.scores.shape[1]
     tokens = opened.tokens.reshape(-1, opened.tokens.shape[2])
     logits = decoder.step(tokens)
-    log_sums = _log_sums(logits)
+    sums = log_sums(logits)
     offsets = opened.scores.reshape(-1, 1)
     if rules:
-        steps = logits - log_sums[:, None]
+        steps = logits - sums[:, None]
         for rule in rules:
             rule(tokens, steps, sentences.repeat(beams))
     else:  # the same, subtracted from the best alone
         steps = logits
-        offsets = offsets - log_sums[:, None]
+        offsets = offsets - sums[:, None]
     best_of_rows = _best_places(steps, count)
     totals = (_take(steps, best_of_rows) + offsets).reshape(len(sentences), -1)
     best = _in_order(totals, count)
     chosen = _take(best_of_rows.reshape(totals.shape), best)
     origins = best // best_of_rows.shape[1]
     rows = np.arange(len(sentences))[:, None] * beams + origins
-    values = logits[rows, chosen] - log_sums[rows]
+    values = logits[rows, chosen] - sums[rows]
     continued = opened.take(origins)
     candidates = _Hypotheses(
         tokens=np.concatenate([continued.tokens, chosen[..., None]], axis=2),
@@ -332,8 +332,8 @@ def _take(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
     return rows[np.arange(len(rows))[:, None], places]
 
 
-def _log_sums(logits: np.ndarray) -> np.ndarray:
-    """Logarithms [R] of the sums of the exponentials of logits [R, V]."""
+def log_sums(logits: np.ndarray) -> np.ndarray:
+    """Returns the logarithms [R] of the sums of the exponentials of logits [R, V]."""
     sums = np.empty(len(logits), np.float32)
     count = max(1, _CACHED // logits.shape[1])
     for start in range(0, len(logits), count):

@@ -215,9 +215,7 @@ class Translator:
         chosen = {name: value for name, value in chosen.items() if value is not None}
         generation = self._in_language(replace(self.generation, **chosen), target_lang)
         if generation.num_beams < n_best and not generation.do_sample:
-            if num_beams is not None:
-                raise ValueError(f"n_best={n_best} needs as many beams, got num_beams={num_beams}.")
-            generation = replace(generation, num_beams=n_best)
+            raise ValueError(f"n_best={n_best} needs as many beams, got num_beams={num_beams}.")
         texts = check_letters(
             texts, unknown, unknown_pieces=self.source.unknown_pieces, first_line=first_line
         )
