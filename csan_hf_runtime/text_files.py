@@ -322,16 +322,12 @@ class _LinesAhead(queue.Queue[str | Exception | None]):
 
     def _put(self, item: str | Exception | None) -> None:
         super()._put(item)
-        self._characters += _size_of(item)
+        self._characters += len(f"{item}\n")
 
     def _get(self) -> str | Exception | None:
         item = super()._get()
-        self._characters -= _size_of(item)
+        self._characters -= len(f"{item}\n")
         return item
-
-
-def _size_of(item: str | Exception | None) -> int:
-    return len(item) + 1 if isinstance(item, str) else 1
 
 
 def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:
