@@ -194,12 +194,6 @@ class _Hypotheses:
             scores=_take(self.scores, places),
         )
 
-    def select(self, rows: np.ndarray) -> _Hypotheses:
-        """Those of some sentences."""
-        return _Hypotheses(
-            tokens=self.tokens[rows], values=self.values[rows], scores=self.scores[rows]
-        )
-
 
 def beam_search(
     decoder: Decoder,
@@ -265,7 +259,9 @@ def beam_search(
             continue
         left = (~is_done).nonzero()[0]
         sentences = sentences[left]
-        opened = opened.select(left)
+        opened = _Hypotheses(
+            tokens=opened.tokens[left], values=opened.values[left], scores=opened.scores[left]
+        )
         if len(left):
             decoder.keep(rows[left].reshape(-1), left)
     return [[hypothesis for _, hypothesis in best[: beams.returned]] for best in ended]
