@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from .search import (
     Stop,
     beam_search,
     greedy,
+    log_sums,
     token_by_token,
 )
 
@@ -43,6 +45,7 @@ _WITHOUT_EFFECT = {
     "transformers_version",
     "use_cache",
 }
+_ANY_LENGTH = range(sys.maxsize)
 _NEUTRAL = {"encoder_repetition_penalty": 1.0, "num_beam_groups": 1, "typical_p": 1.0}
 
 
@@ -103,6 +106,11 @@ class Generation:
         """Tokens that end a sentence."""
         return _tokens(self.eos_token_id)
 
+    @property
+    def _first_free(self) -> int:
+        """The place of the first token that the model chooses."""
+        return 1 if self.forced_bos_token_id is None else 2
+
     def search(
         self,
         graphs: Graphs,
@@ -140,8 +148,8 @@ class Generation:
         limits = limits[sentences]
         rules = list(self._rules(limits))
         if beginnings is not None:
-            first_free = 1 if self.forced_bos_token_id is None else 2
-            rules.append(_forcing_prefixes([beginnings[n] for n in sentences.tolist()], first_free))
+            prefixes = [beginnings[n] for n in sentences.tolist()]
+            rules.append(_forcing_prefixes(prefixes, self._first_free))
         if self.renormalize_logits:
             rules.append(_renormalise)
         decoder = GraphDecoder(graphs, states[sentences], mask[sentences])
@@ -208,7 +216,7 @@ class Generation:
         if self.min_new_tokens is not None:
             least_length = 1 + self.min_new_tokens
         if least_length > 1:
-            yield _forbidding(self.ends, below=least_length)
+            yield _forbidding(self.ends, lengths=range(least_length))
         if self.forced_bos_token_id is not None:
             yield _forcing(_tokens(self.forced_bos_token_id), lengths=np.ones_like(limits))
         if self.forced_eos_token_id is not None:
@@ -216,7 +224,8 @@ class Generation:
         if len(self.suppress_tokens):
             yield _forbidding(_tokens(self.suppress_tokens))
         if len(self.begin_suppress_tokens):
-            yield self._forbid_at_beginning
+            beginning = range(self._first_free, self._first_free + 1)
+            yield _forbidding(_tokens(self.begin_suppress_tokens), lengths=beginning)
 
     def _penalise_repetition(
         self, tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray
@@ -240,18 +249,10 @@ class Generation:
         rows, places = matches.nonzero()
         scores[rows, tokens[rows, places + before]] = -math.inf
 
-    def _forbid_at_beginning(
-        self, tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray
-    ) -> None:
-        beginning = 1 if self.forced_bos_token_id is None else 2
-        if tokens.shape[1] == beginning:
-            scores[:, _tokens(self.begin_suppress_tokens)] = -math.inf
-
 
 def _renormalise(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
     """The rule, after all others, of `renormalize_logits`."""
-    largest = scores.max(axis=1, keepdims=True)
-    scores -= largest + np.log(np.exp(scores - largest).sum(axis=1, keepdims=True))
+    scores -= log_sums(scores)[:, None]
 
 
 def _forcing_prefixes(prefixes: Sequence[Prefix], start: int) -> Rule:
@@ -274,11 +275,11 @@ def _tokens(value: int | Sequence[int] | None) -> np.ndarray:
     return np.array([] if value is None else value, np.int64).reshape(-1)
 
 
-def _forbidding(forbidden: np.ndarray, below: float = math.inf) -> Rule:
-    """Forbids tokens, in hypotheses shorter than `below`."""
+def _forbidding(forbidden: np.ndarray, lengths: range = _ANY_LENGTH) -> Rule:
+    """Forbids tokens, in hypotheses of some lengths."""
 
     def forbid(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
-        if tokens.shape[1] < below:
+        if tokens.shape[1] in lengths:
             scores[:, forbidden] = -math.inf
 
     return forbid

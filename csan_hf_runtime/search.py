@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -154,7 +155,7 @@ def token_by_token(
         chosen = choose(scores)
         chosen_values = np.zeros(len(sentences), np.float32)
         if with_scores:
-            chosen_values = logits[np.arange(len(chosen)), chosen] - _log_sums(logits)
+            chosen_values = logits[np.arange(len(chosen)), chosen] - log_sums(logits)
         tokens = np.column_stack([tokens, chosen])
         values = np.column_stack([values, chosen_values])
         is_done = stop(tokens[:, None], sentences)[:, 0]
@@ -193,56 +194,6 @@ class _Hypotheses:
             scores=_take(self.scores, places),
         )
 
-    def select(self, rows: np.ndarray) -> _Hypotheses:
-        """Those of some sentences."""
-        return _Hypotheses(
-            tokens=self.tokens[rows], values=self.values[rows], scores=self.scores[rows]
-        )
-
-
-class _Ended:
-    """The best K hypotheses of every sentence that have ended.
-
-    Args:
-        prompts: What they all begin with; they stand where there are no others.
-    """
-
-    def __init__(self, prompts: _Hypotheses) -> None:
-        self.prompt = prompts.tokens.shape[2]
-        self.best = prompts  # padded; scores are divided by the length penalty
-        self.lengths = np.full(prompts.scores.shape, self.prompt)
-
-    def add(self, candidates: _Hypotheses) -> None:
-        """Takes in candidates, which are at least as long."""
-        length = candidates.tokens.shape[2]
-        more = [(0, 0), (0, 0), (0, length - self.best.tokens.shape[2])]
-        both = _Hypotheses(
-            tokens=np.concatenate([np.pad(self.best.tokens, more), candidates.tokens], axis=1),
-            values=np.concatenate([np.pad(self.best.values, more), candidates.values], axis=1),
-            scores=np.concatenate([self.best.scores, candidates.scores], axis=1),
-        )
-        lengths = np.concatenate(
-            [self.lengths, np.full_like(candidates.tokens[..., 0], length)], axis=1
-        )
-        places = _in_order(both.scores, self.best.scores.shape[1])
-        self.best = both.take(places)
-        self.lengths = _take(lengths, places)
-
-    def select(self, rows: np.ndarray) -> None:
-        """Goes on with some sentences."""
-        self.best = self.best.select(rows)
-        self.lengths = self.lengths[rows]
-
-    def first(self, row: int, count: int) -> list[Hypothesis]:
-        """The best hypotheses of a sentence."""
-        hypotheses = []
-        for rank in range(count):
-            length = self.lengths[row, rank]
-            tokens = self.best.tokens[row, rank, self.prompt : length]
-            values = self.best.values[row, rank, : length - self.prompt]
-            hypotheses.append(Hypothesis(tokens, values))
-        return hypotheses
-
 
 def beam_search(
     decoder: Decoder,
@@ -267,35 +218,38 @@ def beam_search(
     count = beams.count
     kept = count * max(2, 1 + beams.ends)
     is_best = np.arange(kept) < count
-    prompts = _Hypotheses(
+    # At first all beams of a sentence are alike: only one may go on
+    first_scores = np.full((batch, count), _LOW, np.float32)
+    first_scores[:, 0] = 0.0
+    opened = _Hypotheses(
         tokens=np.repeat(tokens[:, None], count, axis=1),
         values=np.zeros((batch, count, 0), np.float32),
-        scores=np.full((batch, count), _LOW, np.float32),
+        scores=first_scores,
     )
-    ended = _Ended(prompts)
-    # At first all beams of a sentence are alike: only one may go on
-    first_scores = prompts.scores.copy()
-    first_scores[:, 0] = 0.0
-    opened = replace(prompts, scores=first_scores)
+    # The best K of each sentence with their scores, divided by the length penalty, the best first
+    nothing = Hypothesis(np.zeros(0, np.int64), np.zeros(0, np.float32))
+    ended: list[list[tuple[float, Hypothesis]]] = [[(_LOW, nothing)] * count for _ in range(batch)]
     sentences = np.arange(batch)
-    hypotheses: dict[int, list[Hypothesis]] = {}
     while len(sentences):
         candidates, rows = _continuations(decoder, opened, kept, rules, sentences)
         length = candidates.tokens.shape[2] - prompt
         stops = stop(candidates.tokens, sentences)
         # Those that go on, and those that have ended
-        continued = candidates.scores + np.where(stops, np.float32(_LOW), np.float32(0))
+        continued = candidates.scores + stops * np.float32(_LOW)
         onward = _in_order(continued, count)
         opened = replace(candidates, scores=continued).take(onward)
         rows = _take(rows, onward)
-        is_final = stops & is_best
-        if is_final.any():
-            final = candidates.scores / np.float32(length**beams.length_penalty)
-            final[~is_final] += np.float32(_LOW)
-            ended.add(replace(candidates, scores=final))
+        final = candidates.scores / np.float32(length**beams.length_penalty)
+        for row, place in np.argwhere(stops & is_best):
+            ids = candidates.tokens[row, place, prompt:].copy()
+            hypothesis = Hypothesis(ids, candidates.values[row, place].copy())
+            best = ended[sentences[row]]
+            best.append((final[row, place], hypothesis))
+            best.sort(key=itemgetter(0), reverse=True)
+            del best[count:]
         is_done = stops.all(axis=1) | _is_done(
             opened.scores,
-            ended.best.scores,
+            np.array([ended[sentence][-1][0] for sentence in sentences]),
             beams,
             length=length,
             limits=limits[sentences] - prompt,
@@ -303,15 +257,14 @@ def beam_search(
         if not is_done.any():
             decoder.keep(rows.reshape(-1), None)
             continue
-        for row in is_done.nonzero()[0].tolist():
-            hypotheses[sentences[row]] = ended.first(row, beams.returned)
         left = (~is_done).nonzero()[0]
         sentences = sentences[left]
-        opened = opened.select(left)
-        ended.select(left)
+        opened = _Hypotheses(
+            tokens=opened.tokens[left], values=opened.values[left], scores=opened.scores[left]
+        )
         if len(left):
             decoder.keep(rows[left].reshape(-1), left)
-    return [hypotheses[sentence] for sentence in range(batch)]
+    return [[hypothesis for _, hypothesis in best[: beams.returned]] for best in ended]
 
 
 def _continuations(
@@ -325,22 +278,22 @@ def _continuations(
     beams = opened.scores.shape[1]
     tokens = opened.tokens.reshape(-1, opened.tokens.shape[2])
     logits = decoder.step(tokens)
-    log_sums = _log_sums(logits)
+    sums = log_sums(logits)
     offsets = opened.scores.reshape(-1, 1)
     if rules:
-        steps = logits - log_sums[:, None]
+        steps = logits - sums[:, None]
         for rule in rules:
             rule(tokens, steps, sentences.repeat(beams))
     else:  # the same, subtracted from the best alone
         steps = logits
-        offsets = offsets - log_sums[:, None]
+        offsets = offsets - sums[:, None]
     best_of_rows = _best_places(steps, count)
     totals = (_take(steps, best_of_rows) + offsets).reshape(len(sentences), -1)
     best = _in_order(totals, count)
     chosen = _take(best_of_rows.reshape(totals.shape), best)
     origins = best // best_of_rows.shape[1]
     rows = np.arange(len(sentences))[:, None] * beams + origins
-    values = logits[rows, chosen] - log_sums[rows]
+    values = logits[rows, chosen] - sums[rows]
     continued = opened.take(origins)
     candidates = _Hypotheses(
         tokens=np.concatenate([continued.tokens, chosen[..., None]], axis=2),
@@ -351,16 +304,18 @@ def _continuations(
 
 
 def _is_done(
-    scores: np.ndarray, ended: np.ndarray, beams: Beams, *, length: int, limits: np.ndarray
+    scores: np.ndarray, least: np.ndarray, beams: Beams, *, length: int, limits: np.ndarray
 ) -> np.ndarray:
-    """Of which sentences [S] no open beam can still be among the best; see `Beams`."""
+    """Of which sentences [S] no open beam can still be among the best that have ended, whose least
+    score is `least` [S]; see `Beams`.
+    """
     if beams.early_stopping is True:
-        return ended.min(axis=1) > _LOW / 2
+        return least > _LOW / 2
     reached = np.full_like(limits, length)
     if beams.early_stopping == "never" and beams.length_penalty > 0:
         reached = limits
     best_possible = scores[:, 0] / reached**beams.length_penalty
-    return best_possible <= ended.min(axis=1)
+    return best_possible <= least
 
 
 def _in_order(scores: np.ndarray, count: int) -> np.ndarray:
@@ -373,8 +328,8 @@ def _take(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
     return rows[np.arange(len(rows))[:, None], places]
 
 
-def _log_sums(logits: np.ndarray) -> np.ndarray:
-    """Logarithms [R] of the sums of the exponentials of logits [R, V]."""
+def log_sums(logits: np.ndarray) -> np.ndarray:
+    """Returns the logarithms [R] of the sums of the exponentials of logits [R, V]."""
     sums = np.empty(len(logits), np.float32)
     count = max(1, _CACHED // logits.shape[1])
     for start in range(0, len(logits), count):

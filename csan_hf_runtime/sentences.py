@@ -118,6 +118,7 @@ def split_text(
     limit: int | None,
     language: str | None,
     usual: Mapping[str, int] | None = None,
+    tag: str = "",
 ) -> SplitText:
     """Splits a text at its line breaks, and long lines at their sentences.
 
@@ -130,11 +131,15 @@ def split_text(
         limit: The most tokens of a segment; None = any number.
         language: ISO 639 code, alone or leading ("de", "deu_Latn"), of the text; None = unknown.
         usual: The most "tokens" and "sentences" of a line that is left whole; None = any number.
+        tag: The tag of a language that the text begins with, which is for all of its sentences.
     """
+    start = f"{tag} " if tag else ""
 
     def fits(piece: str) -> bool:
-        return limit is None or count_tokens(piece) <= limit
+        return limit is None or count_tokens(start + piece) <= limit
 
+    if tag:
+        text = text.removeprefix(tag).lstrip(" ")
     segments: list[str] = []
     gaps = [""]
     split_lines = 0
@@ -143,7 +148,7 @@ def split_text(
         is_whole = fits(line.strip())
         sentences = [line] if is_whole and usual is None else sentences_of(line, language)
         if usual is not None:
-            is_usual = count_tokens(line.strip()) <= usual["tokens"]
+            is_usual = count_tokens(start + line.strip()) <= usual["tokens"]
             is_whole = is_whole and is_usual and len(sentences) <= usual["sentences"]
         if not is_whole:
             pieces = []
@@ -161,9 +166,9 @@ def split_text(
             before, _, after = piece.partition(content) if content else (piece, "", "")
             gaps[-1] += before
             if content:
-                segments.append(content)
+                segments.append(start + content)
                 gaps.append(after)
-    return SplitText(tuple(segments), tuple(gaps), split_lines)
+    return SplitText(tuple(segments), tuple(gaps), split_lines, tag)
 
 
 def sentences_of(line: str, language: str | None) -> list[str]:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -87,10 +87,8 @@ def open_for_writing(
 def _open(path: Path | str, mode: str, *, binary: bool, is_gzip: bool = False) -> IO[Any]:
     if binary:
         return open(path, f"{mode}b")
-    if is_gzip:
-        compressed = gzip.GzipFile(path, f"{mode}b")
-        return io.TextIOWrapper(compressed, encoding="utf-8", newline="\n")
-    return open(path, mode, encoding="utf-8", newline="\n")
+    opener: Callable[..., IO[Any]] = gzip.open if is_gzip else open
+    return opener(path, f"{mode}t", encoding="utf-8", newline="\n")
 
 
 def _open_stream(stream: TextIO | None, name: str) -> TextIO:
@@ -322,16 +320,12 @@ class _LinesAhead(queue.Queue[str | Exception | None]):
 
     def _put(self, item: str | Exception | None) -> None:
         super()._put(item)
-        self._characters += _size_of(item)
+        self._characters += len(f"{item}\n")
 
     def _get(self) -> str | Exception | None:
         item = super()._get()
-        self._characters -= _size_of(item)
+        self._characters -= len(f"{item}\n")
         return item
-
-
-def _size_of(item: str | Exception | None) -> int:
-    return len(item) + 1 if isinstance(item, str) else 1
 
 
 def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:

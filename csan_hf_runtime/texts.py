@@ -7,7 +7,6 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from .sentences import EVERY_LINE, SplitText, split_text
@@ -176,7 +175,7 @@ def split_texts(
     limit: int | None,
     language: str | None,
     tag_of: Callable[[str], str],
-    counter: Callable[[str], Callable[[str], int]],
+    count_tokens: Callable[[str], int],
 ) -> list[SplitText]:
     """Splits texts into what a model takes; see `split_text`.
 
@@ -187,29 +186,24 @@ def split_texts(
         limit: The most tokens of a segment.
         language: Of the texts.
         tag_of: Returns the tag of a language that a text begins with, or nothing.
-        counter: Returns, for a tag or nothing, the function that counts the tokens of what follows.
+        count_tokens: Counts the tokens of a segment, special ones included.
 
     Raises:
         ValueError: `split_sentences` is none of `SplitSentences`.
     """
     check_choice("split_sentences", split_sentences, SplitSentences)
     most = {"auto": usual, "always": EVERY_LINE, "never": None}[split_sentences]
-    splits = []
-    for text in texts:
-        # A tag at the beginning of a text is for all of its sentences
-        tag = tag_of(text)
-        split = split_text(
-            text.removeprefix(tag).lstrip(" ") if tag else text,
-            count_tokens=counter(tag),
+    return [
+        split_text(
+            text,
+            count_tokens=count_tokens,
             limit=limit,
             language=language,
             usual=most,
+            tag=tag_of(text),
         )
-        if tag:
-            segments = tuple(f"{tag} {segment}" for segment in split.segments)
-            split = replace(split, segments=segments, tag=tag)
-        splits.append(split)
-    return splits
+        for text in texts
+    ]
 
 
 def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

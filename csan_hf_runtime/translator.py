@@ -19,6 +19,7 @@ from .dictionary import DICTIONARY, PronouncingDictionary
 from .generation import Generation
 from .graphs import Graphs
 from .prefixes import Prefix
+from .scores import is_scored
 from .search import Hypothesis
 from .sentences import SplitText
 from .texts import (
@@ -44,8 +45,8 @@ TARGET_FOLDER = "target_tokenizer"
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _NO_LIMIT = 10**9  # tokens; transformers writes 1e30
 
-Encode = Callable[[str, str], list[int]]
-"""Returns the tokens of a text and of what stands before it: a tag, or nothing."""
+Encode = Callable[[str], list[int]]
+"""Returns the tokens of a source, with its language and what stands before it."""
 
 
 class Translator:
@@ -215,9 +216,7 @@ class Translator:
         chosen = {name: value for name, value in chosen.items() if value is not None}
         generation = self._in_language(replace(self.generation, **chosen), target_lang)
         if generation.num_beams < n_best and not generation.do_sample:
-            if num_beams is not None:
-                raise ValueError(f"n_best={n_best} needs as many beams, got num_beams={num_beams}.")
-            generation = replace(generation, num_beams=n_best)
+            raise ValueError(f"n_best={n_best} needs as many beams, got num_beams={num_beams}.")
         texts = check_letters(
             texts, unknown, unknown_pieces=self.source.unknown_pieces, first_line=first_line
         )
@@ -244,7 +243,7 @@ class Translator:
             )
             beginnings = self._beginnings(prefixes, splits)
         hypotheses = self._hypotheses(
-            [encode(segment, "") for segment in segments],
+            [encode(segment) for segment in segments],
             generation,
             returned=n_best,
             generator=generator,
@@ -303,8 +302,8 @@ class Translator:
         """Returns a function that encodes sources, with their languages; it remembers them."""
 
         @lru_cache(maxsize=100_000)
-        def encode(text: str, prefix: str) -> list[int]:
-            text, prefix = self._tags.mark(text, prefix, target_lang)
+        def encode(text: str) -> list[int]:
+            text, prefix = self._tags.mark(text, "", target_lang)
             prefix = prefix or self._prefix(target_lang)
             ids = self.source.encode(prefix + text, language=source_lang, most_tokens=most_tokens)
             # An empty text and a tokenizer that adds no end of sentence
@@ -324,10 +323,6 @@ class Translator:
     ) -> list[SplitText]:
         usual = None if truncation else self._usual_source
 
-        def counter(tag: str) -> Callable[[str], int]:
-            prefix = f"{tag} " if tag else ""
-            return lambda text: len(encode(text, prefix))
-
         splits = split_texts(
             texts,
             split_sentences=split_sentences,
@@ -335,7 +330,7 @@ class Translator:
             limit=None if truncation else self.source_limit,
             language=source_lang or self.source.source_language or (usual or {}).get("language"),
             tag_of=self._tags.leading if target_lang is None else lambda text: "",
-            counter=counter,
+            count_tokens=lambda text: len(encode(text)),
         )
         is_split = any(split.split_lines for split in splits)
         if is_split and split_sentences == "auto" and usual is not None:
@@ -423,7 +418,13 @@ class Translator:
             log_probability = 0.0
             for hypothesis in parts:
                 ids = hypothesis.tokens.tolist()
-                values = self._counted(ids, hypothesis.log_probabilities)
+                counted = is_scored(
+                    hypothesis.tokens,
+                    ends=self.generation.ends,
+                    special=self.target.not_text,
+                    padding=self.target.padding,
+                )
+                values = np.where(counted, hypothesis.log_probabilities, np.nan)
                 texts.append(self.target.decode(ids))
                 log_probability += float(np.nansum(values))
                 if with_words:
@@ -436,21 +437,6 @@ class Translator:
                     )
             joined.append(Translation(split.join(texts).strip(), log_probability, words))
         return joined
-
-    def _counted(self, ids: Sequence[int], log_probabilities: np.ndarray) -> np.ndarray:
-        """The log-probabilities, NaN where a token is special and neither the end nor padding that
-        was generated within the translation.
-        """
-        counted = log_probabilities.copy()
-        is_within = False
-        for place in reversed(range(len(ids))):
-            token = ids[place]
-            is_end = token in self.generation.ends
-            is_within |= token != self.target.padding
-            is_special = token in self.target.not_text and token != self.target.padding
-            if not is_end and (is_special or not is_within):
-                counted[place] = np.nan
-        return counted
 
 
 def _entries_first(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -36,12 +35,12 @@ def windows_of(sentences: Iterable[str | None], processes: int = 1) -> Iterator[
 
 def ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
     """Yields items, of which so many are made before they are asked for."""
-    items = iter(items)
-    waiting = deque(islice(items, count))
+    waiting: deque[Item] = deque()
     try:
         for item in items:
             waiting.append(item)
-            yield waiting.popleft()
+            if len(waiting) > count:
+                yield waiting.popleft()
     except Exception:
         yield from waiting  # what was made before the error
         raise

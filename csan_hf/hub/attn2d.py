@@ -16,7 +16,6 @@ compute the same functions as this package and store them differently:
 
 import argparse
 import os
-import pickle
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -226,15 +225,7 @@ def _load(path: str | os.PathLike) -> Any:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        RuntimeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        OSError,
-    ) as error:
+    except Exception as error:  # of a class for each fault
         if isinstance(error, OSError) and error.filename:
             raise  # without a name: a damaged file points to where nothing is
         raise ValueError(
@@ -264,7 +255,7 @@ def _dense_fields(weights: StateDict) -> dict[str, Any]:
     norm = "net.features.transition1.norm.weight"
     _check_dimensions(weights, {source: 2, target: 2, conv1: 4, conv2: 4, norm: 1}, year=2018)
     fields = _embedding_fields(weights[source], weights[target])
-    num_layers = max(_numbers(r"net\.features\.denseblock1\.denselayer(\d+)\.", weights))
+    num_layers = _last_layer(r"net\.features\.denseblock1\.denselayer(\d+)\.", weights)
     channels = (fields["source_embed_dim"] + fields["target_embed_dim"]) // 2
     growth_rate = (len(weights[norm]) - channels) // num_layers
     fields |= {
@@ -300,7 +291,7 @@ def _residual_fields(weights: dict[str, Tensor]) -> dict[str, Any]:
     dimensions |= {projection_bias: 1, "decoder.prediction.bias": 1}
     _check_dimensions(weights, dimensions, year=2020)
     kernel = weights[mconv2]
-    num_layers = 1 + max(_numbers(re.escape(layers) + r"\.(\d+)\.", weights))
+    num_layers = 1 + _last_layer(re.escape(layers) + r"\.(\d+)\.", weights)
     for number in range(num_layers):  # without a bias unless --conv-bias
         weights.setdefault(f"{layers}.{number}.mconv2.bias", torch.zeros(len(kernel)))
     is_tied = torch.equal(weights[prediction], weights[target])
@@ -339,10 +330,10 @@ def _embedding_fields(source: Tensor, target: Tensor) -> dict[str, Any]:
     }
 
 
-def _numbers(pattern: str, weights: StateDict) -> list[int]:
-    """Numbers of the layers in the names of weights."""
+def _last_layer(pattern: str, weights: StateDict) -> int:
+    """The largest number of a layer in the names of weights."""
     matches = [re.match(pattern, name) for name in weights]
-    return [int(match[1]) for match in matches if match]
+    return max(int(match[1]) for match in matches if match)
 
 
 def _positions(weights: StateDict, side: str, width: int, year: int) -> Tensor:

@@ -19,7 +19,6 @@ from csan_hf.models.distances import RelativePositions, RelativePositionTables
 from csan_hf_runtime.text_files import new_directory
 
 try:
-    from ctranslate2.converters.converter import Converter
     from ctranslate2.converters.transformers import BartLoader
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation
@@ -61,14 +60,12 @@ def export_ctranslate2(
         ValueError: The model has a method that CTranslate2 cannot express, or the directory is not
             empty.
     """
-
-    class CsanConverter(Converter):
-        def _load(self) -> Any:
-            return _specification(model, tokenizers)
-
     directory = Path(directory)
     with new_directory(directory) as staging:
-        CsanConverter().convert(str(staging), quantization=quantization, force=True)
+        spec = _specification(model, tokenizers)
+        spec.validate()
+        spec.optimize(quantization=quantization)
+        spec.save(str(staging))
         tokenizers.save_pretrained(staging)
     return directory
 

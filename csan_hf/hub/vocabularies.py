@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, processors
+from tokenizers import AddedToken, Regex, decoders, processors
 from transformers import M2M100Tokenizer, MarianTokenizer, PreTrainedConfig
 from transformers.convert_slow_tokenizer import SentencePieceExtractor
 
@@ -29,21 +29,23 @@ def save_vocabularies(tokenizers: Any, directory: Path, config: PreTrainedConfig
     if issubclass(kind, M2M100Tokenizer):
         ids = source.encoder | source.added_tokens_encoder | source.lang_token_to_id
         model = directory / source.vocab_files_names["spm_file"]
-        backend = _backend(source, model, ids, size=config.vocab_size)
-        backend.save(str(directory / "tokenizer.json"))
+        _save_backend(source, model, ids, size=config.vocab_size, directory=directory)
     elif issubclass(kind, MarianTokenizer):
         ids = source.get_src_vocab()
-        backend = _backend(source, directory / "source.spm", ids, size=config.vocab_size)
-        backend.save(str(directory / "tokenizer.json"))
+        model = directory / "source.spm"
+        _save_backend(source, model, ids, size=config.vocab_size, directory=directory)
         if source.separate_vocabs:
             ids = source.target_encoder | source.added_tokens_encoder
-        backend = _backend(source, directory / "target.spm", ids, size=config.decoder_vocab_size)
-        (directory / TARGET_SUBFOLDER).mkdir()
-        backend.save(str(directory / TARGET_SUBFOLDER / "tokenizer.json"))
+        model = directory / "target.spm"
+        folder = directory / TARGET_SUBFOLDER
+        folder.mkdir()
+        _save_backend(source, model, ids, size=config.decoder_vocab_size, directory=folder)
 
 
-def _backend(slow: Any, model: Path, ids: Mapping[str, int], size: int) -> Tokenizer:
-    """The tokenizer of a model of SentencePiece with the numbers, special tokens and frame of
+def _save_backend(
+    slow: Any, model: Path, ids: Mapping[str, int], *, size: int, directory: Path
+) -> None:
+    """Saves the tokenizer of a model of SentencePiece with the numbers, special tokens and frame of
     transformers' `slow` one.
     """
     size = max(size, *(number + 1 for number in ids.values()))
@@ -61,4 +63,4 @@ def _backend(slow: Any, model: Path, ids: Mapping[str, int], size: int) -> Token
     backend.post_processor = processors.TemplateProcessing(
         frame, special_tokens=[(name, ids[name]) for name in names]
     )
-    return backend
+    backend.save(str(directory / "tokenizer.json"))

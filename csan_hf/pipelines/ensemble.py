@@ -122,9 +122,7 @@ class _Encoders(nn.Module):
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        output_attentions: bool | None = None,  # these two are not returned
-        output_hidden_states: bool | None = None,
-        return_dict: bool = True,
+        **not_returned: Any,  # attentions and hidden states
     ) -> BaseModelOutput:
         outputs = BaseModelOutput()
         for number, member in enumerate(self.members):

@@ -153,14 +153,12 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
 
     Tags and comments are kept as they were written; a tag without its partner is a single tag.
     """
-    parser = _Parser(source, kind)
     text = ""
     tags: list[Tag] = []
-    open_tags: list[Tag] = []
-    partners = parser.partners()
-    starts = set(partners.values())
+    names: list[str] = []  # of start tags that may have an end
+    places: list[int] = []  # of these among `tags`
     is_separated = False
-    for place, part in enumerate(parser.parts):
+    for part in _Parser(source, kind).parts:
         if part.kind == "text":
             if is_separated and text[-1:].strip() and part.content[:1].strip():
                 text += " "
@@ -169,15 +167,20 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
             continue
         is_separated |= kind == "html" and part.name in _SEPARATORS
         written = source[part.start : part.end]
-        if place in partners:
-            tag = open_tags.pop()
-            tag.end = len(text)
-            tag.closing = written
+        if part.kind == "end" and part.name in names:
+            last = len(names) - 1 - names[::-1].index(part.name)
+            first_child = places[last] + 1
+            del names[last:], places[last:]  # those after it are single tags
+            pair = tags[first_child - 1]
+            pair.end = len(text)
+            pair.closing = written
+            pair.children = tags[first_child:]
+            del tags[first_child:]
             continue
-        siblings = open_tags[-1].children if open_tags else tags
-        siblings.append(Tag(written, len(text), len(text)))
-        if place in starts:
-            open_tags.append(siblings[-1])
+        if part.kind == "start":
+            names.append(part.name)
+            places.append(len(tags))
+        tags.append(Tag(written, len(text), len(text)))
     return MarkedText(text, tags)
 
 
@@ -209,21 +212,6 @@ class _Parser(HTMLParser):
         ends = [part.start for part in self.parts[1:]]
         for part, end in zip(self.parts, [*ends, len(source)], strict=False):
             part.end = end
-
-    def partners(self) -> dict[int, int]:
-        """The place of the start tag of each end tag that has one, as far as pairs are nested."""
-        partners = {}
-        open_starts: list[int] = []
-        for place, part in enumerate(self.parts):
-            if part.kind == "start":
-                open_starts.append(place)
-            if part.kind == "end":
-                names = [self.parts[start].name for start in open_starts]
-                if part.name in names:
-                    last = len(names) - 1 - names[::-1].index(part.name)
-                    partners[place] = open_starts[last]
-                    del open_starts[last:]
-        return partners
 
     def _add(self, kind: str, name: str = "", content: str = "") -> None:
         line, column = self.getpos()

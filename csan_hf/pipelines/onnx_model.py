@@ -55,8 +55,8 @@ class _OnnxEncoder(nn.Module):
         **not_returned: Any,  # attentions and hidden states, which are not in the graph
     ) -> BaseModelOutput:
         """[B, J] -> `last_hidden_state` [B, J, d]; without a mask every token counts."""
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        states = self._graphs.encode(input_ids.numpy(), mask.long().numpy())
+        ids = input_ids.numpy()
+        states = self._graphs.encode(ids, _source_mask(attention_mask, ids))
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
 
@@ -258,6 +258,6 @@ def _checked_cache(cache: Cache | None) -> _OnnxCache:
     return cache
 
 
-def _source_mask(mask: Tensor | None, states: np.ndarray) -> np.ndarray:
-    """The mask [B, J] of the encoder's states [B, J, d]; without one every token counts."""
-    return np.ones(states.shape[:2], np.int64) if mask is None else mask.long().numpy()
+def _source_mask(mask: Tensor | None, source: np.ndarray) -> np.ndarray:
+    """The mask [B, J] of tokens [B, J] or states [B, J, d]; without one every token counts."""
+    return np.ones(source.shape[:2], np.int64) if mask is None else mask.long().numpy()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from csan_hf_runtime.scores import is_scored
 from csan_hf_runtime.sentences import SplitText, is_wide, sentences_of
 from csan_hf_runtime.texts import (
     LanguageTags,
@@ -40,7 +41,6 @@ _TRANSLATION_TASK = re.compile(r"translation_.+_to_.+")  # in T5's config.task_s
 _WINDOW_IN_BATCHES = 16
 _BEAMS_FOR_TERMS = 8
 _ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
-_NO_TOKEN = -1
 
 
 def _lacking_in(sequences: list[dict[str, Any]], targets: list[str]) -> list[str]:
@@ -201,18 +201,17 @@ class TextTranslationPipeline(TranslationPipeline):
             "check_coverage": self.check_coverage if check_coverage is None else check_coverage,
             "split_sentences": split_sentences or self.split_sentences,
             "unknown": unknown or self.unknown,
+            "return_scores": self.return_scores if return_scores is None else return_scores,
         }
+        if return_words:
+            options["return_words"] = True
         # Sources that are to be cut are not split, unless all are to be, nor are those whose
         # translations, as tokens, cannot be joined
         settings = {**self._preprocess_params, **self._postprocess_params, **kwargs}
         is_cut = settings.get("truncation") and options["split_sentences"] != "always"
         whole = is_cut or settings.get("return_tensors")
-        if whole or not (self.split_texts if split_texts is None else split_texts):
-            options["split_texts"] = False
-        if self.return_scores if return_scores is None else return_scores:
-            options["return_scores"] = True
-        if return_words:
-            options["return_words"] = True
+        splits = self.split_texts if split_texts is None else split_texts
+        options["split_texts"] = splits and not whole
         if isinstance(inputs, str):
             return self._translate([inputs], **options)[0]
         if isinstance(inputs, Sequence):
@@ -247,11 +246,11 @@ class TextTranslationPipeline(TranslationPipeline):
         texts: list[str],
         *,
         batch_size: int,
-        split_texts: bool = True,
-        split_sentences: SplitSentences = "auto",
-        unknown: Unknown = "warn",
+        split_texts: bool,
+        split_sentences: SplitSentences,
+        unknown: Unknown,
+        markup: Markup | None,
         first_line: int = 1,
-        markup: Markup | None = None,
         **options: Any,
     ) -> list[list[dict[str, Any]]]:
         """Translates texts: for each a list of `num_return_sequences` results."""
@@ -374,9 +373,6 @@ class TextTranslationPipeline(TranslationPipeline):
         is_cut = options.get("truncation")
         target = {**self._preprocess_params, **options}.get("tgt_lang")
 
-        def counter(tag: str) -> Callable[[str], int]:
-            return self.token_counter(**{**options, "prefix": f"{tag} "} if tag else options)
-
         return split_texts(
             texts,
             split_sentences=split_sentences,
@@ -384,7 +380,7 @@ class TextTranslationPipeline(TranslationPipeline):
             limit=None if is_cut else self.source_limit,
             language=self._language_of(options),
             tag_of=(lambda text: "") if target else self._target_tags.leading,
-            counter=counter,
+            count_tokens=self.token_counter(**options),
         )
 
     def check_letters(
@@ -686,7 +682,13 @@ class TextTranslationPipeline(TranslationPipeline):
         ).logits
         tokens = ids[:, 1:]
         scores = logits.float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
-        counted = self._is_scored(tokens)
+        is_counted = is_scored(
+            tokens.cpu().numpy(),
+            ends=self.model.generation_config.eos_token_id,
+            special=self._not_text,
+            padding=self.target_tokenizer.pad_token_id,
+        )
+        counted = torch.from_numpy(is_counted).to(tokens.device)
         total = (scores * counted).sum(-1)
         mean = total / counted.sum(-1).clamp(min=1)
         return {
@@ -697,19 +699,10 @@ class TextTranslationPipeline(TranslationPipeline):
             ),
         }
 
-    def _is_scored(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Which of generated tokens [N, T] count: up to the first end, without languages."""
-        end = self.model.generation_config.eos_token_id
-        is_end = torch.isin(tokens, torch.tensor(_NO_TOKEN if end is None else end).to(tokens))
-        tokenizer = self.target_tokenizer
-        padding = _NO_TOKEN if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, padding}
-        is_special = torch.isin(tokens, torch.tensor(sorted(special)).to(tokens))
-        counted = is_end | ~is_special
-        counted &= is_end.cumsum(-1) - is_end.int() == 0  # nothing after the first end of sentence
-        real = counted & (is_end | tokens.ne(padding))
-        # Padding that more follows was generated
-        return counted & (real.flip(-1).cumsum(-1).flip(-1) > 0)
+    @property
+    def _not_text(self) -> set[int]:
+        """Special tokens of the target, without that of unknown letters."""
+        return {*self.target_tokenizer.all_special_ids} - {self.target_tokenizer.unk_token_id}
 
     def postprocess(  # type: ignore[override]
         self, model_outputs: dict[str, torch.Tensor], **kwargs: Any
@@ -737,7 +730,7 @@ class TextTranslationPipeline(TranslationPipeline):
             log_probabilities,
             decode=tokenizer.decode,
             name_of=tokenizer.convert_ids_to_tokens,
-            ends={*tokenizer.all_special_ids} - {tokenizer.unk_token_id},
+            ends=self._not_text,
         )
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
@@ -773,18 +766,16 @@ def _unknown_pieces(
     knows_all = backend is not None and getattr(backend.model, "unk_token", "") is None
     if not texts or knows_all or unknown is None:
         return pieces
-    for number, ids in enumerate(encode(tokenizer, texts)):
-        text = texts[number]
-        if unknown not in ids:
-            continue
-        if not tokenizer.is_fast:
-            pieces[number] = [
-                letter for letter in text if unknown in encode(tokenizer, [letter])[0]
-            ]
-            continue
+    if tokenizer.is_fast:
         encoded = tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-        places = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-        pieces[number] = [text[start:end] for token, (start, end) in places if token == unknown]
+        for number, ids in enumerate(encoded["input_ids"]):
+            places = zip(ids, encoded["offset_mapping"][number], strict=True)
+            text = texts[number]
+            pieces[number] = [text[start:end] for token, (start, end) in places if token == unknown]
+        return pieces
+    for number, ids in enumerate(encode(tokenizer, texts)):
+        letters = texts[number] if unknown in ids else ""
+        pieces[number] = [letter for letter in letters if unknown in encode(tokenizer, [letter])[0]]
     return pieces
