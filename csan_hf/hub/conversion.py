@@ -40,7 +40,10 @@ _NOT_COPIED = {"architectures", "dtype", "transformers_version"}
 
 def convert_marian(
     name_or_path_or_model: str | os.PathLike | MarianMTModel,
-    **fields: Any,
+    *,
+    local_window: int | None = None,
+    head_area: int = 1,
+    **config_overrides: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of a Marian model, weight for weight, ready for fine-tuning.
 
@@ -57,10 +60,10 @@ def convert_marian(
 
     Args:
         name_or_path_or_model: A Marian model, or the directory or Hub name of one.
-        **fields: Fields of `CsanConfig`: `local_window`, the window M of the local layers in
-            tokens, both edges included (default: `None`, unrestricted); `head_area`, the heads N
-            that a local layer attends to jointly (default: 1, each head by itself);
-            `localness_layers`, `dropout`, ...
+        local_window: Window M of the local layers in tokens, both edges included; `None` is
+            unrestricted.
+        head_area: Heads N that a local layer attends to jointly; 1 is each head by itself.
+        **config_overrides: Other fields of `CsanConfig`: `localness_layers`, `dropout`, ...
 
     Returns:
         The CSAN in evaluation mode, with the data type, device and generation config of the Marian
@@ -68,9 +71,11 @@ def convert_marian(
 
     Raises:
         ValueError: The checkpoint is not Marian's, is incomplete, or holds weights that CSAN cannot
-            represent; the message names them. Also where `CsanConfig` has no field of a name.
-        RuntimeError: A field changes the shape of a weight.
+            represent; the message names them. Also where an override names no field of
+            `CsanConfig`.
+        RuntimeError: An override changes the shape of a weight.
     """
+    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     marian, model = _source_and_csan(name_or_path_or_model, MarianMTModel, fields)
     weights = dict(marian.state_dict())
     for name in set(_POSITIONS) & weights.keys():
@@ -84,7 +89,10 @@ def convert_marian(
 
 def convert_m2m100(
     name_or_path_or_model: str | os.PathLike | M2M100ForConditionalGeneration,
-    **fields: Any,
+    *,
+    local_window: int | None = None,
+    head_area: int = 1,
+    **config_overrides: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of an M2M100 or NLLB model, weight for weight, ready for fine-tuning.
 
@@ -95,6 +103,7 @@ def convert_m2m100(
     model = convert_m2m100("facebook/nllb-200-distilled-600M", local_window=11, head_area=3)
     ```
     """
+    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     source, model = _source_and_csan(name_or_path_or_model, M2M100ForConditionalGeneration, fields)
     # M2M100 has no bias
     weights = {**source.state_dict(), "final_logits_bias": model.final_logits_bias}
@@ -106,7 +115,10 @@ def convert_bart(
     | os.PathLike
     | BartForConditionalGeneration
     | MBartForConditionalGeneration,
-    **fields: Any,
+    *,
+    local_window: int | None = None,
+    head_area: int = 1,
+    **config_overrides: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of a BART or mBART model, weight for weight, ready for fine-tuning.
 
@@ -118,6 +130,7 @@ def convert_bart(
     model = convert_bart("facebook/mbart-large-50-many-to-many-mmt", local_window=11, head_area=3)
     ```
     """
+    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     if isinstance(name_or_path_or_model, PreTrainedModel):
         config = name_or_path_or_model.config
     else:
@@ -169,11 +182,17 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
     return _transfer(model, marian, {**model.state_dict(), **positions})
 
 
-def convert_config(source: PreTrainedConfig, **overrides: Any) -> CsanConfig:
+def convert_config(
+    source: PreTrainedConfig,
+    *,
+    local_window: int | None = None,
+    head_area: int = 1,
+    **config_overrides: Any,
+) -> CsanConfig:
     """Returns the config of the CSAN that a model of a family above with this config becomes.
 
-    The further arguments are those of `convert_marian`. Raises `ValueError` if one names no field
-    of `CsanConfig`, or a value is out of range."""
+    The further arguments are those of `convert_marian`. Raises `ValueError` if an override names no
+    field of `CsanConfig`, or a value is out of range."""
     fields = _shared_fields(source, CsanConfig)
     if isinstance(source, M2M100Config):
         fields["normalize_before"] = True
@@ -187,7 +206,8 @@ def convert_config(source: PreTrainedConfig, **overrides: Any) -> CsanConfig:
     elif fields["share_encoder_decoder_embeddings"]:
         # Marian reads `vocab_size` alone: the other may hold anything
         fields["decoder_vocab_size"] = fields["vocab_size"]
-    return CsanConfig(**{**fields, "local_window": None, "head_area": 1, **overrides})
+    fields |= {"local_window": local_window, "head_area": head_area, **config_overrides}
+    return CsanConfig(**fields)
 
 
 def _source_and_csan(source: Any, model_class: Any, fields: dict[str, Any]) -> tuple[Any, Any]:
