@@ -8,24 +8,23 @@ layer, and builds the whole grid again at every decoding step. Both have the sam
 anything is timed their logits, gradients and translations are compared. Every round times each
 variant once, in turn, so that a noisy machine disturbs all alike; the tables show the median time
 and the median over the rounds of the ratio to the first line (above 1 = faster). Peak memory is
-that of a process of its own which makes one step, less what it held before (CPU), or the peak of
-the allocator (CUDA); the median of three processes.
+that of a process of its own which makes one step, less what it held before; the median of three
+processes.
 
     python scripts/benchmark_pervasive_attention.py      # the table of the README
+
+On a GPU the stage pervasive of scripts/gpu.py measures both.
 """
 
-import argparse
 import copy
 import statistics
 import sys
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from measuring import (
-    Step,
-    last_number_printed_by,
     machine,
     make_parser,
     peak_memory_of,
@@ -33,10 +32,12 @@ from measuring import (
     seconds_of,
     speed_ratio,
 )
+from networks import Step, bf16_autocast, make, make_pairs, random_ids
+from networks import training_step as step_of
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
-from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf import PervasiveAttentionConfig
 from csan_hf.models.modeling_pervasive_attention import PervasiveAttentionDecoderOutput
 from csan_hf_cli import script
 
@@ -61,7 +62,6 @@ VARIANTS = {
     "csan_hf, bf16, checkpointing": Variant(bf16=True, checkpointing=True),
 }
 VOCABULARY = 8000
-SIZES = ("num_layers", "growth_rate", "kernel_size")
 Steps = dict[str, Step]
 
 
@@ -154,34 +154,23 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
 @script()
 def main(arguments: list[str]) -> None:
     parser = make_parser(__doc__, rounds=5)
-    parser.add_argument("--num-layers", type=int, default=24, help="dense layers L (default: 24)")
-    parser.add_argument("--growth-rate", type=int, default=32, help="growth rate g (default: 32)")
-    parser.add_argument("--kernel-size", type=int, default=5, help="kernel k (default: 5)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--only", choices=PARTS, help="run this part only")
-    parser.add_argument("--memory-of", metavar="VARIANT", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
-    if args.memory_of:
-        print(peak_memory_of(training_step(args.memory_of, args), args.device))
-        return
-    check(args)
-    sizes = f"L {args.num_layers}, g {args.growth_rate}, k {args.kernel_size}"
-    print(f"\n{sizes}; {machine(args.device)}\n")
+    check()
+    config = PervasiveAttentionConfig()
+    sizes = f"L {config.num_layers}, g {config.growth_rate}, k {config.kernel_size}"
+    print(f"\n{sizes}; {machine()}\n")
     for part, (workload, make_steps) in PARTS.items():
         if args.only in (None, part):
-            time_together(workload, make_steps(args), args, memory=part == "training")
+            time_together(workload, make_steps(), args.rounds, memory=part == "training")
 
 
-def build(args: argparse.Namespace, **options: float) -> nn.Module:
+def build(**fields: float) -> Any:
     """Our model with random weights, normalisations and running statistics: none of them is the
     identity.
     """
-    torch.manual_seed(0)
-    sizes = {name: getattr(args, name) for name in SIZES}
-    model = PervasiveAttentionForConditionalGeneration(
-        PervasiveAttentionConfig(vocab_size=VOCABULARY, **sizes, **options)
-    )
+    model = make(PervasiveAttentionConfig(vocab_size=VOCABULARY, **fields))
     for name, parameter in model.named_parameters():
         if "norm" in name:
             nn.init.normal_(parameter, float(name.endswith("weight")), 0.1)
@@ -190,66 +179,52 @@ def build(args: argparse.Namespace, **options: float) -> nn.Module:
             buffer.uniform_(0.5, 2.0)
         elif name.endswith("running_mean"):
             buffer.normal_(0.0, 0.1)
-    return model.to(args.device)
+    return model
 
 
-def make_batch(pairs: int, args: argparse.Namespace) -> dict[str, Tensor]:
+def make_batch(pairs: int, device: str = "cpu") -> dict[str, Tensor]:
     """Random pairs of 24 × 24 tokens, without padding."""
-    ids = torch.randint(
-        2, VOCABULARY, (2, pairs, 24), generator=torch.Generator().manual_seed(1)
-    ).to(args.device)
-    return {"input_ids": ids[0], "labels": ids[1]}
+    source, target = random_ids(2, pairs, 24, vocabulary=VOCABULARY, device=device)
+    return {"input_ids": source, "labels": target}
 
 
-def training_step(name: str, args: argparse.Namespace) -> Step:
-    """A function that makes one training step (without the optimiser's) of a variant."""
+def training_step(name: str) -> Step:
+    """A training step (without the optimiser's) of a variant."""
     variant = VARIANTS[name]
-    model = build(args)
+    model = build()
     if variant.straightforward:
         model = make_straightforward(model, variant.channels_last)
     if variant.checkpointing:
         model.gradient_checkpointing_enable()
-    model.train()
-    batch = make_batch(16, args)
-
-    def step() -> None:
-        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=variant.bf16):
-            loss = model(**batch).loss
-        loss.backward()
-        model.zero_grad(set_to_none=True)
-
-    return step
+    return step_of(model, make_batch(16), bf16=variant.bf16)
 
 
-def training_steps(args: argparse.Namespace) -> Steps:
+def training_steps() -> Steps:
     """The training steps of all variants."""
-    return {name: training_step(name, args) for name in VARIANTS}
+    return {name: training_step(name) for name in VARIANTS}
 
 
-def evaluation_steps(args: argparse.Namespace) -> Steps:
+def evaluation_steps() -> Steps:
     """The forward in eval mode, with and without gradients."""
-    model = build(args).eval()
+    model = build().eval()
     lengths = torch.tensor([3 + 45 * number**2 // 225 for number in range(16)])
-    mask = (torch.arange(48) < lengths[:, None]).long().to(args.device)
-    ids = torch.randint(2, VOCABULARY, mask.shape, generator=torch.Generator().manual_seed(2)).to(
-        args.device
-    )
+    batch = make_pairs(torch.stack([lengths, lengths]), VOCABULARY, "cpu")
 
     def forward(enabled: bool) -> None:
         with torch.set_grad_enabled(enabled):
-            model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
+            model(**batch)
 
     return {"with gradients": partial(forward, True), "under no_grad": partial(forward, False)}
 
 
-def beam_steps(args: argparse.Namespace) -> Steps:
+def beam_steps() -> Steps:
     """Beam search of both implementations."""
-    ours = build(args).eval()
+    ours = build().eval()
     plain = make_straightforward(ours, False).eval()
-    source = make_batch(4, args)["input_ids"]
+    source = make_batch(4)["input_ids"]
 
     def search(model: nn.Module, bf16: bool) -> None:
-        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=bf16):
+        with bf16_autocast("cpu", bf16):
             model.generate(
                 source,
                 num_beams=5,
@@ -266,10 +241,10 @@ def beam_steps(args: argparse.Namespace) -> Steps:
     }
 
 
-def greedy_steps(args: argparse.Namespace) -> Steps:
+def greedy_steps() -> Steps:
     """Greedy decoding to several lengths: the cost of a token must not grow."""
-    generate = build(args).eval().generate
-    source = make_batch(4, args)["input_ids"]
+    generate = build().eval().generate
+    source = make_batch(4)["input_ids"]
     return {
         f"{count} new tokens": partial(generate, source, min_new_tokens=count, max_new_tokens=count)
         for count in (16, 64, 256)
@@ -284,18 +259,19 @@ PARTS = {
 }
 
 
-def time_together(
-    workload: str, steps: Steps, args: argparse.Namespace, memory: bool = False
-) -> None:
+def time_together(workload: str, steps: Steps, rounds: int, *, memory: bool) -> None:
     """Time steps in turn, and print a table with speeds relative to its first line."""
-    times = seconds_in_turn(steps, args.rounds, lambda step: seconds_of(step, args.device))
+    times = seconds_in_turn(steps, rounds, seconds_of)
     first = times[next(iter(steps))]
     print(
         f"| {workload} | median s | speed × the first line | peak memory MiB |\n| --- | ---: | "
         "---: | ---: |"
     )
     for name, seconds in times.items():
-        peak = f"{memory_of(name, args):,.0f}" if memory else "-"
+        peak = "-"
+        if memory:
+            peaks = [peak_memory_of(partial(training_step, name)) for _ in range(3)]
+            peak = f"{statistics.median(peaks):,.0f}"
         print(
             f"| {name} | {statistics.median(seconds):.3f} | {speed_ratio(first, seconds):.2f} | "
             f"{peak} |",
@@ -304,19 +280,12 @@ def time_together(
     print()
 
 
-def memory_of(name: str, args: argparse.Namespace) -> float:
-    """Peak memory of one training step in MiB, the median of three fresh processes."""
-    sizes = [f"--{size.replace('_', '-')}={getattr(args, size)}" for size in SIZES]
-    arguments = [*sizes, f"--device={args.device}", f"--memory-of={name}"]
-    return statistics.median(last_number_printed_by(__file__, arguments) for _ in range(3))
-
-
-def check(args: argparse.Namespace) -> None:
+def check() -> None:
     """Exit with an error unless logits, gradients and translations agree."""
     # In double precision: in float32, rounding moves ReLUs and maxima of a deep network
-    ours = build(args, dropout=0.0).double()
+    ours = build(dropout=0.0).double()
     plain = make_straightforward(ours, False)
-    batch = make_batch(2, args)
+    batch = make_batch(2)
     differences = {}
     for mode in ("evaluation", "training"):
         output = ours.train(mode == "training")(**batch)
