@@ -22,6 +22,7 @@ from functools import partial
 import backend_grid
 import torch
 from measuring import (
+    check_differences,
     machine,
     make_parser,
     peak_memory_of,
@@ -153,13 +154,7 @@ def check_models() -> None:
             model.set_attn_implementation("eager")
             eager = model(**batch).logits
             differences[f"{name}, {length} tokens, against eager"] = difference(fast, eager)
-    for name, largest in differences.items():
-        print(f"check: {name}: largest difference of a logit {largest:.1e}")
-        if not largest < 1e-4:
-            sys.exit(
-                f"error: {name}: logits differ by {largest}; a benchmark of wrong results is "
-                "worth nothing."
-            )
+    check_differences(differences, "largest difference of a logit", most=1e-4)
 
 
 if __name__ == "__main__":

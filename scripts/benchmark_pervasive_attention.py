@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from measuring import (
+    check_differences,
     machine,
     make_parser,
     peak_memory_of,
@@ -32,8 +33,7 @@ from measuring import (
     seconds_of,
     speed_ratio,
 )
-from networks import Step, bf16_autocast, make, make_pairs, random_ids
-from networks import training_step as step_of
+from networks import Step, bf16_autocast, make, make_pairs, random_ids, training_step
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
@@ -65,6 +65,20 @@ VOCABULARY = 8000
 Steps = dict[str, Step]
 
 
+class FullConvolution(nn.Conv2d):
+    """A full k×k convolution times a mask, from the rows of a kernel that do not look ahead."""
+
+    def __init__(self, weight: Tensor) -> None:
+        outputs, inputs, rows, kernel = weight.shape
+        super().__init__(inputs, outputs, kernel, padding=kernel // 2, bias=False)
+        self.weight.data = F.pad(weight.data, (0, 0, 0, kernel - rows))
+        self.register_buffer("mask", torch.ones(kernel, kernel))
+        self.mask[rows:] = 0
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.conv2d(features, self.weight * self.mask, padding=self.padding)
+
+
 class StraightforwardNetwork(nn.Module):
     """A dense block with its transition and last normalisation as plain 2D modules, with the
     weights of ours.
@@ -73,30 +87,27 @@ class StraightforwardNetwork(nn.Module):
     def __init__(self, decoder: nn.Module, channels_last: bool) -> None:
         super().__init__()
         block = decoder.dense_block
-        config = decoder.config
-        self.config = config
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self.halve = nn.Conv2d(decoder.input_projection.weight.shape[1], config.input_channels, 1)
-        self.halve.weight.data = decoder.input_projection.weight.data[:, :, None, None].clone()
-        self.halve.bias.data = decoder.input_projection.bias.data.clone()
+        self.halve = _pointwise(decoder.input_projection.weight, decoder.input_projection.bias)
         self.layers = nn.ModuleList()
-        kernel = config.kernel_size
         for layer in block.layers:
-            seen = layer.conv2.weight.data  # the rows of the kernel that do not look ahead
-            plain = nn.ModuleDict(
-                {
-                    "norm1": _plain_norm(layer.norm1, block.feature_norm),
-                    "conv1": _plain_conv(layer.conv1.weight[:, :, None, None]),
-                    "norm2": _plain_norm(layer.norm2, layer.norm2),
-                    "conv2": _plain_conv(F.pad(seen, (0, 0, 0, kernel - seen.shape[2]))),
-                }
+            plain_layer = nn.Sequential(
+                _plain_norm(layer.norm1, block.feature_norm),
+                nn.ReLU(),
+                _pointwise(layer.conv1.weight),
+                _plain_norm(layer.norm2, layer.norm2),
+                nn.ReLU(),
+                FullConvolution(layer.conv2.weight),
+                nn.Dropout(decoder.config.dropout),
             )
-            self.layers.append(plain)
-        self.register_buffer("mask", torch.ones(kernel, kernel))
-        self.mask[kernel // 2 + 1 :] = 0
-        self.transition_norm = _plain_norm(block.transition.norm, block.feature_norm)
-        self.transition = _plain_conv(block.transition.conv.weight[:, :, None, None])
-        self.final_norm = _plain_norm(decoder.final_norm, decoder.final_norm)
+            self.layers.append(plain_layer)
+        self.end = nn.Sequential(
+            _plain_norm(block.transition.norm, block.feature_norm),
+            nn.ReLU(),
+            _pointwise(block.transition.conv.weight),
+            _plain_norm(decoder.final_norm, decoder.final_norm),
+            nn.ReLU(),
+        )
 
     def forward(self, target: Tensor, source: Tensor) -> Tensor:
         """H [B, I, J, f_L] from embeddings [B, I, d_t] and [B, J, d_s]."""
@@ -105,29 +116,28 @@ class StraightforwardNetwork(nn.Module):
         grid = torch.cat([rows, columns], dim=-1).permute(0, 3, 1, 2)
         features = self.halve(grid.contiguous(memory_format=self.memory_format))
         for layer in self.layers:
-            inner = layer["conv1"](F.relu(layer["norm1"](features)))
-            kernel = layer["conv2"].weight * self.mask
-            padding = self.config.kernel_size // 2
-            new = F.conv2d(F.relu(layer["norm2"](inner)), kernel, padding=padding)
-            new = F.dropout(new, self.config.dropout, self.training)
-            features = torch.cat([features, new], dim=1)
-        features = self.transition(F.relu(self.transition_norm(features)))
-        return F.relu(self.final_norm(features)).permute(0, 2, 3, 1)
+            features = torch.cat([features, layer(features)], dim=1)
+        return self.end(features).permute(0, 2, 3, 1)
 
 
-def _plain_conv(weight: Tensor) -> nn.Conv2d:
-    conv = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], bias=False)
-    conv.weight.data = weight.data.clone()
+def _pointwise(weight: Tensor, bias: Tensor | None = None) -> nn.Conv2d:
+    """A 1×1 convolution with the weights of a linear map."""
+    conv = nn.Conv2d(weight.shape[1], weight.shape[0], kernel_size=1)
+    conv.weight.data = weight.data[:, :, None, None].clone()
+    conv.bias = None if bias is None else nn.Parameter(bias.data.clone())
     return conv
 
 
 def _plain_norm(affine: nn.Module, statistics_of: nn.Module) -> nn.BatchNorm2d:
     channels = affine.weight.shape[0]
     norm = nn.BatchNorm2d(channels, eps=statistics_of.eps, momentum=statistics_of.momentum)
-    norm.weight.data = affine.weight.data.clone()
-    norm.bias.data = affine.bias.data.clone()
-    norm.running_mean.copy_(statistics_of.running_mean[:channels])
-    norm.running_var.copy_(statistics_of.running_var[:channels])
+    weights = {
+        "weight": affine.weight,
+        "bias": affine.bias,
+        "running_mean": statistics_of.running_mean[:channels],
+        "running_var": statistics_of.running_var[:channels],
+    }
+    norm.load_state_dict(weights, strict=False)  # without the count of batches
     return norm
 
 
@@ -188,7 +198,7 @@ def make_batch(pairs: int, device: str = "cpu") -> dict[str, Tensor]:
     return {"input_ids": source, "labels": target}
 
 
-def training_step(name: str) -> Step:
+def variant_step(name: str) -> Step:
     """A training step (without the optimiser's) of a variant."""
     variant = VARIANTS[name]
     model = build()
@@ -196,12 +206,12 @@ def training_step(name: str) -> Step:
         model = make_straightforward(model, variant.channels_last)
     if variant.checkpointing:
         model.gradient_checkpointing_enable()
-    return step_of(model, make_batch(16), bf16=variant.bf16)
+    return training_step(model, make_batch(16), bf16=variant.bf16)
 
 
 def training_steps() -> Steps:
     """The training steps of all variants."""
-    return {name: training_step(name) for name in VARIANTS}
+    return {name: variant_step(name) for name in VARIANTS}
 
 
 def evaluation_steps() -> Steps:
@@ -270,7 +280,7 @@ def time_together(workload: str, steps: Steps, rounds: int, *, memory: bool) -> 
     for name, seconds in times.items():
         peak = "-"
         if memory:
-            peaks = [peak_memory_of(partial(training_step, name)) for _ in range(3)]
+            peaks = [peak_memory_of(partial(variant_step, name)) for _ in range(3)]
             peak = f"{statistics.median(peaks):,.0f}"
         print(
             f"| {name} | {statistics.median(seconds):.3f} | {speed_ratio(first, seconds):.2f} | "
@@ -303,13 +313,7 @@ def check() -> None:
     tokens = ours.eval().generate(batch["input_ids"], **options)
     expected_tokens = plain.eval().generate(batch["input_ids"], **options, use_cache=False)
     differences["translations"] = float(not torch.equal(tokens, expected_tokens))
-    for name, difference in differences.items():
-        print(f"check: {name}: relative difference {difference:.1e}")
-        if not difference < 1e-6:
-            sys.exit(
-                f"error: {name} differ by {difference}; a benchmark of wrong results is worth "
-                "nothing."
-            )
+    check_differences(differences, "relative difference", most=1e-6)
 
 
 if __name__ == "__main__":

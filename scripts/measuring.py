@@ -3,6 +3,7 @@
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,6 +35,17 @@ def make_parser(description: str | None, rounds: int) -> argparse.ArgumentParser
 def machine() -> str:
     """The processor's threads and torch's version, for the line above a table."""
     return f"CPU, {torch.get_num_threads()} threads; torch {torch.__version__}"
+
+
+def check_differences(differences: Mapping[str, float], kind: str, most: float) -> None:
+    """Prints how far results are from the expected ones; exits with an error if it is too far."""
+    for name, difference in differences.items():
+        print(f"check: {name}: {kind} {difference:.1e}")
+        if not difference < most:
+            sys.exit(
+                f"error: {name}: {kind} {difference}; a benchmark of wrong results is worth "
+                "nothing."
+            )
 
 
 def seconds_in_turn(
