@@ -180,26 +180,24 @@ def _errors(
     moved = copy.deepcopy(model).to(setting.device, precision.weights)
     if backend != "-":
         moved.set_attn_implementation("sdpa" if backend == "flash" else backend)
-    errors: dict[str, float] = {}
+    bound = precision.gradients
+    if model.config.model_type == "pervasive_attention":
+        bound *= MAXIMA
+    shortest = 1 if backend == "flash" else backends.GPU_FLASH_FROM
+    errors: Row = {}
+    is_rounding = True
     for side in ("", ", left padding"):
         batch = make_batch(setting.device, left=bool(side))
-        shortest = 1 if backend == "flash" else backends.GPU_FLASH_FROM
         with (
             torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
             mock.patch.object(backends, "GPU_FLASH_FROM", shortest),
         ):
             logits, gradients = results(moved, batch, precision)
-        errors[f"logits{side}"] = relative_error(logits, expected[0])
-        errors[f"gradients{side}"] = relative_error(gradients, expected[1])
-    bound = precision.gradients
-    if model.config.model_type == "pervasive_attention":
-        bound *= MAXIMA
-    bounds = {"logits": precision.logits, "gradients": bound}
-    is_rounding = all(error <= bounds[name.split(",")[0]] for name, error in errors.items())
-    return {
-        **errors,
-        "rounding alone": "yes" if is_rounding else "NO",
-    }
+        logits_error = relative_error(logits, expected[0])
+        gradients_error = relative_error(gradients, expected[1])
+        errors |= {f"logits{side}": logits_error, f"gradients{side}": gradients_error}
+        is_rounding &= logits_error <= precision.logits and gradients_error <= bound
+    return {**errors, "rounding alone": "yes" if is_rounding else "NO"}
 
 
 def tokens(setting: Setting) -> Iterator[Row]:

@@ -18,7 +18,6 @@ from networks import (
     random_ids,
     training_step,
 )
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
@@ -47,7 +46,9 @@ def model_of(name: str, size: Size) -> PreTrainedModel:
 
 
 def training_steps(setting: Setting) -> Iterator[Row]:
-    """Rows: forward, backward and fused AdamW in bf16 autocast; tokens of source and target."""
+    """Rows: forward, backward and fused AdamW in bf16 autocast; tokens of source and target,
+    of which every fourth pair has three quarters.
+    """
     # First what was not yet measured when docs/gpu.md was written
     cases = [(25000, name, False) for name in ("Marian", "off", "csan_2d", "long")]
     cases += [(8192, name, True) for name in ("off", "Marian", "csan_2d")]
@@ -63,10 +64,13 @@ def training_steps(setting: Setting) -> Iterator[Row]:
 
 
 def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Row:
-    model = model_of(name, size_of(setting)).to(setting.device)
+    size = size_of(setting)
+    model = model_of(name, size).to(setting.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=setting.device == "cuda")
     pairs = tokens // (2 * SENTENCE)
-    batch = _pairs(pairs, setting, model.config.vocab_size)
+    lengths = torch.full((2, pairs), SENTENCE)
+    lengths[:, ::4] = 3 * SENTENCE // 4
+    batch = make_pairs(lengths, size.vocabulary, setting.device)
     with FlopCounterMode(display=False) as counter:
         training_step(model, batch, bf16=True)()
     forward = torch.compile(model) if is_compiled else model
@@ -78,13 +82,6 @@ def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Ro
         "share of products, %": 100 * counter.get_total_flops() / (taken / 1e3) / setting.rate,
         "peak GiB": peak_gib(step, setting),
     }
-
-
-def _pairs(pairs: int, setting: Setting, vocabulary: int) -> dict[str, torch.Tensor]:
-    """Pairs of which every fourth is three quarters as long, on either side."""
-    lengths = torch.full((2, pairs), SENTENCE)
-    lengths[:, ::4] = 3 * SENTENCE // 4
-    return make_pairs(lengths, vocabulary, setting.device)
 
 
 # --- encoders of long texts
@@ -113,7 +110,12 @@ def _encoder_names(length: int, with_full: bool) -> list[str]:
 
 
 def _encoding(name: str, length: int, window: int, setting: Setting) -> Row:
-    encoder = _encoder(name, length, window, setting).to(setting.device)
+    size = size_of(setting)._replace(layers=2)
+    kind, _, backend = name.partition("CSAN ")
+    encoder = make_encoder(f"{kind}CSAN" if backend else kind, window, length, size)
+    if backend:
+        encoder.set_attn_implementation(backend)
+    encoder.to(setting.device)
     ids = random_ids(1, length, vocabulary=100, device=setting.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     forward = encoding_step(encoder, inputs, backward=False, bf16=True)
@@ -123,15 +125,6 @@ def _encoding(name: str, length: int, window: int, setting: Setting) -> Row:
         row["with backward, ms"] = milliseconds(both, setting, rounds=3)
         row["peak GiB"] = peak_gib(both, setting)
     return row
-
-
-def _encoder(name: str, length: int, window: int, setting: Setting) -> nn.Module:
-    size = size_of(setting)._replace(layers=2)
-    kind, _, backend = name.partition("CSAN ")
-    model = make_encoder(f"{kind}CSAN" if backend else kind, window, length, size)
-    if backend:
-        model.set_attn_implementation(backend)
-    return model
 
 
 # --- Pervasive Attention
