@@ -8,20 +8,19 @@ not tried at a longer one, as its time grows no more slowly. Times are the proce
 clock's), the least of the rounds; compare them with one thread."""
 
 import itertools
-import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from measuring import machine, seconds_of
+from measuring import machine, processor_seconds, seconds_of
 from torch import Tensor
 
-from csan_hf.models.attention_call import AttentionCall, KeyArea
+from csan_hf.models.attention_call import AttentionCall, KeyArea, Term
 from csan_hf.models.backends import BACKENDS, cannot_run, fastest_backend, run
-from csan_hf.models.distances import RelativePositionTerm
-from csan_hf.models.gaussian import GaussianTerm
+from csan_hf.models.distances import DirectionTerm, RelativeBiasTerm, RelativePositionTerm
+from csan_hf.models.functional import DenseBias
+from csan_hf.models.gaussian import CutOffGaussianTerm, GaussianTerm
 
 LENGTHS = (25, 64, 128, 512, 2048, 8192)
 WINDOWS = (11, 129, None)
@@ -35,65 +34,71 @@ _LONGEST_WITHOUT_WINDOW = 2048
 
 
 @dataclass(frozen=True)
-class Row:
-    """One call of the grid; `window` None is the whole sentence."""
+class Case:
+    """A call; `window` None is the whole sentence.
+
+    `terms` are those of `TERMS`, or "cut_off", "bias", "directions", "relative_bias".
+    """
 
     length: int
-    window: int | None
-    area: int
-    terms: str
-    backward: bool
+    window: int | None = None
+    area: int = 1
+    terms: str = "none"
+    backward: bool = False
+    causal: bool = False
+    padding: bool = True
 
     def named(self) -> str:
-        """The cells of the table that say what the row is."""
+        """The cells of the table that say what the call is."""
         direction = "forward and backward" if self.backward else "forward"
         return (
             f"{self.length:,} | {self.window or 'none'} | {self.area} | {self.terms} | {direction}"
         )
 
-
-def rows(only: str | None) -> Iterator[Row]:
-    """All rows; those that differ only in length follow one another."""
-    for window, area, terms, backward in itertools.product(WINDOWS, AREAS, TERMS, (False, True)):
-        for length in LENGTHS:
-            row = Row(length, window, area, terms, backward)
-            if (window is not None or length <= _LONGEST_WITHOUT_WINDOW) and (
-                only is None or only in row.named()
-            ):
-                yield row
+    @property
+    def without_length(self) -> "Case":
+        """What calls have in common that differ only in length."""
+        return replace(self, length=0)
 
 
-def print_grid(device: str, dtype: str, rounds: int, only: str | None = None) -> None:
-    """Prints the table row by row, and the worst ratio."""
-    print(
-        f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; "
-        f"{machine(device)}\n"
-    )
+def cases(lengths: Sequence[int], terms: Sequence[str]) -> Iterator[Case]:
+    """All calls; those that differ only in length follow one another."""
+    for window, area, names, backward in itertools.product(WINDOWS, AREAS, terms, (False, True)):
+        for length in lengths:
+            if window is not None or length <= _LONGEST_WITHOUT_WINDOW:
+                yield Case(length, window, area, names, backward)
+
+
+def print_grid(rounds: int, only: str = "") -> None:
+    """Prints the table of a processor row by row, and the worst ratio."""
+    print(f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; float32; {machine()}\n")
     print("| length | window | area | terms | pass | chosen | ms | chosen / best | others, ms |")
     print("| ---: | ---: | ---: | --- | --- | --- | ---: | ---: | --- |")
     ratios: dict[str, float] = {}
-    slow: dict[Row, set[str]] = defaultdict(set)
-    for row in rows(only):
-        slow_backends = slow[replace(row, length=0)]
-        chosen, times = measure(row, device, getattr(torch, dtype), rounds, slow_backends)
+    slow: dict[Case, set[str]] = defaultdict(set)
+    for case in cases(LENGTHS, TERMS):
+        if only not in case.named():
+            continue
+        slow_backends = slow[case.without_length]
+        chosen, times = measure(case, "cpu", torch.float32, rounds, slow_backends)
         best = min(times.values())
         beside = {name: seconds for name, seconds in times.items() if name != chosen}
         slow_backends |= {name for name, seconds in beside.items() if seconds > _SLOW * best}
         others = ", ".join(f"{name} {1e3 * seconds:.2f}" for name, seconds in beside.items())
         ratio = times[chosen] / best
         print(
-            f"| {row.named()} | {chosen} | {1e3 * times[chosen]:.2f} | {ratio:.2f} | "
+            f"| {case.named()} | {chosen} | {1e3 * times[chosen]:.2f} | {ratio:.2f} | "
             f"{others or '-'} |",
             flush=True,
         )
-        ratios[row.named()] = ratio
+        ratios[case.named()] = ratio
     worst = max(ratios, key=lambda name: ratios[name])
     above = sum(ratio > 1.1 for ratio in ratios.values())
     print(f"\n{len(ratios)} rows; {above} above 1.10; the worst is {ratios[worst]:.2f}: {worst}")
 
 
 def measure(
-    row: Row,
+    case: Case,
     device: str,
     dtype: torch.dtype,
     rounds: int,
@@ -102,18 +107,22 @@ def measure(
     tokens: int = TOKENS,
 ) -> tuple[str, dict[str, float]]:
     """The backend chosen, and the seconds of it and of all others but the `skipped`."""
-    call, leaves = make_row(row, device, dtype, tokens)
+    call, leaves = make_call(case, device, dtype, tokens)
 
     def seconds(name: str) -> float:
-        start = time.process_time()
-        taken = seconds_of(lambda: _step(call, leaves, name, row.backward), device)
-        return taken if device != "cpu" else time.process_time() - start
+        def step() -> None:
+            # The masks are shared with the call before, as with the layer before in a model
+            output = run(call, name)
+            if case.backward:
+                torch.autograd.grad(output, leaves, torch.ones_like(output))
 
-    with torch.set_grad_enabled(row.backward):
+        return processor_seconds(step) if device == "cpu" else seconds_of(step, device)
+
+    with torch.set_grad_enabled(case.backward):
         chosen = fastest_backend(call)
         names = [name for name in BACKENDS if name == chosen or name not in skipped]
         names = [name for name in names if cannot_run(call, name) is None]
-        check_outputs(call, names, row)
+        check_outputs(call, names, case)
         if device != "cpu":  # kernels are compiled and memory is taken in the first call
             for name in names:
                 seconds(name)
@@ -126,41 +135,57 @@ def measure(
     return chosen, times
 
 
-def make_row(
-    row: Row, device: str, dtype: torch.dtype, tokens: int
+def make_call(
+    case: Case, device: str, dtype: torch.dtype, tokens: int, *, exact: bool = False
 ) -> tuple[AttentionCall, list[Tensor]]:
-    """The call of a row with about so many tokens, and the tensors that gradients are taken of."""
-    generator = torch.Generator().manual_seed(0)
-    batch = max(1, tokens // row.length)
+    """The call of a case with about so many tokens, and the tensors that gradients are taken of.
 
-    def leaf(*shape: int, scale: float = 1.0, shift: float = 0.0, exact: bool = False) -> Tensor:
+    `exact` gives the same numbers in float64.
+    """
+    generator = torch.Generator().manual_seed(0)
+    length = case.length
+    batch = max(1, tokens // length)
+    leaves: list[Tensor] = []
+
+    def leaf(
+        *shape: int, scale: float = 1.0, shift: float = 0.0, precision: torch.dtype = dtype
+    ) -> Tensor:
         tensor = torch.rand(shape, generator=generator) * scale + shift
-        return tensor.to(device, torch.float32 if exact else dtype).requires_grad_(row.backward)
+        tensor = tensor.to(dtype).to(device, torch.float64 if exact else precision)
+        leaves.append(tensor.requires_grad_(case.backward))
+        return tensor
 
     # As the projections give them: [B, T, H, D], heads and positions changed over
-    parts = [leaf(batch, row.length, HEADS, HEAD_WIDTH, scale=2, shift=-1) for _ in range(3)]
-    leaves = list(parts)
-    terms: list[Any] = []
-    if row.terms in ("gaussian", "both"):
-        center = leaf(batch, HEADS, row.length, scale=row.length, exact=True)
-        # Not so narrow that energies are too large for float32
-        width = leaf(batch, HEADS, row.length, scale=row.length, shift=row.length / 4, exact=True)
-        terms.append(GaussianTerm(center, width))
-        leaves += [center, width]
-    if row.terms in ("rel_pos", "both"):
-        energies = leaf(batch, HEADS, row.length, 33, exact=True)
-        values = leaf(33, HEAD_WIDTH)
-        terms.append(RelativePositionTerm(energies, values))
-        leaves += [energies, values]
-    lengths = torch.randint(4 * row.length // 5, row.length + 1, (batch, 1), generator=generator)
-    lengths[0] = row.length
-    padding = (torch.arange(row.length) < lengths).to(device) if batch > 1 else None
+    parts = [leaf(batch, length, HEADS, HEAD_WIDTH, scale=2, shift=-1) for _ in range(3)]
     query, key, value = (part.transpose(1, 2) for part in parts)
+    terms: list[Term] = []
+    if case.terms in ("gaussian", "both", "cut_off"):
+        center = leaf(batch, HEADS, length, scale=length, precision=torch.float32)
+    if case.terms in ("gaussian", "both"):
+        # Not so narrow that energies are too large for float32
+        width = leaf(batch, HEADS, length, scale=length, shift=length / 4, precision=torch.float32)
+        terms.append(GaussianTerm(center, width))
+    if case.terms in ("rel_pos", "both"):
+        energies = leaf(batch, HEADS, length, 33, precision=torch.float32)
+        terms.append(RelativePositionTerm(energies, leaf(33, HEAD_WIDTH)))
+    if case.terms == "cut_off":
+        terms.append(CutOffGaussianTerm(center, center.new_full((1, 1, 1), 20.0)))
+    if case.terms == "bias":
+        terms.append(DenseBias(leaf(batch, HEADS, length, length)))
+    if case.terms == "directions":
+        terms.append(DirectionTerm(HEADS // 2))
+    if case.terms == "relative_bias":
+        terms.append(RelativeBiasTerm(leaf(HEADS, 32), 128, False))
+    padding = None
+    if case.padding and batch > 1:
+        lengths = torch.randint(4 * length // 5, length + 1, (batch, 1), generator=generator)
+        lengths[0] = length
+        padding = (torch.arange(length) < lengths).to(device)
     call = AttentionCall(
         query,
         key,
         value,
-        area=KeyArea(row.window, row.area),
+        area=KeyArea(case.window, case.area, causal=case.causal),
         scale=HEAD_WIDTH**-0.5,
         key_padding_mask=padding,
         is_self_attention=True,
@@ -169,7 +194,7 @@ def make_row(
     return call, leaves
 
 
-def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
+def check_outputs(call: AttentionCall, names: list[str], case: Case) -> None:
     """Raise `ValueError` where two backends disagree: times of wrong results are worth nothing.
     Warms up, too.
     """
@@ -181,11 +206,4 @@ def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
     for name, output in zip(names, outputs, strict=True):
         difference = (output - outputs[0]).abs().max().item()
         if not difference <= tolerance:
-            raise ValueError(f"{row.named()}: {name} and {names[0]} differ by {difference:.1e}.")
-
-
-def _step(call: AttentionCall, leaves: list[Tensor], name: str, backward: bool) -> None:
-    # The masks are shared with the call before, as with the layer before in a model
-    output = run(call, name)
-    if backward:
-        torch.autograd.grad(output, leaves, torch.ones_like(output))
+            raise ValueError(f"{case.named()}: {name} and {names[0]} differ by {difference:.1e}.")

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import jsonargparse
 import numpy as np
 from datasets import Dataset
-from measuring import Size
+from networks import Size
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,

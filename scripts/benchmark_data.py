@@ -16,20 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 from csan_hf.data import load_numbers
 from csan_hf_cli import script
+from csan_hf_runtime.text_files import write_lines
 
 _KINDS = 20_000  # sentences that the corpora repeat
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes a text file line by line."""
-    with path.open("w", encoding="utf-8") as file:
-        for line in lines:
-            file.write(f"{line}\n")
 
 
 def write_corpus(folder: Path, pairs: int) -> None:

@@ -189,7 +189,7 @@ def measure(
         translations[name] = named[name].translate(sentences, size, beams)
 
     steps = {name: partial(translate, name) for name in named}
-    times = seconds_in_turn(steps, rounds, partial(seconds_of, device="cpu"))
+    times = seconds_in_turn(steps, rounds, seconds_of)
     cells = {}
     for name, seconds in times.items():
         pairs = zip(translations[name], translations[BASELINE], strict=True)
@@ -229,7 +229,7 @@ def main(arguments: list[str]) -> None:
                     rounds=args.rounds,
                     special=set(tokenizer.all_special_ids),
                 )
-    print(f"\n{machine('cpu')}; {len(sentences)} sentences; sentences a second\n")
+    print(f"\n{machine()}; {len(sentences)} sentences; sentences a second\n")
     print(f"| engine | {' | '.join(columns)} |\n| --- |{' ---: |' * len(columns)}")
     for name in named:
         print(f"| {name} | {' | '.join(column[name] for column in columns.values())} |")

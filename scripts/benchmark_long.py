@@ -12,37 +12,25 @@ backward. d 256, 3 layers, 4 heads, feed-forward
     OMP_NUM_THREADS=1 python scripts/benchmark_long.py --decode     # decoding 4,096 tokens instead
 """
 
-import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from measuring import (
-    SMALL,
-    Size,
-    Step,
-    last_number_printed_by,
     machine,
     make_parser,
     peak_memory_of,
+    processor_seconds,
     seconds_in_turn,
     speed_ratio,
 )
-from torch import nn
-from transformers import (
-    LEDConfig,
-    LongT5Config,
-    LongT5EncoderModel,
-    MistralConfig,
-    MistralForCausalLM,
-)
-from transformers.models.led.modeling_led import LEDEncoder
+from networks import SMALL, Step, encoding_step, make_csan, make_encoder, random_ids
+from transformers import MistralConfig, MistralForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf_cli import script
 
 CASES = {  # name -> tokens, window, whether with backward
@@ -56,66 +44,11 @@ MODELS = ("LED", "LongT5 (local)", "full attention", "1D-CSAN", "2D-CSAN (3 head
 MEMORY_LENGTHS = (4096, 16384, 65536)
 
 
-def encoder(name: str, window: int, length: int, size: Size = SMALL) -> nn.Module:
-    """The encoder of that name in `MODELS`, without dropout."""
-    torch.manual_seed(0)
-    if name == "LED":
-        led = LEDConfig(
-            vocab_size=size.vocabulary,
-            d_model=size.d_model,
-            encoder_layers=size.layers,
-            encoder_attention_heads=size.heads,
-            encoder_ffn_dim=size.ffn,
-            max_encoder_position_embeddings=length,
-            attention_window=window - 1,
-            dropout=0.0,
-            attention_dropout=0.0,
-        )
-        return LEDEncoder(led)
-    if name == "LongT5 (local)":
-        long_t5 = LongT5Config(
-            vocab_size=size.vocabulary,
-            d_model=size.d_model,
-            d_kv=size.d_model // size.heads,
-            d_ff=size.ffn,
-            num_layers=size.layers,
-            num_heads=size.heads,
-            dropout_rate=0.0,
-            local_radius=(window - 1) // 2,
-        )
-        return LongT5EncoderModel(long_t5)
-    csan = CsanConfig(
-        **size.fields(),
-        dropout=0.0,
-        max_position_embeddings=length,
-        local_window=None if name == "full attention" else window,
-        head_area=3 if name.startswith("2D") else 1,
-    )
-    return CsanForConditionalGeneration(csan).get_encoder()
-
-
-def processor_seconds(step: Step) -> float:
-    """The processor's seconds of a step."""
-    start = time.process_time()
-    step()
-    return time.process_time() - start
-
-
-def make_step(model: nn.Module, length: int, backward: bool) -> Callable[[], None]:
+def make_step(name: str, window: int, length: int, backward: bool) -> Step:
     """A function that encodes one text, without padding."""
-    model.train(backward)
-    ids = torch.randint(
-        4, SMALL.vocabulary, (1, length), generator=torch.Generator().manual_seed(1)
-    )
-
-    def step() -> None:
-        with torch.set_grad_enabled(backward):
-            states = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-            if backward:
-                states.square().mean().backward()
-                model.zero_grad(set_to_none=True)
-
-    return step
+    ids = random_ids(1, length, vocabulary=SMALL.vocabulary)
+    source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return encoding_step(make_encoder(name, window, length, SMALL), source, backward=backward)
 
 
 def print_speeds(rounds: int, only: str) -> None:
@@ -125,7 +58,7 @@ def print_speeds(rounds: int, only: str) -> None:
         if only not in case:
             continue
         names = [name for name in MODELS if name != "full attention" or length <= 4096]
-        steps = {name: make_step(encoder(name, window, length), length, backward) for name in names}
+        steps = {name: make_step(name, window, length, backward) for name in names}
         times = seconds_in_turn(steps, rounds, processor_seconds)
         cells = dict.fromkeys(MODELS[1:], "-")
         for name in names[1:]:
@@ -148,7 +81,7 @@ def print_memory() -> None:
             if name == "LED" and length > 16384:
                 cells.append("more than 24 GB")
                 continue
-            peak = last_number_printed_by(__file__, ["--memory-of", name, str(length)])
+            peak = peak_memory_of(partial(make_step, name, 513, length, backward=False))
             cells.append(f"{peak:,.0f}")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
@@ -158,10 +91,7 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
     """Prints the time of a token early and late in a long text, and what the cache holds at the
     end.
     """
-    full: dict[str, Any] = {"local_window": None, "head_area": 1}
-    windows = CsanConfig(
-        **SMALL.fields(), **full, decoder_locality=[{"window": window}] * SMALL.layers
-    )
+    windows = [{"window": window}] * SMALL.layers
     mistral = MistralConfig(
         hidden_size=SMALL.d_model,
         intermediate_size=SMALL.ffn,
@@ -171,14 +101,12 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
         vocab_size=SMALL.vocabulary,
         sliding_window=window // 2 + 1,
     )
-    source = torch.randint(
-        4, SMALL.vocabulary, (1, 128), generator=torch.Generator().manual_seed(1)
-    )
     models: dict[str, Any] = {
-        f"CSAN, decoder windows of {window}": CsanForConditionalGeneration(windows),
-        "CSAN, full decoder": CsanForConditionalGeneration(CsanConfig(**SMALL.fields(), **full)),
+        f"CSAN, decoder windows of {window}": make_csan(None, SMALL, decoder_locality=windows),
+        "CSAN, full decoder": make_csan(None, SMALL),
         f"Mistral, sliding window {window // 2 + 1}": MistralForCausalLM(mistral),
     }
+    source = random_ids(1, 128, vocabulary=SMALL.vocabulary)
     print(
         "\n| decoder | ms a token, 200 to 456 | ms a token, the last 256 | keys and values at the "
         "end, KiB |"
@@ -214,16 +142,11 @@ def main(arguments: list[str]) -> None:
         "--only", default="", help="only the cases whose name contains this, without memory"
     )
     parser.add_argument("--decode", action="store_true", help="decode 4,096 tokens instead")
-    parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "TOKENS"), help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
-    if args.memory_of:
-        name, length = args.memory_of[0], int(args.memory_of[1])
-        print(peak_memory_of(make_step(encoder(name, 513, length), length, False), "cpu"))
-        return
     print(
         f"d {SMALL.d_model}, {SMALL.layers} layers, {SMALL.heads} heads, feed-forward {SMALL.ffn}; "
-        f"float32; {machine('cpu')}\n",
+        f"float32; {machine()}\n",
         flush=True,
     )
     if args.decode:

@@ -8,24 +8,24 @@ layer, and builds the whole grid again at every decoding step. Both have the sam
 anything is timed their logits, gradients and translations are compared. Every round times each
 variant once, in turn, so that a noisy machine disturbs all alike; the tables show the median time
 and the median over the rounds of the ratio to the first line (above 1 = faster). Peak memory is
-that of a process of its own which makes one step, less what it held before (CPU), or the peak of
-the allocator (CUDA); the median of three processes.
+that of a process of its own which makes one step, less what it held before; the median of three
+processes.
 
     python scripts/benchmark_pervasive_attention.py      # the table of the README
+
+On a GPU the stage pervasive of scripts/gpu.py measures both.
 """
 
-import argparse
 import copy
 import statistics
 import sys
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from measuring import (
-    Step,
-    last_number_printed_by,
+    check_differences,
     machine,
     make_parser,
     peak_memory_of,
@@ -33,10 +33,11 @@ from measuring import (
     seconds_of,
     speed_ratio,
 )
+from networks import Step, bf16_autocast, make, make_pairs, random_ids, training_step
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
-from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf import PervasiveAttentionConfig
 from csan_hf.models.modeling_pervasive_attention import PervasiveAttentionDecoderOutput
 from csan_hf_cli import script
 
@@ -61,8 +62,21 @@ VARIANTS = {
     "csan_hf, bf16, checkpointing": Variant(bf16=True, checkpointing=True),
 }
 VOCABULARY = 8000
-SIZES = ("num_layers", "growth_rate", "kernel_size")
 Steps = dict[str, Step]
+
+
+class FullConvolution(nn.Conv2d):
+    """A full k×k convolution times a mask, from the rows of a kernel that do not look ahead."""
+
+    def __init__(self, weight: Tensor) -> None:
+        outputs, inputs, rows, kernel = weight.shape
+        super().__init__(inputs, outputs, kernel, padding=kernel // 2, bias=False)
+        self.weight.data = F.pad(weight.data, (0, 0, 0, kernel - rows))
+        self.register_buffer("mask", torch.ones(kernel, kernel))
+        self.mask[rows:] = 0
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.conv2d(features, self.weight * self.mask, padding=self.padding)
 
 
 class StraightforwardNetwork(nn.Module):
@@ -73,30 +87,27 @@ class StraightforwardNetwork(nn.Module):
     def __init__(self, decoder: nn.Module, channels_last: bool) -> None:
         super().__init__()
         block = decoder.dense_block
-        config = decoder.config
-        self.config = config
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self.halve = nn.Conv2d(decoder.input_projection.weight.shape[1], config.input_channels, 1)
-        self.halve.weight.data = decoder.input_projection.weight.data[:, :, None, None].clone()
-        self.halve.bias.data = decoder.input_projection.bias.data.clone()
+        self.halve = _pointwise(decoder.input_projection.weight, decoder.input_projection.bias)
         self.layers = nn.ModuleList()
-        kernel = config.kernel_size
         for layer in block.layers:
-            seen = layer.conv2.weight.data  # the rows of the kernel that do not look ahead
-            plain = nn.ModuleDict(
-                {
-                    "norm1": _plain_norm(layer.norm1, block.feature_norm),
-                    "conv1": _plain_conv(layer.conv1.weight[:, :, None, None]),
-                    "norm2": _plain_norm(layer.norm2, layer.norm2),
-                    "conv2": _plain_conv(F.pad(seen, (0, 0, 0, kernel - seen.shape[2]))),
-                }
+            plain_layer = nn.Sequential(
+                _plain_norm(layer.norm1, block.feature_norm),
+                nn.ReLU(),
+                _pointwise(layer.conv1.weight),
+                _plain_norm(layer.norm2, layer.norm2),
+                nn.ReLU(),
+                FullConvolution(layer.conv2.weight),
+                nn.Dropout(decoder.config.dropout),
             )
-            self.layers.append(plain)
-        self.register_buffer("mask", torch.ones(kernel, kernel))
-        self.mask[kernel // 2 + 1 :] = 0
-        self.transition_norm = _plain_norm(block.transition.norm, block.feature_norm)
-        self.transition = _plain_conv(block.transition.conv.weight[:, :, None, None])
-        self.final_norm = _plain_norm(decoder.final_norm, decoder.final_norm)
+            self.layers.append(plain_layer)
+        self.end = nn.Sequential(
+            _plain_norm(block.transition.norm, block.feature_norm),
+            nn.ReLU(),
+            _pointwise(block.transition.conv.weight),
+            _plain_norm(decoder.final_norm, decoder.final_norm),
+            nn.ReLU(),
+        )
 
     def forward(self, target: Tensor, source: Tensor) -> Tensor:
         """H [B, I, J, f_L] from embeddings [B, I, d_t] and [B, J, d_s]."""
@@ -105,29 +116,28 @@ class StraightforwardNetwork(nn.Module):
         grid = torch.cat([rows, columns], dim=-1).permute(0, 3, 1, 2)
         features = self.halve(grid.contiguous(memory_format=self.memory_format))
         for layer in self.layers:
-            inner = layer["conv1"](F.relu(layer["norm1"](features)))
-            kernel = layer["conv2"].weight * self.mask
-            padding = self.config.kernel_size // 2
-            new = F.conv2d(F.relu(layer["norm2"](inner)), kernel, padding=padding)
-            new = F.dropout(new, self.config.dropout, self.training)
-            features = torch.cat([features, new], dim=1)
-        features = self.transition(F.relu(self.transition_norm(features)))
-        return F.relu(self.final_norm(features)).permute(0, 2, 3, 1)
+            features = torch.cat([features, layer(features)], dim=1)
+        return self.end(features).permute(0, 2, 3, 1)
 
 
-def _plain_conv(weight: Tensor) -> nn.Conv2d:
-    conv = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], bias=False)
-    conv.weight.data = weight.data.clone()
+def _pointwise(weight: Tensor, bias: Tensor | None = None) -> nn.Conv2d:
+    """A 1×1 convolution with the weights of a linear map."""
+    conv = nn.Conv2d(weight.shape[1], weight.shape[0], kernel_size=1)
+    conv.weight.data = weight.data[:, :, None, None].clone()
+    conv.bias = None if bias is None else nn.Parameter(bias.data.clone())
     return conv
 
 
 def _plain_norm(affine: nn.Module, statistics_of: nn.Module) -> nn.BatchNorm2d:
     channels = affine.weight.shape[0]
     norm = nn.BatchNorm2d(channels, eps=statistics_of.eps, momentum=statistics_of.momentum)
-    norm.weight.data = affine.weight.data.clone()
-    norm.bias.data = affine.bias.data.clone()
-    norm.running_mean.copy_(statistics_of.running_mean[:channels])
-    norm.running_var.copy_(statistics_of.running_var[:channels])
+    weights = {
+        "weight": affine.weight,
+        "bias": affine.bias,
+        "running_mean": statistics_of.running_mean[:channels],
+        "running_var": statistics_of.running_var[:channels],
+    }
+    norm.load_state_dict(weights, strict=False)  # without the count of batches
     return norm
 
 
@@ -154,34 +164,23 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
 @script()
 def main(arguments: list[str]) -> None:
     parser = make_parser(__doc__, rounds=5)
-    parser.add_argument("--num-layers", type=int, default=24, help="dense layers L (default: 24)")
-    parser.add_argument("--growth-rate", type=int, default=32, help="growth rate g (default: 32)")
-    parser.add_argument("--kernel-size", type=int, default=5, help="kernel k (default: 5)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--only", choices=PARTS, help="run this part only")
-    parser.add_argument("--memory-of", metavar="VARIANT", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
-    if args.memory_of:
-        print(peak_memory_of(training_step(args.memory_of, args), args.device))
-        return
-    check(args)
-    sizes = f"L {args.num_layers}, g {args.growth_rate}, k {args.kernel_size}"
-    print(f"\n{sizes}; {machine(args.device)}\n")
+    check()
+    config = PervasiveAttentionConfig()
+    sizes = f"L {config.num_layers}, g {config.growth_rate}, k {config.kernel_size}"
+    print(f"\n{sizes}; {machine()}\n")
     for part, (workload, make_steps) in PARTS.items():
         if args.only in (None, part):
-            time_together(workload, make_steps(args), args, memory=part == "training")
+            time_together(workload, make_steps(), args.rounds, memory=part == "training")
 
 
-def build(args: argparse.Namespace, **options: float) -> nn.Module:
+def build(**fields: float) -> Any:
     """Our model with random weights, normalisations and running statistics: none of them is the
     identity.
     """
-    torch.manual_seed(0)
-    sizes = {name: getattr(args, name) for name in SIZES}
-    model = PervasiveAttentionForConditionalGeneration(
-        PervasiveAttentionConfig(vocab_size=VOCABULARY, **sizes, **options)
-    )
+    model = make(PervasiveAttentionConfig(vocab_size=VOCABULARY, **fields))
     for name, parameter in model.named_parameters():
         if "norm" in name:
             nn.init.normal_(parameter, float(name.endswith("weight")), 0.1)
@@ -190,66 +189,52 @@ def build(args: argparse.Namespace, **options: float) -> nn.Module:
             buffer.uniform_(0.5, 2.0)
         elif name.endswith("running_mean"):
             buffer.normal_(0.0, 0.1)
-    return model.to(args.device)
+    return model
 
 
-def make_batch(pairs: int, args: argparse.Namespace) -> dict[str, Tensor]:
+def make_batch(pairs: int, device: str = "cpu") -> dict[str, Tensor]:
     """Random pairs of 24 × 24 tokens, without padding."""
-    ids = torch.randint(
-        2, VOCABULARY, (2, pairs, 24), generator=torch.Generator().manual_seed(1)
-    ).to(args.device)
-    return {"input_ids": ids[0], "labels": ids[1]}
+    source, target = random_ids(2, pairs, 24, vocabulary=VOCABULARY, device=device)
+    return {"input_ids": source, "labels": target}
 
 
-def training_step(name: str, args: argparse.Namespace) -> Step:
-    """A function that makes one training step (without the optimiser's) of a variant."""
+def variant_step(name: str) -> Step:
+    """A training step (without the optimiser's) of a variant."""
     variant = VARIANTS[name]
-    model = build(args)
+    model = build()
     if variant.straightforward:
         model = make_straightforward(model, variant.channels_last)
     if variant.checkpointing:
         model.gradient_checkpointing_enable()
-    model.train()
-    batch = make_batch(16, args)
-
-    def step() -> None:
-        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=variant.bf16):
-            loss = model(**batch).loss
-        loss.backward()
-        model.zero_grad(set_to_none=True)
-
-    return step
+    return training_step(model, make_batch(16), bf16=variant.bf16)
 
 
-def training_steps(args: argparse.Namespace) -> Steps:
+def training_steps() -> Steps:
     """The training steps of all variants."""
-    return {name: training_step(name, args) for name in VARIANTS}
+    return {name: variant_step(name) for name in VARIANTS}
 
 
-def evaluation_steps(args: argparse.Namespace) -> Steps:
+def evaluation_steps() -> Steps:
     """The forward in eval mode, with and without gradients."""
-    model = build(args).eval()
+    model = build().eval()
     lengths = torch.tensor([3 + 45 * number**2 // 225 for number in range(16)])
-    mask = (torch.arange(48) < lengths[:, None]).long().to(args.device)
-    ids = torch.randint(2, VOCABULARY, mask.shape, generator=torch.Generator().manual_seed(2)).to(
-        args.device
-    )
+    batch = make_pairs(torch.stack([lengths, lengths]), VOCABULARY, "cpu")
 
     def forward(enabled: bool) -> None:
         with torch.set_grad_enabled(enabled):
-            model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
+            model(**batch)
 
     return {"with gradients": partial(forward, True), "under no_grad": partial(forward, False)}
 
 
-def beam_steps(args: argparse.Namespace) -> Steps:
+def beam_steps() -> Steps:
     """Beam search of both implementations."""
-    ours = build(args).eval()
+    ours = build().eval()
     plain = make_straightforward(ours, False).eval()
-    source = make_batch(4, args)["input_ids"]
+    source = make_batch(4)["input_ids"]
 
     def search(model: nn.Module, bf16: bool) -> None:
-        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=bf16):
+        with bf16_autocast("cpu", bf16):
             model.generate(
                 source,
                 num_beams=5,
@@ -266,10 +251,10 @@ def beam_steps(args: argparse.Namespace) -> Steps:
     }
 
 
-def greedy_steps(args: argparse.Namespace) -> Steps:
+def greedy_steps() -> Steps:
     """Greedy decoding to several lengths: the cost of a token must not grow."""
-    generate = build(args).eval().generate
-    source = make_batch(4, args)["input_ids"]
+    generate = build().eval().generate
+    source = make_batch(4)["input_ids"]
     return {
         f"{count} new tokens": partial(generate, source, min_new_tokens=count, max_new_tokens=count)
         for count in (16, 64, 256)
@@ -284,18 +269,19 @@ PARTS = {
 }
 
 
-def time_together(
-    workload: str, steps: Steps, args: argparse.Namespace, memory: bool = False
-) -> None:
+def time_together(workload: str, steps: Steps, rounds: int, *, memory: bool) -> None:
     """Time steps in turn, and print a table with speeds relative to its first line."""
-    times = seconds_in_turn(steps, args.rounds, lambda step: seconds_of(step, args.device))
+    times = seconds_in_turn(steps, rounds, seconds_of)
     first = times[next(iter(steps))]
     print(
         f"| {workload} | median s | speed × the first line | peak memory MiB |\n| --- | ---: | "
         "---: | ---: |"
     )
     for name, seconds in times.items():
-        peak = f"{memory_of(name, args):,.0f}" if memory else "-"
+        peak = "-"
+        if memory:
+            peaks = [peak_memory_of(partial(variant_step, name)) for _ in range(3)]
+            peak = f"{statistics.median(peaks):,.0f}"
         print(
             f"| {name} | {statistics.median(seconds):.3f} | {speed_ratio(first, seconds):.2f} | "
             f"{peak} |",
@@ -304,19 +290,12 @@ def time_together(
     print()
 
 
-def memory_of(name: str, args: argparse.Namespace) -> float:
-    """Peak memory of one training step in MiB, the median of three fresh processes."""
-    sizes = [f"--{size.replace('_', '-')}={getattr(args, size)}" for size in SIZES]
-    arguments = [*sizes, f"--device={args.device}", f"--memory-of={name}"]
-    return statistics.median(last_number_printed_by(__file__, arguments) for _ in range(3))
-
-
-def check(args: argparse.Namespace) -> None:
+def check() -> None:
     """Exit with an error unless logits, gradients and translations agree."""
     # In double precision: in float32, rounding moves ReLUs and maxima of a deep network
-    ours = build(args, dropout=0.0).double()
+    ours = build(dropout=0.0).double()
     plain = make_straightforward(ours, False)
-    batch = make_batch(2, args)
+    batch = make_batch(2)
     differences = {}
     for mode in ("evaluation", "training"):
         output = ours.train(mode == "training")(**batch)
@@ -334,13 +313,7 @@ def check(args: argparse.Namespace) -> None:
     tokens = ours.eval().generate(batch["input_ids"], **options)
     expected_tokens = plain.eval().generate(batch["input_ids"], **options, use_cache=False)
     differences["translations"] = float(not torch.equal(tokens, expected_tokens))
-    for name, difference in differences.items():
-        print(f"check: {name}: relative difference {difference:.1e}")
-        if not difference < 1e-6:
-            sys.exit(
-                f"error: {name} differ by {difference}; a benchmark of wrong results is worth "
-                "nothing."
-            )
+    check_differences(differences, "relative difference", most=1e-6)
 
 
 if __name__ == "__main__":

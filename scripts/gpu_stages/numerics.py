@@ -4,6 +4,7 @@ gradients, translations.
 """
 
 import copy
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,20 +12,11 @@ from typing import Any
 from unittest import mock
 
 import torch
-from measuring import Size, make_pairs
+from networks import Size, make, make_pairs
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from csan_hf import (
-    ConvS2SConfig,
-    ConvS2SForConditionalGeneration,
-    CsanConfig,
-    CsanForConditionalGeneration,
-    PervasiveAttentionConfig,
-    PervasiveAttentionForConditionalGeneration,
-    RnnSearchConfig,
-    RnnSearchForConditionalGeneration,
-)
+from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
 from csan_hf.models import backends
 
 from .setting import Row, Setting, relative_error, row_of
@@ -34,7 +26,6 @@ VOCABULARY = 200
 TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY, "dropout": 0.0}
 SIZE = Size(d_model=128, layers=LAYERS, heads=4, ffn=256, vocabulary=VOCABULARY)
 TRANSFORMER = {**SIZE.fields(), "dropout": 0.0, "max_position_embeddings": 512}
-OFF: dict[str, Any] = {"local_window": None, "head_area": 1}
 PRESETS = (
     "csan_1d",
     "csan_2d",
@@ -89,33 +80,37 @@ or is above zero.
 """
 
 
-def all_models() -> Iterator[tuple[str, Any]]:
-    """Names and models, with random weights."""
-    plain = CsanConfig(**TRANSFORMER, **OFF)
+def all_models(setting: Setting) -> Iterator[tuple[str, Any]]:
+    """Names and models, with random weights; those whose names match the setting's pattern."""
+    for name, config in _configs().items():
+        if re.search(setting.only, name):
+            yield name, make(config)
+
+
+def _configs() -> dict[str, PreTrainedConfig]:
+    configs: dict[str, PreTrainedConfig] = {}
+    configs["CSAN plain"] = CsanConfig.preset(None, **TRANSFORMER)
+    for name in PRESETS:
+        configs[f"CSAN {name}"] = CsanConfig.preset(name, **TRANSFORMER)
     bias = [{"relative_bias": True}] * LAYERS
-    configs = {"CSAN plain": plain}
-    configs |= {f"CSAN {name}": CsanConfig.preset(name, **TRANSFORMER) for name in PRESETS}
-    configs["CSAN relative_bias"] = CsanConfig(
-        **TRANSFORMER, **OFF, encoder_locality=bias, decoder_locality=bias
+    configs["CSAN relative_bias"] = CsanConfig.preset(
+        None, **TRANSFORMER, encoder_locality=bias, decoder_locality=bias
     )
-    configs["CSAN decoder windows"] = CsanConfig(
-        **TRANSFORMER, **OFF, decoder_locality=[{"window": 9}] * LAYERS
+    configs["CSAN decoder windows"] = CsanConfig.preset(
+        None, **TRANSFORMER, decoder_locality=[{"window": 9}] * LAYERS
     )
-    for name, config in configs.items():
-        torch.manual_seed(0)
-        yield name, CsanForConditionalGeneration(config)
+    grid = {"source_embed_dim": 32, "target_embed_dim": 32, "num_layers": 4, "growth_rate": 16}
     for name, fields in GRIDS.items():
-        grid = {"source_embed_dim": 32, "target_embed_dim": 32, "num_layers": 4, "growth_rate": 16}
-        torch.manual_seed(0)
-        config = PervasiveAttentionConfig(**TOKENS, **grid, **fields)
-        yield f"Pervasive Attention {name}", PervasiveAttentionForConditionalGeneration(config)
-    torch.manual_seed(0)
-    recurrent = RnnSearchConfig(**TOKENS, source_embed_dim=64, target_embed_dim=64, hidden_size=128)
-    yield "RNNsearch", RnnSearchForConditionalGeneration(recurrent)
-    convolutional = ConvS2SConfig(
+        configs[f"Pervasive Attention {name}"] = PervasiveAttentionConfig(
+            **TOKENS, **grid, **fields
+        )
+    configs["RNNsearch"] = RnnSearchConfig(
+        **TOKENS, source_embed_dim=64, target_embed_dim=64, hidden_size=128
+    )
+    configs["ConvS2S"] = ConvS2SConfig(
         **TOKENS, embed_dim=64, hidden_size=64, encoder_layers=3, decoder_layers=3
     )
-    yield "ConvS2S", ConvS2SForConditionalGeneration(convolutional)
+    return configs
 
 
 def make_batch(device: str, *, left: bool = False) -> dict[str, Tensor]:
@@ -130,11 +125,13 @@ def make_batch(device: str, *, left: bool = False) -> dict[str, Tensor]:
 
 
 def results(
-    model: PreTrainedModel, batch: dict[str, Tensor], setting: Setting, precision: Precision
+    model: PreTrainedModel, batch: dict[str, Tensor], precision: Precision
 ) -> tuple[Tensor, Tensor]:
     """Logits of the real targets, and all gradients in one vector."""
     scale = LOSS_SCALE if torch.float16 in (precision.weights, precision.autocast) else 1.0
-    with setting.autocast(precision.autocast):
+    with torch.autocast(
+        model.device.type, dtype=precision.autocast, enabled=precision.autocast is not None
+    ):
         output = model(**batch)
     (output.loss.float() * scale).backward()
     gradients = [
@@ -152,27 +149,24 @@ def expected_results(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     exact = copy.deepcopy(model).double()
     if exact.config.model_type == "csan":
         exact.set_attn_implementation("eager")
-    cpu = Setting("cpu", tiny=True, deadline=0.0)
-    exact.train()
-    return results(exact, make_batch("cpu"), cpu, Precision(torch.float64, None, 0.0, 0.0))
+    return results(exact.train(), make_batch("cpu"), Precision(torch.float64, None, 0.0, 0.0))
 
 
 def models(setting: Setting) -> Iterator[Row]:
     """Rows: relative errors of logits and gradients."""
-    for name, model in all_models():
-        if not re.search(setting.only, name):
-            continue
+    precisions = ["float32"] if setting.tiny else list(PRECISIONS)
+    for name, model in all_models(setting):
         model.train()
         expected = expected_results(model)
         is_csan = model.config.model_type == "csan"
-        for backend in LOCAL_BACKENDS if is_csan else ("-",):
+        choices = LOCAL_BACKENDS if is_csan else ("-",)
+        for backend, precision in itertools.product(choices, precisions):
             if backend == "flash" and setting.device == "cpu":
                 continue
-            for precision in ["float32"] if setting.tiny else PRECISIONS:
-                if setting.is_over:
-                    return
-                names: Row = {"model": name, "backend": backend, "precision": precision}
-                yield row_of(names, _errors, model, backend, precision, expected, setting)
+            if setting.is_over:
+                return
+            names: Row = {"model": name, "backend": backend, "precision": precision}
+            yield row_of(names, _errors, model, backend, precision, expected, setting)
 
 
 def _errors(
@@ -186,26 +180,24 @@ def _errors(
     moved = copy.deepcopy(model).to(setting.device, precision.weights)
     if backend != "-":
         moved.set_attn_implementation("sdpa" if backend == "flash" else backend)
-    errors: dict[str, float] = {}
+    bound = precision.gradients
+    if model.config.model_type == "pervasive_attention":
+        bound *= MAXIMA
+    shortest = 1 if backend == "flash" else backends.GPU_FLASH_FROM
+    errors: Row = {}
+    is_rounding = True
     for side in ("", ", left padding"):
         batch = make_batch(setting.device, left=bool(side))
-        shortest = 1 if backend == "flash" else backends.GPU_FLASH_FROM
         with (
             torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
             mock.patch.object(backends, "GPU_FLASH_FROM", shortest),
         ):
-            logits, gradients = results(moved, batch, setting, precision)
-        errors[f"logits{side}"] = relative_error(logits, expected[0])
-        errors[f"gradients{side}"] = relative_error(gradients, expected[1])
-    bound = precision.gradients
-    if model.config.model_type == "pervasive_attention":
-        bound *= MAXIMA
-    bounds = {"logits": precision.logits, "gradients": bound}
-    is_rounding = all(error <= bounds[name.split(",")[0]] for name, error in errors.items())
-    return {
-        **errors,
-        "rounding alone": "yes" if is_rounding else "NO",
-    }
+            logits, gradients = results(moved, batch, precision)
+        logits_error = relative_error(logits, expected[0])
+        gradients_error = relative_error(gradients, expected[1])
+        errors |= {f"logits{side}": logits_error, f"gradients{side}": gradients_error}
+        is_rounding &= logits_error <= precision.logits and gradients_error <= bound
+    return {**errors, "rounding alone": "yes" if is_rounding else "NO"}
 
 
 def tokens(setting: Setting) -> Iterator[Row]:
@@ -215,20 +207,16 @@ def tokens(setting: Setting) -> Iterator[Row]:
         "greedy, no cache": {"use_cache": False},
         "beam 4": {"num_beams": 4},
     }
-    for name, model in all_models():
-        if not re.search(setting.only, name):
-            continue
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.data.mul_(3.0)  # so that tokens differ
-        model.eval()
+    length = 6 if setting.tiny else 20
+    for name, model in all_models(setting):
+        make_distinct(model)
         exact = copy.deepcopy(model).double()
         moved = copy.deepcopy(model).to(setting.device)
         row: Row = {"model": name}
         for label, options in searches.items():
             if setting.is_over:
                 return
-            row |= row_of({}, _equal, label, exact, moved, options, setting)
+            row |= row_of({}, _equal, label, exact, moved, length, options)
         yield row
 
 
@@ -236,17 +224,34 @@ def _equal(
     label: str,
     exact: PreTrainedModel,
     moved: PreTrainedModel,
+    length: int,
     options: dict[str, Any],
-    setting: Setting,
 ) -> Row:
-    """Share of sentences with the same tokens."""
-    cpu, device = (
-        {name: make_batch(place)[name] for name in ("input_ids", "attention_mask")}
-        for place in ("cpu", setting.device)
-    )
-    length = 6 if setting.tiny else 20
-    options = {**options, "max_new_tokens": length, "min_new_tokens": length}
-    expected = exact.generate(**cpu, **options)
+    expected = translate(exact, length, **options)
+    return {label: share_of_equal(translate(moved, length, **options), expected)}
+
+
+def make_distinct(model: PreTrainedModel) -> None:
+    """Enlarges a model's weights so that the tokens of its translations differ."""
+    model.eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.mul_(3.0)
+
+
+def translate(model: PreTrainedModel, length: int, **options: Any) -> Tensor:
+    """Translations of the random pairs' sources by so many tokens each, on the CPU."""
+    batch = make_batch(model.device.type)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        translated = moved.generate(**device, **options).cpu()
-    return {label: (expected == translated).all(dim=-1).double().mean().item()}
+        return model.generate(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_new_tokens=length,
+            min_new_tokens=length,
+            **options,
+        ).cpu()
+
+
+def share_of_equal(translated: Tensor, expected: Tensor) -> float:
+    """Share of sentences with the same tokens."""
+    return (translated == expected).all(dim=-1).double().mean().item()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measuring import Step, seconds_of
+from measuring import seconds_of
+from networks import Step
 
 Row = dict[str, str | float | None]
 """The cells of a row, by column; None where nothing was measured."""
@@ -39,10 +40,6 @@ class Setting:
     def is_over(self) -> bool:
         """Whether the stage's time is up."""
         return time.monotonic() > self.deadline
-
-    def autocast(self, dtype: torch.dtype | None = torch.bfloat16) -> torch.autocast:
-        """Autocast to `dtype`; None = none."""
-        return torch.autocast(self.device, dtype=dtype, enabled=dtype is not None)
 
 
 def milliseconds(step: Step, setting: Setting, rounds: int = 7) -> float:
@@ -79,5 +76,5 @@ def row_of(names: Row, measure: Callable[..., Row], *args: object) -> Row:
 
 def relative_error(value: torch.Tensor, expected: torch.Tensor) -> float:
     """‖value - expected‖ / ‖expected‖, in float64 on the CPU."""
-    difference = value.detach().double().cpu() - expected.double()
-    return (difference.norm() / expected.double().norm()).item()
+    expected = expected.double().cpu()
+    return ((value.double().cpu() - expected).norm() / expected.norm()).item()

@@ -78,12 +78,12 @@ def test_the_grid_measures_every_backend_beside_the_choice(monkeypatch, capsys):
         monkeypatch.setattr(grid, name, values)
     written = {"eager", "chunked", "blocked"}
     timed = [{*written, "sdpa", "flex_attention"}, {*written, "sdpa"}, written, written]
-    rows = list(grid.rows(only=None))
-    for row, backends in zip(rows, timed, strict=True):
-        chosen, seconds = grid.measure(row, "cpu", torch.float32, 1, set())
+    cases = list(grid.cases(small["LENGTHS"], small["TERMS"]))
+    for case, backends in zip(cases, timed, strict=True):
+        chosen, seconds = grid.measure(case, "cpu", torch.float32, 1, set())
         assert chosen in seconds
         assert set(seconds) == backends
-    grid.print_grid("cpu", "float32", rounds=1)
+    grid.print_grid(rounds=1)
     printed = capsys.readouterr().out
     for term in small["TERMS"]:
         for way in ("forward", "forward and backward"):
@@ -92,4 +92,4 @@ def test_the_grid_measures_every_backend_beside_the_choice(monkeypatch, capsys):
         grid, "run", lambda call, name: torch.full(call.query.shape, float(name == "blocked"))
     )
     with pytest.raises(ValueError, match="blocked and eager differ by 1"):
-        grid.print_grid("cpu", "float32", rounds=1)
+        grid.print_grid(rounds=1)
