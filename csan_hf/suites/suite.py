@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from csan_hf.training.recipe import (
     parse_recipe,
     read_recipe,
     read_yaml,
+    refusing,
     with_preset,
 )
 from csan_hf_runtime.text_files import check_file_name, one_line
@@ -145,6 +145,11 @@ class Suite:
         """Data set -> the first run on it."""
         return {run.data: run for run in reversed(self.runs)}
 
+    @property
+    def first_run_of(self) -> dict[str, Run]:
+        """System -> its first run, which is on the first data set."""
+        return {run.system: run for run in reversed(self.runs)}
+
 
 def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | None = None) -> Suite:
     """Reads and checks a suite, a YAML file or the name of one that comes with csan_hf; see
@@ -160,7 +165,7 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
     """
     path = SUITES.locate(path)
     content = read_yaml(path)
-    with _naming(path):
+    with refusing(str(path)):
         _check_keys(content, _KEYS)
         sizes = _named(content, "sizes")
         size = next(iter(sizes)) if size is None else size
@@ -169,7 +174,7 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         _check_keys(chosen, _KEYS_OF_A_SIZE, f"sizes.{size}: ")
         _require("base" in chosen, "a size needs a base, the recipe that it starts from.")
     base = read_recipe(find_base(chosen["base"], path))
-    with _naming(path):
+    with refusing(str(path)):
         base.pop("output_dir", None)
         base = merge(
             _settings(base, str(chosen["base"])),
@@ -179,15 +184,6 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
             base = merge(base, {"data": {"data_dir": data_dir}})
         title = one_line(str(content.get("name", ""))).strip() or path.stem
         return _expand(content, chosen, base, f"{title}, size {size}")
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Makes a `RecipeError` that begins with the suite's file of what is wrong with a value."""
-    try:
-        yield
-    except ValueError as error:
-        raise RecipeError(f"{path}: {error}") from error
 
 
 def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Suite:
@@ -221,7 +217,9 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
         f"a suite compares hypotheses with references, {metric.name} needs more: choose another.",
     )
     tables = _tables(content, {name: splits_of(recipes[name, baseline]) for name in data})
-    published = {name: system.get("published") for name, system in systems.items()}
+    published = {
+        name: system["published"] for name, system in systems.items() if "published" in system
+    }
     return Suite(
         name=name,
         description=str(content.get("description", "")),
@@ -231,7 +229,7 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
         tables=tables,
         systems=tuple(systems),
         ensembles=tuple(_ensembles(content, runs)),
-        published={name: figures for name, figures in published.items() if figures},
+        published=published,
         lengths=_lengths(content.get("lengths"), tables, recipes),
     )
 
@@ -264,11 +262,11 @@ def _recipe(base: Settings, system: Settings, data: Settings, name: str) -> Sett
     recipe = merge(merge(base, data), changes)
     if recipe.get("config"):
         recipe["config"] = with_preset(recipe["config"])
-    command = next((key for key in ("output_dir", *COMMANDS) if key in recipe), None)
-    _require(
-        not command,
-        f"{name}: {command} says what to do with a run, which a suite decides: take it out.",
-    )
+    for command in ("output_dir", *COMMANDS):
+        _require(
+            command not in recipe,
+            f"{name}: {command} says what to do with a run, which a suite decides: take it out.",
+        )
     training = recipe.get("training") or {}
     _require(
         not training.get("push_to_hub"),

@@ -120,13 +120,9 @@ def _take_published(suite: Suite, published: Path, output: Path) -> None:
 def _measure_speeds(records: SuiteRecords) -> dict[str, Speed]:
     """Measures the speeds of all systems on the first data set, the baseline's first."""
     suite = records.suite
-    data = suite.runs[0].data
-    first_runs = {run.system: run for run in reversed(suite.runs) if run.data == data}
-    speeds = measure_speed(
-        {
-            system: first_runs[system].recipe_in(records.output)
-            for system in dict.fromkeys((suite.baseline, *suite.systems))
-        }
-    )
+    recipes = {}
+    for system in dict.fromkeys((suite.baseline, *suite.systems)):
+        recipes[system] = suite.first_run_of[system].recipe_in(records.output)
+    speeds = measure_speed(recipes)
     write_json(records.output / SPEEDS, speeds_as_json(suite, speeds))
     return speeds
