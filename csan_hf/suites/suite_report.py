@@ -140,7 +140,7 @@ def check_folder(records: SuiteRecords) -> None:
     if REPORT in names:
         is_known = is_report_of(suite, folder / REPORT)
     else:
-        is_known = any(map(records.is_known, suite.runs))
+        is_known = any(map(records.recipe, suite.runs))
     if names and not is_known:
         raise RecipeError(
             f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or "
