@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,35 +108,33 @@ def read_tables(texts: Texts, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table
 
 def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
     suite = texts.suite
-    counts: dict[str, Counts] = {}
+    counts: dict[str, Counts] = {name: {} for name in suite.rows}
     votes: dict[str, dict[str, float]] = defaultdict(dict)
     segments = {}
     # Sums of counts are scored alike, whatever the data set's tokenizer
     metric = load_metric(suite.metric)
-    for name in suite.rows:
-        for column, (data, splits) in columns.items():
-            hypotheses = {
-                run.seed: texts.hypotheses(run, splits)
-                for run in texts.runs
-                if run.data == data and run.system == name
-            }
-            if not hypotheses:
-                continue
-            references = texts.references(data, splits)
-            count = texts.metric(data, references).segment_counts
-            counts.setdefault(name, {})[column] = {
-                seed: count(lines, references) for seed, lines in hypotheses.items()
-            }
-            segments[column] = len(references)
-            if len(hypotheses) >= 3 and metric.needs == "tokens":
-                chosen = most_frequent(list(hypotheses.values()))
-                votes[name][column] = metric.score(count(chosen, references).sum(axis=0))
+    for column, (data, splits) in columns.items():
+        hypotheses: dict[str, dict[int, list[str]]] = defaultdict(dict)
+        for run in texts.runs:
+            if run.data == data:
+                hypotheses[run.system][run.seed] = texts.hypotheses(run, splits)
+        if not hypotheses:
+            continue
+        references = texts.references(data, splits)
+        segments[column] = len(references)
+        count = texts.metric(data, references).segment_counts
+        for name, runs in hypotheses.items():
+            counts[name][column] = {seed: count(lines, references) for seed, lines in runs.items()}
+            if len(runs) >= 3 and metric.needs == "tokens":
+                # Of equally many, that of the earliest run
+                most_frequent = list(map(statistics.mode, zip(*runs.values(), strict=True)))
+                votes[name][column] = metric.score(count(most_frequent, references).sum(axis=0))
 
     trained_together = len({data for data, _ in columns.values()}) < len(columns)
     resampling = _Resampling(
         metric, tuple(columns), counts, samples, suite.baseline, trained_together
     )
-    rows = {name: _row(name, resampling, votes[name]) for name in counts}
+    rows = {name: _row(name, resampling, votes[name]) for name in counts if counts[name]}
     _adjust([(row, row.pooled) for row in rows.values()])
     for column in columns:
         scores = [row.columns[column] for row in rows.values() if column in row.columns]
@@ -197,13 +196,6 @@ def _adjust(family: Iterable[tuple[Score | Row, PairedTest | None]]) -> None:
         entry.adjusted = adjusted
 
 
-def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:
-    """The hypothesis that most runs have for each segment; of equally many, that of the earliest
-    run.
-    """
-    return [Counter(hypotheses).most_common(1)[0][0] for hypotheses in zip(*runs, strict=True)]
-
-
 @dataclass
 class _Resampling:
     """Resampled scores of all systems in columns, alone or taken together.
@@ -227,7 +219,7 @@ class _Resampling:
 
     def shared_columns(self, systems: Iterable[str]) -> tuple[str, ...]:
         """Columns in which all these systems have runs."""
-        filled = [self.counts.get(name, {}) for name in systems]
+        filled = [self.counts[name] for name in systems]
         return tuple(
             column for column in self.columns if all(column in counts for counts in filled)
         )
