@@ -28,7 +28,7 @@ from csan_hf.evaluation.significance import (
 )
 
 from .page import Report, ReportPlot
-from .plots import alignment_plots, attention_plots, table_rows, word_alignments
+from .plots import checkpoint_plots, table_rows, word_alignments
 from .side_by_side import compare_pieces
 from .systems import ScoreCell, System, check_names
 
@@ -112,7 +112,16 @@ def compare_systems(
         )
         for system in systems
     ]
-    counts_by_metric = []
+    report = Report(
+        title,
+        table,
+        listed,
+        list(islice(references, MOST_LISTED)),
+        reported,
+        baseline=base,
+        test=test,
+        sentences=len(sources),
+    )
     for metric in table:
         counts = []
         for system in systems:
@@ -126,29 +135,17 @@ def compare_systems(
         for system, runs, cell in zip(reported, counts, cells, strict=True):
             system.scores.append(cell)
             system.segment_scores.append(_segment_scores(metric, runs[0], progress))
-        counts_by_metric.append(counts)
-    report = Report(
-        title,
-        table,
-        listed,
-        list(islice(references, MOST_LISTED)),
-        reported,
-        baseline=base,
-        test=test,
-        sentences=len(sources),
-    )
+        if metric is table[0]:
+            plot = _length_plot(metric, names, sources, counts, samples, progress)
+            report.plots.append(plot)
     if pieces:
         report.long_texts = compare_pieces(
             reported, pieces, scores=reported[base].segment_scores[0]
         )
-    report.plots.append(
-        _length_plot(table[0], names, sources, counts_by_metric[0], samples, progress)
-    )
     if len(systems) > 1:
         report.plots.append(_ngram_plot(systems, names[base], references, tokenize, progress))
     for system, name in zip(systems, file_names(names), strict=True):
-        report.plots += attention_plots(system, name, listed[:_MEASURED], progress=progress)
-        report.plots += alignment_plots(system, name, listed[:_MEASURED], progress=progress)
+        report.plots += checkpoint_plots(system, name, listed[:_MEASURED], progress=progress)
     for kind in ("distance_", "entropy_", "windows_", "channel_ranks_"):
         share_heights([plot.figure for plot in report.plots if plot.name.startswith(kind)])
     return report
