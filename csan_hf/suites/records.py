@@ -65,8 +65,7 @@ class SuiteRecords:
         set/split -> SHA-256; its `speeds` those of training, system -> `Speed` and its recipe.
         """
         metadata = self._table.schema.metadata or {}
-        published: dict[str, Any] = json.loads(metadata.get(subject.encode(), b"{}"))
-        return published
+        return json.loads(metadata.get(subject.encode(), b"{}"))
 
     def recipe(self, run: Run) -> dict[str, Any] | None:
         """The recipe of a run that was begun here, or was published; None if it was not."""
