@@ -188,15 +188,12 @@ def attention_plots(
             rows=table_rows([layer + 1 for layer in windows.layers], medians, ".1f"),
         )
         plots.append(plot)
-    usage: dict[int, np.ndarray] = {}
+    usage = {}
     # With fewer channels a head cannot tell the others apart
     if model.config.hidden_size >= model.config.encoder_attention_heads**2:
-        usage = area_usage(model, tokenizers, sources, progress=progress)
-    usage = {
-        layer: shares
-        for layer, shares in usage.items()
-        if not np.allclose(shares, np.eye(len(shares)), atol=1e-4)
-    }
+        for layer, shares in area_usage(model, tokenizers, sources, progress=progress).items():
+            if not np.allclose(shares, np.eye(len(shares)), atol=1e-4):
+                usage[layer] = shares
     if usage:
         rows = []
         for layer, shares in usage.items():

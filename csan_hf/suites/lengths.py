@@ -7,6 +7,7 @@ has the sentences themselves, in the same order, from which the places are known
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -79,9 +80,7 @@ def read_lengths(texts: Texts) -> Lengths | None:
 
 def _failure_shares(sentences: list[list[str]], groups: list[list[str]]) -> list[float]:
     """Share of texts with each kind of failure."""
-    counts: Counter[str] = Counter()
-    for text, references in zip(sentences, groups, strict=True):
-        counts.update(failures_of(text, references))
+    counts = Counter(chain.from_iterable(map(failures_of, sentences, groups)))
     return [counts[kind] / len(groups) for kind in FAILURES]
 
 
