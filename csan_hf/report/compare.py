@@ -17,11 +17,11 @@ from csan_hf.evaluation.scores import bleu_by_order, count_words, group_by_lengt
 from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
     Test,
+    adjust_p_values,
     check_test,
     compare_resampled,
     confidence_interval,
     draw_scores,
-    holm_adjusted,
     paired_test,
     resample,
     seed_variance,
@@ -95,7 +95,8 @@ def compare_systems(
         ValueError: If two systems have one name, the numbers of sentences differ or are zero, or a
             setting cannot be.
     """
-    names = check_names([system.name for system in systems], baseline)
+    names = [system.name for system in systems]
+    check_names(names, baseline)
     base = len(names) - 1 if baseline is None else names.index(baseline)
     tokenize = tokenize or tokenizer_of(references)
     table = check_settings(
@@ -194,12 +195,11 @@ def _score_cells(
     ]
     if test is None:
         return cells
-    tests = {}
-    for place in range(len(cells)):
+    for place, cell in enumerate(cells):
         if place == base:
             continue
         if test == "randomisation":
-            tests[place] = paired_test(
+            cell.test = paired_test(
                 metric,
                 counts[place],
                 counts[base],
@@ -208,10 +208,8 @@ def _score_cells(
                 progress=progress,
             )
         else:
-            tests[place] = compare_resampled(resampled[place], resampled[base], variance)
-    adjusted = holm_adjusted([result.p_value for result in tests.values()])
-    for (place, result), p_value in zip(tests.items(), adjusted, strict=True):
-        cells[place] = replace(cells[place], test=result, adjusted=p_value)
+            cell.test = compare_resampled(resampled[place], resampled[base], variance)
+    adjust_p_values([(cell, cell.test) for cell in cells])
     return cells
 
 

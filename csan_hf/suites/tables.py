@@ -16,10 +16,10 @@ from csan_hf.evaluation.significance import (
     PairedTest,
     Resampled,
     SeedVariance,
+    adjust_p_values,
     compare_resampled,
     confidence_interval,
     draw_scores,
-    holm_adjusted,
     resample,
     seed_variance,
     sign_flip_test,
@@ -135,10 +135,10 @@ def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
         metric, tuple(columns), counts, samples, suite.baseline, trained_together
     )
     rows = {name: _row(name, resampling, votes[name]) for name in counts if counts[name]}
-    _adjust([(row, row.pooled) for row in rows.values()])
+    adjust_p_values([(row, row.pooled) for row in rows.values()])
     for column in columns:
         scores = [row.columns[column] for row in rows.values() if column in row.columns]
-        _adjust([(score, score.test) for score in scores])
+        adjust_p_values([(score, score.test) for score in scores])
     shared = resampling.shared_columns(rows)
     return Table(
         title,
@@ -186,14 +186,6 @@ def _unequal_seeds(scores: dict[str, Resampled]) -> tuple[str, float] | None:
         return None
     most = max(deviations, key=lambda name: deviations[name])
     return most, unequal_seeds_p_value(list(scores.values()))
-
-
-def _adjust(family: Iterable[tuple[Score | Row, PairedTest | None]]) -> None:
-    """Adds p-values that are adjusted for how many systems are tested."""
-    tested = [(entry, test.p_value) for entry, test in family if test is not None]
-    p_values = holm_adjusted([p_value for _, p_value in tested])
-    for (entry, _), adjusted in zip(tested, p_values, strict=True):
-        entry.adjusted = adjusted
 
 
 @dataclass
