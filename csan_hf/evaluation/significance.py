@@ -13,10 +13,10 @@ randomisation those of `--paired-ar` with the same seed and number of samples. A
 of both sides, which those of `--paired-bs` are not; that of two systems of exactly the same score
 is 1."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -395,6 +395,20 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
+
+
+class Tested(Protocol):
+    """What a test is of, with a place for the test's p-value adjusted for the systems tested."""
+
+    adjusted: float | None
+
+
+def adjust_p_values(family: Iterable[tuple[Tested, PairedTest | None]]) -> None:
+    """Sets p-values adjusted for the number of tests (`holm_adjusted`); None is no test."""
+    tested = [(entry, test.p_value) for entry, test in family if test is not None]
+    p_values = holm_adjusted([p_value for _, p_value in tested])
+    for (entry, _), adjusted in zip(tested, p_values, strict=True):
+        entry.adjusted = adjusted
 
 
 def shown_p_value(adjusted: float) -> str:

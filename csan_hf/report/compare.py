@@ -17,18 +17,18 @@ from csan_hf.evaluation.scores import bleu_by_order, count_words, group_by_lengt
 from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
     Test,
+    adjust_p_values,
     check_test,
     compare_resampled,
     confidence_interval,
     draw_scores,
-    holm_adjusted,
     paired_test,
     resample,
     seed_variance,
 )
 
 from .page import Report, ReportPlot
-from .plots import alignment_plots, attention_plots, table_rows, word_alignments
+from .plots import checkpoint_plots, table_rows, word_alignments
 from .side_by_side import compare_pieces
 from .systems import ScoreCell, System, check_names
 
@@ -95,7 +95,8 @@ def compare_systems(
         ValueError: If two systems have one name, the numbers of sentences differ or are zero, or a
             setting cannot be.
     """
-    names = check_names([system.name for system in systems], baseline)
+    names = [system.name for system in systems]
+    check_names(names, baseline)
     base = len(names) - 1 if baseline is None else names.index(baseline)
     tokenize = tokenize or tokenizer_of(references)
     table = check_settings(
@@ -112,7 +113,16 @@ def compare_systems(
         )
         for system in systems
     ]
-    counts_by_metric = []
+    report = Report(
+        title,
+        table,
+        listed,
+        list(islice(references, MOST_LISTED)),
+        reported,
+        baseline=base,
+        test=test,
+        sentences=len(sources),
+    )
     for metric in table:
         counts = []
         for system in systems:
@@ -126,29 +136,17 @@ def compare_systems(
         for system, runs, cell in zip(reported, counts, cells, strict=True):
             system.scores.append(cell)
             system.segment_scores.append(_segment_scores(metric, runs[0], progress))
-        counts_by_metric.append(counts)
-    report = Report(
-        title,
-        table,
-        listed,
-        list(islice(references, MOST_LISTED)),
-        reported,
-        baseline=base,
-        test=test,
-        sentences=len(sources),
-    )
+        if metric is table[0]:
+            plot = _length_plot(metric, names, sources, counts, samples, progress)
+            report.plots.append(plot)
     if pieces:
         report.long_texts = compare_pieces(
             reported, pieces, scores=reported[base].segment_scores[0]
         )
-    report.plots.append(
-        _length_plot(table[0], names, sources, counts_by_metric[0], samples, progress)
-    )
     if len(systems) > 1:
         report.plots.append(_ngram_plot(systems, names[base], references, tokenize, progress))
     for system, name in zip(systems, file_names(names), strict=True):
-        report.plots += attention_plots(system, name, listed[:_MEASURED], progress=progress)
-        report.plots += alignment_plots(system, name, listed[:_MEASURED], progress=progress)
+        report.plots += checkpoint_plots(system, name, listed[:_MEASURED], progress=progress)
     for kind in ("distance_", "entropy_", "windows_", "channel_ranks_"):
         share_heights([plot.figure for plot in report.plots if plot.name.startswith(kind)])
     return report
@@ -197,12 +195,11 @@ def _score_cells(
     ]
     if test is None:
         return cells
-    tests = {}
-    for place in range(len(cells)):
+    for place, cell in enumerate(cells):
         if place == base:
             continue
         if test == "randomisation":
-            tests[place] = paired_test(
+            cell.test = paired_test(
                 metric,
                 counts[place],
                 counts[base],
@@ -211,10 +208,8 @@ def _score_cells(
                 progress=progress,
             )
         else:
-            tests[place] = compare_resampled(resampled[place], resampled[base], variance)
-    adjusted = holm_adjusted([result.p_value for result in tests.values()])
-    for (place, result), p_value in zip(tests.items(), adjusted, strict=True):
-        cells[place] = replace(cells[place], test=result, adjusted=p_value)
+            cell.test = compare_resampled(resampled[place], resampled[base], variance)
+    adjust_p_values([(cell, cell.test) for cell in cells])
     return cells
 
 

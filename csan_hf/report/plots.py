@@ -2,10 +2,11 @@
 """Word alignments of checkpoints, and plots of their alignments, channels and attention."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-from matplotlib.figure import Figure
+from transformers import PreTrainedModel
 
 from csan_hf.alignment import pairs_within_positions
 from csan_hf.analysis import Alignment, align, channel_ranks, channel_shares
@@ -18,6 +19,7 @@ from csan_hf.analysis.figures import (
     plot_learned_windows,
 )
 from csan_hf.analysis.heat_map import plot_heat_map
+from csan_hf.data import TokenizerPair
 
 from .page import ReportPlot
 from .systems import System, WordAlignment
@@ -60,18 +62,40 @@ def word_alignments(
     return alignments
 
 
-def alignment_plots(
-    system: System, name: str, sources: Sequence[str], *, progress: bool = False
+def checkpoint_plots(
+    system: System, ending: str, sources: Sequence[str], *, progress: bool = False
 ) -> list[ReportPlot]:
-    """Draws a checkpoint's alignment of an example and, if it pools by maximum, which tokens its
-    channels come from.
-
-    `name` is the ending of the plots' names.
+    """Draws attention and alignments of a system that is a checkpoint; `ending` is that of the
+    plots' names.
     """
     model, tokenizers = system.model, system.tokenizers
     if model is None or tokenizers is None:
         return []
     targets = list(islice(system.runs[0], len(sources)))
+    plots = attention_plots(model, tokenizers, sources, progress=progress)
+    plots += alignment_plots(model, tokenizers, sources, targets, progress=progress)
+    return [
+        replace(
+            plot,
+            name=f"{plot.name}_{ending}",
+            title=f"{system.name}: {plot.title}",
+            system=system.name,
+        )
+        for plot in plots
+    ]
+
+
+def alignment_plots(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    progress: bool = False,
+) -> list[ReportPlot]:
+    """Draws a model's alignment of an example and, if it pools by maximum, which tokens its
+    channels come from.
+    """
     pairs = []
     for number in pairs_within_positions(model, tokenizers, sources, targets):
         if sources[number].strip() and targets[number].strip():
@@ -86,20 +110,19 @@ def alignment_plots(
     source, target = example
     [alignment] = align(model, tokenizers, [source], [target])
     title = f"alignment of a sentence ({alignment.measure})"
-    plots = [_heat_map(system, f"alignment_{name}", title, alignment)]
+    plots = [_heat_map("alignment", title, alignment)]
     if getattr(model.config, "aggregation", None) != "max":
         return plots
     [share] = channel_shares(model, tokenizers, [source], [target])
-    plots.append(_heat_map(system, f"channels_{name}", "share of channels per source token", share))
+    plots.append(_heat_map("channels", "share of channels per source token", share))
     measured_sources, measured_targets = zip(*pairs[:_MEASURED], strict=True)
     shares = channel_shares(
         model, tokenizers, measured_sources, measured_targets, progress=progress
     )
     ranks = channel_ranks(shares)
-    plot = _plot_of(
-        system,
-        f"channel_ranks_{name}",
-        "how many channels go to few source tokens",
+    plot = ReportPlot(
+        name="channel_ranks",
+        title="how many channels go to few source tokens",
         figure=plot_channel_ranks(ranks),
         columns=["rank of the source token", "share of the channels, %"],
         rows=table_rows(range(1, len(ranks) + 1), 100 * ranks[:, None], ".1f"),
@@ -107,9 +130,8 @@ def alignment_plots(
     return [*plots, plot]
 
 
-def _heat_map(system: System, name: str, title: str, alignment: Alignment) -> ReportPlot:
-    return _plot_of(
-        system,
+def _heat_map(name: str, title: str, alignment: Alignment) -> ReportPlot:
+    return ReportPlot(
         name,
         title,
         figure=plot_heat_map(alignment),
@@ -118,27 +140,17 @@ def _heat_map(system: System, name: str, title: str, alignment: Alignment) -> Re
     )
 
 
-def _plot_of(
-    system: System,
-    name: str,
-    title: str,
-    *,
-    figure: Figure,
-    columns: list[str],
-    rows: list[list[str]],
-) -> ReportPlot:
-    title = f"{system.name}: {title}"
-    return ReportPlot(name, title, figure, columns, rows, system=system.name)
-
-
 def attention_plots(
-    system: System, name: str, sources: Sequence[str], *, progress: bool = False
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Sequence[str],
+    *,
+    progress: bool = False,
 ) -> list[ReportPlot]:
-    """Draws where the encoder of a checkpoint looks, if it has attention, in sentences that it has
+    """Draws where the encoder of a model looks, if it has attention, in sentences that it has
     positions for.
     """
-    model, tokenizers = system.model, system.tokenizers
-    if model is None or tokenizers is None or not hasattr(model.config, "encoder_attention_heads"):
+    if not hasattr(model.config, "encoder_attention_heads"):
         return []
     sources = [sources[n] for n in pairs_within_positions(model, tokenizers, sources)]
     if not any(source.strip() for source in sources):
@@ -149,18 +161,16 @@ def attention_plots(
     heads = range(1, statistics.entropy.shape[1] + 1)
     of_heads = ["layer", *(f"head {head}" for head in heads)]
     plots = [
-        _plot_of(
-            system,
-            f"distance_{name}",
-            "attention by distance from the query, means of the heads",
+        ReportPlot(
+            name="distance",
+            title="attention by distance from the query, means of the heads",
             figure=plot_attention_distance(statistics),
             columns=["layer", *map(str, range(last)), f"{last} or more"],
             rows=table_rows(layers, 100 * statistics.mass.mean(axis=1), ".1f"),
         ),
-        _plot_of(
-            system,
-            f"entropy_{name}",
-            "entropy of the attention",
+        ReportPlot(
+            name="entropy",
+            title="entropy of the attention",
             figure=plot_attention_entropy(statistics),
             columns=of_heads,
             rows=table_rows(layers, statistics.entropy, ".2f"),
@@ -168,37 +178,30 @@ def attention_plots(
     ]
     windows = learned_windows(model, tokenizers, sources, progress=progress)
     if windows is not None:
-        title = (
-            "windows that the queries look at, and their middles (numbers: median windows, tokens)"
-        )
         medians = [np.median(widths, axis=1) for widths in windows.widths]
-        plot = _plot_of(
-            system,
-            f"windows_{name}",
-            title,
+        plot = ReportPlot(
+            name="windows",
+            title="windows that the queries look at, and their middles (numbers: median windows, "
+            "tokens)",
             figure=plot_learned_windows(windows),
             columns=of_heads,
             rows=table_rows([layer + 1 for layer in windows.layers], medians, ".1f"),
         )
         plots.append(plot)
-    usage: dict[int, np.ndarray] = {}
+    usage = {}
     # With fewer channels a head cannot tell the others apart
     if model.config.hidden_size >= model.config.encoder_attention_heads**2:
-        usage = area_usage(model, tokenizers, sources, progress=progress)
-    usage = {
-        layer: shares
-        for layer, shares in usage.items()
-        if not np.allclose(shares, np.eye(len(shares)), atol=1e-4)
-    }
+        for layer, shares in area_usage(model, tokenizers, sources, progress=progress).items():
+            if not np.allclose(shares, np.eye(len(shares)), atol=1e-4):
+                usage[layer] = shares
     if usage:
         rows = []
         for layer, shares in usage.items():
             labels = [f"{layer + 1}, {head}" for head in heads]
             rows += table_rows(labels, 100 * shares, ".1f")
-        plot = _plot_of(
-            system,
-            f"area_{name}",
-            "what each head takes from its neighbours, %",
+        plot = ReportPlot(
+            name="area",
+            title="what each head takes from its neighbours, %",
             figure=plot_area_usage(usage),
             columns=["layer, head", *(f"from head {head}" for head in heads)],
             rows=rows,

@@ -23,7 +23,7 @@ logger = logging.get_logger(__name__)
 _HUB_NAME = re.compile(r"(?!-)([\w-]+|[\w-][\w.-]*/[\w.-]+)")
 
 
-@dataclass(frozen=True)
+@dataclass
 class ScoreCell:
     """A score in the table: with its 95% interval and the test of the system against the baseline.
 
@@ -146,10 +146,8 @@ def load_systems(
     return systems
 
 
-def check_names(names: list[str], baseline: str | None = None) -> list[str]:
-    """Returns the names of systems, or raises `ValueError` if two are the same or the baseline is
-    none of them.
-    """
+def check_names(names: list[str], baseline: str | None = None) -> None:
+    """Raises `ValueError` if two systems have one name, or the baseline is none of them."""
     if baseline is not None and baseline not in names:
         raise ValueError(f"The baseline {baseline} is none of the systems {', '.join(names)}.")
     if len({*names}) < len(names):
@@ -157,7 +155,6 @@ def check_names(names: list[str], baseline: str | None = None) -> list[str]:
             f"Two systems have one name among {', '.join(names)}: write NAME=PATH to tell them "
             "apart."
         )
-    return names
 
 
 def name_and_paths(argument: str) -> tuple[str, list[str]]:

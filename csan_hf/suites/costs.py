@@ -51,9 +51,8 @@ def speeds_as_json(suite: Suite, speeds: dict[str, Speed]) -> dict[str, dict[str
 def _fingerprints(suite: Suite) -> dict[str, str]:
     """Fingerprints of the recipes on which systems' speeds depend: their own and the baseline's."""
     affecting = Affects.SPEED | Affects.TRAINING | Affects.SCORES
-    first_runs = {run.system: run for run in reversed(suite.runs)}
     fingerprints = {
-        system: fingerprint_of(run.recipe, affecting) for system, run in first_runs.items()
+        system: fingerprint_of(run.recipe, affecting) for system, run in suite.first_run_of.items()
     }
     baseline = fingerprints[suite.baseline]
     return {system: f"{baseline} {fingerprint}" for system, fingerprint in fingerprints.items()}

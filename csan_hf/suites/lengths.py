@@ -7,15 +7,14 @@ has the sentences themselves, in the same order, from which the places are known
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.pieces import cut_like
-from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.text_files import VARIANTS
 
-from .suite import Run
 from .texts import Texts
 
 FAILURES = {
@@ -56,6 +55,7 @@ def read_lengths(texts: Texts) -> Lengths | None:
     data, splits = columns[str(longest)]
     _, single = columns["1"]
     references = [text.partition(VARIANTS)[0] for text in texts.references(data, single)]
+    metric = texts.metric(data, references)
     groups = [
         references[start : start + longest]
         for start in range(0, len(references) - longest + 1, longest)
@@ -68,31 +68,19 @@ def read_lengths(texts: Texts) -> Lengths | None:
         scores = []
         for run in texts.runs:
             if run.system == system and run.data == data:
-                sentences = _cut(texts, run, splits, groups)
+                pairs = zip(texts.hypotheses(run, splits), groups, strict=True)
+                sentences = [cut_like(text, group) for text, group in pairs]
                 shares.append(_failure_shares(sentences, groups))
-                scores.append(_scores_by_place(sentences, groups, texts.metric(data, references)))
+                scores.append(_scores_by_place(sentences, groups, metric))
         if shares:
             failures[system] = dict(zip(FAILURES, np.mean(shares, axis=0).tolist(), strict=True))
             places[system] = np.mean(scores, axis=0).tolist()
     return Lengths(trained, longest, failures, places)
 
 
-def _cut(texts: Texts, run: Run, splits: Sequence[str], groups: list[list[str]]) -> list[list[str]]:
-    """A run's translations of the longest texts, sentence by sentence."""
-    hypotheses = texts.hypotheses(run, splits)
-    if len(hypotheses) != len(groups):
-        raise RecipeError(
-            f"{run.name}: {len(hypotheses)} hypotheses of {splits[0]}, but {len(groups)} "
-            "references."
-        )
-    return [cut_like(text, group) for text, group in zip(hypotheses, groups, strict=True)]
-
-
 def _failure_shares(sentences: list[list[str]], groups: list[list[str]]) -> list[float]:
     """Share of texts with each kind of failure."""
-    counts: Counter[str] = Counter()
-    for text, references in zip(sentences, groups, strict=True):
-        counts.update(failures_of(text, references))
+    counts = Counter(chain.from_iterable(map(failures_of, sentences, groups)))
     return [counts[kind] / len(groups) for kind in FAILURES]
 
 
@@ -101,11 +89,10 @@ def _scores_by_place(
 ) -> list[float]:
     """Score of all texts' first sentences, of their second..."""
     scores = []
-    for place in range(len(groups[0])):
-        counts = metric.segment_counts(
-            [text[place] for text in sentences], [group[place] for group in groups]
-        )
-        scores.append(float(metric.score(counts.sum(axis=0))))
+    places = zip(zip(*sentences, strict=True), zip(*groups, strict=True), strict=True)
+    for hypotheses, references in places:
+        counts = metric.segment_counts(hypotheses, references)
+        scores.append(metric.score(counts.sum(axis=0)))
     return scores
 
 

@@ -23,9 +23,6 @@ RUNS = "runs.parquet"
 HYPOTHESES = "hypotheses.parquet"
 _KEY = ("data", "system", "seed")
 
-RunKey = tuple[str, str, int]
-"""Data set, system and seed."""
-
 
 class SuiteRecords:
     """The runs of a suite and its ensembles, and the records of those that are finished.
@@ -51,7 +48,8 @@ class SuiteRecords:
         return pyarrow.table({})
 
     @cached_property
-    def _published(self) -> dict[RunKey, dict[str, Any]]:
+    def _published(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+        """Key of a run -> its row."""
         return {tuple(row[name] for name in _KEY): row for row in self._table.to_pylist()}
 
     @cached_property
@@ -67,12 +65,16 @@ class SuiteRecords:
         set/split -> SHA-256; its `speeds` those of training, system -> `Speed` and its recipe.
         """
         metadata = self._table.schema.metadata or {}
-        published: dict[str, Any] = json.loads(metadata.get(subject.encode(), b"{}"))
-        return published
+        return json.loads(metadata.get(subject.encode(), b"{}"))
 
-    def is_known(self, run: Run) -> bool:
-        """Whether a run was begun here, or was published."""
-        return (run.folder(self.output) / RECIPE).is_file() or run.key in self._published
+    def recipe(self, run: Run) -> dict[str, Any] | None:
+        """The recipe of a run that was begun here, or was published; None if it was not."""
+        path = run.folder(self.output) / RECIPE
+        if path.is_file():
+            return read_yaml(path)
+        if run.key in self._published:
+            return json.loads(self._published[run.key]["recipe"])
+        return None
 
     def is_finished(self, run: Run) -> bool:
         """Whether a run needs no more training."""
@@ -112,17 +114,11 @@ class SuiteRecords:
     def check(self) -> None:
         """Raises `RecipeError` if a run, finished or not, has what another recipe trained."""
         for run in self.runs:
-            folder = run.folder(self.output)
-            if (folder / RECIPE).is_file():
-                recipe = read_yaml(folder / RECIPE)
-            elif run.key in self._published:
-                recipe = json.loads(self._published[run.key]["recipe"])
-            else:
-                continue
-            if fingerprint_of(recipe) != fingerprint_of(run.recipe):
+            recipe = self.recipe(run)
+            if recipe is not None and fingerprint_of(recipe) != fingerprint_of(run.recipe):
                 raise RecipeError(
-                    f"{folder} was trained by another recipe than the suite now has for "
-                    f"{run.name}: choose another folder, or delete that one."
+                    f"{run.folder(self.output)} was trained by another recipe than the suite now "
+                    f"has for {run.name}: choose another folder, or delete that one."
                 )
 
 

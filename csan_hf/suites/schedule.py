@@ -86,7 +86,7 @@ class _Process:
         if not steps:
             return 0.0
         step, last_step = steps[-1]
-        return int(step) / max(int(last_step), 1)
+        return int(step) / int(last_step)
 
     def mark_finished(self) -> None:
         """Marks the run as finished, then deletes its checkpoints, which only training needs."""

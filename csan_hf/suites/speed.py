@@ -4,7 +4,6 @@
 import itertools
 import math
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.training.dry_run import counted_flops
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import Recipe, RecipeError
+from csan_hf.training.recipe import Recipe, refusing
 from csan_hf.training.trainer import TranslationTrainer
 
 SPEEDS = "speeds.json"
@@ -102,20 +102,19 @@ def _speed(
     first: list[tuple[float, float]],
 ) -> Speed:
     """A system's speed from the seconds and tokens of its updates and of the first system's."""
-    ratios = [
-        (tokens / seconds) / (first_tokens / first_seconds)
-        for (seconds, tokens), (first_seconds, first_tokens) in zip(taken, first, strict=True)
-    ]
+    seconds, tokens = np.transpose(taken)
+    first_seconds, first_tokens = np.transpose(first)
+    ratios = (tokens / seconds) / (first_tokens / first_seconds)
     measured = next(iter(splits.values()))
     lengths = [
         round(sum(map(len, measured[column])) / len(measured)) for column in ("input_ids", "labels")
     ]
     evaluation, scoring = _evaluation_seconds(trainer, splits)
     return Speed(
-        parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
-        seconds=statistics.median(seconds for seconds, _ in taken),
-        tokens=statistics.median(tokens for _, tokens in taken),
-        relative=statistics.median(ratios),
+        parameters=trainer.model.num_parameters(),
+        seconds=float(np.median(seconds)),
+        tokens=float(np.median(tokens)),
+        relative=float(np.median(ratios)),
         evaluation=evaluation,
         scoring=scoring,
         flops=target_token_flops(trainer.model, *lengths),
@@ -128,26 +127,22 @@ def _build_trainers(
     """Returns a trainer of each system, and the splits that its runs translate."""
     plan = resolve(replace(next(iter(recipes.values())), output_dir=folder))
     prepared = plan.prepare_corpus()
-    tokenizers = prepared.tokenizers
-    tokenized = prepared.splits
-    train = tokenized.pop("train")
+    train = prepared.splits.pop("train")
     trainers = {}
     for name, recipe in recipes.items():
         # Without anything that writes or reports
         silent = {**recipe.training, "report_to": "none", "push_to_hub": False}
-        try:
+        with refusing(name):
             plan = resolve(replace(recipe, output_dir=os.path.join(folder, name), training=silent))
-            model = plan.build_model(tokenizers)
-        except (ValueError, OSError) as error:
-            raise RecipeError(f"{name}: {error}") from error
+            model = plan.build_model(prepared.tokenizers)
         trainers[name] = TranslationTrainer(
             model,
             plan.arguments,
-            tokenizers=tokenizers,
+            tokenizers=prepared.tokenizers,
             train_dataset=train,
-            eval_dataset=tokenized.get("validation"),
+            eval_dataset=prepared.splits.get("validation"),
         )
-    return trainers, tokenized
+    return trainers, prepared.splits
 
 
 def time_in_turn(
@@ -228,7 +223,7 @@ def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> 
                 attention_mask=batch["attention_mask"].to(model.device),
                 num_beams=num_beams or 1,
                 max_length=None,
-                max_new_tokens=max(length, 1),
+                max_new_tokens=length,
             )
         return (time.perf_counter() - start) / len(batch["labels"])
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from csan_hf.training.recipe import (
     parse_recipe,
     read_recipe,
     read_yaml,
+    refusing,
     with_preset,
 )
 from csan_hf_runtime.text_files import check_file_name, one_line
@@ -145,6 +145,11 @@ class Suite:
         """Data set -> the first run on it."""
         return {run.data: run for run in reversed(self.runs)}
 
+    @property
+    def first_run_of(self) -> dict[str, Run]:
+        """System -> its first run, which is on the first data set."""
+        return {run.system: run for run in reversed(self.runs)}
+
 
 def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | None = None) -> Suite:
     """Reads and checks a suite, a YAML file or the name of one that comes with csan_hf; see
@@ -160,16 +165,16 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
     """
     path = SUITES.locate(path)
     content = read_yaml(path)
-    with _naming(path):
+    with refusing(str(path)):
         _check_keys(content, _KEYS)
-        sizes = _named(content, "sizes")
+        sizes = _named(content.get("sizes"), "sizes")
         size = next(iter(sizes)) if size is None else size
         _require(size in sizes, f"there is no size {size!r}, only {', '.join(sizes)}.")
-        chosen = _named(sizes, size, "sizes.")
+        chosen = _named(sizes[size], f"sizes.{size}")
         _check_keys(chosen, _KEYS_OF_A_SIZE, f"sizes.{size}: ")
         _require("base" in chosen, "a size needs a base, the recipe that it starts from.")
     base = read_recipe(find_base(chosen["base"], path))
-    with _naming(path):
+    with refusing(str(path)):
         base.pop("output_dir", None)
         base = merge(
             _settings(base, str(chosen["base"])),
@@ -179,15 +184,6 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
             base = merge(base, {"data": {"data_dir": data_dir}})
         title = one_line(str(content.get("name", ""))).strip() or path.stem
         return _expand(content, chosen, base, f"{title}, size {size}")
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Makes a `RecipeError` that begins with the suite's file of what is wrong with a value."""
-    try:
-        yield
-    except ValueError as error:
-        raise RecipeError(f"{path}: {error}") from error
 
 
 def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Suite:
@@ -221,7 +217,9 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
         f"a suite compares hypotheses with references, {metric.name} needs more: choose another.",
     )
     tables = _tables(content, {name: splits_of(recipes[name, baseline]) for name in data})
-    published = {name: system.get("published") for name, system in systems.items()}
+    published = {
+        name: system["published"] for name, system in systems.items() if "published" in system
+    }
     return Suite(
         name=name,
         description=str(content.get("description", "")),
@@ -231,15 +229,15 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
         tables=tables,
         systems=tuple(systems),
         ensembles=tuple(_ensembles(content, runs)),
-        published={name: figures for name, figures in published.items() if figures},
+        published=published,
         lengths=_lengths(content.get("lengths"), tables, recipes),
     )
 
 
 def _with_size(content: Settings, size: Settings, key: str) -> dict[str, Settings]:
     """The systems or data sets, with what a size changes of some of them."""
-    entries = _named(content, key)
-    changes = _named(size, key, "the size's ") if size.get(key) else {}
+    entries = _named(content.get(key), key)
+    changes = _named(size[key], f"the size's {key}") if size.get(key) else {}
     _check_keys(changes, tuple(entries), f"{key} of the size: ")
     merged = {}
     for name, entry in entries.items():
@@ -247,7 +245,7 @@ def _with_size(content: Settings, size: Settings, key: str) -> dict[str, Setting
         check_file_name(name, key)  # runs lie in folders of these names
         merged[name] = merge(_settings(entry, where), _settings(changes.get(name), where))
         if "published" in merged[name]:
-            _named(merged[name], "published", f"{where}: ")
+            _named(merged[name]["published"], f"{where}: published")
         count = merged[name].get("seeds", 1) if key == "systems" else 1
         _require(
             type(count) is int and count > 0,
@@ -264,11 +262,11 @@ def _recipe(base: Settings, system: Settings, data: Settings, name: str) -> Sett
     recipe = merge(merge(base, data), changes)
     if recipe.get("config"):
         recipe["config"] = with_preset(recipe["config"])
-    command = next((key for key in ("output_dir", *COMMANDS) if key in recipe), None)
-    _require(
-        not command,
-        f"{name}: {command} says what to do with a run, which a suite decides: take it out.",
-    )
+    for command in ("output_dir", *COMMANDS):
+        _require(
+            command not in recipe,
+            f"{name}: {command} says what to do with a run, which a suite decides: take it out.",
+        )
     training = recipe.get("training") or {}
     _require(
         not training.get("push_to_hub"),
@@ -298,7 +296,7 @@ def _check_held_out(recipe: Settings, baseline_recipe: Settings, name: str, base
 def _ensembles(content: Settings, runs: list[Run]) -> Iterator[Run]:
     """The ensembles; the recipe of an ensemble holds those of its members."""
     systems = {run.system for run in runs}
-    named = _named(content, "ensembles") if "ensembles" in content else {}
+    named = _named(content["ensembles"], "ensembles") if "ensembles" in content else {}
     for name, members in named.items():
         check_file_name(name, "ensembles")
         _require(
@@ -347,7 +345,7 @@ def _tables(content: Settings, splits: dict[str, list[str]]) -> dict[str, Column
         tests = {name: (name, tuple(names[1:] or names)) for name, names in splits.items()}
         return {"scores": tests}
     tables = {}
-    for title, columns in _named(content, "tables").items():
+    for title, columns in _named(content["tables"], "tables").items():
         check_file_name(title, "tables")  # pictures have these names
         if isinstance(columns, list):
             columns = _columns_of_all_data(title, columns, splits)
@@ -370,7 +368,7 @@ def _columns(title: str, columns: object, splits: dict[str, list[str]]) -> Colum
     """The columns of a table; of a single data set they may have any names."""
     named_columns = {}
     seen: set[tuple[str, str]] = set()
-    for name, chosen in _named({title: columns}, title, "tables.").items():
+    for name, chosen in _named(columns, f"tables.{title}").items():
         where = f"tables.{title}.{name}"
         data = name if name in splits or len(splits) > 1 else next(iter(splits))
         _require(
@@ -418,16 +416,14 @@ def _seeds(seeds: Any) -> list[int]:
     return seeds
 
 
-def _named(content: Settings, key: str, where: str = "") -> Settings:
-    """The entry `key`, which must be a mapping with text for keys."""
-    value = content.get(key)
-    if not isinstance(value, dict) or not value:
-        raise RecipeError(f"{where}{key} must hold names and their settings, got {value!r:.80}.")
+def _named(value: Any, where: str) -> Settings:
+    """A value that must be a mapping with text for keys."""
+    _require(
+        isinstance(value, dict) and value,
+        f"{where} must hold names and their settings, got {value!r:.80}.",
+    )
     for name in value:
-        _require(
-            isinstance(name, str),
-            f"{where}{key}: the name {name!r} is no text: put it in quotes.",
-        )
+        _require(isinstance(name, str), f"{where}: the name {name!r} is no text: put it in quotes.")
     return value
 
 

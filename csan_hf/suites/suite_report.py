@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -140,7 +141,7 @@ def check_folder(records: SuiteRecords) -> None:
     if REPORT in names:
         is_known = is_report_of(suite, folder / REPORT)
     else:
-        is_known = any(map(records.is_known, suite.runs))
+        is_known = any(map(records.recipe, suite.runs))
     if names and not is_known:
         raise RecipeError(
             f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or "
@@ -217,16 +218,10 @@ def _markdown(
     metric = find_metric(suite.metric)
     form = f".{metric.decimals}f"
     segments_only, single = _systems_without_seeds(suite, tables)
-    few = {}
-    devices: set[str] = set()
-    table_texts = []
-    for table in tables:
-        for column, count in table.segments.items():
-            if count < _FEW_SEGMENTS:
-                few[column] = count
-        table_texts.append((table, _score_table(table, form, suite.baseline)))
-    for fact in facts.values():
-        devices.update(map(_plain, fact.devices))
+    table_texts = [(table, _score_table(table, form, suite.baseline)) for table in tables]
+    segments = chain.from_iterable(table.segments.items() for table in tables)
+    few = {column: count for column, count in segments if count < _FEW_SEGMENTS}
+    devices = chain.from_iterable(fact.devices for fact in facts.values())
     failures = None
     places = None
     if lengths:
@@ -242,7 +237,7 @@ def _markdown(
         metric=metric,
         search=_search(suite),
         systems=_system_table(suite, facts),
-        devices=sorted(devices),
+        devices=sorted(set(map(_plain, devices))),
         segments_only=segments_only,
         single=single,
         few=[f"{_plain(column)} ({count})" for column, count in few.items()],
@@ -298,9 +293,7 @@ def _unfinished_text(suite: Suite, unfinished: list[str]) -> str:
 
 
 def _system_table(suite: Suite, facts: dict[str, SystemFacts]) -> str:
-    titles: dict[str, None] = {}
-    for figures in suite.published.values():
-        titles |= dict.fromkeys(figures)
+    titles = dict.fromkeys(chain.from_iterable(suite.published.values()))
     heads = ["system", "parameters", "Δ parameters", "speed of training", "minutes a run (median)"]
     heads += ["runs", FLOPS, *(f"published {title}" for title in titles)]
     base = facts[suite.baseline].parameters

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,10 +16,10 @@ from csan_hf.evaluation.significance import (
     PairedTest,
     Resampled,
     SeedVariance,
+    adjust_p_values,
     compare_resampled,
     confidence_interval,
     draw_scores,
-    holm_adjusted,
     resample,
     seed_variance,
     sign_flip_test,
@@ -107,39 +108,37 @@ def read_tables(texts: Texts, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table
 
 def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
     suite = texts.suite
-    counts: dict[str, Counts] = {}
+    counts: dict[str, Counts] = {name: {} for name in suite.rows}
     votes: dict[str, dict[str, float]] = defaultdict(dict)
     segments = {}
     # Sums of counts are scored alike, whatever the data set's tokenizer
     metric = load_metric(suite.metric)
-    for name in suite.rows:
-        for column, (data, splits) in columns.items():
-            hypotheses = {
-                run.seed: texts.hypotheses(run, splits)
-                for run in texts.runs
-                if run.data == data and run.system == name
-            }
-            if not hypotheses:
-                continue
-            references = texts.references(data, splits)
-            count = texts.metric(data, references).segment_counts
-            counts.setdefault(name, {})[column] = {
-                seed: count(lines, references) for seed, lines in hypotheses.items()
-            }
-            segments[column] = len(references)
-            if len(hypotheses) >= 3 and metric.needs == "tokens":
-                chosen = most_frequent(list(hypotheses.values()))
-                votes[name][column] = metric.score(count(chosen, references).sum(axis=0))
+    for column, (data, splits) in columns.items():
+        hypotheses: dict[str, dict[int, list[str]]] = defaultdict(dict)
+        for run in texts.runs:
+            if run.data == data:
+                hypotheses[run.system][run.seed] = texts.hypotheses(run, splits)
+        if not hypotheses:
+            continue
+        references = texts.references(data, splits)
+        segments[column] = len(references)
+        count = texts.metric(data, references).segment_counts
+        for name, runs in hypotheses.items():
+            counts[name][column] = {seed: count(lines, references) for seed, lines in runs.items()}
+            if len(runs) >= 3 and metric.needs == "tokens":
+                # Of equally many, that of the earliest run
+                most_frequent = list(map(statistics.mode, zip(*runs.values(), strict=True)))
+                votes[name][column] = metric.score(count(most_frequent, references).sum(axis=0))
 
     trained_together = len({data for data, _ in columns.values()}) < len(columns)
     resampling = _Resampling(
         metric, tuple(columns), counts, samples, suite.baseline, trained_together
     )
-    rows = {name: _row(name, resampling, votes[name]) for name in counts}
-    _adjust([(row, row.pooled) for row in rows.values()])
+    rows = {name: _row(name, resampling, votes[name]) for name in counts if counts[name]}
+    adjust_p_values([(row, row.pooled) for row in rows.values()])
     for column in columns:
         scores = [row.columns[column] for row in rows.values() if column in row.columns]
-        _adjust([(score, score.test) for score in scores])
+        adjust_p_values([(score, score.test) for score in scores])
     shared = resampling.shared_columns(rows)
     return Table(
         title,
@@ -189,21 +188,6 @@ def _unequal_seeds(scores: dict[str, Resampled]) -> tuple[str, float] | None:
     return most, unequal_seeds_p_value(list(scores.values()))
 
 
-def _adjust(family: Iterable[tuple[Score | Row, PairedTest | None]]) -> None:
-    """Adds p-values that are adjusted for how many systems are tested."""
-    tested = [(entry, test.p_value) for entry, test in family if test is not None]
-    p_values = holm_adjusted([p_value for _, p_value in tested])
-    for (entry, _), adjusted in zip(tested, p_values, strict=True):
-        entry.adjusted = adjusted
-
-
-def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:
-    """The hypothesis that most runs have for each segment; of equally many, that of the earliest
-    run.
-    """
-    return [Counter(hypotheses).most_common(1)[0][0] for hypotheses in zip(*runs, strict=True)]
-
-
 @dataclass
 class _Resampling:
     """Resampled scores of all systems in columns, alone or taken together.
@@ -227,7 +211,7 @@ class _Resampling:
 
     def shared_columns(self, systems: Iterable[str]) -> tuple[str, ...]:
         """Columns in which all these systems have runs."""
-        filled = [self.counts.get(name, {}) for name in systems]
+        filled = [self.counts[name] for name in systems]
         return tuple(
             column for column in self.columns if all(column in counts for counts in filled)
         )

@@ -29,7 +29,6 @@ class Texts:
         self.suite = records.suite
         self.runs = records.finished
         self._records = records
-        self._references: dict[tuple[str, str], list[str]] = {}
         # References or a training set -> their digest, and who used them
         self._digests: dict[str, tuple[str, str]] = {}
         for run in self.runs:
@@ -74,15 +73,13 @@ class Texts:
 
     def _of_split(self, data: str, split: str) -> list[str]:
         """References in the suite's folder if the runs were scored with them, else the data's."""
-        if (data, split) not in self._references:
-            path = self._records.output / "references" / data / f"{split}.txt"
-            lines = list(read_lines(path)) if path.is_file() else None
-            digest, _ = self._digests.get(f"{data}/{split}", (None, None))
-            if lines is None or digest not in (None, digest_of_lines(lines)):
-                lines = self._load(data, split)
-                write_lines(path, lines)
-            self._references[data, split] = lines
-        return self._references[data, split]
+        path = self._records.output / "references" / data / f"{split}.txt"
+        lines = list(read_lines(path)) if path.is_file() else None
+        digest, _ = self._digests.get(f"{data}/{split}", (None, None))
+        if lines is None or digest not in (None, digest_of_lines(lines)):
+            lines = self._load(data, split)
+            write_lines(path, lines)
+        return lines
 
     def _load(self, data: str, split: str) -> list[str]:
         """The references in the data, which must be those that the runs were scored with."""

@@ -55,12 +55,12 @@ def run_suite(
             another process runs a suite there, or a report was asked for and nothing is finished.
         ValueError: The files of a data set are not there, or not tables with its columns.
     """
+    check_folder(SuiteRecords(suite, output))
     if only == "report" and published is not None:
         _take_published(suite, published, output)
     records = SuiteRecords(suite, output)
     for run in suite.runs:
         run.recipe_in(output)  # all are checked before anything is done
-    check_folder(records)
     if only == "report":
         if not records.finished:
             raise RecipeError(
@@ -104,13 +104,12 @@ def _report(
 def _take_published(suite: Suite, published: Path, output: Path) -> None:
     """Copies the published tables into a suite's folder that holds no runs.
 
-    Nothing is copied into a folder of something else, nor from a suite of another name or size.
+    Nothing is copied from a suite of another name or size.
     """
     if (output / "runs").is_dir() or (output / RUNS).is_file():
         return
     if not (published / RUNS).is_file() or not is_report_of(suite, published / REPORT):
         return
-    check_folder(SuiteRecords(suite, output))
     SuiteRecords(suite, published).check()
     print(f"{output} holds no runs: the report is on those in {published}.", file=sys.stderr)
     for name in (HYPOTHESES, RUNS):
@@ -120,13 +119,9 @@ def _take_published(suite: Suite, published: Path, output: Path) -> None:
 def _measure_speeds(records: SuiteRecords) -> dict[str, Speed]:
     """Measures the speeds of all systems on the first data set, the baseline's first."""
     suite = records.suite
-    data = suite.runs[0].data
-    first_runs = {run.system: run for run in reversed(suite.runs) if run.data == data}
-    speeds = measure_speed(
-        {
-            system: first_runs[system].recipe_in(records.output)
-            for system in dict.fromkeys((suite.baseline, *suite.systems))
-        }
-    )
+    recipes = {}
+    for system in dict.fromkeys((suite.baseline, *suite.systems)):
+        recipes[system] = suite.first_run_of[system].recipe_in(records.output)
+    speeds = measure_speed(recipes)
     write_json(records.output / SPEEDS, speeds_as_json(suite, speeds))
     return speeds

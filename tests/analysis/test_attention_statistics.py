@@ -20,7 +20,6 @@ from csan_hf.analysis.figures import (
     styles_of,
 )
 from csan_hf.report.plots import attention_plots
-from csan_hf.report.systems import System
 
 SENTENCES = ["the number is twenty-one.", "one two", "", "three"]
 
@@ -124,13 +123,8 @@ def test_plots_of_few_dimensions_and_of_blocks(tokenizers, locality):
         "encoder_locality": [locality, None],
         "encoder_attention_heads": 8,
     }
-    system = System(
-        "ours", runs=[[]], model=make_model(tokenizers, **options), tokenizers=tokenizers
-    )
-    assert [plot.name for plot in attention_plots(system, "ours", SENTENCES)] == [
-        "distance_ours",
-        "entropy_ours",
-    ]
+    plots = attention_plots(make_model(tokenizers, **options), tokenizers, SENTENCES)
+    assert [plot.name for plot in plots] == ["distance", "entropy"]
 
 
 def test_area_usage_of_real_weights(tokenizers):

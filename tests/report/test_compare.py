@@ -42,7 +42,7 @@ from csan_hf.report import (
     render_report,
     write_report,
 )
-from csan_hf.report.plots import alignment_plots, attention_plots
+from csan_hf.report.plots import attention_plots, checkpoint_plots
 from csan_hf.report.systems import ScoreCell
 from csan_hf_runtime.text_files import VARIANTS, open_lines, write_lines
 
@@ -235,7 +235,7 @@ def test_pervasive_attention_shows_its_channels(tokenizers):
     size = len(tokenizers.source)
     model = tiny.grid(vocab_size=size, decoder_vocab_size=size, aggregation="max")
     system = System("g", [OURS], model, tokenizers)
-    plots = {plot.name: plot for plot in alignment_plots(system, "g", SOURCES)}
+    plots = {plot.name: plot for plot in checkpoint_plots(system, "g", SOURCES)}
     assert list(plots) == ["alignment_g", "channels_g", "channel_ranks_g"]
     shares = channel_shares(system.model, system.tokenizers, SOURCES, OURS)
     example = shares[0]  # no sentence has five words: the first is drawn
@@ -263,7 +263,7 @@ def test_sentences_beyond_the_positions_of_a_model_are_not_aligned(tokenizers):
     report = compare_systems([system], sources, ours, samples=2)
     assert set(report.systems[0].alignments) == {0}
     assert "alignment_ours" in [plot.name for plot in report.plots]
-    assert not attention_plots(system, "ours", sources[1:2])
+    assert not attention_plots(system.model, tokenizers, sources[1:2])
 
 
 def test_files_are_read_a_part_at_a_time(tmp_path, invented, monkeypatch):

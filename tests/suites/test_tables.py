@@ -30,7 +30,6 @@ from csan_hf.evaluation.significance import (
 )
 from csan_hf.suites.records import SuiteRecords
 from csan_hf.suites.suite_report import differences, write_suite_report
-from csan_hf.suites.tables import most_frequent
 from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.text_files import digest_of_lines, write_lines
 
@@ -318,8 +317,17 @@ def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
         tables_of(suite, tmp_path)
 
 
-def test_a_vote_takes_of_equally_frequent_hypotheses_that_of_the_earliest_run():
-    assert most_frequent([["a", "a", "x"], ["b", "c", "y"], ["b", "d", "z"]]) == ["b", "a", "x"]
+def test_a_vote_takes_of_equally_frequent_hypotheses_that_of_the_earliest_run(tmp_path):
+    suite = make_suite(tmp_path)
+    hypotheses = {
+        1: 10 * ["a"] + REFERENCES[10:],
+        2: REFERENCES[:10] + 30 * ["b"],
+        3: REFERENCES[:10] + 30 * ["c"],
+    }
+    for run in suite.runs:
+        finish(run, tmp_path, validation=hypotheses[run.seed])
+    (table,) = tables_of(suite, tmp_path, samples=2)
+    assert table.rows["plain"].columns["one"].vote == 0
 
 
 def test_a_picture_has_a_panel_for_each_column(tmp_path):
