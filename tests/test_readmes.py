@@ -157,11 +157,15 @@ def commands(readme):
 def test_commands_run(readme, workplace, monkeypatch, standard_input, capsys):
     from csan_hf.evaluation import metrics
     from csan_hf.models import locality
+    from csan_hf.training import dry_run
 
     monkeypatch.chdir(workplace)
     monkeypatch.setenv(IMPORTS, "")
     monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
     monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
+    costs = dry_run.Estimate(pairs=1, states=1, activations=1, flops=1)
+    monkeypatch.setattr(dry_run, "estimate", lambda *model, **options: costs)
+    monkeypatch.setattr(dry_run, "matrix_product_rate", lambda arguments: 1.0)
     for block in blocks(readme, "python"):
         if file := re.match(r"# (\w+\.py)\n", block):
             Path(file[1]).write_text(block)
