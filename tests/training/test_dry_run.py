@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tiny import transformer_sizes
 from training.tiny_runs import save_tiny_marian
 
 from csan_hf import (
@@ -69,13 +70,7 @@ def test_parameters_are_the_papers(monkeypatch):
 
 
 def test_estimate_is_that_of_the_real_model():
-    sizes = {
-        "d_model": 32,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_ffn_dim": 64,
-        "decoder_ffn_dim": 64,
-    }
+    sizes = transformer_sizes(32, layers=2, heads=8, ffn=64)
     model = CsanForConditionalGeneration(CsanConfig(vocab_size=100, dropout=0.0, **sizes))
 
     def estimate(batch_cost="tokens", **more):
@@ -149,13 +144,7 @@ def test_operations_of_an_lstm_count():
 
 def test_operations_inside_fused_attention_count():
     d, ffn, source, target = 32, 64, 25, 20
-    sizes = {
-        "d_model": d,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": ffn,
-        "decoder_ffn_dim": ffn,
-    }
+    sizes = transformer_sizes(d, layers=1, heads=8, ffn=ffn)
     model = CsanForConditionalGeneration(
         CsanConfig(vocab_size=30, local_window=None, head_area=1, **sizes)
     )
