@@ -56,8 +56,6 @@ def blocks(readme, language):
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """A folder with what the READMEs name: scripts, checkpoints, corpora, a Marian checkpoint."""
-    from transformers import MarianConfig, MarianMTModel
-
     from csan_hf.hub import save_self_contained
 
     folder = tmp_path_factory.mktemp("readme")
@@ -91,18 +89,7 @@ def workplace(tmp_path_factory):
             (corpus / f"{split}.{language}.gz").write_bytes(
                 gzip.compress(f"{sentence}\n".encode() * 20)
             )
-    sizes = {
-        "d_model": 16,
-        "encoder_ffn_dim": 16,
-        "decoder_ffn_dim": 16,
-        "encoder_layers": 3,
-        "decoder_layers": 1,
-    }
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    config = MarianConfig(
-        vocab_size=20, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, **sizes, **heads
-    )
-    MarianMTModel(config).save_pretrained(folder / "marian")
+    tiny.marian(vocab_size=20, encoder_layers=3).save_pretrained(folder / "marian")
     tokenizer.save_pretrained(folder / "marian")
     for name in ("nllb", "runs/nllb-de-en"):  # the second: trainings are dry
         for part in multilingual.nllb(folder, encoder_layers=3):
@@ -157,11 +144,15 @@ def commands(readme):
 def test_commands_run(readme, workplace, monkeypatch, standard_input, capsys):
     from csan_hf.evaluation import metrics
     from csan_hf.models import locality
+    from csan_hf.training import dry_run
 
     monkeypatch.chdir(workplace)
     monkeypatch.setenv(IMPORTS, "")
     monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
     monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
+    costs = dry_run.Estimate(pairs=1, states=1, activations=1, flops=1)
+    monkeypatch.setattr(dry_run, "estimate", lambda *model, **options: costs)
+    monkeypatch.setattr(dry_run, "matrix_product_rate", lambda arguments: 1.0)
     for block in blocks(readme, "python"):
         if file := re.match(r"# (\w+\.py)\n", block):
             Path(file[1]).write_text(block)

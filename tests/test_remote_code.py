@@ -3,16 +3,17 @@
 
 import ast
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import tiny
+from transformers import dynamic_module_utils
 
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.pipelines import translation_pipeline
+from csan_hf_cli import main
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = [
@@ -20,6 +21,7 @@ PRODUCT = [
     *ROOT.glob("csan_hf_cli/*.py"),
     *ROOT.glob("scripts/*.py"),
 ]
+LINES = "y\none\ntwo\n"  # whoever asks would read the first as an answer
 ASKS_UNLESS_TOLD = ("from_pretrained", "from_config")  # of the Auto classes
 
 CODE = """
@@ -71,42 +73,45 @@ def save_odd_tokenizer(folder, subfolder=""):
     (folder / "odd_tokenizer.py").write_text(CODE.format(marker=str(folder.parent / "ran")))
 
 
-def test_the_text_is_not_read_as_an_answer(checkpoint, tmp_path):
-    run = start("translate", "--model", checkpoint, modules=tmp_path)
-    assert run.returncode == 2
-    assert "custom code" in run.stderr
-    assert "Traceback" not in run.stderr
-    assert run.stdout == ""
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """A folder of its own for the code that is loaded."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def test_the_text_is_not_read_as_an_answer(checkpoint, standard_input, tmp_path, capsys):
+    standard_input(LINES)
+    assert main(["translate", "--model", str(checkpoint)]) == 2
+    printed, told = capsys.readouterr()
+    assert "custom code" in told
+    assert "Traceback" not in told
+    assert printed == ""
     assert not (tmp_path / "ran").exists()
 
 
-def test_trusted_code_runs_and_every_line_is_translated(checkpoint, tmp_path):
-    run = start("translate", "--model", checkpoint, "--trust_remote_code", modules=tmp_path)
-    assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) == 3
+@pytest.mark.usefixtures("modules")
+def test_trusted_code_runs_and_every_line_is_translated(
+    checkpoint, standard_input, tmp_path, capsys
+):
+    standard_input(LINES)
+    assert main(["translate", "--model", str(checkpoint), "--trust_remote_code"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
     assert (tmp_path / "ran").exists()
 
 
-PIPELINE = """
-from csan_hf.pipelines import translation_pipeline
-for trust in (False, True):
-    try:
-        print(type(translation_pipeline("model", trust_remote_code=trust).target_tokenizer).__name__)
-    except ValueError as error:
-        print("refused", *str(error.__cause__).splitlines())
-"""
-
-
+@pytest.mark.usefixtures("modules")
 def test_a_pipeline_trusts_the_target_tokenizer_as_it_is_told(tmp_path):
     folder = tmp_path / "model"
     separate = {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False}
     tiny.csan(**separate).save_pretrained(folder)
     tiny.tokenizer(["eins", "zwei"]).save_pretrained(folder)
     save_odd_tokenizer(folder, "target_tokenizer")
-    run = start_python("-c", PIPELINE, modules=tmp_path)
-    refused, name = run.stdout.splitlines()
-    assert "custom code" in refused
-    assert name == "OddTokenizer"
+    with pytest.raises(ValueError, match="no target tokenizer can be loaded") as refusal:
+        translation_pipeline(str(folder), trust_remote_code=False)
+    assert "custom code" in str(refusal.value.__cause__)
+    translator = translation_pipeline(str(folder), trust_remote_code=True)
+    assert type(translator.target_tokenizer).__name__ == "OddTokenizer"
 
 
 def test_the_vocabulary_check_of_an_ensemble_needs_its_tokenizers(checkpoint, tmp_path):
@@ -129,22 +134,3 @@ def test_a_member_of_a_class_of_its_own_is_refused_before_its_code_runs(checkpoi
         ):
             load(names, trust_remote_code=True)
     assert not (tmp_path / "ran").exists()
-
-
-def start(*arguments, modules):
-    return start_python("-m", "csan_hf", *arguments, modules=modules)
-
-
-def start_python(*arguments, modules):
-    environment = {**os.environ, "HF_MODULES_CACHE": str(modules / "modules")}
-    environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(
-        command,
-        input="y\none\ntwo\n",
-        env=environment,
-        cwd=modules,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from csan_hf import (
     ConvS2SConfig,
@@ -214,6 +214,13 @@ def convolutional(seed: int = 0, **options) -> ConvS2SForConditionalGeneration:
     """A model in eval mode whose weights are large enough for outputs that differ."""
     model = ConvS2SForConditionalGeneration(ConvS2SConfig(**{**CONVOLUTIONAL_SIZES, **options}))
     return _drawn(model, seed)
+
+
+def marian(seed: int = 0, **options) -> MarianMTModel:
+    """A model of transformers, in eval mode, whose translations end where it says."""
+    torch.manual_seed(seed)
+    config = MarianConfig(**{**CSAN_SIZES, "forced_eos_token_id": None, **options})
+    return MarianMTModel(config).eval()
 
 
 @torch.no_grad()

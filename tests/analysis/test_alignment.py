@@ -6,7 +6,6 @@ import pytest
 import tiny
 import torch
 from tokenizers import processors
-from transformers import MarianConfig, MarianMTModel
 
 from csan_hf.alignment import pairs_within_positions
 from csan_hf.analysis import Alignment, TokenizedText, align, align_stream, channel_shares
@@ -96,10 +95,7 @@ TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "", "zwei drei", "zwe
 
 
 def marian(vocab_size):
-    config = MarianConfig(
-        **{**tiny.CSAN_SIZES, "vocab_size": vocab_size, "dropout": 0.3, "forced_eos_token_id": None}
-    )
-    model = MarianMTModel(config)
+    model = tiny.marian(vocab_size=vocab_size, dropout=0.3)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4)  # so that outputs differ from one sentence to the next
@@ -141,8 +137,7 @@ def test_errors(tokenizers):
 
 
 def test_sentences_beyond_the_positions_of_a_model(tokenizers):
-    sizes = {**tiny.CSAN_SIZES, "vocab_size": len(tokenizers.source), "max_position_embeddings": 9}
-    model = MarianMTModel(MarianConfig(**sizes))
+    model = tiny.marian(vocab_size=len(tokenizers.source), max_position_embeddings=9)
     longest, beyond = "1 2 3 4", "1 2 3 4 5"
     for text, tokens in ((longest, 9), (beyond, 11)):
         assert len(tokenizers.source(text)["input_ids"]) == tokens

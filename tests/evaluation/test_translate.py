@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -218,6 +219,16 @@ def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, mon
     assert "leave out --processes" in capsys.readouterr().err
 
 
+@pytest.fixture
+def forked_pools(monkeypatch):
+    """Pools whose processes are forks of one that has imported everything: spawned, each of them
+    imports it for seconds.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["csan_hf.evaluation.pool"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
+
+
 def test_n_best_lists_are_those_of_generate(model, tokenizers):
     options = {"num_beams": 4, "length_penalty": 0.0, "max_length": 9}
     [window] = n_best_stream(model, tokenizers, SENTENCES, 3, **options)
@@ -293,6 +304,7 @@ def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
     assert "--n_best 2 needs as many beams, got --num_beams 1" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("forked_pools")
 def test_alignments_stand_beside_the_translations(folder, tmp_path, capsys):
     (tmp_path / "in").write_text("\n".join(SENTENCES))
     assert csan_hf_cli.main(f"align {folder} --source {tmp_path}/in --quiet".split()) == 0
@@ -318,6 +330,7 @@ def test_alignments_stand_beside_the_translations(folder, tmp_path, capsys):
     assert "choose two files" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("forked_pools")
 def test_terms_stand_in_the_translations(folder, tmp_path, capsys):
     (tmp_path / "in").write_text("\n".join(SENTENCES))
     (tmp_path / "terms").write_text("two\tzwei\nmuch longer\teins\n")
@@ -555,22 +568,24 @@ def test_a_resumed_command_names_lines_of_the_whole_file(folder, tmp_path, monke
     assert (tmp_path / "out").read_text().startswith("zwei\n\n")
 
 
-def test_alignments_that_were_not_written_are_not_gone_on_with(folder, tmp_path, capsys):
-    (tmp_path / "in").write_text("two\nnine\n")
-    (tmp_path / "out.partial").write_text("zwei\n")
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        ("two\nnine\n", "--alignments {}/links", "links.partial are not both there"),
+        ("two\nnine\n", "--n_best 2", "out.partial was not written with --n_best"),
+        ("two\n", "", "out.partial has translations of more lines than {}/in"),
+    ],
+    ids=["alignments", "n-best lists", "another input"],
+)
+def test_what_others_have_begun_is_not_gone_on_with(
+    lines, options, message, folder, tmp_path, capsys
+):
+    (tmp_path / "in").write_text(lines)
+    (tmp_path / "out.partial").write_text("zwei\nneun\n")
     words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume"
-    assert translate_main(f"{words} --alignments {tmp_path}/links") == 2
-    assert "links.partial are not both there" in capsys.readouterr().err
-    assert (tmp_path / "out.partial").read_text() == "zwei\n"
-
-
-def test_lines_without_numbers_are_no_n_best_list(folder, tmp_path, capsys):
-    (tmp_path / "in").write_text("two\nnine\n")
-    (tmp_path / "out.partial").write_text("zwei\n")
-    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume --n_best 2"
-    assert translate_main(words) == 2
-    assert "out.partial was not written with --n_best" in capsys.readouterr().err
-    assert (tmp_path / "out.partial").read_text() == "zwei\n"
+    assert translate_main(f"{words} {options.format(tmp_path)}") == 2
+    assert message.format(tmp_path) in capsys.readouterr().err
+    assert (tmp_path / "out.partial").read_text() == "zwei\nneun\n"
 
 
 @pytest.mark.parametrize(
@@ -583,17 +598,7 @@ def test_only_plain_files_are_gone_on_with(folder, tmp_path, monkeypatch, capsys
     assert "--resume needs --input FILE and --output FILE" in capsys.readouterr().err
 
 
-def test_another_input_is_not_gone_on_with(folder, tmp_path, capsys):
-    (tmp_path / "in").write_text("two\n")
-    (tmp_path / "out.partial").write_text("zwei\nneun\n")
-    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume"
-    assert translate_main(words) == 2
-    assert f"out.partial has translations of more lines than {tmp_path}/in" in (
-        capsys.readouterr().err
-    )
-    assert (tmp_path / "out.partial").read_text() == "zwei\nneun\n"
-
-
+@pytest.mark.usefixtures("forked_pools")
 def test_a_dead_worker_is_said_with_what_was_kept(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_text("two\nnine\ntwo\nnine\ntwo\nnine\n")

@@ -18,9 +18,15 @@ def build_csan(source_size, target_size=None, **overrides):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Localities are not drawn, which takes a second."""
-    name = "csan_hf.hub.model_card.draw_locality"
-    monkeypatch.setattr(name, lambda config, path: path.write_bytes(b"drawn"))
+    """Localities and trainings are not drawn, which takes a second each."""
+    for name in (
+        "hub.model_card.draw_locality",
+        "training.callbacks.draw_training",
+        "training.run.draw_training",
+    ):
+        monkeypatch.setattr(
+            f"csan_hf.{name}", lambda content, path, *search: path.write_bytes(b"drawn")
+        )
 
 
 @pytest.fixture

@@ -78,6 +78,7 @@ def place(tmp_path, monkeypatch):
     forget(monkeypatch)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
     training = {
         "max_steps": 2,

@@ -107,6 +107,7 @@ def load_elsewhere(hub, folder, names, sentences, cards=()):
     return dict(zip(names, json.loads(online), strict=True)), printed
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path):
     """A grid by the command, with its check; a CSAN and a classifier by calls."""
     expected = {}
@@ -173,6 +174,7 @@ TOKEN = "hf_" + "sEcReT9x" * 4
 USER = "zaphodb"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_path, monkeypatch):
     """The run is as hostile as can be: secrets and local paths lie wherever they could be taken
     along from.

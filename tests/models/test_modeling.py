@@ -12,8 +12,8 @@ from reference.dispatch import Operations
 from safetensors.torch import load_file
 from tiny import CSAN_SIZES, ENCODER, PLAIN, padded_sources
 from tiny import csan as tiny_model
+from tiny import marian as tiny_marian
 from torch.testing import assert_close
-from transformers import MarianConfig, MarianModel
 
 from csan_hf import (
     CsanConfig,
@@ -113,7 +113,7 @@ def test_gradients_of_a_query_that_sees_nothing_are_finite(lowest: float):
 
 
 def test_blocked_is_an_implementation_of_csan_alone():
-    marian = MarianModel(MarianConfig(**CSAN_SIZES))
+    marian = tiny_marian().model
     marian.set_attn_implementation("blocked")
     with pytest.raises(ValueError, match=r"is CSAN.s own; use .sdpa."):
         marian(input_ids=torch.tensor([[1]]), decoder_input_ids=torch.tensor([[0]]))

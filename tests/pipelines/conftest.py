@@ -4,8 +4,6 @@ import logging
 import multilingual
 import pytest
 import tiny
-import torch
-from transformers import MarianConfig, MarianMTModel
 
 GERMAN = tuple(
     "eins zwei drei vier fünf sechs sieben acht neun zehn und ein Haus Hund Katze".split()  # noqa: SIM905
@@ -13,23 +11,14 @@ GERMAN = tuple(
 ENGLISH = tuple("one two three four five six seven eight nine ten and a house dog cat".split())  # noqa: SIM905
 
 
-def build_model(source_size, target_size=None, **overrides):
+def build_model(source_size, target_size=None):
     """A random model whose translations depend on the source: hence the large weights."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size or source_size}
-    ids = {
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
-        "forced_eos_token_id": None,
-    }
-    shared = target_size is None
-    config = MarianConfig(
-        **multilingual.SIZES, **sizes, **ids, share_encoder_decoder_embeddings=shared, **overrides
+    return tiny.marian(
+        **multilingual.SIZES,
+        vocab_size=source_size,
+        decoder_vocab_size=target_size or source_size,
+        share_encoder_decoder_embeddings=target_size is None,
     )
-    model = MarianMTModel(config).eval()
-    model.generation_config.forced_eos_token_id = None
-    return model
 
 
 @pytest.fixture

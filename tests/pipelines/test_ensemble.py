@@ -6,7 +6,7 @@ import tiny
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, DynamicCache, MarianConfig, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, DynamicCache
 
 from csan_hf import CsanConfig, EnsembleForConditionalGeneration
 from csan_hf.data import train_tokenizer
@@ -16,10 +16,8 @@ LENGTH = 8
 
 
 def marian(seed=0):
-    torch.manual_seed(seed)
     sizes = tiny.transformer_sizes(16, layers=1, heads=2, ffn=16)
-    tokens = {**tiny.TOKENS, "decoder_vocab_size": tiny.VOCABULARY, "forced_eos_token_id": None}
-    return MarianMTModel(MarianConfig(**sizes, **tokens, init_std=0.7)).eval()
+    return tiny.marian(seed, **sizes, init_std=0.7)
 
 
 def members():

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -53,7 +54,8 @@ class LoopbackHub:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def __enter__(self) -> "LoopbackHub":
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        serve = partial(self.server.serve_forever, poll_interval=0.02)  # seconds until it ends
+        threading.Thread(target=serve, daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -64,6 +66,7 @@ class LoopbackHub:
 class _Handler(BaseHTTPRequestHandler):
     hub: LoopbackHub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # the content need not wait for the headers' acknowledgement
 
     def log_message(self, *arguments: Any) -> None:
         self.hub.requests.append(f"{self.command} {self.path}")

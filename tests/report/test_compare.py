@@ -12,7 +12,6 @@ from datetime import date
 import numpy as np
 import pytest
 import tiny
-from transformers import MarianConfig, MarianMTModel
 
 import csan_hf_cli
 from csan_hf.analysis import align, channel_shares
@@ -257,9 +256,9 @@ def test_pervasive_attention_shows_its_channels(tokenizers):
 
 
 def test_sentences_beyond_the_positions_of_a_model_are_not_aligned(tokenizers):
-    sizes = {**tiny.CSAN_SIZES, "vocab_size": len(tokenizers.source), "max_position_embeddings": 20}
+    model = tiny.marian(vocab_size=len(tokenizers.source), max_position_embeddings=20)
     sources, ours = ["one two", "1 " * 50, "two"], ["eins", "zwei", "2 " * 50]
-    system = System("ours", [ours], MarianMTModel(MarianConfig(**sizes)), tokenizers)
+    system = System("ours", [ours], model, tokenizers)
     report = compare_systems([system], sources, ours, samples=2)
     assert set(report.systems[0].alignments) == {0}
     assert "alignment_ours" in [plot.name for plot in report.plots]

@@ -70,18 +70,18 @@ def test_a_suite_killed_five_times_ends_like_one_that_was_not(tmp_path):
 
 
 def test_a_run_that_fails_is_reported_and_tried_again(tmp_path):
-    suite = make_suite(tmp_path, systems=("plain", "fails"), steps=1)
+    suite = make_suite(tmp_path, systems=("plain", "fails"), steps=1, data={"one": {}})
     ended = train_all(suite, tmp_path)
-    assert ended.done == 6
+    assert ended.done == 3
     assert sorted(ended.failed) == sorted(run.name for run in suite.runs if run.system == "fails")
     reason = ended.failed["fails, one, seed 1"]
     assert reason.startswith("exit status 2, ")
     assert reason.endswith("log.txt: there is no such [0m corpus")
     assert ended.failed["fails, one, seed 3"].endswith("log.txt: its last line holds a credential")
     text = report_of(suite, tmp_path, failed=ended.failed)
-    assert "6 of 12 runs are not finished" in text
+    assert "3 of 6 runs are not finished" in text
     assert r"log.txt: there is no such \[0m corpus" in text
-    assert len(train_all(suite, tmp_path).failed) == 6
+    assert len(train_all(suite, tmp_path).failed) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -180,18 +180,18 @@ def test_missing_data_are_noticed_before_speeds_are_measured(tmp_path, monkeypat
 
 
 def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
-    suite = make_suite(tmp_path, steps=1)
+    suite = make_suite(tmp_path, steps=1, data={"one": {}})
     monkeypatch.setattr(workflow, "measure_speed", lambda recipes: dict.fromkeys(recipes, SPEED))
     stub = functools.partial(train_runs, command=STUB, interval=0.02)
     monkeypatch.setattr(workflow, "train_runs", stub)
-    first_seed = dataclasses.replace(suite, runs=suite.runs[:4])
-    assert train_all(first_seed, tmp_path).done == 4
+    first_seed = dataclasses.replace(suite, runs=suite.runs[:2])
+    assert train_all(first_seed, tmp_path).done == 2
     lines = (tmp_path / "dev.tsv").read_text()
     (tmp_path / "dev.tsv").write_text(lines.replace("0 x", "9 x"))
     message = r"one/validation: .* and plain, one, seed 1 in .* have other data"
     with pytest.raises(RecipeError, match=message):
         run_suite(suite, tmp_path)
-    assert not suite.runs[4].folder(tmp_path).exists()
+    assert not suite.runs[2].folder(tmp_path).exists()
     (tmp_path / "dev.tsv").write_text(lines)
     assert run_suite(suite, tmp_path, jobs=2) == {}
     assert (tmp_path / "report.md").is_file()

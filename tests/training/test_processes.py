@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from tiny import csan as tiny_csan
 from tiny import grid as tiny_pervasive_attention
 from torch.nn import functional as F
 from training.tiny_runs import NUMBERS
-from training.tiny_runs import RECIPE as CSAN
 
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
@@ -51,13 +49,13 @@ RUN = {
 }
 
 
-def launch_two(script, *arguments):
-    """Runs a script beside this one in two processes."""
+def launch_two(arguments):
+    """Runs `launched.py` in two processes."""
     words = (
         "accelerate.commands.launch --config_file csan_hf/recipes/accelerate/2_cpu_processes.yaml "
-        f"tests/training/{script}"
+        f"tests/training/launched.py {arguments}"
     )
-    command = [sys.executable, "-m", *words.split(), *" ".join(map(str, arguments)).split()]
+    command = [sys.executable, "-m", *words.split()]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -85,7 +83,7 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         settings = {"max_length": 10, "no_repeat_ngram_size": 1}
         path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     (folder / "tiny.yaml").write_text(yaml.safe_dump(RUN))
-    result = launch_two("launched.py", folder, f"{folder}/tiny.yaml --output_dir {folder}/run")
+    result = launch_two(f"{folder} {folder}/tiny.yaml --output_dir {folder}/run")
     assert result.returncode == 0, result.stderr
     return (
         folder,
@@ -207,35 +205,6 @@ def test_a_recipe_runs_in_two_processes(launched):
         written = list(read_lines(run / "hypotheses" / f"{split}.txt"))
         assert written == translate(model, tokenizers, list(splits[split]["source"]))
         assert len(written) == size
-
-
-def test_a_stream_that_was_killed_goes_on_where_it_was_saved(tmp_path):
-    """Two processes see every pair once in a pass; those since the checkpoint a second time."""
-    texts = [f"text {number}" for number in range(10, 50)]
-    for name in ("train.en", "train.de", "validation.en", "validation.de"):
-        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
-    data = {"data_dir": str(tmp_path), "cache_dir": f"{tmp_path}/cache", "streaming": True}
-    data |= {name: f"{name}.{{lang}}" for name in ("train", "validation")}
-    updates = {"max_steps": 10, "save_steps": 4, "eval_strategy": "no", "max_tokens": 32}
-    recipe = {
-        **{"data": {**data, "buffer_size": 10}, "config": CSAN["config"]},
-        **{"tokenizer": {"kind": "characters", "vocab_size": 60}},
-        **{"training": {**CSAN["training"], **updates}, "generation": {"max_length": 4}},
-    }
-    (tmp_path / "stream.yaml").write_text(yaml.safe_dump(recipe))
-    killed = launch_two("streamed.py", tmp_path / "stream.yaml", tmp_path, 7)
-    assert killed.returncode != 0
-    assert "SIGKILL" in killed.stderr
-    finished = launch_two("streamed.py", tmp_path / "stream.yaml", tmp_path, 0)
-    assert finished.returncode == 0, finished.stderr
-    seen = Counter()
-    for rank in (0, 1):
-        lines = [json.loads(line) for line in read_lines(tmp_path / f"seen-{rank}.jsonl")]
-        assert [update for update, _ in lines] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 10]
-        assert lines[4:6] == lines[6:8]
-        for _, sources in lines[:4] + lines[6:]:
-            seen.update(sources)
-    assert seen == Counter(texts)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])

@@ -5,22 +5,21 @@ pictures.
 
 import json
 
+import tiny
 import torch
 import yaml
 from safetensors.torch import save_file
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.data import train_tokenizer
 
 NUMBERS = {"dataset": "numbers", "source_lang": "en", "target_lang": "de"}
-HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 RECIPE = {
     "model": "csan",
     "data": {**NUMBERS, "train_size": 200, "validation_size": 8, "test_size": 8},
     "tokenizer": {"vocab_size": 300},
-    "config": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, **HEADS}
-    | {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    "config": tiny.transformer_sizes(16, layers=1, heads=2, ffn=32),
     "training": {
         "max_tokens": 1000,
         "max_steps": 12,
@@ -65,29 +64,8 @@ def tiny_marian(vocab_size: int, **fields) -> MarianMTModel:
     """An untrained Marian model: it has the interface of every family, and the trainer must not
     care which it gets.
     """
-    torch.manual_seed(0)
-    sizes = {
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 32,
-        "decoder_ffn_dim": 32,
-        **HEADS,
-    }
-    ids = {
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
-        "forced_eos_token_id": None,
-    }
-    values = {
-        "vocab_size": vocab_size,
-        "d_model": 16,
-        "max_position_embeddings": 128,
-        **sizes,
-        **ids,
-        **fields,
-    }
-    model = MarianMTModel(MarianConfig(**values))
+    sizes = tiny.transformer_sizes(16, layers=1, heads=2, ffn=32)
+    model = tiny.marian(**{**sizes, "vocab_size": vocab_size, "dropout": 0.1, **fields})
     model.generation_config.max_length, model.generation_config.num_beams = 16, 1
     return model
 
@@ -108,8 +86,8 @@ def save_tiny_marian(folder):
     folder.
     """
     tokenizer = train_tokenizer(["ein Hund läuft", "a dog runs"] * 9, 300)
-    heads = dict.fromkeys(HEADS, 4)
-    tiny_marian(len(tokenizer), encoder_layers=3, **heads).save_pretrained(folder)
+    sizes = tiny.transformer_sizes(16, layers=1, heads=4, ffn=32)
+    tiny_marian(len(tokenizer), **{**sizes, "encoder_layers": 3}).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
