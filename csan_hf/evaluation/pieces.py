@@ -14,7 +14,7 @@ def group_pieces(texts: Iterable[str], pairs: Iterator[Pair]) -> Iterator[list[P
     """Yields for each text the next pairs, those whose first halves have its words.
 
     Raises:
-        ValueError: No pairs make up a text, or some are left over.
+        ValueError: No pairs make up a text, or some that are not empty are left over.
     """
     for text in texts:
         text_words = text.split()
@@ -30,7 +30,7 @@ def group_pieces(texts: Iterable[str], pairs: Iterator[Pair]) -> Iterator[list[P
             pieces.append(pair)
             words += pair[0].split()
         yield pieces
-    surplus = next(pairs, None)
+    surplus = next((pair for pair in pairs if any(map(str.strip, pair))), None)
     if surplus is not None:
         raise ValueError(f"After the last text, pieces are left over, from {surplus[0][:60]!r} on.")
 

@@ -24,3 +24,8 @@ def test_a_text_is_cut_where_the_pieces_of_its_reference_end():
 def test_pieces_are_grouped_by_the_words_of_the_texts():
     pairs = [("a b", "1"), ("c", "2"), ("", "3"), ("d", "4")]
     assert list(group_pieces(["a b  c", "d"], iter(pairs))) == [pairs[:2], pairs[2:]]
+    empty_lines_at_the_end = [("", ""), (" ", "")]
+    assert list(group_pieces(["a b c", "d"], iter(pairs + empty_lines_at_the_end))) == [
+        pairs[:2],
+        pairs[2:],
+    ]
