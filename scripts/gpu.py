@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import importlib.metadata
 import json
+import os
 import platform
 import sys
 import time
@@ -24,7 +25,7 @@ from gpu_stages.setting import Row, Setting, Stage, milliseconds
 from transformers.utils import logging as transformers_logging
 
 from csan_hf_cli import script
-from csan_hf_runtime.text_files import write_json
+from csan_hf_runtime.text_files import check_writable, write_json
 
 # Name -> stage, and its seconds at most unless --seconds says otherwise
 STAGES: dict[str, tuple[Stage, float]] = {
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cuda", help="cuda or cpu (default: cuda)")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument(
         "--seconds", type=float, help="bound of each stage (default: its own, 20 to 180)"
@@ -61,6 +62,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--data-dir", type=Path, help="Multi30k, for the stage that trains")
     parser.add_argument("--output", type=Path, help="JSON file that the rows are appended to")
     args = parser.parse_args(arguments)
+    # Trainings are processes of their own: on the same card
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    if args.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif not torch.cuda.is_available():
+        raise ValueError("There is no GPU: rehearse with --device cpu --tiny.")
+    if args.output:
+        check_writable(args.output)
+        read_records(args.output)
     transformers_logging.set_verbosity_error()
     machine = describe(args.device)
     print("\n".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
@@ -124,10 +134,21 @@ def written(cell: str | float | None) -> str:
     return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
 
 
+def read_records(path: Path) -> list[dict[str, object]]:
+    """Reads what earlier runs wrote.
+
+    Raises:
+        ValueError: The file is not theirs.
+    """
+    records = json.loads(path.read_text()) if path.exists() else []
+    if not isinstance(records, list):
+        raise ValueError(f"{path} holds no list of stages: choose another --output.")
+    return records
+
+
 def append(path: Path, record: dict[str, object]) -> None:
     """Adds a record to a JSON list."""
-    records = json.loads(path.read_text()) if path.exists() else []
-    write_json(path, [*records, record])
+    write_json(path, [*read_records(path), record])
 
 
 if __name__ == "__main__":

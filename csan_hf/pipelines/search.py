@@ -118,7 +118,7 @@ def search(
         inputs=inputs,
         rules=logits_processor,
         beams=generation_config.num_beams,
-        max_length=generation_config.max_length,
+        last_length=_last_length(model, generation_config.max_length),
         check_every=1 if phrases is not None else CHECK_EVERY.get(input_ids.device.type, 1),
     )
     if mode == GenerationMode.GREEDY_SEARCH and phrases is None:
@@ -148,6 +148,12 @@ def search_by_default(options: dict[str, Any]) -> dict[str, Any]:
     return {"custom_generate": search, **options}
 
 
+def _last_length(model: Any, max_length: int) -> int:
+    """The length at which hypotheses end, or beyond which the model may have no positions."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return min(max_length, positions or max_length)
+
+
 def _can_drop_rows(cache: Any) -> bool:
     return hasattr(cache, "keep_rows") or (
         isinstance(cache, EncoderDecoderCache) and not cache.is_compileable
@@ -163,7 +169,7 @@ class _Decoder:
         inputs: `encoder_outputs`, `cache` and perhaps `attention_mask`.
         rules: Processors of logits.
         beams: K.
-        max_length: The most tokens of a hypothesis, its prompt included.
+        last_length: Tokens of a hypothesis, with its prompt, from which on every step is looked at.
         check_every: Steps from one look at what has ended to the next.
         steps: Steps that were computed.
     """
@@ -172,7 +178,7 @@ class _Decoder:
     inputs: dict[str, Any]
     rules: Any
     beams: int
-    max_length: int
+    last_length: int
     check_every: int
 
     steps: int = 0
@@ -201,7 +207,7 @@ class _Decoder:
 
     def check_ends(self, length: int) -> bool:
         """Whether to look, after this step, at which hypotheses of `length` tokens have ended."""
-        return self.steps % self.check_every == 0 or length >= self.max_length
+        return self.steps % self.check_every == 0 or length >= self.last_length
 
     def keep(self, rows: Tensor, sentences: Tensor | None) -> None:
         """Goes on with some `rows`, in this order, of these `sentences`; None = of all."""

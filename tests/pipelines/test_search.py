@@ -102,6 +102,21 @@ def test_the_same_tokens_where_ends_are_looked_for_at_every_eighth_step(name, op
     assert torch.equal(at_every_eighth, at_every_step)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_no_step_is_computed_beyond_the_last_position(beams, monkeypatch):
+    model = tiny.convolutional(seed=2, max_position_embeddings=10)
+    monkeypatch.setitem(CHECK_EVERY, "cpu", 8)
+    tokens = model.generate(
+        **sources((9, 3)),
+        custom_generate=search,
+        num_beams=beams,
+        max_length=40,
+        min_length=39,
+        stopping_criteria=[lambda ids, scores: torch.full((len(ids),), ids.shape[1] >= 10)],
+    )
+    assert tokens.shape[1] == 10
+
+
 class _Reads(TorchDispatchMode):
     """Counts operations whose result the program reads: on a GPU it waits for them."""
 
