@@ -122,7 +122,9 @@ class _Encoders(nn.Module):
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        **not_returned: Any,  # attentions and hidden states
+        output_attentions: bool | None = None,  # these two are not returned
+        output_hidden_states: bool | None = None,
+        return_dict: bool = True,
     ) -> BaseModelOutput:
         outputs = BaseModelOutput()
         for number, member in enumerate(self.members):
