@@ -148,13 +148,13 @@ def export_onnx(
         return
     translations = []
     for translator in (network, OnnxTranslationModel.from_directory(directory)):
-        pipeline = TextTranslationPipeline(
+        translate = TextTranslationPipeline(
             model=translator,
             tokenizer=tokenizers.source,
             target_tokenizer=tokenizers.target,
             device="cpu",
         )
-        translations.append(pipeline(lines, batch_size=16))
+        translations.append(translate(lines, batch_size=16))
     equal = sum(map(operator.eq, *translations))
     print(f"{equal} of {len(lines)} translations are the same")
 

@@ -37,12 +37,12 @@ def report(name: str, **overrides: str) -> str:
 ESTIMATES = {}
 
 
-def estimate_once(model, args, estimate=module.estimate, **options):
+def estimate_once(model, args, family, estimate=module.estimate):
     """Costs of the first model whose config differs in nothing but sizes: an estimate takes long."""
     fields = model.config.to_dict().items()
     kind = str([(name, value) for name, value in fields if type(value) is not int])
     if kind not in ESTIMATES:
-        ESTIMATES[kind] = estimate(model, args, **options)
+        ESTIMATES[kind] = estimate(model, args, family)
     return ESTIMATES[kind]
 
 
