@@ -140,7 +140,12 @@ def read_records(path: Path) -> list[dict[str, object]]:
     Raises:
         ValueError: The file is not theirs.
     """
-    records = json.loads(path.read_text()) if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        records = json.loads(path.read_text())
+    except ValueError:
+        records = None
     if not isinstance(records, list):
         raise ValueError(f"{path} holds no list of stages: choose another --output.")
     return records

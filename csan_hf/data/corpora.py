@@ -445,7 +445,7 @@ def load_translation_dataset(
                 for count in args.join_test or ():
                     joins[f"{split}_x{count}"] = itertools.repeat(count)
             names += joins
-            wanted = [name for name in joins if splits is None or name in splits]
+            wanted = [split_name for split_name in joins if splits is None or split_name in splits]
             if not wanted:
                 continue
             rows = _finish(name, split, *load(), args, report)

@@ -70,7 +70,8 @@ def search(
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
     Sampling, scores, attentions, and processors of logits that may count rows are not. On a GPU
-    sentences that are done are dropped at every eighth step.
+    sentences that are done are dropped at every eighth step: until then stopping criteria see them
+    go on, which changes no tokens.
 
     A loop that `generate` is given gets no `streamer`, no `tokenizer` for `stop_strings` and no
     `synced_gpus` (FSDP, ZeRO-3): leave this one out where they are needed.
