@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import EncoderDecoderCache
 
 from csan_hf.families import FAMILIES
-from csan_hf.models.attention_call import SharedMasks
+from csan_hf.models.attention_call import ForwardPass
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel, check_installed
 from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT, SOURCE, WEIGHTS
@@ -453,7 +453,9 @@ class _CsanEncoder(_Encoder):
     def forward(self, inputs: Tensors) -> Tensor:
         """See `_Encoder`."""
         embeddings = self.encoder.embed_tokens(inputs["input_ids"])
-        states: Tensor = self.encoder._run(embeddings, 0, _masks(inputs["attention_mask"]))
+        states: Tensor = self.encoder._run(
+            embeddings, 0, _masks(inputs["attention_mask"], ForwardPass())
+        )
         return states
 
 
@@ -482,16 +484,18 @@ class _CsanStep(_Step):
         """See `_Step`; one query sees all that is kept, so the target needs no mask."""
         cache = self.fill(past)
         past_length = cache.get_seq_length()
+        forward_pass = ForwardPass()
         states = self.decoder._run(
             self.decoder.embed_tokens(ids),
             past_length,
-            AttentionMasks(shared=SharedMasks()),
+            AttentionMasks(shared=ForwardPass()),
             source,
-            encoder_attention_mask=_masks(mask),
+            encoder_attention_mask=_masks(mask, forward_pass),
             cache=cache,
             query_offset=past_length,
         )
-        return self.model._project(states), _target_tensors(cache)
+        logits = self.model._project(states, forward_pass.end_bias)
+        return logits, _target_tensors(cache)
 
     def fill(self, past: Tensors) -> EncoderDecoderCache:
         """See `_Step`; the source's keys and values, and sums that begin with 0, are there, too."""
@@ -507,14 +511,14 @@ class _CsanStep(_Step):
         return cache
 
 
-def _masks(mask: Tensor) -> AttentionMasks:
+def _masks(mask: Tensor, forward_pass: ForwardPass) -> AttentionMasks:
     """Masks of attention to a source; `mask` [B, J], 1 = a real token."""
     real = mask.bool()
     return AttentionMasks(
         full=real[:, None, None],
         padding=real,
         first_real=real.int().argmax(dim=-1),
-        shared=SharedMasks(),
+        shared=forward_pass,
     )
 
 

@@ -166,11 +166,17 @@ class Term:
         )
 
 
-class SharedMasks:
-    """Masks shared by all layers of one forward pass; see `AttentionCall.once`."""
+class ForwardPass:
+    """Shared by all layers of one forward pass.
+
+    Attributes:
+        masks: See `AttentionCall.once`.
+        end_bias: [B, I], added to the logit of the end; that of the last layer counts.
+    """
 
     def __init__(self) -> None:
         self.masks: dict[Hashable, Any] = {}
+        self.end_bias: Tensor | None = None
 
 
 @dataclass
@@ -232,8 +238,8 @@ class AttentionCall:
         dropout_p: Probability of dropping an attention weight.
         is_self_attention: Whether padding among the keys is padding among the queries, too, whose
             output may be anything.
-        shared: Masks of other layers of the forward pass; all calls with it agree in padding and
-            positions.
+        shared: What other layers of the forward pass have computed; all calls with it agree in
+            padding and positions.
         terms: Terms of the layer's locality methods.
         running_sum: What a method adds up from query to query, earlier decoding steps included.
     """
@@ -248,7 +254,7 @@ class AttentionCall:
     key_start: int | Tensor = 0
     dropout_p: float = 0.0
     is_self_attention: bool = False
-    shared: SharedMasks = field(default_factory=SharedMasks)
+    shared: ForwardPass = field(default_factory=ForwardPass)
     terms: Sequence[Term] = ()
     running_sum: RunningSum = field(default_factory=RunningSum)
 

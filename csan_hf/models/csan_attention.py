@@ -22,7 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from .attention_call import AttentionCall, RunningSum, SharedMasks, Term
+from .attention_call import AttentionCall, ForwardPass, RunningSum, Term
 from .backend_dense import attention_with_weights, dot_products_in_float32, trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
@@ -55,14 +55,14 @@ class AttentionMasks(NamedTuple):
         full: Mask for the library's attention functions.
         padding: [B, J] boolean, True = a real token, for local attention; None = all real.
         first_real: [B], place of each sentence's first real token, 0 where there is none; None = 0.
-        shared: Masks that the local layers derive from these.
+        shared: What the local layers derive from these and from the states.
         real_queries: [B, past + I] boolean, of cross-attention; None = all real.
     """
 
     full: Any = None
     padding: Tensor | None = None
     first_real: Tensor | None = None
-    shared: SharedMasks | None = None
+    shared: ForwardPass | None = None
     real_queries: Tensor | None = None
 
 
@@ -288,7 +288,7 @@ class CsanAttention(nn.Module):
             key_start=key_start,
             dropout_p=self.dropout if self.training else 0.0,
             is_self_attention=not self.is_cross_attention,
-            shared=masks.shared or SharedMasks(),
+            shared=masks.shared or ForwardPass(),
             running_sum=running_sum,
         )
 

@@ -258,10 +258,11 @@ class StepPredictor(LocalityModule):
     [H], g the sigmoid of `gain_logit` [1]. All computed in float32 or better: a step rounded to
     bfloat16 is some tokens off after a thousand."""
 
-    def __init__(self, site: AttentionSite, width: float, gain: float) -> None:
+    def __init__(self, site: AttentionSite, width: float, gain: float, ends_within: float) -> None:
         super().__init__()
         self.initial_width = width
         self.initial_gain = gain
+        self.ends_within = ends_within
         self.query_proj = nn.Linear(site.d_model, site.d_model // 2, bias=False)
         self.step_proj = nn.Linear(site.d_model // 2, 1 if gain > 0 else site.num_heads)
         self.log_width = nn.Parameter(torch.zeros(site.num_heads))
@@ -300,6 +301,9 @@ class StepPredictor(LocalityModule):
                 else:
                     center, corrected = correction.one_by_one(before)
             call.running_sum.keep(corrected + 1.0)
+            if self.ends_within > 0 and not self.training:
+                left = call.visible_length - 1.0 - center.mean(dim=1, keepdim=True)  # [B, 1, I]
+                call.shared.end_bias = -F.relu(left - self.ends_within).squeeze(1)
         return GaussianTerm(center, width)
 
 
@@ -373,10 +377,14 @@ class MovingGaussian(GaussianMethod):
             attended to, by which the centre is corrected at each token, so that errors of the steps
             do not add up; learned. A correction takes back half a step at most. The heads then
             have one centre. 0 = each head has its own, which is never corrected.
+        ends_within: Greatest distance, in tokens, of the centre from the source's end at which the
+            target may end as in training; each token beyond takes 1 from the end's logit, so that
+            a long target does not end early. 0 = it may end anywhere.
     """
 
     width: float | int = bounded(10.0, 1, MOST_TOKENS)
     gain: float | int = bounded(0.0, 0, below=1)
+    ends_within: float | int = bounded(0, 0, MOST_TOKENS)
 
     key = "moving_gaussian"
     parts = ("cross",)
@@ -386,11 +394,11 @@ class MovingGaussian(GaussianMethod):
             "local_window": 11,
             "encoder_locality": [{"relative_positions": 16}],
             "decoder_locality": [{"relative_positions": 16}],
-            "cross_locality": [{"moving_gaussian": {"gain": 0.1}}],
+            "cross_locality": [{"moving_gaussian": {"gain": 0.1, "ends_within": 50}}],
         }
     }
     keeps_a_sum = True
 
     def build(self, site: AttentionSite) -> StepPredictor:
         """See `LocalityMethod`."""
-        return StepPredictor(site, self.width, self.gain)
+        return StepPredictor(site, self.width, self.gain, self.ends_within)

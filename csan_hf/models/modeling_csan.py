@@ -6,6 +6,7 @@ batch, H heads, I queries, J keys, T positions, d model width, D = d / H head wi
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,11 +17,15 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqModelOutput,
+)
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_call import SharedMasks
+from .attention_call import ForwardPass
 from .configuration_csan import CsanConfig
 from .csan_attention import AttentionMasks, CsanAttention, make_decoder_cache
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
@@ -137,6 +142,22 @@ class CsanOutputProjection(nn.Linear):
     def forward(self, hidden_states: Tensor, bias: Tensor | None = None) -> Tensor:
         """[B, T, d] and a bias [1, V] -> [B, T, V]."""
         return F.linear(hidden_states, self.weight, None if bias is None else bias.squeeze(0))
+
+
+@dataclass
+class CsanDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
+    """Output of the decoder, with an `end_bias` [B, I] where a locality method gives one: what is
+    added to the logit of the end.
+    """
+
+    end_bias: Tensor | None = None
+
+
+@dataclass
+class CsanModelOutput(Seq2SeqModelOutput):
+    """`Seq2SeqModelOutput` and the decoder's `end_bias`."""
+
+    end_bias: Tensor | None = None
 
 
 class CsanPreTrainedModel(Seq2SeqPreTrained):
@@ -266,7 +287,7 @@ class _CsanStack(CsanPreTrainedModel):
             full=full,
             padding=padding,
             first_real=None if padding is None else padding.int().argmax(dim=-1),
-            shared=SharedMasks(),
+            shared=ForwardPass(),
         )
 
     def _run(
@@ -361,7 +382,7 @@ class CsanDecoder(_CsanStack):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> CsanDecoderOutput:
         """Decode targets [B, I] (or embeddings, scaled) after those in the cache.
 
         Masks: of targets [B, past + I], of sources [B, J]."""
@@ -410,9 +431,8 @@ class CsanDecoder(_CsanStack):
             query_offset=offset,
             **kwargs,
         )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, cache=cache
-        )
+        end_bias = None if cross_masks.shared is None else cross_masks.shared.end_bias
+        return CsanDecoderOutput(last_hidden_state=hidden_states, cache=cache, end_bias=end_bias)
 
 
 class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
@@ -453,6 +473,10 @@ class CsanModel(CsanBaseModel):
         self.decoder = CsanDecoder(config)
         self.post_init()
 
+    def _join(self, encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> CsanModelOutput:
+        joined = super()._join(encoder_outputs, decoder_outputs)
+        return CsanModelOutput(**joined, end_bias=decoder_outputs.end_bias)
+
 
 class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
     """CSAN with the output projection, for translation and other sequence-to-sequence tasks."""
@@ -473,11 +497,17 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
             self.final_logits_bias = nn.Buffer(F.pad(self.final_logits_bias, (0, missing)))
         return super()._get_resized_lm_head(old_lm_head, new_num_tokens, *args, **kwargs)
 
-    def _project(self, hidden_states: Tensor) -> Tensor:
+    def _project(self, hidden_states: Tensor, end_bias: Tensor | None = None) -> Tensor:
         if isinstance(self.lm_head, CsanOutputProjection):
-            return self.lm_head(hidden_states, self.final_logits_bias)
-        # Replaced by the user or by an adapter
-        return self.lm_head(hidden_states) + self.final_logits_bias
+            logits = self.lm_head(hidden_states, self.final_logits_bias)
+        else:
+            # Replaced by the user or by an adapter
+            logits = self.lm_head(hidden_states) + self.final_logits_bias
+        ends = self.config.eos_token_id
+        if end_bias is not None and ends is not None:
+            for end in [ends] if isinstance(ends, int) else ends:
+                logits[..., end] += end_bias
+        return logits
 
     def make_cache(self, num_beams: int) -> Cache:
         """See `Seq2SeqForGeneration`; a decoder layer with a window keeps no more than that."""

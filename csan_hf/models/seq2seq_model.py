@@ -337,7 +337,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             return_dict=True,
             **options,
         )
-        logits = self._project(outputs.last_hidden_state)
+        logits = self._project(outputs.last_hidden_state, outputs.get("end_bias"))
         passed_on = {
             name: value for name, value in outputs.items() if hasattr(Seq2SeqLMOutput, name)
         }
@@ -367,8 +367,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         """The `cross_attentions` to return; a family may derive them from logits and inputs."""
         return outputs.cross_attentions
 
-    def _project(self, hidden_states: Tensor) -> Tensor:
-        """Logits [B, I, V] of the decoder's states [B, I, d]."""
+    def _project(self, hidden_states: Tensor, end_bias: Tensor | None = None) -> Tensor:
+        """Logits [B, I, V] of the decoder's states [B, I, d]; see `CsanDecoderOutput.end_bias`."""
         return self.lm_head(hidden_states)
 
     def tied_weights(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from csan_hf.models.attention_call import AttentionCall, KeyArea, SharedMasks
+from csan_hf.models.attention_call import AttentionCall, ForwardPass, KeyArea
 from csan_hf.models.backends import run
 
 from .setting import Row, Setting, milliseconds, relative_error, row_of
@@ -143,7 +143,7 @@ def _by_backend(
     head_area: int = 1,
     *,
     padding: Tensor | None = None,
-    shared: SharedMasks | None = None,
+    shared: ForwardPass | None = None,
 ) -> Attend:
     """A backend; `shared` keeps the masks of the call before, as layers of a model do."""
 
@@ -155,7 +155,7 @@ def _by_backend(
             KeyArea(window, head_area),
             scale=WIDTH**-0.5,
             key_padding_mask=padding,
-            shared=shared or SharedMasks(),
+            shared=shared or ForwardPass(),
         )
         return run(call, backend)
 
@@ -240,7 +240,7 @@ def attention(setting: Setting) -> Iterator[Row]:
         name = f"csan_hf {backend}, heads {head_area}"
         if backend != "flash":
             attends[f"{name}, with its mask"] = _by_backend(backend, window, head_area)
-        attends[name] = _by_backend(backend, window, head_area, shared=SharedMasks())
+        attends[name] = _by_backend(backend, window, head_area, shared=ForwardPass())
     for name, attend in attends.items():
         if setting.is_over:
             return

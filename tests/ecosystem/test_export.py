@@ -113,7 +113,7 @@ EVERY_KIND = {
     ],
     "cross_locality": [
         {"moving_gaussian": {"width": 3.0}},
-        {"moving_gaussian": {"width": 3.0, "gain": 0.4}},
+        {"moving_gaussian": {"width": 3.0, "gain": 0.4, "ends_within": 1}},
     ],
 }
 ONNX_MODELS = {

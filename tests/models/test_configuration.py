@@ -149,7 +149,10 @@ def test_the_preset_for_long_texts_is_local_in_every_layer():
     assert config.sinusoids is None
     assert config.specifications("encoder") == [{"window": 11, "relative_positions": 16}] * 4
     assert config.specifications("decoder") == [{"window": 11, "relative_positions": 16}] * 2
-    assert config.specifications("cross") == [{"moving_gaussian": {"gain": 0.1}}] * 2
+    assert (
+        config.specifications("cross")
+        == [{"moving_gaussian": {"gain": 0.1, "ends_within": 50}}] * 2
+    )
     [moving] = config.layer_locality("cross", 1).methods
     assert moving.width == 10
     areas = CsanConfig.preset("long", head_area=3, local_window=5)
@@ -159,7 +162,7 @@ def test_the_preset_for_long_texts_is_local_in_every_layer():
         "relative_positions": 16,
         "head_area": area,
     }
-    assert areas.specifications("cross")[5] == {"moving_gaussian": {"gain": 0.1}}
+    assert areas.specifications("cross")[5] == {"moving_gaussian": {"gain": 0.1, "ends_within": 50}}
     without = CsanConfig.preset("long", local_window=None)
     assert (
         without.specifications("encoder")

@@ -97,7 +97,10 @@ def test_static_steps_compile_in_one_graph():
 def test_steps_with_windows_and_sums_compile_in_one_graph(gain, chunks):
     locality = {
         "decoder_locality": [{"window": 5}, None],
-        "cross_locality": [None, {"moving_gaussian": {"width": 3.0, "gain": gain}}],
+        "cross_locality": [
+            None,
+            {"moving_gaussian": {"width": 3.0, "gain": gain, "ends_within": 1}},
+        ],
     }
     model = tiny_model(**{**PLAIN, **locality})
     sources, targets = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)

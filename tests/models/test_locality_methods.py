@@ -385,7 +385,7 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
     [
         [{"moving_gaussian": 3.0}] * 2,
         [None, {"moving_gaussian": 3.0}],
-        [{"moving_gaussian": {"width": 3.0, "gain": 0.4}}] * 2,
+        [{"moving_gaussian": {"width": 3.0, "gain": 0.4, "ends_within": 1}}] * 2,
     ],
     ids=["all", "one", "self-correcting"],
 )
@@ -415,7 +415,7 @@ def test_a_moving_gaussian_keeps_its_place_in_the_cache(search, cross):
 @pytest.mark.parametrize("length", [10, 100, 1000])
 @torch.no_grad()
 def test_a_self_correcting_gaussian_moves_alike_in_steps_and_at_once(length):
-    gaussian = {"moving_gaussian": {"width": 3.0, "gain": 0.4}}
+    gaussian = {"moving_gaussian": {"width": 3.0, "gain": 0.4, "ends_within": 4}}
     model = tiny_model(**{**PLAIN, "sinusoids": None, "cross_locality": [gaussian] * 2}).double()
     sources = padded_sources((length, 5))
     ids = torch.randint(3, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(5))
@@ -436,6 +436,53 @@ def test_padding_before_a_target_moves_no_gaussian(gain):
     padded = model(**sources, decoder_input_ids=targets, decoder_attention_mask=mask).logits
     alone = {name: value[1:] for name, value in sources.items()}
     assert_close(padded[1:, 2:], model(**alone, decoder_input_ids=targets[1:, 2:]).logits)
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.4])
+@torch.no_grad()
+def test_the_end_falls_with_the_source_left_beyond_the_limit(gain):
+    """Of the last layer's centre, the mean of its heads'; training has the logits as they are."""
+    gaussian = {"width": 3.0, "gain": gain}
+
+    def make(**limit):
+        return tiny_model(
+            **{**PLAIN, "cross_locality": [{"moving_gaussian": gaussian | limit}] * 2}
+        )
+
+    model, free = make(ends_within=4.5), make()
+    sources = padded_sources((12, 7))
+    targets = {"decoder_input_ids": torch.randint(3, VOCABULARY, (2, 12))}
+    for name in ("input_ids", "attention_mask"):
+        sources[name] = sources[name].flip(1)  # padding on the left
+    centers = []
+    model.model.decoder.layers[1].encoder_attn.observe_terms = lambda terms: centers.append(
+        terms[0].center
+    )
+    logits = model(**sources, **targets).logits
+    expected = free(**sources, **targets).logits
+    for row, length in enumerate((12, 7)):
+        for query in range(12):
+            left = length - 1 - centers[0][row, :, query].mean()
+            expected[row, query, model.config.eos_token_id] -= max(left - 4.5, 0.0)
+    assert_close(logits, expected)
+    assert 0 < (logits != free(**sources, **targets).logits).sum() < 24
+    in_training = model.train()(**sources, **targets).logits
+    assert torch.equal(in_training, free.train()(**sources, **targets).logits)
+
+
+@torch.no_grad()
+def test_a_target_does_not_end_far_from_the_source_s_end():
+    """Of a model that would end after each token."""
+    lengths = {}
+    for limit in (0, 2):
+        gaussian = {"moving_gaussian": {"width": 3.0, "ends_within": limit}}
+        model = tiny_model(**{**PLAIN, "cross_locality": [gaussian] * 2})
+        model.final_logits_bias[:, model.config.eos_token_id] += 50.0
+        output = model.generate(**padded_sources((100, 4)), max_length=90)
+        lengths[limit] = [int((row != 0).sum()) for row in output]
+    assert lengths[0] == [1, 1]
+    assert lengths[2][0] > 30
+    assert lengths[2][1] == 1
 
 
 @pytest.mark.parametrize("method", ["relative_bias", "relative_positions"])

@@ -12,7 +12,7 @@ from tiny import PLAIN, every_implementation, padded_on_the_left, padded_sources
 from tiny import csan as tiny_model
 
 from csan_hf.models import csan_attention
-from csan_hf.models.attention_call import AttentionCall, KeyArea, SharedMasks, Term
+from csan_hf.models.attention_call import AttentionCall, ForwardPass, KeyArea, Term
 from csan_hf.models.backends import run
 
 
@@ -110,7 +110,7 @@ class Near(Term):
 
 @every_implementation
 def test_terms_that_hold_anything_share_no_mask_wrongly(implementation):
-    tensor, shared = torch.randn(1, 2, 6, 4), SharedMasks()
+    tensor, shared = torch.randn(1, 2, 6, 4), ForwardPass()
     for reach in ([0], [2]):
         terms = (Near(reach),)
         once = AttentionCall(
