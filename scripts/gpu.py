@@ -17,11 +17,12 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from gpu_stages import compiled, generation, kernels, numerics, speed, training
-from gpu_stages.setting import Row, Setting, Stage, milliseconds
+from gpu_stages.setting import Row, Setting, Stage, milliseconds, row_of_error
 from transformers.utils import logging as transformers_logging
 
 from csan_hf_cli import script
@@ -76,16 +77,25 @@ def main(arguments: list[str]) -> None:
     print("\n".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
     setting = Setting(args.device, args.tiny, deadline=0.0, data_dir=args.data_dir, only=args.only)
     setting = dataclasses.replace(setting, rate=matrix_products(setting))
+    records = read_records(args.output) if args.output else []
     for name in args.stages:
         stage, seconds = STAGES[name]
         start = time.monotonic()
         limited = dataclasses.replace(setting, deadline=start + (args.seconds or seconds))
         print(f"\n## {name}\n", flush=True)
-        rows = print_rows(stage, limited)
+        rows: list[Row] = []
+        record: dict[str, object] = {"stage": name, "machine": machine, "rows": rows}
+        records.append(record)
+        for row in print_rows(rows_or_error(stage, limited)):
+            rows.append(row)
+            record["seconds"] = time.monotonic() - start
+            record["time_was_up"] = limited.is_over
+            if args.output:
+                # After each row, so that a run that is ended loses nothing
+                write_json(args.output, records)
         taken = time.monotonic() - start
-        print(f"\n{name}: {len(rows)} rows in {taken:.0f} s", flush=True)
-        if args.output:
-            append(args.output, {"stage": name, "machine": machine, "seconds": taken, "rows": rows})
+        end = "; its time was up" if limited.is_over else ""
+        print(f"\n{name}: {len(rows)} rows in {taken:.0f} s{end}", flush=True)
 
 
 def describe(device: str) -> dict[str, str]:
@@ -110,17 +120,23 @@ def matrix_products(setting: Setting) -> float:
     return rate
 
 
-def print_rows(stage: Stage, setting: Setting) -> list[Row]:
-    """Prints the rows of a stage as they come, with a heading where the columns change."""
-    rows: list[Row] = []
+def rows_or_error(stage: Stage, setting: Setting) -> Iterator[Row]:
+    """The rows of a stage, the last of them its error if it fails between measurements."""
+    try:
+        yield from stage(setting)
+    except Exception as error:
+        yield row_of_error({}, error)
+
+
+def print_rows(rows: Iterable[Row]) -> Iterator[Row]:
+    """Prints rows as they come, with a heading where the columns change."""
     columns: list[str] = []
-    for row in stage(setting):
-        rows.append(row)
+    for row in rows:
         if list(row) != columns and "error" not in row:
             columns = list(row)
             print(f"\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
         print(f"| {' | '.join(map(written, row.values()))} |", flush=True)
-    return rows
+        yield row
 
 
 def written(cell: str | float | None) -> str:
@@ -149,11 +165,6 @@ def read_records(path: Path) -> list[dict[str, object]]:
     if not isinstance(records, list):
         raise ValueError(f"{path} holds no list of stages: choose another --output.")
     return records
-
-
-def append(path: Path, record: dict[str, object]) -> None:
-    """Adds a record to a JSON list."""
-    write_json(path, [*read_records(path), record])
 
 
 if __name__ == "__main__":

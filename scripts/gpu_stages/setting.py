@@ -67,11 +67,16 @@ def row_of(names: Row, measure: Callable[..., Row], *args: object) -> Row:
     try:
         return {**names, **measure(*args)}
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        return {**names, "error": f"{type(error).__name__}: {lines[0][:160]}"}
+        return row_of_error(names, error)
     finally:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def row_of_error(names: Row, error: Exception) -> Row:
+    """The names and the first line of the error."""
+    lines = str(error).strip().splitlines() or [""]
+    return {**names, "error": f"{type(error).__name__}: {lines[0][:160]}"}
 
 
 def relative_error(value: torch.Tensor, expected: torch.Tensor) -> float:
