@@ -88,14 +88,19 @@ def main(arguments: list[str]) -> None:
         records.append(record)
         for row in print_rows(rows_or_error(stage, limited)):
             rows.append(row)
-            record["seconds"] = time.monotonic() - start
-            record["time_was_up"] = limited.is_over
-            if args.output:
-                # After each row, so that a run that is ended loses nothing
-                write_json(args.output, records)
+            keep(records, args.output)
         taken = time.monotonic() - start
+        record["seconds"] = taken
+        record["time_was_up"] = limited.is_over
+        keep(records, args.output)
         end = "; its time was up" if limited.is_over else ""
         print(f"\n{name}: {len(rows)} rows in {taken:.0f} s{end}", flush=True)
+
+
+def keep(records: list[dict[str, object]], output: Path | None) -> None:
+    """Writes all stages so far; of one that was ended early the last record has no seconds."""
+    if output is not None:
+        write_json(output, records)
 
 
 def describe(device: str) -> dict[str, str]:

@@ -505,8 +505,8 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
             logits = self.lm_head(hidden_states) + self.final_logits_bias
         ends = self.config.eos_token_id
         if end_bias is not None and ends is not None:
-            for end in [ends] if isinstance(ends, int) else ends:
-                logits[..., end] += end_bias
+            for end in {ends} if isinstance(ends, int) else set(ends):
+                logits[..., end] += end_bias.to(logits.device)
         return logits
 
     def make_cache(self, num_beams: int) -> Cache:

@@ -312,7 +312,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             labels: [B, I], the tokens to predict, -100 = ignored.
 
         Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the
-            Trainer's `num_items_in_batch`.
+            Trainer's `num_items_in_batch`. With `labels` both are those of training, whatever makes
+            ends less likely in generation (`MovingGaussian.ends_within`).
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         options = known_keywords(kwargs)
@@ -337,7 +338,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             return_dict=True,
             **options,
         )
-        logits = self._project(outputs.last_hidden_state, outputs.get("end_bias"))
+        end_bias = None if labels is not None else outputs.get("end_bias")
+        logits = self._project(outputs.last_hidden_state, end_bias)
         passed_on = {
             name: value for name, value in outputs.items() if hasattr(Seq2SeqLMOutput, name)
         }

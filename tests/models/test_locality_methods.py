@@ -441,7 +441,9 @@ def test_padding_before_a_target_moves_no_gaussian(gain):
 @pytest.mark.parametrize("gain", [0.0, 0.4])
 @torch.no_grad()
 def test_the_end_falls_with_the_source_left_beyond_the_limit(gain):
-    """Of the last layer's centre, the mean of its heads'; training has the logits as they are."""
+    """Of the last layer's centre, the mean of its heads', by 4 at most; training and losses have
+    the logits as they are.
+    """
     gaussian = {"width": 3.0, "gain": gain}
 
     def make(**limit):
@@ -463,21 +465,26 @@ def test_the_end_falls_with_the_source_left_beyond_the_limit(gain):
     for row, length in enumerate((12, 7)):
         for query in range(12):
             left = length - 1 - centers[0][row, :, query].mean()
-            expected[row, query, model.config.eos_token_id] -= max(left - 4.5, 0.0)
+            expected[row, query, model.config.eos_token_id] -= min(max(left - 4.5, 0.0), 4.0)
     assert_close(logits, expected)
     assert 0 < (logits != free(**sources, **targets).logits).sum() < 24
+    assert torch.equal(
+        model(**sources, labels=targets["decoder_input_ids"]).loss,
+        free(**sources, labels=targets["decoder_input_ids"]).loss,
+    )
     in_training = model.train()(**sources, **targets).logits
     assert torch.equal(in_training, free.train()(**sources, **targets).logits)
 
 
 @torch.no_grad()
-def test_a_target_does_not_end_far_from_the_source_s_end():
-    """Of a model that would end after each token."""
+def test_a_doubtful_end_far_from_the_source_s_end_is_passed_over():
     lengths = {}
     for limit in (0, 2):
         gaussian = {"moving_gaussian": {"width": 3.0, "ends_within": limit}}
         model = tiny_model(**{**PLAIN, "cross_locality": [gaussian] * 2})
-        model.final_logits_bias[:, model.config.eos_token_id] += 50.0
+        model.lm_head.weight.zero_()
+        model.final_logits_bias[:, 7] = 1.0
+        model.final_logits_bias[:, model.config.eos_token_id] = 4.0
         output = model.generate(**padded_sources((100, 4)), max_length=90)
         lengths[limit] = [int((row != 0).sum()) for row in output]
     assert lengths[0] == [1, 1]
