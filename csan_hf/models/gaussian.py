@@ -326,31 +326,38 @@ class _Correction:
         self.gain = gain  # [B, 1, I]
         self.steps = steps  # [B, 1, I]
         self.precision = 4.0 / width.unsqueeze(-1) ** 2  # 1 / σ²
-        query = at_least_float32(call.query * call.scale)
-        self.energies = query @ at_least_float32(call.key).transpose(-1, -2)  # [B, H, I, J]
+        self.query = at_least_float32(call.query * call.scale)
+        self.key = at_least_float32(call.key)
+        self.padding: Tensor | None = None
         if call.key_padding_mask is not None:
-            padding = ~call.key_padding_mask[:, None, None, :]
-            self.energies = self.energies.masked_fill(padding, torch.finfo(query.dtype).min)
-        self.positions = call.key_positions[:, None, None, :].to(query.dtype)
+            self.padding = ~call.key_padding_mask[:, None, None, :]
+        self.positions = call.key_positions[:, None, None, :].to(self.query.dtype)
 
-    def _of(self, center: Tensor, queries: slice = slice(None)) -> Tensor:
+    def _dot_products(self, queries: slice) -> Tensor:
+        """[B, H, I, J], padding at the lowest number."""
+        energies = self.query[:, :, queries] @ self.key.transpose(-1, -2)
+        if self.padding is not None:
+            energies = energies.masked_fill(self.padding, torch.finfo(energies.dtype).min)
+        return energies
+
+    def _of(self, center: Tensor, dot_products: Tensor, queries: slice) -> Tensor:
         """c for centres P of `queries`, [B, 1, I]."""
         distance = self.positions - center.unsqueeze(-1)
-        energies = self.energies[:, :, queries] - 0.5 * self.precision * distance**2
+        energies = dot_products - 0.5 * self.precision * distance**2
         offset = (torch.softmax(energies, dim=-1) * distance).sum(dim=-1)  # [B, H, I]
         correction = self.gain[:, :, queries] * offset.mean(dim=1, keepdim=True)
         return torch.maximum(correction, -_MOST_TAKEN_BACK * self.steps[:, :, queries])
 
     def one_by_one(self, place: Tensor | float) -> tuple[Tensor, Tensor]:
         """All centres [B, 1, I] and where each is corrected to, from the `place` before the first
-        step.
+        step; the energies of one query at a time are held.
         """
         centers = []
         corrected = []
         for index in range(self.steps.shape[-1]):
             query = slice(index, index + 1)
             center = place + self.steps[:, :, query]
-            place = center + self._of(center, query)
+            place = center + self._of(center, self._dot_products(query), query)
             centers.append(center)
             corrected.append(place)
         return torch.cat(centers, -1), torch.cat(corrected, -1)
@@ -360,8 +367,10 @@ class _Correction:
         corrections at the centres of the round before. As many rounds as queries are exact.
         """
         center = sums
+        queries = slice(None)
+        dot_products = self._dot_products(queries)
         for _ in range(min(_ROUNDS, sums.shape[-1])):
-            corrections = self._of(center).cumsum(-1)
+            corrections = self._of(center, dot_products, queries).cumsum(-1)
             center = sums + F.pad(corrections[..., :-1], (1, 0))
         return center, sums + corrections
 
