@@ -28,6 +28,8 @@ _END_HANDICAP = 4.0
 """Taken from the logit of an end far from the source's end. On pages wrong ends led by at most
 2.3, right ones by 5.8 and more.
 """
+_QUERIES_HELD = 64
+"""Queries whose energies are computed at once, where centres follow one by one."""
 _ROUNDS = 2
 """Passes over the corrections of a whole target in training, and where several queries are
 compiled.
@@ -350,14 +352,17 @@ class _Correction:
 
     def one_by_one(self, place: Tensor | float) -> tuple[Tensor, Tensor]:
         """All centres [B, 1, I] and where each is corrected to, from the `place` before the first
-        step; the energies of one query at a time are held.
+        step; the energies of some queries at a time are held.
         """
         centers = []
         corrected = []
         for index in range(self.steps.shape[-1]):
+            row = index % _QUERIES_HELD
+            if row == 0:
+                dot_products = self._dot_products(slice(index, index + _QUERIES_HELD))
             query = slice(index, index + 1)
             center = place + self.steps[:, :, query]
-            place = center + self._of(center, self._dot_products(query), query)
+            place = center + self._of(center, dot_products[:, :, row : row + 1], query)
             centers.append(center)
             corrected.append(place)
         return torch.cat(centers, -1), torch.cat(corrected, -1)
