@@ -84,7 +84,8 @@ class LabelSmoothedCrossEntropy:
     The smoothing is torch's own (Vaswani et al. 2017, section 5.4): 1 - epsilon on the reference
     token plus epsilon / V on each of the V entries of the vocabulary. Under gradient accumulation
     the sum over a micro-batch is divided by the target tokens of the whole batch, so that
-    micro-batches add up to the loss of one large batch.
+    micro-batches add up to the loss of one large batch. Without gradients, as in evaluation,
+    nothing is smoothed.
 
     Args:
         epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
@@ -113,7 +114,7 @@ class LabelSmoothedCrossEntropy:
             labels.reshape(-1),
             ignore_index=-100,
             reduction="sum",
-            label_smoothing=self.epsilon,
+            label_smoothing=self.epsilon if torch.is_grad_enabled() else 0.0,
         )
         count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
         # Under DataParallel the count arrives once per replica

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
-from training.tiny_runs import tiny_grid
+from training.tiny_runs import LOSS_ALONE, tiny_grid
 from transformers import TrainerControl, TrainerState
 
 from csan_hf.data import TokenizerPair, train_tokenizer
@@ -90,8 +90,9 @@ def test_bpe_dropout_needs_bpe(make_trainer, text):
         trainer.get_train_dataloader()
 
 
-def test_validation_loss_is_plain_and_per_token(make_trainer, tokenized):
-    trainer = make_trainer(per_device_eval_batch_size=7, label_smoothing_factor=0.3)
+@pytest.mark.parametrize("options", [{}, LOSS_ALONE], ids=["with translations", "alone"])
+def test_validation_loss_is_plain_and_per_token(options, make_trainer, tokenized):
+    trainer = make_trainer(per_device_eval_batch_size=7, label_smoothing_factor=0.3, **options)
     loss = trainer.evaluate()["eval_loss"]
     total, count = 0.0, 0
     trainer.model.eval()
