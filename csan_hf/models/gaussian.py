@@ -309,7 +309,8 @@ class StepPredictor(LocalityModule):
             call.running_sum.keep(corrected + 1.0)
             if self.ends_within > 0 and not self.training:
                 left = call.visible_length - 1.0 - center.mean(dim=1, keepdim=True)  # [B, 1, I]
-                call.shared.end_bias = -(left - self.ends_within).clamp(0.0, _END_HANDICAP).squeeze(1)
+                handicap = (left - self.ends_within).clamp(0.0, _END_HANDICAP)
+                call.shared.end_bias = -handicap.squeeze(1)
         return GaussianTerm(center, width)
 
 
