@@ -69,15 +69,15 @@ def main(arguments: list[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not torch.cuda.is_available():
         raise ValueError("There is no GPU: rehearse with --device cpu --tiny.")
+    records = []
     if args.output:
         check_writable(args.output)
-        read_records(args.output)
+        records = read_records(args.output)
     transformers_logging.set_verbosity_error()
     machine = describe(args.device)
     print("\n".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
     setting = Setting(args.device, args.tiny, deadline=0.0, data_dir=args.data_dir, only=args.only)
     setting = dataclasses.replace(setting, rate=matrix_products(setting))
-    records = read_records(args.output) if args.output else []
     for name in args.stages:
         stage, seconds = STAGES[name]
         start = time.monotonic()

@@ -473,7 +473,9 @@ class CsanModel(CsanBaseModel):
         self.decoder = CsanDecoder(config)
         self.post_init()
 
-    def _join(self, encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> CsanModelOutput:
+    def _join(
+        self, encoder_outputs: BaseModelOutput, decoder_outputs: CsanDecoderOutput
+    ) -> CsanModelOutput:
         joined = super()._join(encoder_outputs, decoder_outputs)
         return CsanModelOutput(**joined, end_bias=decoder_outputs.end_bias)
 

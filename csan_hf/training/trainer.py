@@ -84,8 +84,7 @@ class LabelSmoothedCrossEntropy:
     The smoothing is torch's own (Vaswani et al. 2017, section 5.4): 1 - epsilon on the reference
     token plus epsilon / V on each of the V entries of the vocabulary. Under gradient accumulation
     the sum over a micro-batch is divided by the target tokens of the whole batch, so that
-    micro-batches add up to the loss of one large batch. Without gradients, as in evaluation,
-    nothing is smoothed.
+    micro-batches add up to the loss of one large batch.
 
     Args:
         epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
@@ -114,7 +113,7 @@ class LabelSmoothedCrossEntropy:
             labels.reshape(-1),
             ignore_index=-100,
             reduction="sum",
-            label_smoothing=self.epsilon if torch.is_grad_enabled() else 0.0,
+            label_smoothing=self.epsilon,
         )
         count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
         # Under DataParallel the count arrives once per replica
@@ -435,6 +434,19 @@ class TranslationTrainer(Seq2SeqTrainer):
             return super().evaluate(*args, **kwargs)
         finally:
             self._speed_start += time.time() - start
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The smoothed loss in training, in evaluation the model's own."""
+        if model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        outputs = model(**inputs)
+        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
     def prediction_step(
         self,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
@@ -91,8 +92,14 @@ def test_bpe_dropout_needs_bpe(make_trainer, text):
 
 
 @pytest.mark.parametrize("options", [{}, LOSS_ALONE], ids=["with translations", "alone"])
-def test_validation_loss_is_plain_and_per_token(options, make_trainer, tokenized):
-    trainer = make_trainer(per_device_eval_batch_size=7, label_smoothing_factor=0.3, **options)
+def test_validation_loss_is_plain_and_per_token(options, make_trainer, tokenized, tokenizers):
+    ends = {"cross_locality": [{"moving_gaussian": {"ends_within": 1}}] * 2}
+    vocabulary = len(tokenizers.source)
+    model = tiny.csan(vocab_size=vocabulary, decoder_vocab_size=vocabulary, **ends)
+    model.generation_config.max_length = 20
+    trainer = make_trainer(
+        model=model, per_device_eval_batch_size=7, label_smoothing_factor=0.3, **options
+    )
     loss = trainer.evaluate()["eval_loss"]
     total, count = 0.0, 0
     trainer.model.eval()
