@@ -65,7 +65,7 @@ def import_module(name: str) -> str:
     return str(file)
 
 
-def save_own_methods(config: Any, directory: Any) -> None:
+def save_own_methods(config: models.CsanConfig, directory: str | os.PathLike) -> None:
     """Saves the files of a config's locality methods from outside the package beside the code,
     which imports them.
 

@@ -78,7 +78,7 @@ class TypesOfSignatures(griffe.Extension):
             obj.docstring.value = _TYPE_IN_DOCSTRING.sub(r"\1:", obj.docstring.value)
 
 
-def on_config(config: Any) -> None:
+def on_config(config: MkDocsConfig) -> None:
     """Puts the version into the head of every page."""
     config.site_name = f"csan_hf {csan_hf.__version__}"
 
