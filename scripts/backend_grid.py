@@ -3,17 +3,17 @@
 
 A row is one call: a length, a window, an area of heads, terms, forward alone or with backward.
 Every backend that can run it runs once, and all must agree; those within three times the fastest
-run further rounds in turn. A backend that took more than three times the fastest at one length is
-not tried at a longer one, as its time grows no more slowly. Times are the processor's (on a GPU the
-clock's), the least of the rounds; compare them with one thread."""
+run further rounds in turn. A backend of all pairs that took more than three times the fastest at
+one length is not tried at a longer one; blocks take as long for short texts as for long ones. Times
+are the least of the rounds; compare those of a processor with one thread."""
 
 import itertools
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import torch
-from measuring import machine, processor_seconds, seconds_of
+from measuring import Row, seconds_of
 from torch import Tensor
 
 from csan_hf.models.attention_call import AttentionCall, KeyArea, Term
@@ -30,6 +30,7 @@ HEADS = 4
 HEAD_WIDTH = 64
 TOKENS = 1024
 _SLOW = 3.0
+_ALL_PAIRS = ("eager", "chunked", "flex_attention")
 _LONGEST_WITHOUT_WINDOW = 2048
 
 
@@ -48,79 +49,61 @@ class Case:
     causal: bool = False
     padding: bool = True
 
-    def named(self) -> str:
-        """The cells of the table that say what the call is."""
-        direction = "forward and backward" if self.backward else "forward"
-        return (
-            f"{self.length:,} | {self.window or 'none'} | {self.area} | {self.terms} | {direction}"
-        )
-
-    @property
-    def without_length(self) -> "Case":
-        """What calls have in common that differ only in length."""
-        return replace(self, length=0)
+    def cells(self) -> Row:
+        """The cells of a row that say what the call is."""
+        return {
+            "length": self.length,
+            "window": str(self.window),
+            "heads": self.area,
+            "terms": self.terms,
+            "pass": "both" if self.backward else "forward",
+        }
 
 
-def cases(lengths: Sequence[int], terms: Sequence[str]) -> Iterator[Case]:
-    """All calls; those that differ only in length follow one another."""
+def cases(lengths: Sequence[int], terms: Sequence[str]) -> Iterator[tuple[Case, set[str]]]:
+    """All calls, each with the backends that are too slow for it: one set for those that differ
+    only in length, which follow one another.
+    """
     for window, area, names, backward in itertools.product(WINDOWS, AREAS, terms, (False, True)):
+        slow: set[str] = set()
         for length in lengths:
             if window is not None or length <= _LONGEST_WITHOUT_WINDOW:
-                yield Case(length, window, area, names, backward)
+                yield Case(length, window, area, names, backward), slow
 
 
-def print_grid(rounds: int, only: str = "") -> None:
-    """Prints the table of a processor row by row, and the worst ratio."""
-    print(f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; float32; {machine()}\n")
-    print("| length | window | area | terms | pass | chosen | ms | chosen / best | others, ms |")
-    print("| ---: | ---: | ---: | --- | --- | --- | ---: | ---: | --- |")
-    ratios: dict[str, float] = {}
-    slow: dict[Case, set[str]] = defaultdict(set)
-    for case in cases(LENGTHS, TERMS):
-        if only not in case.named():
-            continue
-        slow_backends = slow[case.without_length]
-        chosen, times = measure(case, "cpu", torch.float32, rounds, slow_backends)
-        best = min(times.values())
-        beside = {name: seconds for name, seconds in times.items() if name != chosen}
-        slow_backends |= {name for name, seconds in beside.items() if seconds > _SLOW * best}
-        others = ", ".join(f"{name} {1e3 * seconds:.2f}" for name, seconds in beside.items())
-        ratio = times[chosen] / best
-        print(
-            f"| {case.named()} | {chosen} | {1e3 * times[chosen]:.2f} | {ratio:.2f} | "
-            f"{others or '-'} |",
-            flush=True,
-        )
-        ratios[case.named()] = ratio
-    worst = max(ratios, key=lambda name: ratios[name])
-    above = sum(ratio > 1.1 for ratio in ratios.values())
-    print(f"\n{len(ratios)} rows; {above} above 1.10; the worst is {ratios[worst]:.2f}: {worst}")
+def rows(rounds: int, only: str = "") -> Iterator[Row]:
+    """Rows of a processor, for the cases whose text contains `only`: "window=11, area=3"."""
+    for case, slow in cases(LENGTHS, TERMS):
+        if only in str(case):
+            yield case.cells() | milliseconds_of(case, "cpu", torch.float32, rounds, slow)
 
 
-def measure(
+def milliseconds_of(
     case: Case,
     device: str,
     dtype: torch.dtype,
     rounds: int,
-    skipped: set[str],
+    slow: set[str],
     *,
     tokens: int = TOKENS,
-) -> tuple[str, dict[str, float]]:
-    """The backend chosen, and the seconds of it and of all others but the `skipped`."""
+) -> Row:
+    """Milliseconds of all backends but the `slow`, and the one chosen; adds to `slow` what is not
+    to be tried at greater lengths.
+    """
     call, leaves = make_call(case, device, dtype, tokens)
 
-    def seconds(name: str) -> float:
-        def step() -> None:
-            # The masks are shared with the call before, as with the layer before in a model
-            output = run(call, name)
-            if case.backward:
-                torch.autograd.grad(output, leaves, torch.ones_like(output))
+    def step(name: str) -> None:
+        # The masks are shared with the call before, as with the layer before in a model
+        output = run(call, name)
+        if case.backward:
+            torch.autograd.grad(output, leaves, torch.ones_like(output))
 
-        return processor_seconds(step) if device == "cpu" else seconds_of(step, device)
+    def seconds(name: str) -> float:
+        return seconds_of(partial(step, name), device)
 
     with torch.set_grad_enabled(case.backward):
         chosen = fastest_backend(call)
-        names = [name for name in BACKENDS if name == chosen or name not in skipped]
+        names = [name for name in BACKENDS if name == chosen or name not in slow]
         names = [name for name in names if cannot_run(call, name) is None]
         check_outputs(call, names, case)
         if device != "cpu":  # kernels are compiled and memory is taken in the first call
@@ -132,7 +115,10 @@ def measure(
             for name in names:
                 if times[name] <= _SLOW * best or name == chosen:
                     times[name] = min(times[name], seconds(name))
-    return chosen, times
+    best = min(times.values())
+    slow.update(name for name in _ALL_PAIRS if times.get(name, 0.0) > _SLOW * best)
+    row: Row = {name: 1e3 * times[name] if name in times else None for name in BACKENDS}
+    return {**row, "chosen": chosen, "chosen / best": times[chosen] / best}
 
 
 def make_call(
@@ -206,4 +192,4 @@ def check_outputs(call: AttentionCall, names: list[str], case: Case) -> None:
     for name, output in zip(names, outputs, strict=True):
         difference = (output - outputs[0]).abs().max().item()
         if not difference <= tolerance:
-            raise ValueError(f"{case.named()}: {name} and {names[0]} differ by {difference:.1e}.")
+            raise ValueError(f"{case}: {name} and {names[0]} differ by {difference:.1e}.")

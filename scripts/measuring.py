@@ -1,11 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Time and peak memory of a step, for the benchmark scripts and the GPU stages."""
+"""Time and peak memory of steps, errors, and tables of them, for benchmarks and GPU stages."""
 
-import argparse
 import statistics
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,64 +11,112 @@ from typing import TypeVar
 
 import torch
 from networks import Step
+from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 Result = TypeVar("Result")
+Row = dict[str, str | float | None]
+"""The cells of a row, by column; None where nothing was measured."""
+Variants = Mapping[str, Callable[[], Step]]
+"""What makes the steps that are compared, by name; the first is the anchor."""
 
 
-def make_parser(description: str | None, rounds: int) -> argparse.ArgumentParser:
-    """The options of all benchmarks; `description` is shown as it is."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=rounds,
-        help="times that each variant runs (default: %(default)s)",
-    )
-    return parser
+# --- tables
+
+
+def print_table(rows: Iterable[Row]) -> None:
+    """Prints rows as they come."""
+    columns: list[str] = []
+    for row in rows:
+        columns = print_row(row, columns)
+
+
+def print_row(row: Row, columns: list[str]) -> list[str]:
+    """Prints a row, below a heading if its columns are not `columns`, those of the rows before.
+
+    Returns:
+        The columns of the table now.
+    """
+    if list(row) != columns and "error" not in row:
+        columns = list(row)
+        print(f"\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
+    print(f"| {' | '.join(map(written, row.values()))} |", flush=True)
+    return columns
+
+
+def written(cell: str | float | None) -> str:
+    """A cell of a table: numbers with three digits."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, str):
+        return cell
+    if cell and abs(cell) < 1e-2:
+        return f"{cell:.1e}"
+    return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
 
 
 def machine() -> str:
     """The processor's threads and torch's version, for the line above a table."""
-    return f"CPU, {torch.get_num_threads()} threads; torch {torch.__version__}"
+    return f"float32; CPU, {torch.get_num_threads()} threads; torch {torch.__version__}"
 
 
-def check_differences(differences: Mapping[str, float], kind: str, most: float) -> None:
-    """Prints how far results are from the expected ones; exits with an error if it is too far."""
-    for name, difference in differences.items():
-        print(f"check: {name}: {kind} {difference:.1e}")
-        if not difference < most:
-            sys.exit(
-                f"error: {name}: {kind} {difference}; a benchmark of wrong results is worth "
-                "nothing."
-            )
+# --- errors
 
 
-def seconds_in_turn(
-    steps: Mapping[str, Step], rounds: int, seconds: Callable[[Step], float]
-) -> dict[str, list[float]]:
-    """The seconds of every step in each round; all are made once before, untimed.
+def relative_error(value: Tensor, expected: Tensor) -> float:
+    """‖value - expected‖ / ‖expected‖, in float64 on the CPU."""
+    expected = expected.double().cpu()
+    return ((value.double().cpu() - expected).norm() / expected.norm()).item()
 
-    A round makes each step once, so that a noisy machine disturbs all alike.
+
+def check_equal(name: str, value: Tensor, expected: Tensor) -> None:
+    """Prints the relative error.
+
+    Raises:
+        ValueError: It is more than rounding explains.
     """
-    for step in steps.values():
-        step()
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            times[name].append(seconds(step))
-    return times
+    error = relative_error(value, expected)
+    print(f"check: {name}: relative error {error:.1e}")
+    if not error < 1e-5:
+        raise ValueError(
+            f"{name}: relative error {error:.1e}; a benchmark of wrong results is worth nothing."
+        )
 
 
-def speed_ratio(baseline: Sequence[float], seconds: Sequence[float]) -> float:
-    """The median over the rounds of the baseline's time divided by another's (above 1 = faster)."""
-    return statistics.median(base / time for base, time in zip(baseline, seconds, strict=True))
+# --- time and memory
+
+
+def compare(workloads: Mapping[str, Variants], rounds: int, only: str = "") -> Iterator[Row]:
+    """Rows: seconds, speed beside the anchor (above 1 = faster) and peak memory of each variant,
+    for the workloads whose names contain `only`.
+
+    Each step is made once before, untimed; then every round makes each once, so that a noisy
+    machine disturbs all alike. The speed is the median over the rounds of the ratio.
+    """
+    for workload, variants in workloads.items():
+        if only not in workload:
+            continue
+        steps = {name: make_step() for name, make_step in variants.items()}
+        for step in steps.values():
+            step()
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(rounds):
+            for name, step in steps.items():
+                times[name].append(seconds_of(step))
+        anchor = next(iter(steps))
+        for name, seconds in times.items():
+            ratios = [base / time for base, time in zip(times[anchor], seconds, strict=True)]
+            yield {
+                "workload": workload,
+                "variant": name,
+                "median s": statistics.median(seconds),
+                f"speed × {anchor}": statistics.median(ratios),
+                "peak memory MiB": peak_memory_of(variants[name]),
+            }
 
 
 def timed(compute: Callable[[], Result], device: str = "cpu") -> tuple[Result, float]:
-    """The result of a computation, and its seconds."""
+    """The result of a computation, and its seconds by the clock."""
     if device == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -81,16 +127,15 @@ def timed(compute: Callable[[], Result], device: str = "cpu") -> tuple[Result, f
 
 
 def seconds_of(step: Step, device: str = "cpu") -> float:
-    """Seconds of one step."""
+    """Seconds of a step: of the processor where torch has one thread, as other processes do not
+    disturb it, else by the clock.
+    """
+    if device == "cpu" and torch.get_num_threads() == 1:
+        start = time.process_time()
+        step()
+        return time.process_time() - start
     _, seconds = timed(step, device)
     return seconds
-
-
-def processor_seconds(step: Step) -> float:
-    """The processor's seconds of a step."""
-    start = time.process_time()
-    step()
-    return time.process_time() - start
 
 
 def peak_memory_of(make_step: Callable[[], Step]) -> float:

@@ -123,6 +123,12 @@ def random_ids(*shape: int, vocabulary: int, device: str = "cpu") -> Tensor:
     return torch.randint(4, vocabulary, shape, generator=generator).to(device)
 
 
+def random_text(length: int, vocabulary: int, device: str = "cpu") -> dict[str, Tensor]:
+    """One random source without padding, as a model takes it."""
+    ids = random_ids(1, length, vocabulary=vocabulary, device=device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
 def make_pairs(lengths: Tensor, vocabulary: int, device: str) -> dict[str, Tensor]:
     """Random sentence pairs of these lengths [2, B], padded on the right."""
     generator = torch.Generator().manual_seed(1)

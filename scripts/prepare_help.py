@@ -11,7 +11,7 @@ Debian has it in packages such as `libreoffice-help-de` and `libreoffice-help-en
 import math
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,8 @@ def prepare_help(
         Split -> lines in it.
 
     Raises:
-        FileNotFoundError: A folder has no pages.
-        ValueError: The pages do not suffice for each split, or the languages have one name.
+        ValueError: The pages do not suffice for each split.
     """
-    if languages[0] == languages[1]:
-        raise ValueError(f"languages must be two endings of files, got {languages}.")
     generator = random.Random(0)
     pages = [page for _, page in sorted(read_pages(source, target))]
     generator.shuffle(pages)
@@ -105,8 +102,8 @@ def prepare_help(
     empty = [split for split, pairs in splits.items() if not pairs]
     if empty:
         raise ValueError(
-            f"Nothing is left for {', '.join(empty)}: there are {len(pages)} pages in both "
-            f"{source} and {target}, {len(long_pages)} of them of {page_words} words."
+            f"Nothing is left for {', '.join(empty)}: there are {len(pages)} pages text/**/*.html "
+            f"in both {source} and {target}, {len(long_pages)} of them of {page_words} words."
         )
     for split, pairs in splits.items():
         for language, texts in zip(languages, zip(*pairs, strict=True), strict=True):
@@ -117,13 +114,8 @@ def prepare_help(
 
 def read_pages(source: Path, target: Path) -> Iterator[tuple[str, Page]]:
     """Names and pages of both languages, without paragraphs that an earlier page has."""
-    paths = sorted(source.glob("text/**/*.html"))
-    if not paths:
-        raise FileNotFoundError(
-            f"{source} has no pages text/**/*.html: give the folder of one language's help."
-        )
     earlier: set[str] = set()
-    for path in paths:
+    for path in sorted(source.glob("text/**/*.html")):
         name = path.relative_to(source)
         translation = target / name
         if not translation.is_file():
@@ -178,18 +170,6 @@ def joined(page: Page) -> Pair:
     return " ".join(source), " ".join(target)
 
 
-def join_segments(
-    segments: Sequence[str], translations: Sequence[str], pages: Sequence[str]
-) -> list[str]:
-    """Join translations of `test_segments` to those of `test_pages`, given the sources of both.
-
-    Raises:
-        ValueError: They are not of one corpus.
-    """
-    translated = zip(segments, translations, strict=True)
-    return [joined(page)[1] for page in group_pieces(pages, translated)]
-
-
 def print_joined(segments: Path, translations: Path, pages: Path) -> None:
     """Print the translations of pages whose paragraphs were translated one by one.
 
@@ -198,8 +178,10 @@ def print_joined(segments: Path, translations: Path, pages: Path) -> None:
         translations: a translation of each
         pages: source of the pages, test_pages.de
     """
-    lines = [list(read_lines(path)) for path in (segments, translations, pages)]
-    print(*join_segments(*lines), sep="\n")
+    translated = zip(read_lines(segments), read_lines(translations), strict=True)
+    joined_pages = [joined(page) for page in group_pieces(read_lines(pages), translated)]
+    for _, translation in joined_pages:
+        print(translation)
 
 
 @script()

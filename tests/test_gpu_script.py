@@ -23,7 +23,6 @@ def test_the_rehearsal_runs_every_stage(tmp_path):
     records = json.loads(output.read_text())
     stages = {record["stage"]: record["rows"] for record in records}
     assert list(stages) == [
-        "kernels",
         "numerics",
         "tokens",
         "flex",

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = [
     *ROOT.glob("csan_hf/**/*.py"),
     *ROOT.glob("csan_hf_cli/*.py"),
-    *ROOT.glob("scripts/*.py"),
+    *ROOT.glob("scripts/**/*.py"),
 ]
 LINES = "y\none\ntwo\n"  # whoever asks would read the first as an answer
 ASKS_UNLESS_TOLD = ("from_pretrained", "from_config")  # of the Auto classes

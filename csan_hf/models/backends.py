@@ -69,7 +69,7 @@ def cannot_run(call: AttentionCall, backend: str) -> str | None:
 
 # --- the fastest backend, by measured lengths
 #
-# Measured by `scripts/benchmark.py --backends` in November 2026: torch 2.13.0+cpu, AVX-512 without
+# Measured by `scripts/benchmark.py backends` in November 2026: torch 2.13.0+cpu, AVX-512 without
 # AMX, one thread, float32. From the length constant + factor × block span on, `blocked` is faster
 # than all pairs; the constant is in tokens.
 

@@ -5,11 +5,11 @@ import copy
 from collections.abc import Iterator
 
 import torch
-from measuring import timed
+from measuring import Row, relative_error, timed
 from transformers import PreTrainedModel
 
 from . import numerics
-from .setting import Row, Setting, relative_error, row_of
+from .setting import Setting, row_of
 
 MODELS = ("CSAN plain", "CSAN csan_2d", "CSAN local_soft", "CSAN decoder windows", "CSAN long")
 

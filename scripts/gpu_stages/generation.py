@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from measuring import Row
 from networks import make, random_ids
 from transformers import PreTrainedModel
 
 from csan_hf import ConvS2SConfig, RnnSearchConfig
 from csan_hf.pipelines.search import search
 
-from .setting import Row, Setting, milliseconds, row_of
+from .setting import Setting, milliseconds, row_of
 from .speed import SENTENCE, model_of, size_of
 
 LOOPS: dict[str, dict[str, Any]] = {
@@ -20,8 +21,6 @@ LOOPS: dict[str, dict[str, Any]] = {
     "csan_hf": {"custom_generate": search},
     "static cache, compiled": {"cache_implementation": "static"},
 }
-
-
 # The library's loop for comparison, ours (first what was not yet measured when docs/gpu.md was
 # written), and last what compiles for half a minute
 CASES = [

@@ -1,165 +1,28 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Attention alone: rounding of kernels' gradients, errors and speeds of backends."""
+"""Attention alone: errors and speeds of backends."""
 
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-import backend_grid
 import torch
 import torch.nn.functional as F
-from backend_grid import Case, make_call
-from measuring import timed
+from backend_grid import Case, cases, make_call, milliseconds_of
+from measuring import Row, relative_error, timed
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
+from torch.nn.attention import varlen
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from csan_hf.models.attention_call import AttentionCall, ForwardPass, KeyArea
 from csan_hf.models.backends import run
 
-from .setting import Row, Setting, milliseconds, relative_error, row_of
+from .setting import Setting, milliseconds, row_of
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 HEADS = 8
 WIDTH = 64
-
-
-# --- how a kernel's gradients are rounded
-
-MASK_SHAPES = ("none", "[I, J]", "[B, 1, I, J]", "[B, H, I, J]")
-"""Of a window of 11: without padding, with padding, and repeated for every head."""
-
-
-def gradients(setting: Setting) -> Iterator[Row]:
-    """Rows: relative errors of a bf16 attention's output and gradients beside float64, by every
-    kernel of torch and every backend.
-
-    The keys have a part in common beside a random one, as those of a layer with biases have: a
-    softmax does not see it, but its rounded gradients do.
-    """
-    kernels = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
-    if setting.device == "cuda":
-        kernels["efficient"] = SDPBackend.EFFICIENT_ATTENTION
-        kernels["cudnn"] = SDPBackend.CUDNN_ATTENTION
-    for shape, length in itertools.product(MASK_SHAPES, (48, 64)):
-        inputs = _inputs(length, setting)
-        mask = _mask(shape, inputs[0])
-        real = _real(inputs[0])
-        exactly = _by_kernel(SDPBackend.MATH, mask)
-        expected = _attend_with_gradients(exactly, [part.double() for part in inputs], real)
-        attends: dict[str, Attend] = {}
-        for name, kernel in kernels.items():
-            if mask is None:
-                attends[name] = _by_kernel(kernel, None)
-            elif name != "flash":
-                for form in ("boolean", "-inf", "lowest number"):
-                    attends[f"{name}, {form}"] = _by_kernel(kernel, _in_form(mask, form))
-        padding = None if mask is None or mask.dim() == 2 else real
-        for name in ("eager", "sdpa", "flash") + (() if mask is None else ("blocked",)):
-            window = None if mask is None else 11
-            attends[f"csan_hf {name}"] = _by_backend(name, window, padding=padding)
-        for name, attend in attends.items():
-            if setting.is_over:
-                return
-            names: Row = {"mask": shape, "tokens": length, "kernel": name}
-            yield row_of(names, _errors, attend, inputs, real, expected)
-
-
-def _inputs(length: int, setting: Setting) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    parts = [torch.randn(4, length, HEADS, WIDTH, generator=generator) for _ in range(3)]
-    parts[1] = parts[1] + 2 * torch.randn(1, 1, HEADS, WIDTH, generator=generator)
-    # As the projections give them: [B, T, H, D], heads and positions changed over
-    return [part.to(setting.device, torch.bfloat16).transpose(1, 2) for part in parts]
-
-
-def _real(query: Tensor) -> Tensor:
-    """Which tokens are real, [B, T]: the sentences have 100, 90, 60 and 40 % of the longest."""
-    length = query.shape[2]
-    lengths = torch.tensor([1.0, 0.9, 0.6, 0.4], device=query.device) * length
-    return torch.arange(length, device=query.device) < lengths[:, None]
-
-
-def _mask(shape: str, query: Tensor) -> Tensor | None:
-    """True = visible; a query that sees no key sees all, and its output is not looked at."""
-    if shape == "none":
-        return None
-    places = torch.arange(query.shape[2], device=query.device)
-    visible = (places[:, None] - places).abs() <= 5
-    if shape == "[I, J]":
-        return visible
-    visible = visible & _real(query)[:, None, None, :]
-    visible = visible | ~visible.any(dim=-1, keepdim=True)
-    heads = HEADS if "H" in shape else 1
-    return visible.repeat(1, heads, 1, 1)
-
-
-def _in_form(mask: Tensor, form: str) -> Tensor:
-    if form == "boolean":
-        return mask
-    hidden = float("-inf") if form == "-inf" else torch.finfo(torch.bfloat16).min
-    return torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, hidden)
-
-
-def _errors(attend: Attend, inputs: list[Tensor], real: Tensor, expected: list[Tensor]) -> Row:
-    results = _attend_with_gradients(attend, inputs, real)
-    names = ("output", "query", "key", "value")
-    return dict(zip(names, map(relative_error, results, expected), strict=True))
-
-
-def _attend_with_gradients(attend: Attend, inputs: list[Tensor], real: Tensor) -> list[Tensor]:
-    leaves = [part.detach().requires_grad_() for part in inputs]
-    return _with_gradients(partial(attend, *leaves), leaves, real)
-
-
-def _with_gradients(
-    attend: Callable[[], Tensor], leaves: list[Tensor], real: Tensor | None
-) -> list[Tensor]:
-    """The output, and the gradients of the leaves if they have one, from real queries alone."""
-    output = attend()
-    if real is not None:
-        output = output.masked_fill(~real[:, None, :, None], 0.0)
-    if not output.requires_grad:
-        return [output]
-    generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(output.shape, generator=generator).to(torch.bfloat16)
-    return [output, *torch.autograd.grad(output, leaves, grad.to(output))]
-
-
-def _by_kernel(kernel: SDPBackend, mask: Tensor | None) -> Attend:
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        with sdpa_kernel(kernel):
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-
-    return attend
-
-
-def _by_backend(
-    backend: str,
-    window: int | None,
-    head_area: int = 1,
-    *,
-    padding: Tensor | None = None,
-    shared: ForwardPass | None = None,
-) -> Attend:
-    """A backend; `shared` keeps the masks of the call before, as layers of a model do."""
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        call = AttentionCall(
-            query,
-            key,
-            value,
-            KeyArea(window, head_area),
-            scale=WIDTH**-0.5,
-            key_padding_mask=padding,
-            shared=shared or ForwardPass(),
-        )
-        return run(call, backend)
-
-    return attend
 
 
 # --- FlashAttention's windows, and FlexAttention, compiled
@@ -220,6 +83,20 @@ def _kernel_errors(backend: str, case: Case, dtype: torch.dtype, setting: Settin
     }
 
 
+def _with_gradients(
+    attend: Callable[[], Tensor], leaves: list[Tensor], real: Tensor | None
+) -> list[Tensor]:
+    """The output, and the gradients of the leaves if they have one, from real queries alone."""
+    output = attend()
+    if real is not None:
+        output = output.masked_fill(~real[:, None, :, None], 0.0)
+    if not output.requires_grad:
+        return [output]
+    generator = torch.Generator().manual_seed(1)
+    grad = torch.randn(output.shape, generator=generator).to(torch.bfloat16)
+    return [output, *torch.autograd.grad(output, leaves, grad.to(output))]
+
+
 # --- speeds
 
 
@@ -265,6 +142,29 @@ def _attention_times(attend: Attend, inputs: list[Tensor], setting: Setting) -> 
     }
 
 
+def _by_backend(
+    backend: str,
+    window: int | None,
+    head_area: int = 1,
+    *,
+    shared: ForwardPass | None = None,
+) -> Attend:
+    """A backend; `shared` keeps the masks of the call before, as layers of a model do."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        call = AttentionCall(
+            query,
+            key,
+            value,
+            KeyArea(window, head_area),
+            scale=WIDTH**-0.5,
+            shared=shared or ForwardPass(),
+        )
+        return run(call, backend)
+
+    return attend
+
+
 def _flash_window(length: int, window: int) -> Attend:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         ends = torch.tensor([0, length], device=query.device, dtype=torch.int32)
@@ -285,36 +185,17 @@ def _flex_window(length: int, window: int, setting: Setting) -> Attend:
     return lambda query, key, value: compiled(query, key, value, block_mask=mask)
 
 
-COLUMNS = ("eager", "sdpa", "blocked", "flash", "chunked")
-"""Without FlexAttention, which compiles for seconds and is never chosen by default."""
-
-
 def backends(setting: Setting) -> Iterator[Row]:
     """Rows: milliseconds of every backend for about 16,384 tokens in bf16; see `backend_grid`."""
     tokens = 64 if setting.tiny else 16384
     lengths = (16, 32) if setting.tiny else (32, 128, 512, 2048, 8192)
-    slow: dict[Case, set[str]] = defaultdict(lambda: {"flex_attention"})
-    for case in backend_grid.cases(lengths, terms=("none", "gaussian")):
-        if setting.is_over:
-            return
-        names: Row = {
-            "length": case.length,
-            "window": str(case.window),
-            "heads": case.area,
-            "terms": case.terms,
-            "pass": "both" if case.backward else "forward",
-        }
-        yield row_of(names, _backend_times, case, tokens, slow[case.without_length], setting)
-
-
-def _backend_times(case: Case, tokens: int, slow: set[str], setting: Setting) -> Row:
-    """Milliseconds by backend; adds those of all pairs that took three
-    times the least to `slow`."""
     dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16
     rounds = 1 if setting.tiny else 3
-    chosen, seconds = backend_grid.measure(case, setting.device, dtype, rounds, slow, tokens=tokens)
-    best = min(seconds.values())
-    # Blocks take as long for short texts as for long ones
-    slow.update(name for name in ("eager", "chunked") if seconds.get(name, 0.0) > 3 * best)
-    row: Row = {name: 1e3 * seconds[name] if name in seconds else None for name in COLUMNS}
-    return {**row, "chosen": chosen, "chosen / best": seconds[chosen] / best}
+    measure = partial(
+        milliseconds_of, device=setting.device, dtype=dtype, rounds=rounds, tokens=tokens
+    )
+    for case, slow in cases(lengths, terms=("none", "gaussian")):
+        if setting.is_over:
+            return
+        slow.add("flex_attention")  # it compiles for seconds and is never chosen by default
+        yield row_of(case.cells(), partial(measure, case, slow=slow))

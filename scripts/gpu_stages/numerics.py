@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from measuring import Row, relative_error
 from networks import Size, make, make_pairs
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -19,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
 from csan_hf.models import backends
 
-from .setting import Row, Setting, relative_error, row_of
+from .setting import Setting, row_of
 
 LAYERS = 2
 VOCABULARY = 200
@@ -202,33 +203,27 @@ def _errors(
 
 def tokens(setting: Setting) -> Iterator[Row]:
     """Rows: of how many sentences the translation is that of the CPU in float64."""
+    for name, model in all_models(setting):
+        if setting.is_over:
+            return
+        yield row_of({"model": name}, _shares_of_equal, model, setting)
+
+
+def _shares_of_equal(model: PreTrainedModel, setting: Setting) -> Row:
     searches: dict[str, dict[str, Any]] = {
         "greedy": {},
         "greedy, no cache": {"use_cache": False},
         "beam 4": {"num_beams": 4},
     }
     length = 6 if setting.tiny else 20
-    for name, model in all_models(setting):
-        make_distinct(model)
-        exact = copy.deepcopy(model).double()
-        moved = copy.deepcopy(model).to(setting.device)
-        row: Row = {"model": name}
-        for label, options in searches.items():
-            if setting.is_over:
-                return
-            row |= row_of({}, _equal, label, exact, moved, length, options)
-        yield row
-
-
-def _equal(
-    label: str,
-    exact: PreTrainedModel,
-    moved: PreTrainedModel,
-    length: int,
-    options: dict[str, Any],
-) -> Row:
-    expected = translate(exact, length, **options)
-    return {label: share_of_equal(translate(moved, length, **options), expected)}
+    make_distinct(model)
+    exact = copy.deepcopy(model).double()
+    moved = copy.deepcopy(model).to(setting.device)
+    row: Row = {}
+    for name, options in searches.items():
+        expected = translate(exact, length, **options)
+        row[name] = share_of_equal(translate(moved, length, **options), expected)
+    return row
 
 
 def make_distinct(model: PreTrainedModel) -> None:

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measuring import seconds_of
+from measuring import Row, seconds_of
 from networks import Step
 
-Row = dict[str, str | float | None]
-"""The cells of a row, by column; None where nothing was measured."""
 Stage = Callable[["Setting"], Iterator[Row]]
 
 
@@ -77,9 +75,3 @@ def row_of_error(names: Row, error: Exception) -> Row:
     """The names and the first line of the error."""
     lines = str(error).strip().splitlines() or [""]
     return {**names, "error": f"{type(error).__name__}: {lines[0][:160]}"}
-
-
-def relative_error(value: torch.Tensor, expected: torch.Tensor) -> float:
-    """‖value - expected‖ / ‖expected‖, in float64 on the CPU."""
-    expected = expected.double().cpu()
-    return ((value.double().cpu() - expected).norm() / expected.norm()).item()

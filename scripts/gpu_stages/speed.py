@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import benchmark_pervasive_attention as straightforward
 import torch
+from measuring import Row
 from networks import (
     BASE,
     Size,
@@ -15,7 +16,7 @@ from networks import (
     make_encoder,
     make_marian,
     make_pairs,
-    random_ids,
+    random_text,
     training_step,
 )
 from torch.utils.flop_counter import FlopCounterMode
@@ -23,7 +24,7 @@ from transformers import PreTrainedModel
 
 from csan_hf import PervasiveAttentionConfig
 
-from .setting import Row, Setting, milliseconds, peak_gib, row_of
+from .setting import Setting, milliseconds, peak_gib, row_of
 
 SYSTEMS = ("Marian", "off", "csan_1d", "csan_2d", "local_soft", "long")
 SENTENCE = 32
@@ -116,8 +117,7 @@ def _encoding(name: str, length: int, window: int, setting: Setting) -> Row:
     if backend:
         encoder.set_attn_implementation(backend)
     encoder.to(setting.device)
-    ids = random_ids(1, length, vocabulary=100, device=setting.device)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs = random_text(length, 100, setting.device)
     forward = encoding_step(encoder, inputs, backward=False, bf16=True)
     row: Row = {"forward, ms": milliseconds(forward, setting, rounds=3)}
     if setting.device != "cpu" or "flex" not in name:
