@@ -22,6 +22,7 @@ from networks import (
     make_marian,
     make_pairs,
     random_text,
+    search_step,
     training_step,
 )
 from torch import Tensor
@@ -128,16 +129,10 @@ def encode(name: str, backward: bool) -> Step:
 
 
 def search(name: str) -> Step:
-    """Beam search to exactly 25 tokens each: no model gains by stopping early."""
-    batch = make_batch(16, 25)
-    return partial(
-        build(name).eval().generate,
-        batch["input_ids"],
-        attention_mask=batch["attention_mask"],
-        num_beams=5,
-        min_new_tokens=25,
-        max_new_tokens=25,
-    )
+    """Beam search."""
+    source = make_batch(16, 25)
+    del source["labels"]
+    return search_step(build(name), source, 25, num_beams=5)
 
 
 @torch.no_grad()

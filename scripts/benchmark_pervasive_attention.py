@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from measuring import Variants, check_equal, compare, machine, print_table
-from networks import Step, bf16_autocast, make, random_ids, training_step
+from networks import Step, make, random_ids, search_step, training_step
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
@@ -21,95 +21,63 @@ from csan_hf_cli import run
 VOCABULARY = 8000
 
 
-class FullConvolution(nn.Conv2d):
-    """A full k×k convolution times a mask, from the rows of a kernel that do not look ahead."""
-
-    def __init__(self, weight: Tensor) -> None:
-        outputs, inputs, rows, kernel = weight.shape
-        super().__init__(inputs, outputs, kernel, padding=kernel // 2, bias=False)
-        self.weight.data = F.pad(weight.data, (0, 0, 0, kernel - rows))
-        self.register_buffer("mask", torch.ones(kernel, kernel))
-        self.mask[rows:] = 0
-
-    def forward(self, features: Tensor) -> Tensor:
-        return F.conv2d(features, self.weight * self.mask, padding=self.padding)
-
-
-class StraightforwardNetwork(nn.Module):
-    """A dense block with its transition and last normalisation as plain 2D modules, with the
-    weights of ours.
-    """
-
-    def __init__(self, decoder: nn.Module, channels_last: bool) -> None:
-        super().__init__()
-        block = decoder.dense_block
-        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self.halve = _pointwise(decoder.input_projection.weight, decoder.input_projection.bias)
-        self.layers = nn.ModuleList()
-        for layer in block.layers:
-            plain_layer = nn.Sequential(
-                _plain_norm(layer.norm1, block.feature_norm),
-                nn.ReLU(),
-                _pointwise(layer.conv1.weight),
-                _plain_norm(layer.norm2, layer.norm2),
-                nn.ReLU(),
-                FullConvolution(layer.conv2.weight),
-                nn.Dropout(decoder.config.dropout),
-            )
-            self.layers.append(plain_layer)
-        self.end = nn.Sequential(
-            _plain_norm(block.transition.norm, block.feature_norm),
-            nn.ReLU(),
-            _pointwise(block.transition.conv.weight),
-            _plain_norm(decoder.final_norm, decoder.final_norm),
-            nn.ReLU(),
-        )
-
-    def forward(self, target: Tensor, source: Tensor) -> Tensor:
-        """H [B, I, J, f_L] from embeddings [B, I, d_t] and [B, J, d_s]."""
-        rows = target.unsqueeze(2).expand(-1, -1, source.shape[1], -1)
-        columns = source.unsqueeze(1).expand(-1, target.shape[1], -1, -1)
-        grid = torch.cat([rows, columns], dim=-1).permute(0, 3, 1, 2)
-        features = self.halve(grid.contiguous(memory_format=self.memory_format))
-        for layer in self.layers:
-            features = torch.cat([features, layer(features)], dim=1)
-        return self.end(features).permute(0, 2, 3, 1)
+def straightforward_network(decoder: nn.Module, grid: Tensor) -> Tensor:
+    """The features [B, I, J, f_L] of a grid [B, d_t + d_s, I, J], by plain 2D functions."""
+    block = decoder.dense_block
+    first = decoder.input_projection
+    features = F.conv2d(grid, _pointwise(first), first.bias)
+    for layer in block.layers:
+        cells = _normalise(features, layer.norm1, block.feature_norm).relu()
+        cells = F.conv2d(cells, _pointwise(layer.conv1))
+        cells = _normalise(cells, layer.norm2, layer.norm2).relu()
+        cells = _convolve_all(cells, layer.conv2.weight)
+        cells = F.dropout(cells, decoder.config.dropout, decoder.training)
+        features = torch.cat([features, cells], dim=1)
+    features = _normalise(features, block.transition.norm, block.feature_norm).relu()
+    features = F.conv2d(features, _pointwise(block.transition.conv))
+    features = _normalise(features, decoder.final_norm, decoder.final_norm).relu()
+    return features.permute(0, 2, 3, 1)
 
 
-def _pointwise(weight: Tensor, bias: Tensor | None = None) -> nn.Conv2d:
-    """A 1×1 convolution with the weights of a linear map."""
-    conv = nn.Conv2d(weight.shape[1], weight.shape[0], kernel_size=1)
-    conv.weight.data = weight.data[:, :, None, None].clone()
-    conv.bias = None if bias is None else nn.Parameter(bias.data.clone())
-    return conv
+def _pointwise(linear: nn.Module) -> Tensor:
+    """A linear map's weights as those of a 1×1 convolution."""
+    return linear.weight[:, :, None, None]
 
 
-def _plain_norm(affine: nn.Module, statistics_of: nn.Module) -> nn.BatchNorm2d:
-    channels = affine.weight.shape[0]
-    norm = nn.BatchNorm2d(channels, eps=statistics_of.eps, momentum=statistics_of.momentum)
-    weights = {
-        "weight": affine.weight,
-        "bias": affine.bias,
-        "running_mean": statistics_of.running_mean[:channels],
-        "running_var": statistics_of.running_var[:channels],
-    }
-    norm.load_state_dict(weights, strict=False)  # without the count of batches
-    return norm
+def _convolve_all(cells: Tensor, weight: Tensor) -> Tensor:
+    """A full k×k convolution, whose kernel is masked where it would look ahead."""
+    rows, kernel = weight.shape[2:]
+    return F.conv2d(cells, F.pad(weight, (0, 0, 0, kernel - rows)), padding=kernel // 2)
+
+
+def _normalise(cells: Tensor, affine: nn.Module, norm: nn.Module) -> Tensor:
+    """Batch normalisation, which leaves the running statistics as they are."""
+    channels = cells.shape[1]
+    return F.batch_norm(
+        cells,
+        norm.running_mean[:channels],
+        norm.running_var[:channels],
+        affine.weight,
+        affine.bias,
+        training=norm.training,
+        momentum=0.0,
+        eps=norm.eps,
+    )
 
 
 def make_straightforward(model: nn.Module, channels_last: bool = False) -> nn.Module:
     """The same model with the straightforward network in it, for sentences without padding."""
     model = copy.deepcopy(model)
     decoder = model.model.decoder
-    weights = next(model.parameters())
-    network = StraightforwardNetwork(decoder, channels_last).to(weights.device, weights.dtype)
-    for name in ("dense_block", "final_norm", "input_projection"):
-        delattr(decoder, name)
-    decoder.network = network
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
 
     def forward(input_ids, encoder_hidden_states, **_):
-        grid = network(decoder.embed_tokens(input_ids), encoder_hidden_states)
-        vectors = decoder.output_projection(decoder.aggregation(grid, None)[0])
+        target = decoder.embed_tokens(input_ids)
+        rows = target.unsqueeze(2).expand(-1, -1, encoder_hidden_states.shape[1], -1)
+        columns = encoder_hidden_states.unsqueeze(1).expand(-1, target.shape[1], -1, -1)
+        grid = torch.cat([rows, columns], dim=-1).permute(0, 3, 1, 2)
+        features = straightforward_network(decoder, grid.contiguous(memory_format=memory_format))
+        vectors = decoder.output_projection(decoder.aggregation(features, None)[0])
         vectors = F.dropout(vectors, decoder.config.dropout, decoder.training)
         return PervasiveAttentionDecoderOutput(last_hidden_state=vectors)
 
@@ -189,20 +157,9 @@ def search(
     model = build()
     if straightforward:
         model = make_straightforward(model)
-    model.eval()
-    source = make_batch(4)["input_ids"]
-
-    def step() -> None:
-        with bf16_autocast("cpu", bf16):
-            model.generate(
-                source,
-                num_beams=num_beams,
-                min_new_tokens=tokens,
-                max_new_tokens=tokens,
-                use_cache=not straightforward,
-            )
-
-    return step
+    source = {"input_ids": make_batch(4)["input_ids"]}
+    use_cache = not straightforward
+    return search_step(model, source, tokens, bf16=bf16, num_beams=num_beams, use_cache=use_cache)
 
 
 _beam = partial(search, 24, num_beams=5)
@@ -240,20 +197,22 @@ def check() -> None:
     ours = build(dropout=0.0).double()
     plain = make_straightforward(ours)
     batch = make_batch(2)
-    for training in (False, True):
-        output = ours.train(training)(**batch)
-        expected = plain.train(training)(**batch)
-        check_equal(f"logits, training={training}", output.logits, expected.logits)
+    ours.eval()
+    plain.eval()
+    check_equal("logits in evaluation", ours(**batch).logits, plain(**batch).logits)
+    options = {"num_beams": 5, "max_new_tokens": 12, "min_new_tokens": 12}
+    tokens = ours.generate(batch["input_ids"], **options)
+    expected_tokens = plain.generate(batch["input_ids"], **options, use_cache=False)
+    check_equal("translations", tokens, expected_tokens)
+    output = ours.train()(**batch)
+    expected = plain.train()(**batch)
+    check_equal("logits in training", output.logits, expected.logits)
     output.loss.backward()
     expected.loss.backward()
     gradient, expected_gradient = (
         model.model.encoder.embed_tokens.weight.grad for model in (ours, plain)
     )
     check_equal("gradients", gradient, expected_gradient)
-    options = {"num_beams": 5, "max_new_tokens": 12, "min_new_tokens": 12}
-    tokens = ours.eval().generate(batch["input_ids"], **options)
-    expected_tokens = plain.eval().generate(batch["input_ids"], **options, use_cache=False)
-    check_equal("translations", tokens, expected_tokens)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Checks, measures and trains on a GPU, in stages that can be chosen and bounded in time."""
 
-import dataclasses
 import importlib.metadata
 import json
 import os
@@ -85,26 +84,26 @@ def measure(
     transformers_logging.set_verbosity_error()
     machine = describe(device)
     print("\n".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
-    setting = Setting(device, tiny, deadline=0.0, data_dir=data_dir, only=only)
-    setting = dataclasses.replace(setting, rate=matrix_products(setting))
+    setting = Setting(device, tiny, data_dir, only)
+    setting.rate = matrix_products(setting)
     for name in stages or STAGES:
         stage, bound = STAGES[name]
         start = time.monotonic()
-        limited = dataclasses.replace(setting, deadline=start + (seconds or bound))
+        setting.deadline = start + (seconds or bound)
         print(f"\n## {name}\n", flush=True)
         rows: list[Row] = []
         record: dict[str, object] = {"stage": name, "machine": machine, "rows": rows}
         records.append(record)
         columns: list[str] = []
-        for row in rows_or_error(stage, limited):
+        for row in rows_or_error(stage, setting):
             columns = print_row(row, columns)
             rows.append(row)
             write(records, output)
         taken = time.monotonic() - start
         record["seconds"] = taken
-        record["time_was_up"] = limited.is_over
+        record["time_was_up"] = setting.is_over
         write(records, output)
-        end = "; its time was up" if limited.is_over else ""
+        end = "; its time was up" if setting.is_over else ""
         print(f"\n{name}: {len(rows)} rows in {taken:.0f} s{end}", flush=True)
 
 

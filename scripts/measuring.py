@@ -50,8 +50,6 @@ def written(cell: str | float | None) -> str:
         return "-"
     if isinstance(cell, str):
         return cell
-    if cell and abs(cell) < 1e-2:
-        return f"{cell:.1e}"
     return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
 
 

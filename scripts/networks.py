@@ -33,7 +33,7 @@ class Size(NamedTuple):
     vocabulary: int
 
     def fields(self) -> dict[str, Any]:
-        """The fields of a config, of CSAN's or Marian's."""
+        """The fields of a config of CSAN, Marian or LED."""
         fields = {"vocab_size": self.vocabulary, "d_model": self.d_model}
         for side in ("encoder", "decoder"):
             fields[f"{side}_layers"] = self.layers
@@ -83,11 +83,7 @@ def make_encoder(name: str, window: int, length: int, size: Size) -> nn.Module:
     torch.manual_seed(0)
     if name == "LED":
         led = LEDConfig(
-            vocab_size=size.vocabulary,
-            d_model=size.d_model,
-            encoder_layers=size.layers,
-            encoder_attention_heads=size.heads,
-            encoder_ffn_dim=size.ffn,
+            **size.fields(),
             max_encoder_position_embeddings=length,
             attention_window=window - 1,
             dropout=0.0,
@@ -142,9 +138,9 @@ def make_pairs(lengths: Tensor, vocabulary: int, device: str) -> dict[str, Tenso
     return batch
 
 
-def bf16_autocast(device: str, enabled: bool = True) -> torch.autocast:
-    """Autocast to bf16."""
-    return torch.autocast(device, dtype=torch.bfloat16, enabled=enabled)
+def bf16_autocast(tokens: Tensor, enabled: bool) -> torch.autocast:
+    """Autocast to bf16 on the device of a model's tokens."""
+    return torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
 def training_step(
@@ -158,7 +154,7 @@ def training_step(
     is one.
     """
     model.train()
-    autocast = bf16_autocast(batch["labels"].device.type, bf16)
+    autocast = bf16_autocast(batch["labels"], bf16)
 
     def step() -> None:
         with autocast:
@@ -175,7 +171,7 @@ def encoding_step(
     encoder: nn.Module, source: Mapping[str, Tensor], *, backward: bool, bf16: bool = False
 ) -> Step:
     """A forward pass of an encoder in eval mode, or one in training mode with its backward pass."""
-    autocast = bf16_autocast(source["input_ids"].device.type, bf16)
+    autocast = bf16_autocast(source["input_ids"], bf16)
 
     def step() -> None:
         encoder.train(backward)
@@ -184,5 +180,32 @@ def encoding_step(
         if backward:
             states.float().square().mean().backward()
             encoder.zero_grad(set_to_none=True)
+
+    return step
+
+
+def search_step(
+    model: PreTrainedModel,
+    source: Mapping[str, Tensor],
+    tokens: int,
+    *,
+    bf16: bool = False,
+    **options: Any,
+) -> Step:
+    """Generation of exactly so many tokens, in bf16 autocast or not: no model gains by stopping
+    early.
+    """
+    model.eval()
+    autocast = bf16_autocast(source["input_ids"], bf16)
+
+    def step() -> None:
+        with autocast:
+            model.generate(
+                **source,
+                do_sample=False,
+                min_new_tokens=tokens,
+                max_new_tokens=tokens,
+                **options,
+            )
 
     return step

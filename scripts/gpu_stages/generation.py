@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from measuring import Row
-from networks import make, random_ids
+from networks import make, random_ids, search_step
 from transformers import PreTrainedModel
 
 from csan_hf import ConvS2SConfig, RnnSearchConfig
@@ -76,17 +76,7 @@ def _search(
 ) -> Row:
     vocabulary = model.config.vocab_size
     ids = random_ids(count, SENTENCE, vocabulary=vocabulary, device=setting.device)
-    length = 4 if setting.tiny else SENTENCE
-
-    def translate() -> None:
-        model.generate(
-            ids,
-            num_beams=beams,
-            do_sample=False,
-            min_new_tokens=length,
-            max_new_tokens=length,
-            **options,
-        )
-
+    tokens = 4 if setting.tiny else SENTENCE
+    translate = search_step(model, {"input_ids": ids}, tokens, num_beams=beams, **options)
     taken = milliseconds(translate, setting, rounds=2)
-    return {"ms": taken, "tokens/s": count * length / taken * 1e3}
+    return {"ms": taken, "tokens/s": count * tokens / taken * 1e3}

@@ -14,25 +14,25 @@ from networks import Step
 Stage = Callable[["Setting"], Iterator[Row]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Setting:
     """Where a stage runs.
 
     Attributes:
         device: `"cpu"` or `"cuda"`.
         tiny: Whether sizes are those of a rehearsal.
-        deadline: Time of `time.monotonic` after which a stage begins nothing new.
         data_dir: Folder of Multi30k, for the stage that trains.
-        rate: Measured bf16 matrix products, operations per second.
         only: Pattern that the names of models must match, in the stages of numerics.
+        rate: Measured bf16 matrix products, operations per second.
+        deadline: Time of `time.monotonic` after which the stage begins nothing new.
     """
 
     device: str
     tiny: bool
-    deadline: float
     data_dir: Path | None = None
-    rate: float = float("nan")
     only: str = ""
+    rate: float = float("nan")
+    deadline: float = 0.0
 
     @property
     def is_over(self) -> bool:
