@@ -5,7 +5,7 @@
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -82,7 +82,7 @@ PRESETS = {"CSAN, locality off": None, "1D-CSAN (11)": "csan_1d", "2D-CSAN (3×1
 
 def marian_workloads() -> dict[str, Variants]:
     """Training, encoding and beam search by Marian and CSAN."""
-    makers = {
+    makers: dict[str, Callable[..., Step]] = {
         "training step, 80 pairs of about 25 tokens": partial(train, pairs=80, length=25),
         "training step, 4 pairs of 512 tokens": partial(train, pairs=4, length=512),
         "training step, 1 pair of 2,048 tokens": partial(train, pairs=1, length=2048),

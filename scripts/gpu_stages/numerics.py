@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
 from csan_hf.models import backends
+from csan_hf.models.locality import locality_presets
 
 from .setting import Setting, row_of
 
@@ -27,18 +28,6 @@ VOCABULARY = 200
 TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY, "dropout": 0.0}
 SIZE = Size(d_model=128, layers=LAYERS, heads=4, ffn=256, vocabulary=VOCABULARY)
 TRANSFORMER = {**SIZE.fields(), "dropout": 0.0, "max_position_embeddings": 512}
-PRESETS = (
-    "csan_1d",
-    "csan_2d",
-    "bi_direct",
-    "rel_pos",
-    "neighbor",
-    "local_hard",
-    "local_soft",
-    "block",
-    "cnn",
-    "long",
-)
 GRIDS: dict[str, dict[str, Any]] = {
     "dense": {},
     "gated": {"gated": True},
@@ -91,7 +80,7 @@ def all_models(setting: Setting) -> Iterator[tuple[str, Any]]:
 def _configs() -> dict[str, PreTrainedConfig]:
     configs: dict[str, PreTrainedConfig] = {}
     configs["CSAN plain"] = CsanConfig.preset(None, **TRANSFORMER)
-    for name in PRESETS:
+    for name in locality_presets():
         configs[f"CSAN {name}"] = CsanConfig.preset(name, **TRANSFORMER)
     bias = [{"relative_bias": True}] * LAYERS
     configs["CSAN relative_bias"] = CsanConfig.preset(
