@@ -23,7 +23,7 @@ class Evaluation:
         source_lengths, _ = example_lengths(dataset)
         self.dataset = dataset
         self.order: list[int] = np.argsort(-source_lengths, kind="stable").tolist()
-        self._loss: float | None = None  # summed over the target tokens of this process
+        self._loss = 0.0  # summed over the target tokens of this process
         self._tokens = 0
 
     def restore_order(self, rows: object) -> Any:
@@ -34,7 +34,6 @@ class Evaluation:
     def add_loss(self, mean: float, labels: Tensor) -> None:
         """Adds the mean loss per target token of a batch with labels [B, I]."""
         tokens = int(labels.ne(-100).sum())
-        self._loss = self._loss or 0.0
         if tokens:  # a batch of copies has a loss of 0 / 0
             self._loss += mean * tokens
         self._tokens += tokens
@@ -44,10 +43,8 @@ class Evaluation:
 
         The library averages the means of batches, whatever their size.
         """
-        if self._loss is None:
-            return None
         sums = torch.tensor(
             [self._loss, self._tokens], dtype=torch.float32, device=accelerator.device
         )
         loss, tokens = accelerator.reduce(sums).tolist()
-        return loss / max(tokens, 1.0)
+        return loss / tokens if tokens else None

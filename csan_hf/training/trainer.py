@@ -19,9 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
@@ -52,7 +50,7 @@ from csan_hf.hub.push import push_checkpoint, push_in_background
 from csan_hf_runtime.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
-from .batches import RowsAndCopies, cut_for_processes, load_batches, training_batches
+from .batches import load_batches, training_batches
 from .callbacks import (
     ScoreEarlyStopping,
     TrainingPicture,
@@ -266,32 +264,12 @@ class TranslationTrainer(Seq2SeqTrainer):
                 return with_bpe_dropout(dataset, self.tokenizers, self.args.bpe_dropout)
         return super()._remove_unused_columns(dataset, description)
 
-    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """See transformers; the optimizer may not be installed, or not take its arguments."""
-        with refusing(f"The section training is refused: optim {self.args.optim}"):
-            return super().create_optimizer(model)
-
-    def create_scheduler(
-        self, num_training_steps: int, optimizer: Optimizer | None = None
-    ) -> LRScheduler:
-        """See transformers; the schedule may not take its arguments."""
-        schedule = f"lr_scheduler_type {self.args.lr_scheduler_type}"
-        with refusing(f"The section training is refused: {schedule}"):
-            return super().create_scheduler(num_training_steps, optimizer)
-
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
         # An evaluation prepares the model without wrapping it, and accelerate prepares nothing
         # twice: each process would silently train with its own gradients
         is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        prepared_models = self.accelerator._models
-        if (
-            self.args.world_size > 1
-            and not is_sharded
-            and self.model_wrapped is self.model
-            and self.model in prepared_models
-        ):
-            prepared_models.remove(self.model)
+        if self.args.world_size > 1 and not is_sharded and self.model_wrapped is self.model:
             # Or autocast would wrap it twice
             self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
             vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
@@ -420,11 +398,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         """Returns batches of a dataset, longest sentences first."""
         self._evaluation = Evaluation(test_dataset)
-        order = self._evaluation.order
-        batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
-        rows: Any = self._remove_unused_columns(test_dataset, description="evaluation")
-        if any(row >= len(rows) for row in batches[-1]):
-            rows = RowsAndCopies(rows, order[-1])
+        rows = self._remove_unused_columns(test_dataset, description="evaluation")
+        rows = rows.select(self._evaluation.order)
+        batches = BatchSampler(SequentialSampler(rows), self.args.eval_batch_size, drop_last=False)
         return load_batches(self, rows, batches)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -457,6 +433,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         **gen_kwargs: Any,
     ) -> tuple[Any, Tensor | None, Tensor | None]:
         """Translates one batch and adds up its loss by token."""
+        self._leave_out_copies(inputs)
         # generate() calls the encoder by itself, outside the forward that accelerate puts under
         # autocast.
         with self.accelerator.autocast():
@@ -466,6 +443,14 @@ class TranslationTrainer(Seq2SeqTrainer):
         if loss is not None and "labels" in inputs:
             self._evaluation.add_loss(float(loss), inputs["labels"])
         return loss, predictions, labels
+
+    def _leave_out_copies(self, inputs: dict[str, Any]) -> None:
+        """Takes the labels of rows that accelerate repeats to even out the processes."""
+        state = self.accelerator.gradient_state
+        if state.end_of_dataloader and state.remainder > 0 and "labels" in inputs:
+            labels = inputs["labels"]
+            real_rows = state.remainder - self.args.process_index * len(labels)
+            labels[max(real_rows, 0) :] = -100
 
     def evaluation_loop(
         self,
@@ -483,7 +468,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         loss = self._evaluation.mean_loss(self.accelerator)
         if loss is not None:
             metrics[f"{metric_key_prefix}_loss"] = loss
-        metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)
         return output._replace(
             predictions=self._evaluation.restore_order(output.predictions),
             label_ids=self._evaluation.restore_order(output.label_ids),

@@ -23,7 +23,6 @@ from training.tiny_runs import NUMBERS
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf.training.batches import cut_for_processes
 from csan_hf.training.recipe import load_recipe
 from csan_hf_runtime.text_files import read_lines
 
@@ -205,23 +204,6 @@ def test_a_recipe_runs_in_two_processes(launched):
         written = list(read_lines(run / "hypotheses" / f"{split}.txt"))
         assert written == translate(model, tokenizers, list(splits[split]["source"]))
         assert len(written) == size
-
-
-@pytest.mark.parametrize("processes", [1, 2, 3, 8])
-@pytest.mark.parametrize("count", [1, 2, 7, 11, 64, 129, 3003])
-def test_evaluation_batches_are_equal_and_complete(count, processes):
-    order = list(reversed(range(count)))
-    batches = cut_for_processes(order, 16, processes)
-    rows = [row for batch in batches for row in batch]
-    assert rows[:count] == order
-    assert rows[count:] == list(range(count, len(rows)))
-    assert max(map(len, batches)) <= 16
-    if processes == 1:
-        assert len(rows) == count
-        return
-    assert len(batches) % processes == 0
-    assert len({len(batch) for batch in batches}) == 1
-    assert len(rows) - count < len(batches)  # less than one copy for every batch
 
 
 # ---- the launch configurations beside the recipes
