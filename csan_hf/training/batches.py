@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,20 +68,12 @@ def load_batches(
         batches: Lists of row numbers, as many as a multiple of the processes.
     """
     args = trainer.args
-    context: str | BaseContext | None = None
-    prepare = None
+    context = None
     if args.dataloader_num_workers:
-        # Without our handlers, nothing would end a worker that ignores Ctrl-C
-        blocks_signals = trainer.guard.signals.are_received
-        context = args.dataloader_multiprocessing_context
-        if blocks_signals:
-            context = signal_blocking_context(context)
-        prepare = partial(
-            prepare_worker,
-            num_workers=args.dataloader_num_workers,
-            rank=args.process_index,
-            block=blocks_signals,
-        )
+        context = signal_blocking_context(args.dataloader_multiprocessing_context)
+    prepare = partial(
+        prepare_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+    )
     loader: DataLoader = DataLoader(
         rows,
         batch_sampler=batches,

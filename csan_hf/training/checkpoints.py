@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule
-from transformers import TrainerState
+from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from csan_hf_runtime.text_files import check_file_name, write_json
+from csan_hf_runtime.text_files import write_json
 
 from .arguments import TranslationTrainingArguments
 from .recipe import RecipeError
@@ -70,29 +70,25 @@ def check_same_data(checkpoint: Path, facts: Mapping[str, Any]) -> str | None:
     """
     saved = _read_facts(checkpoint)
     for key in ("training_set", "validation_set"):
-        before = saved.get(key)
+        before = saved[key]
         now = facts[key]
-        if not before or not now:  # a checkpoint of an older version may lack a set
-            continue
-        if any(before[fact] != now[fact] for fact in before.keys() & now.keys()):
+        if before and now and before["sha256"] != now["sha256"]:
             raise RecipeError(
                 f"The {key.replace('_', ' ')} is not that of {checkpoint}: {before['pairs']:,} "
                 f"pairs then, {now['pairs']:,} now, of other content. Restore the files, or "
                 "choose another --output_dir, or --overwrite to delete the run."
             )
-    processes = saved.get("processes", facts["processes"])
-    if processes == facts["processes"]:
+    before, now = saved["processes"], facts["processes"]
+    if before == now:
         return None
     return (
-        f"{checkpoint} was saved by {processes} processes, now there are {facts['processes']}: "
-        "the batches from here on differ."
+        f"{checkpoint} was saved by {before} processes, now there are {now}: the batches from "
+        "here on differ."
     )
 
 
 def _read_facts(checkpoint: Path) -> dict[str, Any]:
-    """Returns what a checkpoint says of its training; nothing for one of an older version."""
-    path = checkpoint / FACTS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return json.loads((checkpoint / FACTS).read_text(encoding="utf-8"))
 
 
 def write_stream_state(
@@ -137,7 +133,7 @@ def _unreadable_text(checkpoint: Path) -> str | None:
         TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
     except (OSError, ValueError, TypeError) as error:
         return f"{TRAINER_STATE_NAME} cannot be read ({error})"
-    required = {checkpoint / CONFIG_NAME, checkpoint / "tokenizer_config.json"}
+    required = {checkpoint / name for name in (CONFIG_NAME, "tokenizer_config.json", FACTS)}
     for path in sorted(required.union(checkpoint.rglob("*.json"))):
         try:
             json.loads(path.read_text(encoding="utf-8"))
@@ -150,7 +146,7 @@ def _missing_state(checkpoint: Path) -> str | None:
     """Finds what a resumed run would begin anew: optimizer, learning rate, random numbers."""
     if not _holds(checkpoint, "optimizer*", *_SHARDED):
         return "it was saved without the optimizer's state"
-    processes = _read_facts(checkpoint).get("processes", 1)
+    processes = _read_facts(checkpoint)["processes"]
     states = ["rng_state.pth"]
     if processes > 1:
         states = [f"rng_state_{rank}.pth" for rank in range(processes)]
@@ -193,10 +189,7 @@ def _weight_paths(checkpoint: Path) -> list[Path]:
     if not index.is_file():
         return [checkpoint / SAFE_WEIGHTS_NAME]
     files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return [
-        checkpoint / check_file_name(name, f"{index}: the file of weights")
-        for name in sorted(files)
-    ]
+    return [checkpoint / name for name in sorted(files)]
 
 
 def checkpoint_step(path: Path) -> int:
@@ -247,21 +240,15 @@ def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict
     return values_by_step(log_history, f"eval_{metric.removeprefix('eval_')}")
 
 
-def rank_checkpoints(
-    checkpoints: Sequence[Path],
-    log_history: Sequence[dict[str, float]],
-    metric: str,
-    *,
-    greater_is_better: bool = True,
-) -> list[Path]:
-    """Sorts checkpoints by a validation metric, best first; those without a score are left out.
+def rank_checkpoints(args: TrainingArguments, state: TrainerState) -> list[Path]:
+    """Lists the checkpoints of a run by their score, best first; those without one are left out.
 
     Between equal scores the validation loss decides; of equals in both, the later comes first.
     """
-    sign = -1.0 if greater_is_better else 1.0
-    scores = scores_by_step(log_history, metric)
-    losses = scores_by_step(log_history, "loss")
-    by_step = {checkpoint_step(path): path for path in checkpoints}
+    sign = -1.0 if args.greater_is_better else 1.0
+    scores = scores_by_step(state.log_history, args.metric_for_best_model or "loss")
+    losses = scores_by_step(state.log_history, "loss")
+    by_step = {checkpoint_step(path): path for path in list_checkpoints(str(args.output_dir))}
     ranked = sorted(
         by_step.keys() & scores,
         key=lambda step: (sign * scores[step], losses.get(step, 0.0), -step),

@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from datasets import Dataset, DownloadConfig, load_dataset_builder
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import PreTrainedModel, Trainer, get_scheduler
+from transformers import PreTrainedModel
 from transformers.integrations import get_reporting_integration_callbacks
 
 from csan_hf.data import DataArguments, train_tokenizers
@@ -70,41 +71,16 @@ def dry_run(recipe: Recipe) -> str:
     """
     recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
     plan = resolve(recipe, with_data=False)
-    _rehearse_training(plan.arguments)
+    _rehearse_logging(plan.arguments)
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan)]
     return "\n".join([*lines, "", "Model", *_describe_model(plan)])
 
 
-def _rehearse_training(args: TranslationTrainingArguments) -> None:
-    """Makes loggers, an optimizer of one weight and a schedule, which may not be installed or not
-    take their arguments.
-    """
+def _rehearse_logging(args: TranslationTrainingArguments) -> None:
+    """Makes the loggers, which may not be installed."""
     with refusing("The section training is refused: report_to"):
         for logger in get_reporting_integration_callbacks(args.report_to):
             logger()
-    if args.optim_target_modules or "lomo" in args.optim:  # such optimizers ask for the model
-        return
-    settings = []
-    for name in ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs"):
-        value = getattr(args, name)
-        if value is not None:
-            settings.append(f"{name} {getattr(value, 'value', value)}")
-    with refusing(f"The section training is refused: {', '.join(settings)}"):
-        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
-        if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
-            optimizer_class = torch.optim.SGD
-            options = {"lr": args.learning_rate}
-        optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **options)
-        # The updates that epochs come to are known with the data
-        updates = args.max_steps if args.max_steps > 0 else 10**6
-        scheduler_options: Any = args.lr_scheduler_kwargs
-        get_scheduler(
-            args.lr_scheduler_type,
-            optimizer,
-            num_warmup_steps=args.get_warmup_steps(updates),
-            num_training_steps=updates,
-            scheduler_specific_kwargs=scheduler_options,
-        )
 
 
 def _describe_data(plan: Plan) -> list[str]:
@@ -286,13 +262,9 @@ def matrix_product_rate(args: TranslationTrainingArguments) -> float:
     """
     size = 1024
     matrix = torch.ones(size, size, dtype=DTYPES[args.precision], device=args.device)
-    matrix @ matrix  # warm-up
-    start = time.perf_counter()
-    count = 0
-    while time.perf_counter() - start < 0.3:
-        (matrix @ matrix)[0, 0].item()  # waits for it
-        count += 1
-    return 2 * size**3 * count / (time.perf_counter() - start)
+    threads = torch.get_num_threads()
+    timer = Timer("matrix @ matrix", globals={"matrix": matrix}, num_threads=threads)
+    return 2 * size**3 / timer.blocked_autorange(min_run_time=0.3).median
 
 
 def duration_text(seconds: float) -> str:

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""State of one evaluation: the order of its rows, its loss by token."""
+"""State of one evaluation: the order of its rows, its loss by token, hypotheses and scores."""
 
 from typing import Any
 
@@ -22,6 +22,8 @@ class Evaluation:
     def __init__(self, dataset: Dataset) -> None:
         source_lengths, _ = example_lengths(dataset)
         self.dataset = dataset
+        self.hypotheses: list[str] = []
+        self.scores: dict[str, Any] = {}
         self.order: list[int] = np.argsort(-source_lengths, kind="stable").tolist()
         self._loss = 0.0  # summed over the target tokens of this process
         self._tokens = 0

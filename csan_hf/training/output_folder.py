@@ -8,7 +8,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from csan_hf_runtime.text_files import write_text
 
@@ -62,10 +62,8 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     another experiment.
     """
     starts_anew = recipe.overwrite or not recipe.resume
-    checkpoints = list_checkpoints(output)
     entries = entries_of_run(output)
-    # Runs of older versions have no mark, and can be resumed
-    if entries and not (output / MARK).is_file() and (starts_anew or not checkpoints):
+    if entries and not (output / MARK).is_file():
         names = ", ".join(path.name for path in entries[:3])
         if len(entries) > 3:
             names += ", ..."
@@ -74,7 +72,7 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
             "program's: nothing was changed. Choose another --output_dir, or move these files "
             "elsewhere."
         )
-    if checkpoints and not starts_anew and (output / "recipe.yaml").is_file():
+    if not starts_anew and list_checkpoints(output):
         _check_same_experiment(recipe, output)
 
 
@@ -189,41 +187,35 @@ def lock_folder(folder: Path) -> Iterator[None]:
         RecipeError: If another process holds the folder, or if it cannot be written to.
     """
     is_new = not folder.exists()
-    no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | no_link, 0o666)
+        file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
     except OSError as error:
-        reason = error.strerror
-        if isinstance(error, FileExistsError):
-            reason = "it is a file or a broken link"
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
         raise RecipeError(
             f"{folder} cannot be written to ({reason}): change that, or choose another folder."
         ) from error
-    try:
-        _lock(descriptor, folder)
+    with file:
+        _lock(file, folder)
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        holder = f"process {os.getpid()} on {platform.node()} since {now}\n"
-        with contextlib.suppress(OSError):  # a full disk; the text is only for people
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, holder.encode())
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
+        file.flush()
         try:
             yield
         finally:
             (folder / LOCK_FILE).unlink(missing_ok=True)  # while it is held
             if is_new and not any(folder.iterdir()):
                 folder.rmdir()
-    finally:
-        os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path) -> None:
+def _lock(file: TextIO, folder: Path) -> None:
     """Takes the lock without waiting."""
     if fcntl is None:
         return
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink > 0:  # whoever releases the lock deletes the file
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink > 0:  # whoever releases the lock deletes the file
             return
     except (BlockingIOError, PermissionError):
         pass
@@ -233,7 +225,8 @@ def _lock(descriptor: int, folder: Path) -> None:
             "use it."
         )
         return
-    owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
+    file.seek(0)
+    owner = file.read().strip() or "another process"
     raise RecipeError(
         f"{folder} is in use by {owner}: wait for it or end it, then start the same command again; "
         "or choose another --output_dir."

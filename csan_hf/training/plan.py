@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A recipe, checked and resolved once into data, tokenizers, configuration and arguments."""
 
-import json
 import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    Trainer,
+    get_scheduler,
 )
 
 from csan_hf.data import (
@@ -142,11 +143,10 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
             allowed.
     """
     refuse_credentials(recipe.to_dict(), "the recipe")
-    with refusing("The recipe holds half of a character, which no file can hold"):
-        json.dumps(recipe.to_dict(), ensure_ascii=False, default=str).encode()
     arguments = recipe.training_arguments()
     data = recipe.data_arguments()
     family = find_family(recipe.model)
+    _rehearse_optimizer(arguments)
     if data.is_endless:
         _check_endless(arguments, family)
     _check_initial_folder(recipe.init_from, arguments.output_dir)
@@ -207,6 +207,30 @@ def _check_endless(arguments: TranslationTrainingArguments, family: ModelFamily)
     if arguments.batch_bound(family) is None:
         raise RecipeError(
             f"data.streaming needs a bound of batches: set training.max_{family.batch_cost}."
+        )
+
+
+def _rehearse_optimizer(args: TranslationTrainingArguments) -> None:
+    """Makes an optimizer of one weight and a schedule, which may not be installed or not take
+    their arguments.
+    """
+    if args.optim_target_modules or "lomo" in args.optim:  # such optimizers ask for the model
+        return
+    with refusing("The section training is refused"):
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
+        if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
+            optimizer_class = torch.optim.SGD
+            options = {"lr": args.learning_rate}
+        optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **options)
+        # The updates that epochs come to are known with the data
+        updates = args.max_steps if args.max_steps > 0 else 10**6
+        scheduler_options: Any = args.lr_scheduler_kwargs
+        get_scheduler(
+            args.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=args.get_warmup_steps(updates),
+            num_training_steps=updates,
+            scheduler_specific_kwargs=scheduler_options,
         )
 
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import docstring_parser
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser
 from transformers import PreTrainedConfig
 
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
@@ -345,10 +345,9 @@ class Option:
         """
         if value is not None or self.takes(types.NoneType):
             for reading in _readings(value):
-                with contextlib.suppress(ArgumentError, RecursionError):
+                with contextlib.suppress(ArgumentError):
                     content = {self.name: reading}
-                    converted = self.parser.parse_object(content, defaults=False)[self.name]
-                    return converted.as_dict() if isinstance(converted, Namespace) else converted
+                    return self.parser.parse_object(content, defaults=False)[self.name]
         hint = ""
         if isinstance(value, bool) and self.takes(str):
             hint = " YAML reads no, off, yes and on as true or false: put the text in quotes."
@@ -567,20 +566,14 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
 def _read_file(path: Path | str) -> dict[str, Any]:
     content = read_yaml(path)
     refuse_credentials(content, str(path))
-    check_sections(content, str(path))
     return content
 
 
 def find_base(base: Any, file: Path) -> Path:
-    """Returns the file of a base that `file` names; YAML only, as errors show what was read."""
-    if base in RECIPES.names():
-        return RECIPES.file(base)
-    if not str(base).endswith((".yaml", ".yml")):
-        raise RecipeError(
-            f"{file}: a base must be the path of a recipe (.yaml) as seen from this file, or the "
-            f"name of one that comes with csan_hf, got {base!r}."
-        )
-    return file.parent / base
+    """Returns the file of a base that `file` names: a path as seen from it, or the name of a recipe
+    that comes with csan_hf.
+    """
+    return RECIPES.file(base) if base in RECIPES.names() else file.parent / str(base)
 
 
 def check_sections(content: dict[str, Any], source: str) -> None:
@@ -632,7 +625,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = f"it is not valid YAML: {place}{reason}"
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         problem = str(error)
     else:
         if isinstance(content, dict | None):
@@ -663,7 +656,7 @@ def _as_yaml(text: str) -> Any:
     """
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError):
         return text
 
 

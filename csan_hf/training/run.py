@@ -38,6 +38,7 @@ from .checkpoints import (
     checkpoint_step,
     find_fault,
     load_weights,
+    rank_checkpoints,
     read_weights,
     scores_by_step,
 )
@@ -263,7 +264,7 @@ def _best_checkpoints(trainer: TranslationTrainer) -> list[Path]:
     """Lists the best checkpoints, without those far from the best one, which would spoil the
     average.
     """
-    ranked = trainer.rank_checkpoints()
+    ranked = rank_checkpoints(trainer.args, trainer.state)
     readable = [path for path in ranked if find_fault(path, to_resume=False) is None]
     if not readable:
         return []

@@ -77,11 +77,6 @@ class StopSignals:
         self._process = os.getpid()
         self._previous: dict[int, Any] = {}
 
-    @property
-    def are_received(self) -> bool:
-        """Whether the context is entered, in the main thread."""
-        return bool(self._previous)
-
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
@@ -170,13 +165,12 @@ def signal_blocking_context(method: str | None) -> BaseContext:
     return context
 
 
-def prepare_worker(number: int, *, num_workers: int, rank: int, block: bool) -> None:
+def prepare_worker(number: int, *, num_workers: int, rank: int) -> None:
     """Seeds a worker, and blocks the signals once more: children of a fork server that was started
     earlier do not inherit the blocking.
     """
     seed_worker(number, num_workers, rank)
-    if block:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 # ---- training
@@ -221,9 +215,6 @@ class RunGuard(TrainerCallback):
         """Lets a signal wait for the end of the update from here on."""
         # The library would keep the intervals of the interrupted run
         state.compute_steps(args, state.max_steps)
-        self._losses_finite = []
-        self._unread = None
-        self._stop_signal = 0
         self.signals.phase = "training"
 
     def on_step_end(

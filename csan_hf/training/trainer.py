@@ -61,7 +61,6 @@ from .checkpoints import (
     UNFINISHED,
     check_names,
     check_same_data,
-    list_checkpoints,
     load_weights,
     name_checkpoint,
     rank_checkpoints,
@@ -105,7 +104,7 @@ class LabelSmoothedCrossEntropy:
         Returns:
             A scalar; 0 (with a gradient of 0) where no label counts.
         """
-        logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+        logits = outputs["logits"]
         total = F.cross_entropy(
             logits.reshape(-1, logits.shape[-1]).float(),
             labels.reshape(-1),
@@ -388,9 +387,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Returns evaluation batches, longest sentences first."""
         datasets: Any = self.eval_dataset
         if isinstance(eval_dataset, str):
-            dataset = datasets[eval_dataset]
-        else:
-            dataset = eval_dataset or datasets
+            eval_dataset = datasets[eval_dataset]
+        dataset = eval_dataset or datasets
         if not dataset:
             return super().get_eval_dataloader()  # which refuses that
         return self.get_test_dataloader(dataset)
@@ -475,25 +473,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
 
     def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        _, scores = self._score(
-            self._evaluation.restore_order(prediction.predictions),
-            self._evaluation.restore_order(prediction.label_ids),
-        )
-        return {name: scores[name] for name in self.args.metrics}
-
-    def _score(self, predictions: Any, labels: Any) -> tuple[list[str], dict[str, Any]]:
-        """Returns the hypotheses of the dataset that was evaluated last, and their scores."""
-        hypotheses = self.decode(predictions)
-        dataset = self._evaluation.dataset
+        """Scores the dataset under evaluation, and keeps its hypotheses and all of the scores."""
+        evaluation = self._evaluation
+        dataset = evaluation.dataset
         columns = dataset.column_names
-        scores = score_translations(
-            hypotheses,
-            list(dataset["target"]) if "target" in columns else self.decode(labels),
+        if "target" in columns:
+            references = list(dataset["target"])
+        else:
+            references = self.decode(evaluation.restore_order(prediction.label_ids))
+        evaluation.hypotheses = self.decode(evaluation.restore_order(prediction.predictions))
+        evaluation.scores = score_translations(
+            evaluation.hypotheses,
+            references,
             sources=list(dataset["source"]) if "source" in columns else None,
             metrics=self.args.metrics,
             tokenize=self.bleu_tokenize,
         )
-        return hypotheses, scores
+        return {name: evaluation.scores[name] for name in self.args.metrics}
 
     def decode(self, token_ids: ArrayLike) -> list[str]:
         """Turns token ids [B, T] into text; -100, the padding between batches, is skipped, too."""
@@ -516,14 +512,14 @@ class TranslationTrainer(Seq2SeqTrainer):
         predict_with_generate = self.args.predict_with_generate
         compute_metrics = self.compute_metrics
         self.args.predict_with_generate = True
-        self.compute_metrics = None  # the scores have no signatures
+        self.compute_metrics = self._compute_metrics
         try:
             output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
         finally:
             self.args.predict_with_generate = predict_with_generate
             self.compute_metrics = compute_metrics
-        hypotheses, scores = self._score(output.predictions, output.label_ids)
-        return hypotheses, {**scores, "loss": (output.metrics or {}).get("test_loss")}
+        scores = {**self._evaluation.scores, "loss": (output.metrics or {}).get("test_loss")}
+        return self._evaluation.hypotheses, scores
 
     # ---- saving and loading
 
@@ -589,23 +585,13 @@ class TranslationTrainer(Seq2SeqTrainer):
         finally:
             self._is_saving = False
         if self.is_world_process_zero():
-            best = self.rank_checkpoints()[: self.args.keep_best]
+            best = rank_checkpoints(self.args, self.state)[: self.args.keep_best]
             if self.state.best_model_checkpoint is not None:
                 # Of equal scores the Trainer calls the first the best
                 best.append(Path(self.state.best_model_checkpoint))
             rotate_checkpoints(self.args.output_dir, best)
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
-
-    def rank_checkpoints(self) -> list[Path]:
-        """Lists the checkpoints that have a score, best first."""
-        args = self.args
-        return rank_checkpoints(
-            list_checkpoints(args.output_dir),
-            self.state.log_history,
-            args.metric_for_best_model or "loss",
-            greater_is_better=bool(args.greater_is_better),
-        )
 
     def _name_best_checkpoint(self) -> None:
         """Corrects the path of the best checkpoint, for which the library takes the staging

@@ -109,16 +109,6 @@ def test_the_checkpoint_loads_and_scores_alike(run):
     assert hypotheses == (output / "hypotheses" / "test.txt").read_text().split("\n")[:-1]
 
 
-@pytest.mark.parametrize("words", ["FILE", "numbers --data.language_pairs"])
-def test_yaml_that_is_nested_too_deeply_is_one_line(words, tmp_path, capsys):
-    (tmp_path / "deep.yaml").write_text("data: " + "[" * 20_000)
-    arguments = words.replace("FILE", str(tmp_path / "deep.yaml")).split()
-    if len(arguments) > 1:
-        arguments.append("[" * 20_000)
-    assert csan_hf_cli.main(["train", *arguments, "--output_dir", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_what_follows_its_source_takes_any_number_of_sentences():
     train = Dataset.from_dict(
         {"source": ["Two dogs. Three cats."], "input_ids": [[5, 1]], "labels": [[1]]}

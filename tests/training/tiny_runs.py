@@ -13,6 +13,7 @@ from transformers import MarianMTModel
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.data import train_tokenizer
+from csan_hf.training.checkpoints import FACTS
 
 NUMBERS = {"dataset": "numbers", "source_lang": "en", "target_lang": "de"}
 RECIPE = {
@@ -103,4 +104,5 @@ def make_checkpoint(folder, step, weights=None, *, complete=True):
         (path / name).write_text("{}")
     if complete:
         (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    (path / FACTS).write_text(json.dumps({"processes": 1}))
     return path
