@@ -252,8 +252,6 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, sea
         for number, metric in enumerate(metrics):
             curve = scores_by_step(log_history, metric.name)
             _plot(panels[1], curve, metric.label, COLOURS[number % len(COLOURS)])
-            if number == 0:
-                _mark_best(panels[1], metric, curve)
         panels[1].set(xlabel="updates", ylabel=f"score, {search}", title="Validation")
     for panel in panels:
         panel.grid(alpha=0.3)
@@ -277,18 +275,3 @@ def _plot(axes: Axes, curve: dict[int, float], label: str, colour: str) -> None:
             marker="o" if len(curve) < 30 else "",
             ms=3,
         )
-
-
-def _mark_best(axes: Axes, metric: type[CorpusMetric], curve: dict[int, float]) -> None:
-    choose = max if metric.greater_is_better else min
-    step = choose(curve, key=curve.__getitem__)
-    is_last = step == list(curve)[-1]
-    axes.annotate(
-        f"{curve[step]:.{metric.decimals}f}",
-        (step, curve[step]),
-        textcoords="offset points",
-        xytext=(0, -6),
-        color=COLOURS[0],
-        ha="right" if is_last else "center",
-        va="top",  # the picture may end above
-    )

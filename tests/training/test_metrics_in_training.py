@@ -114,7 +114,7 @@ def test_names_of_data_stay_where_they_are_those_of_the_recipe():
     assert names_of_its_data({"license": "mit"}, {}) == {"license": "mit"}
 
 
-def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
+def test_the_picture_has_the_metrics_of_the_recipe(metric, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(
         "matplotlib.figure.Figure.savefig", lambda figure, file, **options: drawn.update(it=figure)
@@ -127,7 +127,6 @@ def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
     scores = drawn["it"].axes[1]
     assert scores.get_ylabel() == "score, beam 2"
     assert [text.get_text() for text in scores.get_legend().get_texts()] == ["WER", "words missing"]
-    assert [text.get_text() for text in scores.texts] == ["56.00"]  # the lowest is the best
     draw_training([{"step": 2, "eval_loss": 1.0}], tmp_path / "training.png", "greedy")
     assert [axes.get_title() for axes in drawn["it"].axes] == [
         "Loss"
