@@ -258,26 +258,33 @@ def padded_sources(
     """Random source sentences of given lengths (their </s> included), padded on the right to
     `width`.
     """
+    input_ids = _random_rows(lengths, width, seed, words)
+    _end(input_ids, lengths)
+    return {"input_ids": input_ids, "attention_mask": mask_of(lengths, width)}
+
+
+def _random_rows(
+    lengths: tuple[int, ...], width: int | None, seed: int, words: int, filler: int = PAD
+) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    mask = mask_of(lengths, width)
-    input_ids = torch.full(mask.shape, PAD)
+    ids = torch.full((len(lengths), width or max(lengths)), filler)
     for row, length in enumerate(lengths):
-        input_ids[row, :length] = torch.randint(2, words, (length,), generator=generator)
-        input_ids[row, length - 1] = EOS
-    return {"input_ids": input_ids, "attention_mask": mask}
+        ids[row, :length] = torch.randint(2, words, (length,), generator=generator)
+    return ids
+
+
+def _end(ids: Tensor, lengths: tuple[int, ...]) -> None:
+    """Makes </s> the last token of every row."""
+    ids[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = EOS
 
 
 def padded_targets(lengths: tuple[int, ...], width: int | None = None, seed: int = 1) -> dict:
     """Random decoder inputs of given lengths, the start token first, padded on the right to
     `width`.
     """
-    generator = torch.Generator().manual_seed(seed)
-    mask = mask_of(lengths, width)
-    ids = torch.full(mask.shape, PAD)
-    for row, length in enumerate(lengths):
-        ids[row, :length] = torch.randint(2, TARGET_VOCABULARY, (length,), generator=generator)
-        ids[row, 0] = PAD
-    return {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+    ids = _random_rows(lengths, width, seed, TARGET_VOCABULARY)
+    ids[:, 0] = PAD
+    return {"decoder_input_ids": ids, "decoder_attention_mask": mask_of(lengths, width)}
 
 
 def padded_batch(
@@ -329,11 +336,8 @@ def decode_in_steps(
 
 def labels_of(lengths: tuple[int, ...], seed: int = 2) -> Tensor:
     """Random labels of given lengths, </s> last, padded with -100."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.full((len(lengths), max(lengths)), -100)
-    for row, length in enumerate(lengths):
-        labels[row, :length] = torch.randint(2, TARGET_VOCABULARY, (length,), generator=generator)
-        labels[row, length - 1] = EOS
+    labels = _random_rows(lengths, None, seed, TARGET_VOCABULARY, filler=-100)
+    _end(labels, lengths)
     return labels
 
 

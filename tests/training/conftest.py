@@ -51,7 +51,7 @@ def make_trainer(tmp_path, tokenizers, tokenized):
     """Builds a trainer in its own folder."""
 
     def build(
-        folder="run", *, model=None, train=None, validation=None, dropout=0.1, **arguments
+        folder="run", *, model=None, train=None, validation=None, **arguments
     ) -> TranslationTrainer:
         defaults = {
             "max_steps": 6,
@@ -59,8 +59,6 @@ def make_trainer(tmp_path, tokenizers, tokenized):
             "logging_steps": 1,
             "max_tokens": 1000,
             "warmup_steps": 2,
-        }
-        defaults |= {
             "learning_rate": 1e-2,
             "report_to": "none",
             "bf16": False,
@@ -68,7 +66,7 @@ def make_trainer(tmp_path, tokenizers, tokenized):
             "disable_tqdm": True,
         }
         if model is None:
-            model = tiny_marian(len(tokenizers.source), dropout=dropout, activation_function="relu")
+            model = tiny_marian(len(tokenizers.source))
         return TranslationTrainer(
             model,
             TranslationTrainingArguments(

@@ -28,28 +28,27 @@ SIZES = (1, 7, 11)
 def make_trainer(folder: Path, family: str) -> TranslationTrainer:
     """A trainer whose updates are plain gradient steps, so that too large a gradient shows."""
     data = DatasetDict.load_from_disk(str(folder / "data"))
-    arguments = {
-        "max_steps": UPDATES,
-        "gradient_accumulation_steps": ACCUMULATION,
-        "max_tokens": 400,
-    }
-    arguments |= {
-        "max_cells": 3000,
-        "optim": "sgd",
-        "learning_rate": 0.1,
-        "lr_scheduler_type": "constant",
-    }
-    arguments |= {
-        "max_grad_norm": 0.0,
-        "label_smoothing_factor": 0.1,
-        "per_device_eval_batch_size": 4,
-        "bf16": False,
-    }
-    arguments |= {"logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"}
-    arguments |= {"report_to": "none", "disable_tqdm": True}
+    arguments = TranslationTrainingArguments(
+        output_dir=str(folder / "trainer"),
+        max_steps=UPDATES,
+        gradient_accumulation_steps=ACCUMULATION,
+        max_tokens=400,
+        max_cells=3000,
+        optim="sgd",
+        learning_rate=0.1,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        per_device_eval_batch_size=4,
+        bf16=False,
+        logging_steps=1,
+        eval_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
     return TranslationTrainer(
         AutoModelForSeq2SeqLM.from_pretrained(folder / family),
-        TranslationTrainingArguments(output_dir=str(folder / "trainer"), **arguments),
+        arguments,
         tokenizers=TokenizerPair.from_pretrained(str(folder / "tokenizer")),
         train_dataset=data["train"],
     )

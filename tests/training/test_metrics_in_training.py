@@ -20,7 +20,7 @@ from csan_hf.hub.model_card import names_of_its_data
 from csan_hf.training import TranslationTrainingArguments, load_recipe
 from csan_hf.training.callbacks import TrainingPicture, TranslationProgress, draw_training
 from csan_hf.training.run import summary_table, train_from_recipe
-from csan_hf_runtime.text_files import digest_of_lines, read_lines
+from csan_hf_runtime.text_files import digest_of_lines
 
 
 class WordsMissing(CorpusMetric):
@@ -38,9 +38,8 @@ class WordsMissing(CorpusMetric):
         WordsMissing.scored += 1
         assert len(sources) == len(references)
         pairs = zip(predictions, references, strict=True)
-        return np.array(
-            [(max(len(theirs.split()) - len(ours.split()), 0), 1.0) for ours, theirs in pairs]
-        )
+        missing = [len(theirs.split()) - len(ours.split()) for ours, theirs in pairs]
+        return np.array([(max(words, 0), 1.0) for words in missing])
 
     def score(self, sums):
         return float(sums[0] / sums[1])
@@ -73,35 +72,33 @@ def run(metric, tmp_path_factory):
     return folder / "run", train_from_recipe(recipe)
 
 
-def test_validation_results_and_card(run):
-    log = json.loads((run[0] / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+def test_validation_and_results_have_the_metrics_of_the_recipe(run):
+    output, results = run
+    log = json.loads((output / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
     evaluations = [entry for entry in log if "eval_loss" in entry]
     assert [entry["step"] for entry in evaluations] == [2, 4]
     assert all({"eval_wer", "eval_words_missing"} <= entry.keys() for entry in evaluations)
     assert not any("eval_bleu" in entry for entry in evaluations)
-    assert (
-        WordsMissing.scored == 2 + 1 + 2
-    )  # the evaluations, the average of their weights, two splits
-    output, results = run
+    # The evaluations, the average of their weights, two splits
+    assert WordsMissing.scored == 2 + 1 + 2
     stored = json.loads((output / "results.json").read_text())
     splits, _ = load_translation_dataset(load_recipe(output / "recipe.yaml").data_arguments())
+    assert stored["scores"] == results["scores"]
     for split in ("validation", "test"):
-        assert (
-            stored["scores"][split]["words_missing"]
-            == results["scores"][split]["words_missing"]
-            >= 0
-        )
+        assert stored["scores"][split]["words_missing"] >= 0
         assert "bleu" not in stored["scores"][split]
-        hypotheses = read_lines(output / "hypotheses" / f"{split}.txt")
-        assert stored["data"]["references"][split] != digest_of_lines(hypotheses)
         assert stored["data"]["references"][split] == digest_of_lines(splits[split]["target"])
     assert stored["data"]["training_set"]["pairs"] == len(splits["train"])
+
+
+def test_the_card_has_the_metrics_of_the_recipe(run):
+    output, results = run
     card = ModelCard.load(output / "README.md")
     assert "| split | sentences | WER | words missing | beam |" in card.text
     assert f"| {results['scores']['test']['words_missing']:.3f} |" in card.text
     assert card.data.metrics == ["wer"]  # the Hub does not know the other
     assert {result.metric_type for result in card.data.eval_results} == {"wer"}
-    assert card_problems(card, stored) == []
+    assert card_problems(card, results) == []
     assert card.data.license == "unknown"  # the recipe's is that of other data
     assert {result.dataset_name for result in card.data.eval_results} == {"numbers"}
 
@@ -128,9 +125,8 @@ def test_the_picture_has_the_metrics_of_the_recipe(metric, tmp_path, monkeypatch
     assert scores.get_ylabel() == "score, beam 2"
     assert [text.get_text() for text in scores.get_legend().get_texts()] == ["WER", "words missing"]
     draw_training([{"step": 2, "eval_loss": 1.0}], tmp_path / "training.png", "greedy")
-    assert [axes.get_title() for axes in drawn["it"].axes] == [
-        "Loss"
-    ]  # no empty plot where nothing is translated
+    # No empty plot where nothing is translated
+    assert [axes.get_title() for axes in drawn["it"].axes] == ["Loss"]
 
 
 def test_progress_line_and_table(run, capfd):
@@ -189,26 +185,25 @@ def words_and_phones(tmp_path_factory):
     for split, part in (("train", lines[:70]), ("dev", lines[70:80]), ("test", lines[80:])):
         (folder / f"abc_{split}.tsv").write_text("".join(part), encoding="utf-8")
     settings = {
-        **{
-            "data.data_dir": folder,
-            "data.source_lang": "abc",
-            "output_dir": folder / "run",
-            "language": "nl",
-        },
-        **{
-            "config.d_model": 16,
-            "config.encoder_layers": 1,
-            "config.decoder_layers": 1,
-            "num_beams": 1,
-        },
-        **{"config.encoder_ffn_dim": 32, "config.decoder_ffn_dim": 32, "generation.max_length": 12},
-        **{"max_steps": 8, "eval_steps": 2, "logging_steps": 4, "metric_for_best_model": "per"},
-        **{
-            "early_stopping_patience": 1,
-            "learning_rate": 1e-9,
-            "training.bf16": "false",
-            "average_best": "false",
-        },
+        "data.data_dir": folder,
+        "data.source_lang": "abc",
+        "output_dir": folder / "run",
+        "language": "nl",
+        "config.d_model": 16,
+        "config.encoder_layers": 1,
+        "config.decoder_layers": 1,
+        "config.encoder_ffn_dim": 32,
+        "config.decoder_ffn_dim": 32,
+        "num_beams": 1,
+        "generation.max_length": 12,
+        "max_steps": 8,
+        "eval_steps": 2,
+        "logging_steps": 4,
+        "metric_for_best_model": "per",
+        "early_stopping_patience": 1,
+        "learning_rate": 1e-9,
+        "training.bf16": "false",
+        "average_best": "false",
     }
     recipe = load_recipe(RECIPE, [(key, str(value)) for key, value in settings.items()])
     return train_from_recipe(recipe), folder / "run"
@@ -221,15 +216,12 @@ def test_words_and_phones_are_tokenized_and_scored_and_stop_a_run(words_and_phon
         assert {"g2p_wer", "per", "per_signature"} <= scores.keys()
         assert "bleu" not in scores
         assert len((folder / "hypotheses" / f"{name}.txt").read_text().splitlines()) == 10
-    assert (
-        results["training"]["updates"] == 4
-    )  # at a rate of 1e-9 the second evaluation is no better
+    # At a rate of 1e-9 the second evaluation is no better
+    assert results["training"]["updates"] == 4
     assert results["chosen"]["metric"] == "per"
     assert AutoTokenizer.from_pretrained(folder).tokenize("ban") == ["b", "a", "n"]
-    assert AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer").tokenize("b eː") == [
-        "b",
-        "eː",
-    ]
+    target = AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer")
+    assert target.tokenize("b eː") == ["b", "eː"]
 
 
 def test_card_and_pipeline_are_text_to_text(words_and_phones):
@@ -259,8 +251,5 @@ def test_a_short_run_draws_its_picture_at_the_end(monkeypatch, tmp_path):
     for clock[0] in (5.0, 50.0, 90.0, 150.0, 200.0):
         picture.on_evaluate(args, state, TrainerControl())
     picture.on_train_end(args, state, TrainerControl())
-    assert drawn == [
-        5.0,
-        150.0,
-        200.0,
-    ]  # a second's drawing is a hundredth of the time since the last one
+    # A second's drawing is a hundredth of the time since the last one
+    assert drawn == [5.0, 150.0, 200.0]

@@ -33,7 +33,13 @@ from transformers import TrainerCallback
 import csan_hf_cli
 from csan_hf.data import DataArguments, TokenStream, describe_dataset
 from csan_hf.training import RecipeError, TranslationTrainer, load_recipe, run
-from csan_hf.training.checkpoints import FACTS, check_same_data, find_fault, list_checkpoints
+from csan_hf.training.checkpoints import (
+    FACTS,
+    check_same_data,
+    find_fault,
+    list_checkpoints,
+    scores_by_step,
+)
 from csan_hf.training.output_folder import MARK, check_output_folder, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
 from csan_hf_runtime.text_files import read_lines, write_json, write_lines
@@ -140,10 +146,10 @@ CHANGES = [
         {"lr_scheduler_type": "cosine", "max_steps": "9"},
         "lr_scheduler_type: inverse_sqrt there, cosine here",
     ),
-    (
-        {"warmup_steps": "0.1", "max_steps": "20"},
-        "max_steps: 12 there, 20 here",
-    ),  # the rate depends on the length
+    # The rate depends on the length
+    ({"warmup_steps": "0.1", "max_steps": "20"}, "max_steps: 12 there, 20 here"),
+    # Fewer updates than were made
+    ({"max_steps": "4"}, "max_steps: 12 there, 4 here"),
 ]
 
 
@@ -159,11 +165,8 @@ def test_a_recipe_that_changes_the_run_is_refused(copy, recipe_file, overrides, 
 
 def test_harmless_changes_are_said(copy, recipe_file, capsys):
     (copy / "recipe.yaml").write_text(recipe_file.read_text())
-    same = {
-        "output_dir": str(copy),
-        "config.dropout": "0.1",
-        "adam_beta2": "0.98",
-    }  # the defaults, written out
+    # The defaults, written out
+    same = {"output_dir": str(copy), "config.dropout": "0.1", "adam_beta2": "0.98"}
     check_output_folder(load_recipe(recipe_file, list(same.items())), copy)
     assert capsys.readouterr().err == ""
     harmless = {
@@ -171,8 +174,6 @@ def test_harmless_changes_are_said(copy, recipe_file, capsys):
         "logging_steps": "1",
         "dataloader_num_workers": "8",
         "keep_best": "3",
-    }
-    harmless |= {
         "data.data_dir": "moved",
         "hub_dataset": "we/there",
         "activation_checkpointing": "true",
@@ -187,29 +188,36 @@ def test_harmless_changes_are_said(copy, recipe_file, capsys):
         assert change in said
 
 
-def test_changed_training_data_is_refused(copy, make_trainer, tokenized):
-    trainer = make_trainer()
-    write_json(copy / "checkpoint-6" / FACTS, {**trainer.describe_run(), "processes": 8})
-    notice = check_same_data(copy / "checkpoint-6", trainer.describe_run())
+def test_another_number_of_processes_is_said(copy, make_trainer):
+    facts = make_trainer().describe_run()
+    write_json(copy / "checkpoint-6" / FACTS, {**facts, "processes": 8})
+    notice = check_same_data(copy / "checkpoint-6", facts)
     assert "was saved by 8 processes, now there are 1" in notice
-    fewer = make_trainer(train=tokenized["train"].select(range(100)))
-    with pytest.raises(RecipeError, match="300 pairs then, 100 now"):
-        check_same_data(copy / "checkpoint-6", fewer.describe_run())
-    for split, column in (("train", "input_ids"), ("train", "labels"), ("validation", "target")):
-        values = list(tokenized[split][column])
-        values[-1] = (
-            values[-1][::-1]
-            if column == "target"
-            else [*values[-1][:-2], values[-1][-2] + 1, values[-1][-1]]
-        )
-        rows = (
-            tokenized[split].remove_columns(column).add_column(column, values)
-        )  # others of the same lengths
-        name = "training" if split == "train" else split
-        message = f"The {name} set is not that of .* of other content"
-        changed = make_trainer(**{split: rows})
-        with pytest.raises(RecipeError, match=message):
-            check_same_data(copy / "checkpoint-6", changed.describe_run())
+
+
+def reversed_in_the_last_row(rows, column):
+    last = len(rows) - 1
+    return rows.map(
+        lambda row, number: {column: row[column][::-1]} if number == last else row,
+        with_indices=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "change", "message"),
+    [
+        ("train", lambda rows: rows.select(range(100)), "training set .* 300 pairs then, 100 now"),
+        ("train", lambda rows: reversed_in_the_last_row(rows, "input_ids"), "training set is not"),
+        ("train", lambda rows: reversed_in_the_last_row(rows, "labels"), "training set is not"),
+        ("validation", lambda rows: reversed_in_the_last_row(rows, "target"), "validation set is"),
+    ],
+    ids=["fewer", "sources", "targets", "references"],
+)
+def test_changed_data_is_refused(copy, make_trainer, tokenized, split, change, message):
+    write_json(copy / "checkpoint-6" / FACTS, make_trainer().describe_run())
+    changed = make_trainer(**{split: change(tokenized[split])})
+    with pytest.raises(RecipeError, match=f"The {message}.* of other content"):
+        check_same_data(copy / "checkpoint-6", changed.describe_run())
 
 
 def test_fingerprints_do_not_depend_on_how_the_data_is_stored(tokenized, tmp_path):
@@ -359,11 +367,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(
             assert torch.equal(tensor, resumed.model.state_dict()[name]), name
         assert resumed.state.best_global_step == whole.state.best_global_step
         logs = [trainer.state.log_history for trainer in (whole, resumed)]
-        evaluations = [
-            [(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry]
-            for log in logs
-        ]
-        assert evaluations[0] == evaluations[1]
+        assert scores_by_step(logs[0], "loss") == scores_by_step(logs[1], "loss")
 
 
 def test_a_resumed_stream_ends_alike(make_trainer, tokenizers, tokenized, tmp_path):
@@ -415,11 +419,7 @@ def test_intervals_of_a_resumed_run_may_change(make_trainer):
     first.train()
     second = make_trainer("run", max_steps=8, eval_steps=2, **LOSS_ALONE)
     second.train(resume_from_checkpoint=str(list_checkpoints(first.args.output_dir)[-1]))
-    assert [entry["step"] for entry in second.state.log_history if "eval_loss" in entry] == [
-        4,
-        6,
-        8,
-    ]
+    assert list(scores_by_step(second.state.log_history, "loss")) == [4, 6, 8]
 
 
 # ---- kill -9 at chosen places, each in a process of its own

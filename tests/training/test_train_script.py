@@ -141,13 +141,6 @@ def test_a_finished_run_is_not_trained_further(run, recipe, tmp_path, capsys):
     ).read_bytes()
 
 
-@pytest.mark.parametrize("change", ["--config.d_model 16", "--training.max_steps 8"])
-def test_another_experiment_in_the_same_folder_is_refused(run, recipe, capsys, change):
-    """Fewer updates than were made, too: the stored recipe would not give these weights."""
-    assert main(f"{recipe} --output_dir {run[0]} {change}") == 2
-    assert re.search("another experiment.*--overwrite", capsys.readouterr().err)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

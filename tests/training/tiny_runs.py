@@ -27,8 +27,12 @@ RECIPE = {
         "eval_steps": 4,
         "logging_steps": 2,
         "warmup_steps": 4,
-    }
-    | {"learning_rate": 5e-3, "keep_best": 2, "bf16": False, "use_cpu": True, "seed": 3},
+        "learning_rate": 5e-3,
+        "keep_best": 2,
+        "bf16": False,
+        "use_cpu": True,
+        "seed": 3,
+    },
     "generation": {"num_beams": 2, "max_length": 24},
 }
 
