@@ -549,11 +549,11 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         RecipeError: If one of the two cannot be read, or holds a credential or a section without
             keys and values.
     """
-    content = _read_file(path)
+    content = read_yaml(path)
     base = content.pop("base", None)
     if base is None:
         return content
-    below = _read_file(find_base(base, RECIPES.locate(path)))
+    below = read_yaml(find_base(base, RECIPES.locate(path)))
     if "base" in below:
         raise RecipeError(
             f"{path}: the base {base} has a base itself: name that one, and repeat what {base} "
@@ -561,12 +561,6 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         )
     below.pop("output_dir", None)
     return merge(below, content)
-
-
-def _read_file(path: Path | str) -> dict[str, Any]:
-    content = read_yaml(path)
-    refuse_credentials(content, str(path))
-    return content
 
 
 def find_base(base: Any, file: Path) -> Path:
@@ -616,7 +610,9 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
-    """Reads a YAML file of keys and values; a name means the recipe that comes with csan_hf."""
+    """Reads a YAML file of keys and values, none of them a credential; a name means the recipe that
+    comes with csan_hf.
+    """
     try:
         content = yaml.load(RECIPES.locate(path).read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
@@ -628,6 +624,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as error:
         problem = str(error)
     else:
+        refuse_credentials(content, str(path))
         if isinstance(content, dict | None):
             return content or {}
         problem = f"it must hold keys and values, got a {type(content).__name__}"

@@ -383,10 +383,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns evaluation batches, longest sentences first."""
-        datasets: Any = self.eval_dataset
-        if isinstance(eval_dataset, str):
-            eval_dataset = datasets[eval_dataset]
-        dataset = eval_dataset or datasets
+        dataset: Any = eval_dataset or self.eval_dataset
         if not dataset:
             return super().get_eval_dataloader()  # which refuses that
         return self.get_test_dataloader(dataset)

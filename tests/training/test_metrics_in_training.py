@@ -152,12 +152,6 @@ def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]
 
 
-@pytest.mark.parametrize(("name", "greater"), [("wer", False), ("chrf", True), ("loss", False)])
-def test_the_best_checkpoint_has_the_fewest_errors(tmp_path, name, greater):
-    recipe = tiny_recipe(tmp_path, metrics=["wer", "chrf"], metric_for_best_model=name)
-    assert recipe.training_arguments().greater_is_better is greater
-
-
 def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_path):
     values = {
         "predict_with_generate": False,

@@ -3,9 +3,7 @@
 
 import dataclasses
 import importlib.util
-import json
 import pickle
-import shutil
 
 import pytest
 from training.tiny_runs import RECIPE, write_recipe
@@ -528,20 +526,6 @@ def test_what_a_checkpoint_cannot_be_made_is_refused(checkpoint, tmp_path, overr
         **overrides,
     }
     check_refusal(load_recipe(None, list(pairs.items())), words, tmp_path)
-
-
-@pytest.mark.usefixtures("no_data")
-def test_a_checkpoint_of_a_class_of_its_own_is_no_start(checkpoint, tmp_path):
-    folder = shutil.copytree(checkpoint, tmp_path / "odd")
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "odd", "auto_map": {"AutoConfig": "odd.OddConfig"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    pairs = {"init_from": str(folder), "output_dir": str(runs / "run")}
-    recipe = load_recipe(None, [*pairs.items(), ("data.dataset", "numbers")])
-    words = "init_from: .* is a odd model, which csan cannot use; name a model of type csan or"
-    check_refusal(recipe, words, runs)
 
 
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):

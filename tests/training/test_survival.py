@@ -41,7 +41,7 @@ from csan_hf.training.checkpoints import (
     scores_by_step,
 )
 from csan_hf.training.output_folder import MARK, check_output_folder, choose_checkpoint
-from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
+from csan_hf.training.stopping import STOP_SIGNALS, RunError, RunInterrupted, StopSignals
 from csan_hf_runtime.text_files import read_lines, write_json, write_lines
 
 
@@ -318,6 +318,16 @@ def test_a_full_disk_costs_no_good_checkpoint(make_trainer, name):
     assert names(Path(trainer.args.output_dir)) == ["checkpoint-3"]
 
 
+def stop_by_signal(trainer, *callbacks):
+    """Trains until one of the callbacks, which come before the trainer's own, sends a signal."""
+    trainer.callback_handler.callbacks[:0] = callbacks
+    with StopSignals(trainer.args.output_dir) as signals:
+        trainer.guard.signals = signals
+        with pytest.raises(RunInterrupted) as stop:
+            trainer.train()
+    return stop.value
+
+
 MOMENTS = {  # after an update, where an evaluation is due, and during one
     "csan": [(4, "on_step_end"), (5, "on_step_end"), (5, "on_prediction_step")],
     "pervasive_attention": [(7, "on_step_end")],
@@ -345,19 +355,11 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(
     whole.train()
     for step, event in moments:
         cut = build(f"cut {step} {event}")
-        cut.callback_handler.callbacks.insert(
-            0, At(step, lambda: os.kill(os.getpid(), signal.SIGTERM), event)
-        )
-        with StopSignals(cut.args.output_dir) as signals:
-            cut.guard.signals = signals
-            with pytest.raises(RunInterrupted) as stop:
-                cut.train()
+        stop = stop_by_signal(cut, At(step, lambda: signal.raise_signal(signal.SIGTERM), event))
         folder = Path(cut.args.output_dir) / f"checkpoint-{step}"
-        assert (
-            f"Stopped by SIGTERM at update {step} of 12: saved in {folder}. Start the same"
-            in str(stop.value)
-        )
-        assert stop.value.exit_code == 143
+        message = f"Stopped by SIGTERM at update {step} of 12: saved in {folder}. Start the same"
+        assert message in str(stop)
+        assert stop.exit_code == 143
         assert "SIGTERM: saving a checkpoint at the end of this update" in capfd.readouterr().err
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         assert choose_checkpoint(folder.parent) == folder
@@ -621,10 +623,10 @@ def test_a_run_that_only_repeats_its_end_ends_by_a_swallowed_signal(
 # ---- workers that load data: the signals that end a run are not for them
 
 
-ENDS = [("SIGTERM", None), ("SIGINT", None), ("SIGUSR1", None), ("SIGTERM", "forkserver")]
-
-
-@pytest.mark.parametrize(("number", "method"), ENDS)
+@pytest.mark.parametrize(
+    ("number", "method"),
+    [*((number, None) for number in STOP_SIGNALS), (signal.SIGTERM, "forkserver")],
+)
 def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, number, method):
     if method == "forkserver":
         multiprocessing.get_context(method).set_forkserver_preload(["csan_hf.training"])
@@ -639,18 +641,11 @@ def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, num
 
     def signal_workers():
         first, second = multiprocessing.active_children()
-        for pid in (first.pid, second.pid):
-            os.kill(pid, getattr(signal, number))
+        for worker in (first, second):
+            os.kill(worker.pid, number)
 
-    callbacks = trainer.callback_handler.callbacks
-    callbacks[:0] = [
-        At(3, signal_workers),
-        At(5, lambda: signal.raise_signal(getattr(signal, number))),
-    ]
-    with StopSignals(trainer.args.output_dir) as signals:
-        trainer.guard.signals = signals
-        with pytest.raises(
-            RunInterrupted, match=rf"Stopped by {number} at update 5 of 12: saved in"
-        ):
-            trainer.train()
+    stop = stop_by_signal(
+        trainer, At(3, signal_workers), At(5, lambda: signal.raise_signal(number))
+    )
+    assert f"Stopped by {number.name} at update 5 of 12: saved in" in str(stop)
     assert find_fault(Path(trainer.args.output_dir) / "checkpoint-5") is None

@@ -43,16 +43,6 @@ def test_predictions_come_back_in_dataset_order(make_trainer, tokenized):
     )
 
 
-def test_several_validation_sets_are_evaluated_by_name(make_trainer, tokenized):
-    sets = {"all": tokenized["validation"], "first": tokenized["validation"].select(range(2))}
-    trainer = make_trainer()
-    trainer.eval_dataset = sets
-    by_name = trainer.evaluate()
-    for name, dataset in sets.items():
-        expected = trainer.evaluate(dataset, metric_key_prefix="eval")["eval_loss"]
-        assert by_name[f"eval_{name}_loss"] == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("bound", [1000, None])
 def test_bpe_dropout_cuts_training_sentences_anew_and_no_others(
     make_trainer, tokenizers, tokenized, bound, tmp_path
