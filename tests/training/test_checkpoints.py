@@ -66,18 +66,20 @@ def test_unfinished_newest_does_not_cost_the_one_before_its_optimizer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metric", "scores", "losses", "ranked"),
+    ("metric", "scores", "ranked"),
     [
-        ("bleu", {1: 5.0, 2: 7.0, 10: 5.0}, {}, [2, 10, 1]),
-        ("bleu", {1: 5.0, 2: 5.0, 3: 1.0}, {1: 0.1, 2: 0.2}, [1, 2, 3]),
-        ("ter", {1: 5.0, 2: 7.0, 3: 1.0}, {}, [3, 1, 2]),
+        ("bleu", {1: (5.0, 0.1), 2: (7.0, 0.1), 10: (5.0, 0.1)}, [2, 10, 1]),
+        ("bleu", {1: (5.0, 0.1), 2: (5.0, 0.2), 3: (1.0, 0.1)}, [1, 2, 3]),
+        ("ter", {1: (5.0, 0.1), 2: (7.0, 0.1), 3: (1.0, 0.1)}, [3, 1, 2]),
     ],
 )
-def test_ranking(tmp_path, metric, scores, losses, ranked):
+def test_ranking(tmp_path, metric, scores, ranked):
     for step in (1, 2, 3, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()
-    log = [{"step": step, f"eval_{metric}": score} for step, score in scores.items()]
-    log += [{"step": step, "eval_loss": loss} for step, loss in losses.items()]
+    log = [
+        {"step": step, f"eval_{metric}": score, "eval_loss": loss}
+        for step, (score, loss) in scores.items()
+    ]
     args = TranslationTrainingArguments(
         str(tmp_path), report_to="none", metrics=[metric], metric_for_best_model=metric
     )

@@ -259,18 +259,11 @@ class At(TrainerCallback):
         setattr(self, event, act)
 
 
-@pytest.mark.parametrize(
-    ("family", "accumulated"), [("csan", 1), ("csan", 2), ("pervasive_attention", 1)]
-)
-def test_a_loss_that_is_nan_ends_the_run(make_trainer, tokenizers, family, accumulated):
-    model = tiny_grid(len(tokenizers.source)) if family == "pervasive_attention" else None
-    options = {
-        "max_steps": 8,
-        "eval_steps": 3,
-        "gradient_accumulation_steps": accumulated,
-        **LOSS_ALONE,
-    }
-    trainer = make_trainer(model=model, **options)
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_loss_that_is_nan_ends_the_run(make_trainer, accumulated):
+    trainer = make_trainer(
+        max_steps=8, eval_steps=3, gradient_accumulation_steps=accumulated, **LOSS_ALONE
+    )
     batches, compute = itertools.count(1), trainer.compute_loss
 
     def compute_loss(model, *arguments, **options):
