@@ -25,7 +25,8 @@ MARK = ".csan_hf_run"
 """File that marks a folder as that of a run; `--overwrite` deletes nothing in a folder without it.
 """
 
-_FILES = (
+# Patterns of what a run writes, beside its checkpoints
+_WRITTEN = (
     "recipe.yaml",
     "results.json",
     "training.png",
@@ -35,25 +36,24 @@ _FILES = (
     "generation_config.json",
     "model.safetensors",
     "model.safetensors.index.json",
+    "model-*.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "training_args.bin",
+    "runs",
+    "hypotheses",
+    "plots",
+    "target_tokenizer",
+    UNFINISHED,
 )
-_FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", UNFINISHED)
 
 
 def entries_of_run(output: Path) -> list[Path]:
     """Lists the entries of a folder that have names that a run writes."""
-    entries = [
-        *list_checkpoints(output),
-        *output.glob("_upload-*"),
-        *output.glob("model-*.safetensors"),
-    ]
-    for name in (*_FILES, *_FOLDERS):
-        path = output / name
-        if path.exists() or path.is_symlink():
-            entries.append(path)
+    entries = list_checkpoints(output)
+    for pattern in _WRITTEN:
+        entries += output.glob(pattern)
     return entries
 
 
@@ -144,8 +144,7 @@ def choose_checkpoint(output: Path) -> Path | None:
         RecipeError: If there are checkpoints but none can be used, or if there are none but the
             run had finished.
     """
-    for path in (output / UNFINISHED, *output.glob("_upload-*")):
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(output / UNFINISHED, ignore_errors=True)
     faults: list[str] = []
     for path in reversed(list_checkpoints(output)):
         fault = find_fault(path)
