@@ -53,9 +53,8 @@ class NamedFiles:
         lines = [line.strip() for line in self.file(name).read_text(encoding="utf-8").splitlines()]
         comment = itertools.takewhile(lambda line: line.startswith("# "), lines)
         text = " ".join(line.removeprefix("# ") for line in comment)
-        return re.split(r"[.] (?=[A-Z])", text)[0].rstrip(
-            ".:"
-        )  # "et al. (NAACL 2019)" ends no sentence
+        # "et al. (NAACL 2019)" ends no sentence
+        return re.split(r"[.] (?=[A-Z])", text)[0].rstrip(".:")
 
 
 def nearest(name: str, names: list[str]) -> str:

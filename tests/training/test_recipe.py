@@ -22,6 +22,18 @@ from csan_hf.training.run import train_from_recipe
 
 
 @pytest.fixture
+def load(recipe_file):
+    """Loads the text of a file, or a key and a value of the command line."""
+
+    def load(source):
+        if isinstance(source, str):
+            return load_recipe(recipe_file(source))
+        return load_recipe(None, [source])
+
+    return load
+
+
+@pytest.fixture
 def recipe_file(tmp_path):
     def write(text: str):
         path = tmp_path / "recipe.yaml"
@@ -172,10 +184,9 @@ def test_lists_on_the_command_line():
         ),
     ],
 )
-def test_what_is_wrong_is_named(recipe_file, text, words):
-    """A file, or a key and a value of the command line."""
+def test_what_is_wrong_is_named(load, text, words):
     with pytest.raises(RecipeError) as error:
-        load_recipe(recipe_file(text)) if isinstance(text, str) else load_recipe(None, [text])
+        load(text)
     message = str(error.value)
     assert all(word in message for word in words), message
     assert "\n" not in message
@@ -272,9 +283,9 @@ def test_a_recipe_builds_on_another(tmp_path, recipe_file):
         (("deepspeed", "{a: {secret: correct horse}}"), "deepspeed.a.secret"),
     ],
 )
-def test_a_credential_is_refused_and_never_shown(recipe_file, text, key):
+def test_a_credential_is_refused_and_never_shown(load, text, key):
     with pytest.raises(RecipeError) as error:
-        load_recipe(recipe_file(text)) if isinstance(text, str) else load_recipe(None, [text])
+        load(text)
     message = str(error.value)
     assert all(
         words in message for words in (f": {key} is a credential", "hf auth login", "HF_TOKEN")
@@ -318,29 +329,21 @@ def test_a_file_that_is_no_yaml_is_not_quoted(recipe_file):
 
 
 def test_what_only_sounds_like_a_credential_is_none():
-    training = {
+    harmless = {
         "max_tokens": 4096,
         "include_num_input_tokens_seen": "all",
         "average_tokens_across_devices": True,
-    }
-    generation = {
         "max_new_tokens": 20,
         "suppress_tokens": [1, 2],
         "pad_token_id": 0,
         "token_healing": False,
-    }
-    data = {
         "dataset_revision": "0123456789abcdef0123456789abcdef01234567",
         "train": "https://example.org/a?x=1",
-    }
-    harmless = {
-        "training": training,
-        "generation": generation,
-        "data": data,
         "bleu_tokenize": "13a",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
     }
-    harmless["tokenizer"] = {"pad_token": "<pad>", "eos_token": "</s>"}
-    assert list(find_credentials(harmless)) == []
+    assert list(find_credentials({"section": harmless})) == []
 
 
 def test_no_pickle_of_arguments_has_a_token(tmp_path):

@@ -27,11 +27,9 @@ from csan_hf.training.run import _usual_source
 
 ROOT = Path(__file__).parents[2]
 CHANGES = {
-    **{
-        "name": "tiny",
-        "license": "apache-2.0",
-        "data": {"train_size": 400, "validation_size": 20, "test_size": 10},
-    },
+    "name": "tiny",
+    "license": "apache-2.0",
+    "data": {"train_size": 400, "validation_size": 20, "test_size": 10},
     "config": {"d_model": 32, "encoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
     "training": {"max_tokens": 2000, "max_steps": 24, "eval_steps": 8, "logging_steps": 4},
 }
