@@ -1,13 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Batches of the trainer: bounded in tokens or cells, equal shares of an evaluation, workers."""
+"""Batches of the trainer: bounded in tokens or cells, loaded by workers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 
@@ -56,16 +54,14 @@ def training_batches(
 
 
 def load_batches(
-    trainer: TranslationTrainer,
-    rows: Dataset | torch.utils.data.Dataset,
-    batches: Sequence[list[int]] | Sampler[list[int]],
+    trainer: TranslationTrainer, rows: Dataset, batches: Sampler[list[int]]
 ) -> DataLoader:
     """Loads batches, each process its own.
 
     Args:
         trainer: Its collator, its accelerator, and what its arguments say of workers.
         rows: The examples.
-        batches: Lists of row numbers, as many as a multiple of the processes.
+        batches: Lists of row numbers.
     """
     args = trainer.args
     context = None

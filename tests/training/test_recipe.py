@@ -508,7 +508,6 @@ def checkpoint(tmp_path_factory):
     ("overrides", "words"),
     [
         ({"local_window": "4"}, "section config is refused: .*local_window"),
-        ({"localness_layers": "[7]"}, "section config is refused: .*localness_layers"),
         (
             {"d_model": "32"},
             r"section config is refused: it changes the shapes of .* from \(\d+, 16\) to "

@@ -133,7 +133,6 @@ def test_a_finished_run_is_not_trained_further(run, recipe, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--learning_rat 1", ["learning_rat", "training.learning_rate"]),
         ("", ["output_dir is missing"]),
         ("--output_dir {x} --source_lang qq", ["data cannot be used", "qq"]),
         (

@@ -97,7 +97,7 @@ def save_tiny_marian(folder):
     return folder
 
 
-def make_checkpoint(folder, step, weights=None, *, complete=True):
+def make_checkpoint(folder, step, weights=None):
     """Makes the files of a checkpoint without having trained."""
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
@@ -106,7 +106,6 @@ def make_checkpoint(folder, step, weights=None, *, complete=True):
         torch.save({}, path / name)
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (path / name).write_text("{}")
-    if complete:
-        (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     (path / FACTS).write_text(json.dumps({"processes": 1}))
     return path
