@@ -32,8 +32,6 @@ def test_predictions_come_back_in_dataset_order(make_trainer, tokenized):
     widths = [batch["input_ids"].shape[1] for batch in trainer.get_eval_dataloader()]
     assert widths == sorted(widths, reverse=True), "the longest first"
     output = trainer.predict(dataset)
-    labels = [[int(i) for i in row if i not in (-100, 0)] for row in output.label_ids]
-    assert labels == [list(ids) for ids in dataset["labels"]]
     alone = [trainer.predict(dataset.select([row])).predictions for row in range(len(dataset))]
     together = trainer.decode(output.predictions)
     assert together == [trainer.decode(one)[0] for one in alone]
@@ -84,14 +82,14 @@ def test_validation_loss_is_plain_and_per_token(options, make_trainer, tokenized
         model=model, per_device_eval_batch_size=7, label_smoothing_factor=0.3, **options
     )
     loss = trainer.evaluate()["eval_loss"]
-    total, count = 0.0, 0
     trainer.model.eval()
+    losses = []
     for row in tokenized["validation"]:
         labels = torch.tensor([row["labels"]])
         with torch.no_grad():
-            one = trainer.model(input_ids=torch.tensor([row["input_ids"]]), labels=labels).loss
-        total, count = total + one.item() * labels.numel(), count + labels.numel()
-    assert math.isclose(loss, total / count, rel_tol=1e-5)
+            mean = trainer.model(input_ids=torch.tensor([row["input_ids"]]), labels=labels).loss
+        losses += [mean.item()] * labels.numel()
+    assert math.isclose(loss, np.mean(losses), rel_tol=1e-5)
 
 
 def test_bleu_uses_the_text_not_the_labels(make_trainer, tokenized):
