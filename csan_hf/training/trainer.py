@@ -46,7 +46,7 @@ from csan_hf.data import (
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.translate import search_name
 from csan_hf.families import family_of
-from csan_hf.hub.push import push_in_background
+from csan_hf.hub.push import push_checkpoint, push_in_background
 from csan_hf_runtime.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
@@ -652,6 +652,35 @@ class TranslationTrainer(Seq2SeqTrainer):
             commit_message=f"Training in progress, step {self.state.global_step}",
         )
         self.push_in_progress.jobs.append(job)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Saves the model and uploads its public files, which is waited for; see the library for
+        the arguments.
+        """
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(model_name=str(self.hub_model_id).split("/")[-1], **kwargs)
+        self._finish_current_push()
+        return push_checkpoint(
+            self.args.output_dir,
+            str(self.hub_model_id),
+            token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision,
+            private=private,
+            commit_message=str(commit_message),
+            check=False,
+        )
 
 
 def _prepare_sharding(model: PreTrainedModel, has_batch_norm: bool) -> None:
