@@ -57,11 +57,9 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         max_tokens: Bound on the cost of a batch.
         seed: The order is a function of the seed and the epoch alone.
         num_replicas: Number of processes R.
-        shuffle: False gives the same batches in the same order in every epoch.
         max_sentences: Bound on the examples of a batch.
         cost: The unit of the bound: "tokens", source plus target, or "cells" of the source × target
             grid.
-        pad_to_multiple_of: What the collator rounds lengths up to.
 
     Raises:
         ValueError: An example exceeds the bound alone, or there are too few for the processes.
@@ -75,28 +73,22 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         *,
         seed: int = 0,
         num_replicas: int = 1,
-        shuffle: bool = True,
         max_sentences: int | None = None,
         cost: Cost = "tokens",
-        pad_to_multiple_of: int | None = None,
     ) -> None:
-        self._real = tuple(
-            np.asarray(lengths, dtype=np.int64) for lengths in (source_lengths, target_lengths)
-        )
-        multiple = pad_to_multiple_of or 1
-        self._padded = tuple(-(-lengths // multiple) * multiple for lengths in self._real)
+        self._source = np.asarray(source_lengths, dtype=np.int64)
+        self._target = np.asarray(target_lengths, dtype=np.int64)
         self.max_tokens = max_tokens
         self.max_sentences = max_sentences or sys.maxsize
         self.seed = seed
         self.num_replicas = num_replicas
-        self.shuffle = shuffle
         self.cost: Cost = cost
         self.epoch = 0
-        alone = self._cost(*self._padded)
+        alone = self._cost(self._source, self._target)
         worst = int(alone.argmax())
         if alone[worst] > max_tokens:
             raise ValueError(
-                f"example {worst} has {self._real[0][worst]} source and {self._real[1][worst]} "
+                f"example {worst} has {self._source[worst]} source and {self._target[worst]} "
                 f"target tokens: alone it costs {alone[worst]} {cost}, more than "
                 f"max_{cost}={max_tokens}; raise max_{cost} or filter long pairs"
             )
@@ -113,9 +105,9 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
     def _round_up(self, batches: int) -> int:
         """The next multiple of R."""
         wanted = -(-batches // self.num_replicas) * self.num_replicas
-        if wanted > len(self._real[0]):
+        if wanted > len(self._source):
             raise ValueError(
-                f"{len(self._real[0])} examples in {batches} batches cannot be shared equally by "
+                f"{len(self._source)} examples in {batches} batches cannot be shared equally by "
                 f"num_replicas={self.num_replicas} processes; give more examples or raise "
                 f"max_{self.cost}={self.max_tokens}"
             )
@@ -136,14 +128,6 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         """The sampler itself: accelerate calls `set_epoch` of a batch sampler's `sampler`."""
         return self
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of batches in an epoch."""
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[list[int]]:
-        """The batches of the current epoch, in order."""
-
 
 class TokenBatchSampler(BoundedBatchSampler):
     """Batches of examples with like lengths, so that little is padded.
@@ -158,13 +142,13 @@ class TokenBatchSampler(BoundedBatchSampler):
         Sorting by source length in strips, by target length within a strip, pads the target more
         the narrower the strips are and the source more the wider: the best width depends on how
         many examples a batch takes."""
-        source, target = self._padded
         smallest = np.inf
         for width in _STRIP_WIDTHS:
-            strip = source // width
+            strip = self._source // width
             # From long to short. Targets fall in one strip and rise in the next: a batch across two
             # has similar ones.
-            keys = (-source, np.where(strip % 2 == 0, target, -target), -strip)
+            targets = np.where(strip % 2 == 0, self._target, -self._target)
+            keys = (-self._source, targets, -strip)
             order = np.lexsort(keys)
             cuts = self._cut(order, self.max_tokens)
             size = self._sizes(order, cuts).sum()
@@ -181,7 +165,8 @@ class TokenBatchSampler(BoundedBatchSampler):
         """Where batches begin in the sorted examples, and the end, if every batch takes as many as
         it can.
         """
-        source, target = (lengths[order] for lengths in self._padded)
+        source = self._source[order]
+        target = self._target[order]
         cuts = [0]
         while cuts[-1] < len(order):
             start = cuts[-1]
@@ -195,8 +180,9 @@ class TokenBatchSampler(BoundedBatchSampler):
 
     def _sizes(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
         """Cost of every batch with its padding."""
-        longest = [np.maximum.reduceat(lengths[order], cuts[:-1]) for lengths in self._padded]
-        return np.diff(cuts) * self._cost(*longest)
+        longest_source = np.maximum.reduceat(self._source[order], cuts[:-1])
+        longest_target = np.maximum.reduceat(self._target[order], cuts[:-1])
+        return np.diff(cuts) * self._cost(longest_source, longest_target)
 
     def _share_out(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
         """Cuts further until the number of batches is a multiple of R."""
@@ -207,26 +193,10 @@ class TokenBatchSampler(BoundedBatchSampler):
         # last is not full.
         start = cuts[batches - (batches % replicas or replicas)]
         tail = order[start:]
-        candidates = [self._cut_evenly(tail, replicas), self._cut_low(tail, replicas)]
-        possible = [
-            again
-            for again in candidates
-            if len(again) == replicas + 1 and self._keeps_bound(tail, again)
-        ]
-        if not possible:
+        tail_cuts = self._cut_low(tail, replicas)
+        if len(tail_cuts) <= replicas:
             return _halve_largest(cuts, wanted)
-        best = max(
-            possible,
-            key=lambda again: self._sizes(tail, again).min() / self._sizes(tail, again).max(),
-        )
-        return np.concatenate([cuts[cuts < start], start + best])
-
-    def _cut_evenly(self, order: np.ndarray, batches: int) -> np.ndarray:
-        """Cuts into `batches` batches with equally many real tokens."""
-        tokens = np.cumsum(self._cost(*(lengths[order] for lengths in self._real)))
-        cuts = np.searchsorted(tokens, tokens[-1] * np.arange(batches + 1) / batches)
-        cuts[-1] = len(order)
-        return np.unique(cuts)
+        return np.concatenate([cuts[cuts < start], start + tail_cuts])
 
     def _cut_low(self, order: np.ndarray, batches: int) -> np.ndarray:
         """Cuts with the lowest bound that needs no more than `batches` batches."""
@@ -235,10 +205,6 @@ class TokenBatchSampler(BoundedBatchSampler):
             bounds, True, lo=1, key=lambda bound: len(self._cut(order, bound)) - 1 <= batches
         )
         return self._cut(order, lowest)
-
-    def _keeps_bound(self, order: np.ndarray, cuts: np.ndarray) -> bool:
-        within = self._sizes(order, cuts) <= self.max_tokens
-        return bool((within & (np.diff(cuts) <= self.max_sentences)).all())
 
     def _form_groups(self, order: np.ndarray) -> np.ndarray:
         """Numbers of batches with about equal costs, [groups, R]."""
@@ -253,14 +219,9 @@ class TokenBatchSampler(BoundedBatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         rng = self._random()
-        groups = self._groups
-        ties = np.arange(len(self._keys[0]))
-        if self.shuffle:
-            ties = rng.permutation(ties)
-            groups = groups[rng.permutation(len(groups))]
-            groups = np.take_along_axis(
-                groups, rng.random_sample(groups.shape).argsort(axis=1), axis=1
-            )
+        ties = rng.permutation(len(self._source))
+        groups = self._groups[rng.permutation(len(self._groups))]
+        groups = np.take_along_axis(groups, rng.random_sample(groups.shape).argsort(axis=1), axis=1)
         batches = np.split(np.lexsort((ties, *self._keys)), self._cuts[1:-1])
         return (batches[number].tolist() for number in groups.ravel())
 
@@ -277,7 +238,8 @@ class MixedBatchSampler(BoundedBatchSampler):
 
     def _prepare(self) -> None:
         # A sentence costs at least its share of max_sentences
-        self._price = np.maximum(self._cost(*self._padded), self.max_tokens / self.max_sentences)
+        cost = self._cost(self._source, self._target)
+        self._price = np.maximum(cost, self.max_tokens / self.max_sentences)
         self._count = self._least_batches()
 
     def _least_batches(self) -> int:
@@ -301,11 +263,8 @@ class MixedBatchSampler(BoundedBatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         rng = self._random()
-        keys = self._price
-        order = np.arange(self._count)
-        if self.shuffle:
-            keys = keys * (1.0 - _NOISE * rng.random_sample(len(keys)))
-            order = rng.permutation(order)
+        keys = self._price * (1.0 - _NOISE * rng.random_sample(len(self._price)))
+        order = rng.permutation(self._count)
         dealt: list[list[int]] = [[] for _ in order]
         # Which of several empty batches comes first is drawn, too
         cheapest = [(0.0, place, number) for place, number in enumerate(order.tolist())]
@@ -365,9 +324,7 @@ def forward_set_epoch(dataloader: DataLoader) -> DataLoader:
     `BatchSamplerShard`, which accelerate wraps around the sampler of several processes, gets it
     here."""
     shard = dataloader.batch_sampler
-    if isinstance(shard, BatchSamplerShard) and isinstance(
-        shard.batch_sampler, BoundedBatchSampler
-    ):
+    if isinstance(shard, BatchSamplerShard):
         shard.sampler = shard.batch_sampler
     return dataloader
 

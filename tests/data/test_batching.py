@@ -42,7 +42,7 @@ def check_every_example_once(sampler, examples, replicas, max_sentences):
     max_sentences=st.none() | st.integers(2, 9),
     epoch=st.integers(0, 3),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_example_once_within_the_bound_and_equally_many_batches_for_every_process(
     pairs, max_tokens, replicas, max_sentences, epoch
 ):
@@ -61,15 +61,20 @@ def test_every_example_once_within_the_bound_and_equally_many_batches_for_every_
     replicas=st.integers(1, 3),
     max_sentences=st.none() | st.integers(9, 30),
     epoch=st.integers(0, 3),
-    shuffle=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_mixed_batches_hold_every_example_once_within_the_bound(
-    pairs, max_cells, replicas, max_sentences, epoch, shuffle
+    pairs, max_cells, replicas, max_sentences, epoch
 ):
     source, target = np.array(pairs).T
-    options = {"num_replicas": replicas, "max_sentences": max_sentences, "shuffle": shuffle}
-    sampler = MixedBatchSampler(source, target, max_cells, cost="cells", **options)
+    sampler = MixedBatchSampler(
+        source,
+        target,
+        max_cells,
+        cost="cells",
+        num_replicas=replicas,
+        max_sentences=max_sentences,
+    )
     sampler.set_epoch(epoch)
     batches = check_every_example_once(sampler, len(pairs), replicas, max_sentences)
     assert max((source * target)[batch].sum() for batch in batches) <= max_cells
@@ -94,9 +99,6 @@ def test_the_bound_is_exact_in_padded_tokens_and_in_cells():
     assert sorted(map(len, TokenBatchSampler([4] * 3, [2, 2, 3], 20))) == [1, 2]
     assert sorted(map(len, TokenBatchSampler([4] * 3, [2, 2, 3], 21))) == [3]
     assert {len(batch) for batch in TokenBatchSampler([9] * 100, [7] * 100, 240)} == {15, 10}
-    assert {
-        len(batch) for batch in TokenBatchSampler([9] * 100, [7] * 100, 240, pad_to_multiple_of=8)
-    } == {10}
     source, target = caption_lengths(500)
     sampler = TokenBatchSampler(source, target, 9_000, cost="cells", num_replicas=3)
     assert max(len(batch) * source[batch].max() * target[batch].max() for batch in sampler) <= 9_000
@@ -113,13 +115,8 @@ def test_the_order_is_a_function_of_seed_and_epoch(kind, replicas):
     def order(seed, epoch):
         sampler = kind(source, target, 1_000, seed=seed, num_replicas=replicas)
         sampler.set_epoch(epoch)
-        assert list(sampler) == list(sampler)
         return list(sampler)
 
-    fixed = kind(source, target, 1_000, shuffle=False, num_replicas=replicas)
-    before = list(fixed)
-    fixed.set_epoch(5)
-    assert list(fixed) == before
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1)
     assert order(1, 0) != order(2, 0)
@@ -133,13 +130,12 @@ def test_the_order_is_a_function_of_seed_and_epoch(kind, replicas):
 @pytest.mark.parametrize(("count", "max_tokens"), [(6_007, 400), (6_007, 2_000), (29_000, 4_096)])
 def test_the_processes_work_on_equally_large_batches(count, max_tokens, replicas):
     source, target = caption_lengths(count)
-    batches = list(TokenBatchSampler(source, target, max_tokens, num_replicas=replicas))
-    groups = [batches[start : start + replicas] for start in range(0, len(batches), replicas)]
-    costs = [[padded(batch, source, target) for batch in group] for group in groups]
-    balances = [min(group) / max(group) for group in costs]
-    assert min(balances) > 0.8
-    assert np.mean(np.array(balances) >= 0.9) > 0.95
-    assert np.mean(balances) > 0.985
+    batches = TokenBatchSampler(source, target, max_tokens, num_replicas=replicas)
+    costs = np.array([padded(batch, source, target) for batch in batches]).reshape(-1, replicas)
+    balances = costs.min(axis=1) / costs.max(axis=1)
+    assert balances.min() > 0.8
+    assert np.mean(balances >= 0.9) > 0.95
+    assert balances.mean() > 0.985
 
 
 @pytest.mark.parametrize(
@@ -162,20 +158,10 @@ def test_little_is_padded(count, max_tokens, replicas):
             ([5, 90], [5, 20]),
             100,
             1,
-            r"example 1 has 90 source and 20 target tokens: alone it costs 110 tokens",
+            "example 1 has 90 source and 20 target tokens: alone it costs 110 tokens",
         ),
-        (
-            ([5] * 3, [5] * 3),
-            100,
-            4,
-            r"3 examples in 1 batches cannot be shared equally by num_replicas=4",
-        ),
-        (
-            ([5] * 5, [5] * 5),
-            10,
-            2,
-            r"5 examples in 5 batches cannot be shared equally by num_replicas=2",
-        ),
+        (([5] * 3, [5] * 3), 100, 4, "3 examples in 1 batches cannot be shared equally"),
+        (([5] * 5, [5] * 5), 10, 2, "5 examples in 5 batches .* by num_replicas=2"),
     ],
 )
 def test_what_cannot_be_batched_is_refused(kind, lengths, bound, replicas, message):
@@ -183,47 +169,31 @@ def test_what_cannot_be_batched_is_refused(kind, lengths, bound, replicas, messa
         kind(*lengths, bound, num_replicas=replicas)
 
 
-def rank_loader(rank, processes, even_batches, source, target, kind=TokenBatchSampler):
-    """What one of several processes gets from accelerate."""
-    sampler = kind(source, target, 300, seed=1, num_replicas=processes)
-    loader = DataLoader(list(range(len(source))), batch_sampler=sampler, collate_fn=list)
-    prepared = prepare_data_loader(
-        loader,
-        num_processes=processes,
-        process_index=rank,
-        even_batches=even_batches,
-        put_on_device=False,
-    )
-    return forward_set_epoch(prepared)
-
-
 @both_samplers
 @pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("even_batches", [True, False])
 def test_accelerate_gives_every_process_its_share(kind, processes, even_batches):
     source, target = caption_lengths(200)
-    loaders = [
-        rank_loader(rank, processes, even_batches, source, target, kind)
-        for rank in range(processes)
-    ]
-    for epoch in (0, 1):
-        expected = kind(source, target, 300, seed=1, num_replicas=processes)
-        expected.set_epoch(epoch)
-        shares = []
-        for loader in loaders:
-            loader.set_epoch(epoch)
-            shares.append(list(loader))
-        assert (
-            {len(share) for share in shares}
-            == {len(expected) // processes}
-            == {len(loader) for loader in loaders}
+    expected = kind(source, target, 300, seed=1, num_replicas=processes)
+    for rank in range(processes):
+        sampler = kind(source, target, 300, seed=1, num_replicas=processes)
+        loader = prepare_data_loader(
+            DataLoader(list(range(len(source))), batch_sampler=sampler, collate_fn=list),
+            num_processes=processes,
+            process_index=rank,
+            even_batches=even_batches,
+            put_on_device=False,
         )
-        for rank, share in enumerate(shares):
-            assert share == list(expected)[rank::processes]
+        loader = forward_set_epoch(loader)
+        for epoch in (0, 1):
+            expected.set_epoch(epoch)
+            share = list(expected)[rank::processes]
+            loader.set_epoch(epoch)
+            assert list(loader) == share
+            assert len(loader) == len(share)
             # as a run that is resumed within the epoch sees them
-            resumed = skip_first_batches(
-                rank_loader(rank, processes, even_batches, source, target, kind), 4
-            )
+            loader.set_epoch(7)
+            resumed = skip_first_batches(loader, 4)
             resumed.set_epoch(epoch)
             assert list(resumed) == share[4:]
 
@@ -257,10 +227,6 @@ def test_the_processes_see_about_as_many_tokens_in_an_epoch(replicas, worst):
         sampler.set_epoch(epoch)
         batches = list(sampler)
         for tokens in (source + target, target):
-            shares = np.array(
-                [
-                    sum(tokens[batch].sum() for batch in batches[r::replicas])
-                    for r in range(replicas)
-                ]
-            )
+            sizes = np.array([tokens[batch].sum() for batch in batches])
+            shares = sizes.reshape(-1, replicas).sum(axis=0)
             assert np.abs(shares / shares.mean() - 1).max() < worst
