@@ -25,7 +25,7 @@ from datasets import Dataset, DatasetDict
 
 from csan_hf_runtime.text_files import read_lines
 
-from .verbalise import MAX_NUMBER, Verbaliser, get_verbaliser, number_languages
+from .verbalise import Verbaliser, get_verbaliser, number_languages
 
 __all__ = ["load_numbers", "number_languages"]
 
@@ -108,13 +108,10 @@ def _of_hour(verbaliser: Verbaliser, kind: str, hour: int) -> str:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of sentence: its share of the corpus, how many values there are, how one is drawn
-    and said.
-    """
+    """One kind of sentence: its share of the corpus, how a value is drawn and said."""
 
     name: str
     weight: float
-    values: int
     draw: Callable[[random.Random], Any]
     words: Callable[[Verbaliser, Any], str | None]
 
@@ -123,25 +120,22 @@ _KINDS = (
     _Kind(
         name="cardinal",
         weight=0.45,
-        values=MAX_NUMBER + 1,
         draw=_draw_cardinal,
         words=Verbaliser.cardinal,
     ),
     _Kind(
         name="ordinal",
         weight=0.1,
-        values=999,
         draw=lambda rng: 1 + _below(rng, 999),
         words=Verbaliser.ordinal,
     ),
     _Kind(
         name="date",
         weight=0.2,
-        values=_DAYS,
         draw=lambda rng: _FIRST_DAY + timedelta(days=_below(rng, _DAYS)),
         words=Verbaliser.long_date,
     ),
-    _Kind(name="time", weight=0.1, values=720, draw=_draw_time, words=_clock),
+    _Kind(name="time", weight=0.1, draw=_draw_time, words=_clock),
 )
 
 
@@ -150,13 +144,7 @@ def _money_kind(currencies: list[str]) -> _Kind:
         whole, cents, choice = value
         return verbaliser.money(whole, cents, currencies[choice % len(currencies)])
 
-    return _Kind(
-        name="money",
-        weight=0.15,
-        values=998 * 99 * len(currencies),
-        draw=_draw_money,
-        words=words,
-    )
+    return _Kind(name="money", weight=0.15, draw=_draw_money, words=words)
 
 
 def _base(verbaliser: Verbaliser) -> str:
@@ -203,13 +191,6 @@ def load_numbers(
     """
     sizes = {"test": test_size, "validation": validation_size, "train": train_size}
     generator = _PairGenerator(source_lang, target_lang)
-    total = sum(sizes.values())
-    if total > generator.capacity:
-        raise ValueError(
-            f"train_size + validation_size + test_size is {total:,}, but the numbers corpus "
-            f"{source_lang}-{target_lang} has at most {generator.capacity:,} distinct pairs; ask "
-            "for fewer"
-        )
     splits = {}
     for split, size in sizes.items():
         if size:
@@ -239,14 +220,6 @@ class _PairGenerator:
         if currencies:
             self._kinds.append(_money_kind(currencies))
 
-    @property
-    def capacity(self) -> int:
-        """An upper bound on the pairs that can be made."""
-        return sum(kind.values * self._forms(kind) for kind in self._kinds)
-
-    def _forms(self, kind: _Kind) -> int:
-        return len(_templates(_base(self._languages[0]))[kind.name]) if self._sentences else 1
-
     def pairs(self, count: int, seed: str) -> Iterator[tuple[str, str]]:
         """Yields `count` new pairs, which depend on the seed and on the pairs drawn before."""
         rng = random.Random(seed)  # seeded with a string: sha512 of it, not Python's salted hash
@@ -271,7 +244,8 @@ class _PairGenerator:
 
     def _draw(self, rng: random.Random, kind: _Kind) -> tuple[str, str] | None:
         value = kind.draw(rng)
-        template = _below(rng, self._forms(kind))
+        forms = len(_templates(_base(self._languages[0]))[kind.name]) if self._sentences else 1
+        template = _below(rng, forms)
         source, target = (
             self._sentence(verbaliser, kind, value, template) for verbaliser in self._languages
         )

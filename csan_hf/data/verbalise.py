@@ -8,9 +8,6 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
-MAX_NUMBER = 9_999_999
-"""The largest cardinal number of the corpus."""
-
 _UNUSABLE = {"am"}  # num2words does not return from Amharic numbers above a thousand
 _CURRENCIES = ("EUR", "USD", "GBP")
 _DATE_FIELD = re.compile(r"'(?P<quoted>[^']*)'|d+\.?|M+|y+|G+ ?")
@@ -21,20 +18,11 @@ def number_languages() -> tuple[str, ...]:
     """Codes of the languages that the `numbers` corpus can be made in: those known to num2words and
     to Babel, sorted.
     """
+    from babel import localedata
     from num2words import CONVERTER_CLASSES
 
-    codes = (code for code in CONVERTER_CLASSES if code not in _UNUSABLE and _has_locale(code))
-    return tuple(sorted(codes))
-
-
-def _has_locale(code: str) -> bool:
-    from babel import Locale, UnknownLocaleError
-
-    try:
-        Locale.parse(code)
-    except (UnknownLocaleError, ValueError):
-        return False
-    return True
+    codes = CONVERTER_CLASSES.keys() - _UNUSABLE
+    return tuple(sorted(filter(localedata.exists, codes)))
 
 
 def _words(value: float, language: str, **options: str) -> str:

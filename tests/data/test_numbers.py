@@ -2,6 +2,7 @@
 import hashlib
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -20,22 +21,22 @@ def test_splits_are_disjoint_and_have_the_sizes_asked_for(source, target):
 
 
 def test_the_seed_decides_and_test_does_not_depend_on_the_training_size():
-    first = load_numbers("en", "de", train_size=100, validation_size=20, test_size=30, seed=4)
-    again = load_numbers(train_size=100, validation_size=20, test_size=30, seed=4)
-    larger = load_numbers(train_size=300, validation_size=20, test_size=30, seed=4)
-    other = load_numbers(train_size=100, validation_size=20, test_size=30, seed=5)
+    make = partial(load_numbers, train_size=100, validation_size=20, test_size=30, seed=4)
+    first, again, larger, reseeded = make(), make(), make(train_size=300), make(seed=5)
     for split in first:
         assert first[split][:] == again[split][:]
-        assert first[split][:] != other[split][:]
+        assert first[split][:] != reseeded[split][:]
     assert first["test"][:] == larger["test"][:]
     assert first["validation"][:] == larger["validation"][:]
-    back = load_numbers("de", "en", train_size=100, validation_size=20, test_size=30, seed=4)[
-        "train"
-    ]
-    assert (back["source"][:], back["target"][:]) == (
-        first["train"]["target"][:],
-        first["train"]["source"][:],
+
+
+def test_the_other_direction_swaps_the_columns():
+    there, back = (
+        load_numbers(*languages, train_size=100)["train"]
+        for languages in (("en", "de"), ("de", "en"))
     )
+    assert back["source"][:] == there["target"][:]
+    assert back["target"][:] == there["source"][:]
 
 
 @pytest.mark.parametrize(
@@ -49,12 +50,8 @@ def test_the_seed_decides_and_test_does_not_depend_on_the_training_size():
 def test_a_frozen_corpus_stays(source, target, digest):
     """A change here, as by Python's hash seed, changes every published result on this corpus."""
     corpus = load_numbers(source, target, train_size=600, validation_size=50, test_size=50)
-    assert (
-        hashlib.sha256(
-            repr([list(corpus[split]) for split in sorted(corpus)]).encode()
-        ).hexdigest()[:16]
-        == digest
-    )
+    text = repr([list(corpus[split]) for split in sorted(corpus)])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
 
 
 def test_the_package_loads_no_words_before_a_corpus_is_made():
@@ -78,9 +75,7 @@ def test_a_source_sentence_has_one_translation(source, target):
     assert shared > 20
 
 
-def test_what_cannot_be_made_is_refused():
-    with pytest.raises(ValueError, match=r"1,000,002,000.*at most [\d,]+ distinct pairs"):
-        load_numbers(train_size=10**9)
+def test_an_unknown_language_is_refused():
     with pytest.raises(ValueError, match=r"'xx'.*choose from: .*de, .*en"):
         load_numbers("en", "xx")
     assert {"en", "de", "fr", "ja"} <= set(number_languages())
