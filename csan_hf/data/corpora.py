@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +26,6 @@ from csan_hf_runtime.text_files import (
     check_file_name,
     check_folder_or_name,
     check_parallel,
-    counted,
     read_lines,
 )
 
@@ -42,8 +40,12 @@ _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learne
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 _SHARED = ("train", "validation")  # splits that several pairs of languages have together
 _LEAST = {
-    **dict.fromkeys(("train_size", "validation_size", "test_size", "max_length_ratio"), 1),
-    **dict.fromkeys(("max_source_length", "max_target_length"), 2),
+    "train_size": 1,
+    "validation_size": 1,
+    "test_size": 1,
+    "max_length_ratio": 1,
+    "max_source_length": 2,
+    "max_target_length": 2,
     "data_seed": 0,
     "join": 1,
     "buffer_size": 1,
@@ -51,11 +53,6 @@ _LEAST = {
 }
 
 Pair = tuple[str, str]
-
-
-def _option(default: object, text: str) -> Any:
-    """A field with its help."""
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass
@@ -72,108 +69,86 @@ class DataArguments:
     line and one file per language. All but parquet may end in .gz. `validation` and each of `test`
     may be a list: its further patterns are files with one more reference per line, in plain text.
 
+    Args:
+        dataset: 'numbers' (built-in), or a dataset name on the Hub or a local dataset folder.
+        dataset_config: Configuration of the Hub dataset.
+        dataset_revision: Branch, tag or commit of the Hub dataset.
+        data_dir: Folder that the file patterns start from.
+        train: File pattern ('train.{lang}.gz', 'part-*.{lang}.gz') or Hub split of the training
+            data; a list of patterns; or a dictionary from pattern to weight: corpora mixed in these
+            shares, the smaller ones repeated.
+        validation: File pattern or Hub split of the validation data; or a list, whose further
+            patterns are plain-text files with more references.
+        test: File pattern or Hub split of the test data (the split is then called 'test'), or
+            several as a dictionary from name to pattern: '{"test_2016": "test_2016.{lang}"}'; a
+            pattern may be a list, as in validation.
+        streaming: Read files or a Hub dataset as a stream. With train_size: take that many pairs,
+            drawn through a shuffle buffer of 10,000. Without: store nothing and read pass after
+            pass, up to training.max_steps.
+        buffer_size: With streaming and no train_size: pairs that each process reads at a time, to
+            make batches of similar lengths and shuffle them.
+        language_pairs: Several language pairs in one model, such as [de-en, en-de], instead of
+            source_lang and target_lang. With several target languages each source begins with a tag
+            that names its own, such as >>de<<.
+        temperature: Sample several language_pairs in proportion to size ** (1 / temperature),
+            repeating the small ones: 1 keeps the proportions, 5 is usual for many languages
+            (default: every sentence pair once).
+        source_lang: Source language, what {lang} stands for.
+        target_lang: Target language, what {lang} stands for.
+        source_column: Column of the source text (default: the name of the language).
+        target_column: Column of the target text (default: the name of the language).
+        train_size: Number of training pairs that 'numbers' makes (default 30,000), or that are
+            drawn at random from another corpus (default: all).
+        validation_size: Number of validation pairs that 'numbers' makes (default 1,000), or that
+            are taken from the start of another set (default: all). Without a validation set they
+            are drawn at random from the training set.
+        test_size: Number of pairs per test set, as in validation_size.
+        join: Join up to this many neighbouring pairs of the training and the validation set into
+            one, each number equally often: longer texts from a corpus of sentences.
+        join_test: Further test sets: [2, 4] adds TEST_x2 and TEST_x4, which join 2 and 4
+            neighbouring pairs into one.
+        data_seed: Seed of the 'numbers' corpus and of random selections.
+        max_source_length: Tokens of a source with </s>: longer training pairs are dropped, other
+            sources truncated.
+        max_target_length: Tokens of a target with </s>: longer training pairs are dropped, other
+            targets truncated.
+        max_length_ratio: Drop training pairs whose lengths in tokens differ by more than this
+            factor.
+        cache_dir: Folder of tokenized corpora, which other runs on the same data use again
+            (default: csan_hf in the cache of datasets; `csan-hf prepare` shows and clears it).
+
     Raises:
         ValueError: A value that is out of range or contradicts another; the message names the
             field.
     """
 
-    dataset: str | None = _option(
-        None, "'numbers' (built-in), or a dataset name on the Hub or a local dataset folder."
-    )
-    dataset_config: str | None = _option(None, "Configuration of the Hub dataset.")
-    dataset_revision: str | None = _option(None, "Branch, tag or commit of the Hub dataset.")
-    data_dir: str | None = _option(None, "Folder that the file patterns start from.")
-    train: dict[str, float] | list[str] | str | None = _option(  # noqa: RUF009
-        None,
-        "File pattern ('train.{lang}.gz', 'part-*.{lang}.gz') or Hub split of the training data; a "
-        "list of patterns; or a dictionary from pattern to weight: corpora mixed in these shares, "
-        "the smaller ones repeated.",
-    )
-    validation: str | list[str] | None = _option(  # noqa: RUF009
-        None,
-        "File pattern or Hub split of the validation data; or a list, whose further patterns are "
-        "plain-text files with more references.",
-    )
-    test: dict[str, str | list[str]] | str | None = _option(  # noqa: RUF009
-        None,
-        "File pattern or Hub split of the test data (the split is then called 'test'), or several "
-        'as a dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'; a pattern '
-        "may be a list, as in validation.",
-    )
-    streaming: bool = _option(
-        False,
-        "Read files or a Hub dataset as a stream. With train_size: take that many pairs, drawn "
-        "through a shuffle buffer of 10,000. Without: store nothing and read pass after pass, up "
-        "to training.max_steps.",
-    )
-    buffer_size: int = _option(
-        100_000,
-        "With streaming and no train_size: pairs that each process reads at a time, to make "
-        "batches of similar lengths and shuffle them.",
-    )
-    language_pairs: list[str] | None = _option(  # noqa: RUF009
-        None,
-        "Several language pairs in one model, such as [de-en, en-de], instead of source_lang and "
-        "target_lang. With several target languages each source begins with a tag that names its "
-        "own, such as >>de<<.",
-    )
-    temperature: float | None = _option(
-        None,
-        "Sample several language_pairs in proportion to size ** (1 / temperature), repeating the "
-        "small ones: 1 keeps the proportions, 5 is usual for many languages (default: every "
-        "sentence pair once).",
-    )
-    source_lang: str = _option("en", "Source language, what {lang} stands for.")
-    target_lang: str = _option("de", "Target language, what {lang} stands for.")
-    source_column: str | None = _option(
-        None, "Column of the source text (default: the name of the language)."
-    )
-    target_column: str | None = _option(
-        None, "Column of the target text (default: the name of the language)."
-    )
-    train_size: int | None = _option(
-        None,
-        "Number of training pairs that 'numbers' makes (default 30,000), or that are drawn at "
-        "random from another corpus (default: all).",
-    )
-    validation_size: int | None = _option(
-        None,
-        "Number of validation pairs that 'numbers' makes (default 1,000), or that are taken from "
-        "the start of another set (default: all). Without a validation set they are drawn at "
-        "random from the training set.",
-    )
-    test_size: int | None = _option(None, "Number of pairs per test set, as in validation_size.")
-    join: int = _option(
-        1,
-        "Join up to this many neighbouring pairs of the training and the validation set into one, "
-        "each number equally often: longer texts from a corpus of sentences.",
-    )
-    join_test: list[int] | None = _option(  # noqa: RUF009
-        None,
-        "Further test sets: [2, 4] adds TEST_x2 and TEST_x4, which join 2 and 4 neighbouring "
-        "pairs into one.",
-    )
-    data_seed: int = _option(0, "Seed of the 'numbers' corpus and of random selections.")
-    max_source_length: int | None = _option(
-        256,
-        "Tokens of a source with </s>: longer training pairs are dropped, other sources truncated.",
-    )
-    max_target_length: int | None = _option(
-        256,
-        "Tokens of a target with </s>: longer training pairs are dropped, other targets truncated.",
-    )
-    max_length_ratio: float | None = _option(
-        None, "Drop training pairs whose lengths in tokens differ by more than this factor."
-    )
-    cache_dir: str | None = _option(
-        None,
-        "Folder of tokenized corpora, which other runs on the same data use again "
-        "(default: csan_hf in the cache of datasets; `csan-hf prepare` shows and clears it).",
-    )
+    dataset: str | None = None
+    dataset_config: str | None = None
+    dataset_revision: str | None = None
+    data_dir: str | None = None
+    train: dict[str, float] | list[str] | str | None = None
+    validation: str | list[str] | None = None
+    test: dict[str, str | list[str]] | str | None = None
+    streaming: bool = False
+    buffer_size: int = 100_000
+    language_pairs: list[str] | None = None
+    temperature: float | None = None
+    source_lang: str = "en"
+    target_lang: str = "de"
+    source_column: str | None = None
+    target_column: str | None = None
+    train_size: int | None = None
+    validation_size: int | None = None
+    test_size: int | None = None
+    join: int = 1
+    join_test: list[int] | None = None
+    data_seed: int = 0
+    max_source_length: int | None = 256
+    max_target_length: int | None = 256
+    max_length_ratio: float | None = None
+    cache_dir: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.test, str) and self.test.lstrip().startswith('{"'):
-            self.test = json.loads(self.test)
         for name in self.test_patterns:
             check_file_name(name, "test: the test set")  # its hypotheses' file has this name
         for name, least in _LEAST.items():
@@ -182,9 +157,7 @@ class DataArguments:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
         names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
         external = [name for name in names if getattr(self, name)]
-        longer = self.join_test or []
         languages = f"source_lang and target_lang are both {self.source_lang!r}"
-        joined_names = {f"{name}_x{count}" for name in self.test_patterns for count in longer}
         contradictions = {
             "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as "
             "train": (self.dataset is None and not {"train", "validation", "test"} & {*external}),
@@ -204,23 +177,19 @@ class DataArguments:
                 self.dataset and isinstance(self.train, list | dict)
             ),
             f"train is {self.train}; its weights must be above 0": (
-                isinstance(self.train, dict) and min(self.train.values(), default=1) <= 0
+                isinstance(self.train, dict) and any(share <= 0 for share in self.train.values())
             ),
-            "train has no patterns; leave it out": self.train in ([], {}),
             "temperature mixes several language_pairs, whose sizes a stream does not tell": (
                 self.temperature and (self.is_endless or not self.language_pairs)
             ),
             "language_pairs finds columns by language: leave out source_column, target_column": (
                 self.language_pairs and (self.source_column or self.target_column)
             ),
-            f"join_test must hold different numbers from 2 on, got {longer}": (
-                any(count < 2 for count in longer) or len({*longer}) < len(longer)
+            f"join_test must hold numbers from 2 on, got {self.join_test}": (
+                min(self.join_test or [2]) < 2
             ),
             "test has an entry called train or validation; give the test set another name": (
                 {*_SHARED} & {*self.test_patterns}
-            ),
-            "test has an entry of a name that join_test makes; give the test set another": (
-                joined_names & {*self.test_patterns}
             ),
         }
         for message, holds in contradictions.items():
@@ -232,7 +201,17 @@ class DataArguments:
         """The pairs of languages, source first."""
         if not self.language_pairs:
             return [(self.source_lang, self.target_lang)]
-        return parse_language_pairs(self.language_pairs)
+        pairs: list[Pair] = []
+        for text in self.language_pairs:
+            source, _, target = text.partition("-")
+            is_pair = source and target and "-" not in target and source != target
+            if not is_pair or (source, target) in pairs:
+                raise ValueError(
+                    f"language_pairs: {text!r} must be SOURCE-TARGET, such as de-en, of two "
+                    "languages, each pair once"
+                )
+            pairs.append((source, target))
+        return pairs
 
     @property
     def is_endless(self) -> bool:
@@ -264,8 +243,11 @@ class DataArguments:
         """
         tests = self.test if isinstance(self.test, dict) else {}
         splits = {"validation": self.validation, **tests}
-        lists = {name: patterns for name, patterns in splits.items() if isinstance(patterns, list)}
-        return {name: patterns[1:] for name, patterns in lists.items() if len(patterns) > 1}
+        references = {}
+        for name, patterns in splits.items():
+            if isinstance(patterns, list) and len(patterns) > 1:
+                references[name] = patterns[1:]
+        return references
 
     @property
     def split_patterns(self) -> dict[str, Any]:
@@ -279,16 +261,15 @@ class DataArguments:
         """Name of every split of the loaded corpus -> its pattern; with several pairs each has test
         splits.
         """
-        shared = [
-            (name, pattern) for name, pattern in self.split_patterns.items() if name in _SHARED
-        ]
-        tests = [
-            (self.name_split(name, pair), at)
-            for pair in self.pairs
-            for name, at in self.test_patterns.items()
-        ]
-        longer = [(f"{name}_x{count}", at) for name, at in tests for count in self.join_test or ()]
-        return dict([*shared, *tests, *longer])
+        patterns = {}
+        for pair in self.pairs:
+            for name, pattern in self.split_patterns.items():
+                split = self.name_split(name, pair)
+                patterns[split] = pattern
+                if name not in _SHARED:
+                    for count in self.join_test or ():
+                        patterns[f"{split}_x{count}"] = pattern
+        return patterns
 
     def name_split(self, name: str, pair: Pair) -> str:
         """The name in the loaded corpus of the split that one pair of languages has."""
@@ -312,31 +293,7 @@ class DataArguments:
 
 def _first(patterns: str | list[str] | None) -> Any:
     """The pattern of both languages, without those of further references."""
-    if patterns == []:
-        raise ValueError("validation or test has an empty list of files; leave it out")
-    return patterns[0] if isinstance(patterns, list) else patterns
-
-
-def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
-    """Reads pairs such as "de-en"; one language twice in a pair, or one pair twice, is a
-    `ValueError`.
-    """
-    pairs: list[Pair] = []
-    for text in texts:
-        source, _, target = str(text).partition("-")
-        if (
-            not source
-            or not target
-            or "-" in target
-            or source == target
-            or (source, target) in pairs
-        ):
-            raise ValueError(
-                f"language_pairs: {text!r} must be SOURCE-TARGET, such as de-en, of two languages, "
-                "each pair once"
-            )
-        pairs.append((source, target))
-    return pairs
+    return next(iter(patterns), None) if isinstance(patterns, list) else patterns
 
 
 def language_tags(pairs: Sequence[Pair]) -> list[str]:
@@ -376,33 +333,20 @@ class FilterReport:
         if pairs:
             self.noted[split][remark] += pairs
 
-    def to_dict(self) -> dict[str, Any]:
-        """The counts as plain dictionaries, for JSON."""
-        return {
-            split: {
-                "read": read,
-                "kept": self.kept[split],
-                "dropped": dict(self.dropped.get(split, {})),
-                "noted": dict(self.noted.get(split, {})),
-            }
-            for split, read in self.read.items()
-        }
-
     def __str__(self) -> str:
         lines = []
-        for split, counts in self.to_dict().items():
-            line = f"{split}: {counts['kept']:,} of {counts['read']:,} pairs"
-            for label, reasons in (("dropped", counts["dropped"]), ("kept", counts["noted"])):
-                if reasons:
-                    line += f"; {label}: " + ", ".join(
-                        f"{count:,} {reason}" for reason, count in reasons.items()
-                    )
+        for split, read in self.read.items():
+            line = f"{split}: {self.kept[split]:,} of {read:,} pairs"
+            for label, counts in (("dropped", self.dropped[split]), ("kept", self.noted[split])):
+                if counts:
+                    reasons = ", ".join(f"{pairs:,} {reason}" for reason, pairs in counts.items())
+                    line += f"; {label}: {reasons}"
             lines.append(line)
         return "\n".join(lines)
 
 
-Loader = Callable[[], "tuple[Dataset, str]"]
-"""Loads a split; also says where it came from, for messages."""
+Loader = Callable[[], Dataset]
+"""Loads a split."""
 
 
 def load_translation_dataset(
@@ -448,7 +392,7 @@ def load_translation_dataset(
             wanted = [split_name for split_name in joins if splits is None or split_name in splits]
             if not wanted:
                 continue
-            rows = _finish(name, split, *load(), args, report)
+            rows = _finish(name, split, load(), args, report)
             for split_name in wanted:
                 counts = joins[split_name]
                 texts = rows if counts is None else joined(rows, counts)
@@ -555,29 +499,28 @@ def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
     return loaders
 
 
-def _make_numbers(args: DataArguments) -> tuple[DatasetDict, str]:
-    sizes = {
-        "train_size": args.train_size,
-        "validation_size": args.validation_size,
-        "test_size": args.test_size,
-    }
-    sizes_set = {name: size for name, size in sizes.items() if size is not None}
-    corpus = load_numbers(args.source_lang, args.target_lang, **sizes_set, seed=args.data_seed)
-    return corpus, BUILT_IN
+def _make_numbers(args: DataArguments) -> DatasetDict:
+    sizes = {}
+    for split in (*_SHARED, "test"):
+        size = args.size_of(split)
+        if size is not None:
+            sizes[f"{split}_size"] = size
+    return load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed)
 
 
-def _split_train(args: DataArguments, load: Loader) -> tuple[DatasetDict, str]:
+def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
     """The training pairs, without a validation set drawn at random, and the set."""
-    rows, where = load()
+    rows = load()
     size = args.validation_size or 0
     if len(rows) <= size:
         raise ValueError(
-            f"{where}: validation_size is {size}, and there are {len(rows)} pairs: set a lower one"
+            f"validation_size is {size}, and there are {len(rows)} training pairs to draw from: "
+            "set a lower one"
         )
     counts = Counter(rows["source"][:])
     if len(counts) == len(rows):
         halves = rows.train_test_split(test_size=size, seed=args.data_seed)
-        return DatasetDict(train=halves["train"], validation=halves["test"]), where
+        return DatasetDict(train=halves["train"], validation=halves["test"])
     # A source of several pairs, such as a word of several pronunciations, is on one side
     sources = list(counts)
     random.Random(args.data_seed).shuffle(sources)
@@ -589,24 +532,24 @@ def _split_train(args: DataArguments, load: Loader) -> tuple[DatasetDict, str]:
             pairs += counts[source]
     is_held_out = np.array([source in held_out for source in rows["source"][:]])
     train = rows.select(np.flatnonzero(~is_held_out))
-    return DatasetDict(train=train, validation=rows.select(np.flatnonzero(is_held_out))), where
+    return DatasetDict(train=train, validation=rows.select(np.flatnonzero(is_held_out)))
 
 
-def _one_of(load: Callable[[], tuple[DatasetDict, str]], split: str) -> tuple[Dataset, str]:
-    splits, where = load()
-    return splits[split], where
+def _one_of(load: Callable[[], DatasetDict], split: str) -> Dataset:
+    return load()[split]
 
 
-def _with_references(args: DataArguments, split: str, load: Loader) -> tuple[Dataset, str]:
+def _with_references(args: DataArguments, split: str, load: Loader) -> Dataset:
     """A split whose targets hold the further references, too."""
-    rows, where = load()
+    rows = load()
+    first = args.split_patterns[split]
     targets = rows["target"][:]
     for path in find_references(args, split):
         references = list(read_lines(path))
-        check_parallel((where, path), (targets, references))
+        check_parallel((first, path), (targets, references))
         targets = [VARIANTS.join(variants) for variants in zip(targets, references, strict=True)]
     pairs = zip(rows["source"][:], targets, strict=True)
-    return _as_dataset(pairs, work_dir=None), where
+    return _as_dataset(pairs, first, work_dir=None)
 
 
 def _load_files(
@@ -614,37 +557,29 @@ def _load_files(
     split: str,
     patterns: str | list[str] | dict[str, float],
     work_dir: Path | None,
-) -> tuple[Dataset, str]:
+) -> Dataset:
     if split == "train" and args.streaming:
         texts = dataclasses.replace(args, source_column="source", target_column="target")
         return _load_rows(texts, split, str(args.train), stream_of_pair(args), work_dir)
     if isinstance(patterns, dict):
-        corpora = []
-        for pattern in patterns:
-            rows, where = _load_files(args, split, pattern, work_dir)
-            if not len(rows):
-                raise ValueError(f"{where}: the corpus {pattern!r} is empty")
-            corpora.append(rows)
-        return _mixed(corpora, patterns.values(), args.data_seed), " and ".join(patterns)
+        corpora = [_load_files(args, split, pattern, work_dir) for pattern in patterns]
+        return _mixed(corpora, patterns.values(), args.data_seed)
     parts = find_parts(args, split, patterns)
     where = " and ".join(map(str, parts[0]))
-    if len(parts) > 1:
-        where = f"{where} and {counted(len(parts) - 1, 'part')} more"
-    return _as_dataset(read_pairs(parts, args.columns), work_dir), where
+    return _as_dataset(read_pairs(parts, args.columns), where, work_dir)
 
 
-def _as_dataset(pairs: Iterable[Pair], work_dir: Path | None) -> Dataset:
+def _as_dataset(pairs: Iterable[Pair], where: str, work_dir: Path | None) -> Dataset:
     """The pairs in memory, or in a file of `work_dir` that is mapped into it."""
+    rows = map(_row, pairs)
+    first = next(rows, None)
+    if first is None:
+        raise ValueError(f"{where}: there are no pairs")
     if work_dir is None:
-        rows = list(pairs)
-        columns = {
-            "source": [source for source, _ in rows],
-            "target": [target for _, target in rows],
-        }
-        return Dataset.from_dict(columns, features=_TEXT)
+        return Dataset.from_list([first, *rows], features=_TEXT)
     path = work_dir / f"{len(list(work_dir.iterdir()))}.arrow"
     with ArrowWriter(features=_TEXT, path=str(path)) as writer:
-        for row in map(_row, pairs):
+        for row in itertools.chain([first], rows):
             writer.write(row)
         writer.finalize()
     return Dataset.from_file(str(path))
@@ -687,7 +622,7 @@ def stream_of_pair(args: DataArguments) -> IterableDataset:
             of_pattern = dataclasses.replace(args, train=pattern)
             corpus = stream_of_pair(of_pattern)
             if next(iter(corpus), None) is None:  # to be repeated without an end
-                raise ValueError(f"{args.data_dir or '.'}: the corpus {pattern!r} is empty")
+                raise ValueError(f"{pattern}: there are no pairs")
             corpora.append(corpus.repeat(None))
         return _mixed(corpora, patterns.values(), args.data_seed)
     parts = find_parts(args, "train", patterns)
@@ -726,7 +661,7 @@ def _load_rows(
     where: str,
     rows: Dataset | IterableDataset,
     work_dir: Path | None,
-) -> tuple[Dataset, str]:
+) -> Dataset:
     """Reads a split of a Hub dataset; of a stream as many pairs as are wanted."""
     if isinstance(rows, IterableDataset):
         if split == "train":
@@ -735,7 +670,7 @@ def _load_rows(
         rows = Dataset.from_list(list(rows if size is None else rows.take(size)))
     numbered_rows = table_rows(rows.with_format("arrow").iter(1_000))
     pairs = (pair_of(f"{where}, {place}", row, args.columns) for place, row in numbered_rows)
-    return _as_dataset(pairs, work_dir), where
+    return _as_dataset(pairs, where, work_dir)
 
 
 def is_filled(source: str, target: str) -> bool:
@@ -744,29 +679,26 @@ def is_filled(source: str, target: str) -> bool:
 
 
 def _finish(
-    name: str, split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport
+    name: str, split: str, rows: Dataset, args: DataArguments, report: FilterReport
 ) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
+    size = args.size_of(name)
+    training = name == "train"
+    if not training and size is not None and size < len(rows):
+        report.drop(split, "beyond the size asked for", len(rows) - size)
+        rows = rows.select(range(size))
     flags = (
         is_filled(source, target)
         for batch in rows.select_columns(list(_TEXT)).iter(10_000)
         for source, target in zip(batch["source"], batch["target"], strict=True)
     )
     filled = np.flatnonzero(np.fromiter(flags, dtype=bool, count=len(rows)))
-    size = args.size_of(name)
-    training = name == "train"
-    if not len(rows):
-        raise ValueError(f"{where}: the split {split!r} is empty")
-    if training and not len(filled):
-        raise ValueError(f"{where}: the split {split!r} is empty: every pair has an empty side")
     if not training:
-        if size is not None and size < len(rows):
-            report.drop(split, "beyond the size asked for", len(rows) - size)
-            rows = rows.select(range(size))
-            filled = filled[filled < size]
         report.note(split, "with an empty side", len(rows) - len(filled))
         return rows
+    if not len(filled):
+        raise ValueError(f"the split {split!r} is empty: every pair has an empty side")
     report.drop(split, "with an empty side", len(rows) - len(filled))
     if args.is_endless:
         report.note(split, "as a sample of an endless stream", len(filled))

@@ -38,10 +38,8 @@ def find_parts(args: DataArguments, split: str, patterns: str | Sequence[str]) -
 def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
     """Returns the file of a pattern, with or without .gz."""
     path = _path_of(args, pattern, lang)
-    if path.name.endswith(".gz"):
-        alternative = path.with_name(path.name.removesuffix(".gz"))
-    else:
-        alternative = path.with_name(f"{path.name}.gz")
+    name = path.name.removesuffix(".gz")
+    alternative = path.with_name(f"{name}.gz" if name == path.name else name)
     for candidate in (path, alternative):
         if candidate.is_file():
             return candidate

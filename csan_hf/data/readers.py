@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from csan_hf_runtime.text_files import check_parallel, counted, read_lines
+from csan_hf_runtime.text_files import check_parallel, read_lines
 
 Rows = Iterable[tuple[str, Any]]
 """Rows of a table: where each stands, such as "line 3", and its values by column."""
@@ -133,16 +133,7 @@ def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, st
                 continue
         if len(fields) > len(names):  # a comma of a sentence without quotes, or a tab too many
             raise csv.Error(f"line {number} has {len(fields)} fields instead of {len(names)}")
-        missing = [
-            column for column in columns if column.isdecimal() and int(column) >= len(fields)
-        ]
-        if missing:
-            raise csv.Error(
-                f"line {number} has {counted(len(fields), 'field')}: there is no column "
-                f"{missing[0]}, counted from 0; is a tab or a comma missing?"
-            )
-        row = [*zip(names, fields, strict=False)]
-        yield f"line {number}", dict(row) | dict(row[::-1])  # of equal names the first
+        yield f"line {number}", dict(zip(names, fields, strict=False))
 
 
 # A pronunciation that is not a word's first: "read(2)"
