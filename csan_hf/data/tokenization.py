@@ -95,26 +95,21 @@ def train_tokenizer(
         ValueError: `vocab_size` has no room for the bytes and the special tokens.
     """
     check_vocabulary_sizes(vocab_size, kind=kind)
-    make: dict[str, Callable[[], Tokenizer]]
-    make = {
-        "bpe": partial(_bpe, split_digits, unicode_form),
-        "characters": partial(_characters, unicode_form),
-        "symbols": _symbols,
-    }
-    tokenizer = make[kind]()
-    if case == "lower" and kind != "symbols":
-        lowered = [normalizers.Lowercase(), normalizers.Replace("’", "'")]
-        tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *lowered])
-    trainer: Any = trainers.WordLevelTrainer
-    if kind == "bpe":
-        trainer = partial(
-            trainers.BpeTrainer, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())
-        )
-    options = {
+    options: dict[str, Any] = {
         "vocab_size": vocab_size,
         "special_tokens": list(SPECIAL_TOKENS),
         "show_progress": show_progress,
     }
+    if kind == "bpe":
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        trainer: Any = trainers.BpeTrainer(**options, initial_alphabet=alphabet)
+        tokenizer = _bpe(split_digits, unicode_form)
+    else:
+        trainer = trainers.WordLevelTrainer(**options)
+        tokenizer = _symbols() if kind == "symbols" else _characters(unicode_form)
+    if case == "lower" and kind != "symbols":
+        lowered = [normalizers.Lowercase(), normalizers.Replace("’", "'")]
+        tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *lowered])
     if kind == "symbols":
         texts = [*texts]
         if sum(len(text.split()) > 1 for text in texts) < len(texts) / 2:
@@ -122,9 +117,8 @@ def train_tokenizer(
                 "Most texts are one symbol. Symbols, such as phones, are separated by spaces: k æ "
                 "t, not kæt."
             )
-    tokenizer.train_from_iterator(texts, trainer(**options))
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = _ending_with(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))
-    limit = {} if model_max_length is None else {"model_max_length": model_max_length}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD_TOKEN,
@@ -132,7 +126,7 @@ def train_tokenizer(
         unk_token=UNK_TOKEN,
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
-        **limit,
+        model_max_length=model_max_length,
     )
 
 
@@ -188,11 +182,9 @@ def check_vocabulary_sizes(
         ValueError: One has no room for bytes and special tokens, or the target's is given beside
             one for both.
     """
-    target = {"target_vocab_size": target_vocab_size, "target_kind": target_kind}
-    if joint and (settings := [name for name, value in target.items() if value is not None]):
-        raise ValueError(
-            f"{settings[0]} is {target[settings[0]]}, but the vocabulary is joint; leave it out"
-        )
+    for name, value in (("target_vocab_size", target_vocab_size), ("target_kind", target_kind)):
+        if joint and value is not None:
+            raise ValueError(f"{name} is {value}, but the vocabulary is joint; leave it out")
     sizes = (
         ("vocab_size", vocab_size, kind),
         ("target_vocab_size", target_vocab_size, target_kind or kind),
@@ -246,10 +238,8 @@ class TokenizerPair:
         subfolder = directory / TARGET_SUBFOLDER
         if not self.is_joint:
             self.target.save_pretrained(subfolder)
-        elif (
-            subfolder.exists()
-        ):  # of an earlier run with separate tokenizers: it would be loaded, too
-            shutil.rmtree(subfolder)
+        elif subfolder.exists():
+            shutil.rmtree(subfolder)  # of separate tokenizers: it would be loaded, too
 
     @classmethod
     def from_pretrained(
@@ -319,10 +309,8 @@ def _load_tokenizer(
         return tokenizer
     # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
     except Exception as error:
-        if (
-            isinstance(error, OSError | ImportError) or type(error) is ValueError
-        ):  # written for the user
-            raise
+        if isinstance(error, OSError | ImportError) or type(error) is ValueError:
+            raise  # written for the user
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise OSError(
             f"The tokenizer in {Path(name, subfolder)} is damaged or missing ({reason}): copy "
@@ -348,21 +336,19 @@ def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
             "library tokenizers would cut otherwise: train one without (model_type unigram, bpe or "
             "char)."
         )
-    kinds = [kind for kind in ("pad", "eos", "unk", "bos") if getattr(trainer, f"{kind}_id") >= 0]
-    names = {f"{kind}_token": getattr(trainer, f"{kind}_piece") for kind in kinds}
-    options: dict[str, Any] = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}
+    names = {"eos_token": EOS_TOKEN}
+    for kind in ("pad", "eos", "unk", "bos"):
+        if getattr(trainer, f"{kind}_id") >= 0:
+            names[f"{kind}_token"] = getattr(trainer, f"{kind}_piece")
     # The start of a sentence, which no model here uses, has one number on both sides, unlike a
     # token put last
-    options |= {"pad_token": names.get("bos_token", PAD_TOKEN), "eos_token": EOS_TOKEN, **names}
-    tokenizer = sentencepiece_tokenizer(extractor)
-    tokenizer.add_tokens(
-        [
-            token
-            for token in extractor.extract(None)["additional_special_tokens"]
-            if not token.special
-        ]
+    names.setdefault("pad_token", names.get("bos_token", PAD_TOKEN))
+    converted: Any = PreTrainedTokenizerFast(
+        tokenizer_object=sentencepiece_tokenizer(extractor),
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        **names,
     )
-    converted: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
     converted.backend_tokenizer.post_processor = _ending_with(
         converted.eos_token, converted.eos_token_id
     )
@@ -460,7 +446,7 @@ def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:
 
 
 def train_tokenizers(
-    dataset: Dataset | DatasetDict,
+    dataset: Dataset,
     vocab_size: int = DEFAULT_VOCABULARY_SIZE,
     joint: bool = True,
     *,
@@ -476,10 +462,10 @@ def train_tokenizers(
     pretrained: str | None = None,
     pretrained_target: str | None = None,
 ) -> TokenizerPair:
-    """Trains the tokenizers of a corpus on its training split, or loads existing ones.
+    """Trains the tokenizers of a corpus on its training pairs, or loads existing ones.
 
     Args:
-        dataset: Columns source and target; of a `DatasetDict` the split "train".
+        dataset: Columns source and target.
         vocab_size: Tokens of the joint vocabulary, or of the source's if there are two.
         joint: One vocabulary for both languages.
         kind: Tokens are pieces of byte-level BPE ("bpe"), characters, or what white space separates
@@ -503,7 +489,6 @@ def train_tokenizers(
     """
     if pretrained is not None:
         return TokenizerPair.from_pretrained(pretrained, pretrained_target)
-    dataset = dataset["train"] if isinstance(dataset, DatasetDict) else dataset
     step = math.ceil(len(dataset) / train_size)
     if step > 1:
         dataset = dataset.select(range(0, len(dataset), step))
@@ -539,8 +524,6 @@ def tokenize_dataset(
     tokenizers: TokenizerPair,
     args: DataArguments,
     report: FilterReport | None = None,
-    *,
-    num_proc: int | None = None,
 ) -> tuple[DatasetDict, FilterReport]:
     """Turns sentences into token ids, and filters the training split by length.
 
@@ -555,7 +538,6 @@ def tokenize_dataset(
         tokenizers: The tokenizers.
         args: The limits.
         report: Counts of the pairs while they were loaded, which go on; None = new ones.
-        num_proc: Processes that share the work, as in `Dataset.map`.
 
     Returns:
         The dataset with the added columns input_ids, attention_mask and labels, and the counts.
@@ -571,7 +553,6 @@ def tokenize_dataset(
         rows = text.map(
             _encode,
             batched=True,
-            num_proc=num_proc,
             desc=f"Tokenizing {split}",
             fn_kwargs={"tokenizers": tokenizers, "limits": {} if training else limits},
         )
