@@ -2,12 +2,10 @@
 import errno
 
 import pytest
-from datasets import DatasetDict
 
 from csan_hf.commands.train import prepare
 from csan_hf.data import (
     DataArguments,
-    TokenizerPair,
     load_translation_dataset,
     prepare_corpus,
     train_tokenizers,
@@ -15,12 +13,16 @@ from csan_hf.data import (
 from csan_hf.data import prepared as module
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
 from csan_hf.hub.public_files import public_recipe
+from csan_hf_runtime.text_files import write_lines
 
 SETTINGS = {"vocab_size": 300}
 
 
-def learn(splits):
-    return train_tokenizers(splits, **SETTINGS)
+def prepared(args, tokenizers=None, settings=SETTINGS):
+    def learn(splits):
+        return train_tokenizers(splits["train"], **settings)
+
+    return prepare_corpus(args, tokenizers, settings, learn)
 
 
 @pytest.fixture
@@ -28,15 +30,14 @@ def folder(tmp_path):
     for split, count in (("train", 30), ("val", 3)):
         for language in ("en", "de"):
             lines = [f"{language} {number} {'word ' * (number % 4)}" for number in range(count)]
-            (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+            write_lines(tmp_path / f"{split}.{language}", lines)
     return tmp_path
 
 
 def arguments(folder, **options):
     files = {"train": "train.{lang}", "validation": "val.{lang}"}
-    return DataArguments(
-        data_dir=str(folder), cache_dir=str(folder / "cache"), **{**files, **options}
-    )
+    places = {"data_dir": str(folder), "cache_dir": str(folder / "cache")}
+    return DataArguments(**{**files, **places, **options})
 
 
 @pytest.fixture
@@ -53,46 +54,43 @@ def reads(monkeypatch):
 
 
 def test_a_corpus_is_prepared_once(folder, reads):
-    first = prepare_corpus(arguments(folder), None, SETTINGS, learn)
-    again = prepare_corpus(arguments(folder), None, SETTINGS, learn)
-    resumed = prepare_corpus(arguments(folder), first.tokenizers, {}, learn)
+    first = prepared(arguments(folder))
+    again = prepared(arguments(folder))
+    resumed = prepared(arguments(folder), first.tokenizers)
     assert len(reads) == 1
     for corpus in (again, resumed):
         assert corpus.splits["train"][:] == first.splits["train"][:]
-        assert corpus.report == first.report == str(first.report)
+        assert corpus.report == first.report
         assert corpus.tokenizers.digest() == first.tokenizers.digest()
     assert "train: 30 of 30 pairs" in first.report
 
 
-@pytest.mark.parametrize(
-    "change", ["file", "data", "settings", "tokenizers", "code"], ids=lambda change: change
-)
+@pytest.mark.parametrize("change", ["file", "data", "settings", "tokenizers", "code"])
 def test_what_a_corpus_depends_on_prepares_it_anew(change, folder, reads, monkeypatch):
-    first = prepare_corpus(arguments(folder), None, SETTINGS, learn)
-    options, settings, tokenizers = {}, SETTINGS, None
+    first = prepared(arguments(folder))
     if change == "file":
         (folder / "val.de").write_text("a\nb\nc\n")
+        prepared(arguments(folder))
     elif change == "data":
-        options = {"max_source_length": 9}
+        prepared(arguments(folder, max_source_length=9))
     elif change == "settings":
-        settings = {"vocab_size": 310}
+        prepared(arguments(folder), settings={"vocab_size": 310})
     elif change == "tokenizers":
-        tokenizers = train_tokenizers(DatasetDict(train=first.splits["train"]), kind="characters")
+        tokenizers = train_tokenizers(first.splits["train"], kind="characters")
+        prepared(arguments(folder), tokenizers)
     else:
         monkeypatch.setattr(module, "_digest_of_code", lambda: "other")
-    prepare_corpus(arguments(folder, **options), tokenizers, settings, learn)
+        prepared(arguments(folder))
     assert len(reads) == 2
 
 
 def test_a_moved_corpus_is_found(folder, reads, tmp_path_factory):
     args = arguments(folder)
-    prepare_corpus(args, None, SETTINGS, learn)
+    prepared(args)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     for file in folder.glob("*.??"):
         file.rename(elsewhere / file.name)
-    moved = arguments(elsewhere)
-    moved.cache_dir = args.cache_dir
-    prepare_corpus(moved, None, SETTINGS, learn)
+    prepared(arguments(elsewhere, cache_dir=args.cache_dir))
     assert len(reads) == 1
 
 
@@ -104,14 +102,14 @@ def test_what_was_interrupted_is_done_again(folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(module, "tokenize_dataset", fail)
         with pytest.raises(KeyboardInterrupt):
-            prepare_corpus(args, None, SETTINGS, learn)
+            prepared(args)
     cache = cache_folder(args.cache_dir)
-    [tokenizers] = kept_corpora(cache)
-    assert tokenizers[0].parent.name == "tokenizers"
+    [(tokenizers, _)] = kept_corpora(cache)
+    assert tokenizers.parent.name == "tokenizers"
     # What a process that was killed leaves
     [lock] = cache.glob("unfinished/*.lock")
     (lock.with_suffix("") / "corpora").mkdir(parents=True)
-    assert len(prepare_corpus(args, None, SETTINGS, learn).splits["train"]) == 30
+    assert len(prepared(args).splits["train"]) == 30
     assert len(kept_corpora(cache)) == 2
     clear_cache(cache)
     assert kept_corpora(cache) == []
@@ -140,53 +138,56 @@ def test_text_is_the_same_in_memory_and_mapped_into_it(options, folder, tmp_path
 
 
 def test_a_vocabulary_is_learned_from_pairs_taken_evenly(folder):
-    splits, _ = load_translation_dataset(arguments(folder))
-    sample = DatasetDict(train=splits["train"].select(range(0, 30, 3)))
-    of_sample = train_tokenizers(sample, 300)
-    assert train_tokenizers(splits, 300, train_size=10).digest() == of_sample.digest()
+    rows = load_translation_dataset(arguments(folder))[0]["train"]
+    of_sample = train_tokenizers(rows.select(range(0, 30, 3)), 300)
+    assert train_tokenizers(rows, 300, train_size=10).digest() == of_sample.digest()
 
 
-def test_a_pair_of_tokenizers_is_the_same_once_it_was_saved(folder, tmp_path_factory):
-    splits, _ = load_translation_dataset(arguments(folder))
-    pair = train_tokenizers(splits, 300, joint=False)
-    kind, digest = type(pair.source), pair.digest()
-    saved = tmp_path_factory.mktemp("saved")
-    pair.save_pretrained(saved)
-    assert type(pair.source) is kind, "others may use it as it is"
-    assert TokenizerPair.from_pretrained(saved).digest() == digest
+def run(words, capsys):
+    """Runs `csan-hf prepare`; returns its exit code and what it printed."""
+    code = prepare(words.split())
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
 
 
 def test_the_command_prepares_shows_and_clears(folder, reads, capsys):
-    cache = str(folder / "cache")
-    options = {"--data.data_dir": str(folder), "--cache_dir": cache, "--vocab_size": "300"}
-    sizes = {f"--data.{name}_size": "null" for name in ("train", "validation", "test")}
-    files = {"--data.train": "train.{lang}", "--data.validation": "val.{lang}"}
-    options |= {"--data.dataset": "null", **sizes, **files}
-    arguments = ["numbers", *(word for pair in options.items() for word in pair)]
+    cache = f"--cache_dir {folder}/cache"
+    words = f"numbers --vocab_size 300 --data.data_dir {folder} {cache}"
+    words += " --data.train train.{lang} --data.validation val.{lang}"
+    for name in ("dataset", "train_size", "validation_size", "test_size"):
+        words += f" --data.{name} null"
     for _ in range(2):
-        assert prepare(arguments) == 0
-        assert "train: 30 of 30 pairs" in capsys.readouterr().out
+        code, printed = run(words, capsys)
+        assert code == 0
+        assert "train: 30 of 30 pairs" in printed
     assert len(reads) == 1
-    assert prepare(["--cache_dir", cache]) == 0
-    assert "MB  corpora/" in capsys.readouterr().out
-    assert prepare(["--cache_dir", cache, "--clear"]) == 0
-    assert capsys.readouterr().out.endswith("Removed.\n")
-    assert kept_corpora(cache_folder(cache)) == []
-    assert prepare(["--train_size", "3"]) == 2
-    assert "--train_size belongs to a recipe" in capsys.readouterr().err
-    assert prepare(["--help"]) == 0
-    assert "usage: csan-hf prepare RECIPE" in capsys.readouterr().out
+    assert "MB  corpora/" in run(cache, capsys)[1]
+    assert run(f"{cache} --clear", capsys)[1].endswith("Removed.\n")
+    assert kept_corpora(folder / "cache") == []
+    assert "usage: csan-hf prepare RECIPE" in run("--help", capsys)[1]
 
 
-def test_clearing_removes_what_is_of_the_cache_alone(folder, capsys):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--train_size 3", "--train_size belongs to a recipe"),
+        ("--clear recipe.yaml", "--clear takes no value"),
+    ],
+)
+def test_what_the_command_cannot_do_removes_nothing(words, message, folder, capsys):
+    prepared(arguments(folder))
+    code, printed = run(f"--cache_dir {folder}/cache {words}", capsys)
+    assert code == 2
+    assert message in printed
+    assert len(kept_corpora(folder / "cache")) == 2
+
+
+def test_clearing_removes_what_is_of_the_cache_alone(folder):
     cache = folder / "cache"
-    prepare_corpus(arguments(folder), None, SETTINGS, learn)
+    prepared(arguments(folder))
     text = cache / "corpora" / "europarl" / "text.en"
     text.parent.mkdir()
     text.write_text("a\n")
-    assert prepare(["--cache_dir", str(cache), "--clear", "recipe.yaml"]) == 2
-    assert "--clear takes no value" in capsys.readouterr().err
-    assert len(kept_corpora(cache)) == 2
     clear_cache(cache)
     assert kept_corpora(cache) == []
     assert text.is_file()
@@ -196,7 +197,7 @@ def test_clearing_removes_what_is_of_the_cache_alone(folder, capsys):
     "file", ["corpora/*/train/*.arrow", "corpora/*/report.txt", "tokenizers/*/tokenizer.json"]
 )
 def test_a_damaged_corpus_is_named(file, folder):
-    prepare_corpus(arguments(folder), None, SETTINGS, learn)
+    prepared(arguments(folder))
     [path] = (folder / "cache").glob(file)
     if path.suffix == ".arrow":
         path.write_bytes(path.read_bytes()[:900])
@@ -204,7 +205,7 @@ def test_a_damaged_corpus_is_named(file, folder):
         path.unlink()
     kind, _, _ = file.partition("/")
     with pytest.raises(ValueError, match=f"cache/{kind}/[0-9a-f]+ is damaged (?s:.*): remove it"):
-        prepare_corpus(arguments(folder), None, SETTINGS, learn)
+        prepared(arguments(folder))
 
 
 def test_a_full_disk_is_named(folder, monkeypatch):
@@ -213,30 +214,33 @@ def test_a_full_disk_is_named(folder, monkeypatch):
 
     monkeypatch.setattr(module, "tokenize_dataset", fail)
     with pytest.raises(OSError, match=f"No space left on device: '{folder / 'cache'}'"):
-        prepare_corpus(arguments(folder), None, SETTINGS, learn)
+        prepared(arguments(folder))
 
 
-def test_where_corpora_are_kept_is_not_published():
-    recipe = {"data": {"train": "train.{lang}", "cache_dir": "scratch/cache"}}
-    assert public_recipe(recipe) == {"data": {"train": "train.{lang}"}}
-    assert recipe["data"]["cache_dir"] == "scratch/cache"
-
-
-def test_paths_of_a_mixture_are_not_published():
-    recipe = {"data": {"train": {"/home/me/real.{lang}": 2.0, "synthetic.{lang}": 1.0}}}
-    public = {"data": {"train": {"real.{lang}": 2.0, "synthetic.{lang}": 1.0}}}
+def test_neither_the_cache_nor_paths_of_a_mixture_are_published():
+    recipe = {
+        "data": {"train": {"/home/me/real.{lang}": 2.0, "made.{lang}": 1.0}, "cache_dir": "x"}
+    }
+    public = {"data": {"train": {"real.{lang}": 2.0, "made.{lang}": 1.0}}}
     assert public_recipe(recipe) == public
+    assert recipe["data"]["cache_dir"] == "x"
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_data_set_that_changed_is_prepared_anew(streaming, folder, reads):
     files = folder / "dataset"
     files.mkdir()
-    options = {"train": None, "validation": None, "dataset": str(files), "streaming": streaming}
-    options |= {"data_dir": None, "train_size": 30, "cache_dir": str(folder / "cache")}
+    args = arguments(
+        folder,
+        train=None,
+        validation=None,
+        data_dir=None,
+        dataset=str(files),
+        streaming=streaming,
+        train_size=30,
+    )
     for count in (30, 31):
         (files / "train.jsonl").write_text('{"en": "a", "de": "b c"}\n' * count)
         for _ in range(2):
-            args = DataArguments(source_column="en", target_column="de", **options)
-            prepare_corpus(args, None, SETTINGS, learn)
+            prepared(args)
     assert len(reads) == 2

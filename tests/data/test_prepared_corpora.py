@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from csan_hf_runtime.text_files import write_lines
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 HELP = runpy.run_path(str(SCRIPTS / "prepare_help.py"))
 SIGMORPHON = runpy.run_path(str(SCRIPTS / "prepare_sigmorphon.py"))
@@ -32,41 +34,30 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
     for number in range(40):
         words = 30 if number < 4 else 4
         for folder, letter in ((de, "d"), (en, "e")):
-            own = {
-                f"par_id{row}": " ".join([f"{letter}{number}.{row}"] * words) for row in range(3)
-            }
-            both = {"par_id8": f"<b>{letter}</b> &amp;\n in every page", "other": "not a paragraph"}
-            alone = {f"par_id9{letter}": "only in one language"}
-            write_page(folder, f"page{number}.html", {**own, **both, **alone})
+            paragraphs = {f"par_id{row}": f"{letter}{number}.{row} " * words for row in range(3)}
+            paragraphs["par_id8"] = f"<b>{letter}</b> &amp;\n in every page"
+            paragraphs["other"] = "not a paragraph"
+            paragraphs[f"par_id9{letter}"] = "only in one language"
+            write_page(folder, f"page{number}.html", paragraphs)
     write_page(de, "german.html", {"par_id1": "without a translation"})
-    counts = prepare_help(de, en, tmp_path / "out", piece_words=12, page_words=(60, 100))
-    files = {
-        path.name: lines_of(tmp_path / "out", path.name) for path in (tmp_path / "out").iterdir()
-    }
-    assert counts == {
-        split: len(files[f"{split}.de"])
-        for split in ("train", "validation", "test_pages", "test_segments")
-    }
-    assert counts["test_pages"] == 1
-    for name, lines in files.items():
-        if name.endswith(".de"):
-            english = files[name.replace(".de", ".en")]
-            assert [line.replace("d", "e") for line in lines] == english
-    [page] = files["test_pages.de"]
-    assert page == " ".join(files["test_segments.de"])
+    output = tmp_path / "out"
+    counts = prepare_help(de, en, output, piece_words=12, page_words=(60, 100))
+    for split, count in counts.items():
+        german = lines_of(output, f"{split}.de")
+        assert len(german) == count
+        assert [line.replace("d", "e") for line in german] == lines_of(output, f"{split}.en")
+    segments = lines_of(output, "test_segments.de")
+    [page] = lines_of(output, "test_pages.de")
+    assert page == " ".join(segments)
     assert 90 <= len(page.split()) <= 100
-    segments = files["test_segments.de"]
-    assert files["test_segments.page"] == ["0"] * len(segments)
-    trained = " ".join(files["train.de"] + files["validation.de"])
-    assert not set(files["test_segments.de"][1].split()) & set(trained.split())
-    assert sum(line.count("d & in every page") for lines in files.values() for line in lines) in (
-        1,
-        2,
-        3,
-    )
+    assert lines_of(output, "test_segments.page") == ["0"] * len(segments)
+    pieces = lines_of(output, "train.de") + lines_of(output, "validation.de")
+    assert all(len(set(line.split())) > 1 or len(line.split()) <= 30 for line in pieces)
+    trained = " ".join(pieces)
+    assert not set(segments[1].split()) & set(trained.split())
+    assert f"{trained} {page}".count("d & in every page") == 1
     assert "without" not in trained
     assert "only" not in trained
-    assert all(len(set(line.split())) > 1 or len(line.split()) <= 30 for line in files["train.de"])
 
 
 def test_folders_without_pages_are_named(tmp_path):
@@ -100,14 +91,11 @@ def test_words_of_several_languages(tmp_path):
     words = {"one_train": ["ab\ta b"], "one_dev": dev}
     words |= {"two_train": ["c\tz"], "two_dev": dev[:2], "two_test": ["d\tz"]}
     for name, lines in words.items():
-        (tmp_path / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines))
+        write_lines(tmp_path / f"{name}.tsv", lines)
     written = SIGMORPHON["prepare_multilingual"](tmp_path, tmp_path / "out", ["one", "two"])
-    assert written == {
-        **{"one_dev.tsv": 7, "two_dev.tsv": 2, "two_test.tsv": 1},
-        **{"train.tsv": 2, "validation.tsv": 3},
-    }
+    tests = {"one_dev.tsv": 7, "two_dev.tsv": 2, "two_test.tsv": 1}
+    assert written == {**tests, "train.tsv": 2, "validation.tsv": 3}
     assert (tmp_path / "out/train.tsv").read_text() == "<one> a b\ta b\n<two> c\tz\n"
     assert SIGMORPHON["word_symbols"]("vie", "ăn gì") == "<vie> a \u0306 n \u2581 g i \u0300"
-    assert (
-        tmp_path / "out/validation.tsv"
-    ).read_text() == "<one> a\tx y\n<one> f\tx y\n<two> a\tx y\n"
+    validation = (tmp_path / "out/validation.tsv").read_text()
+    assert validation == "<one> a\tx y\n<one> f\tx y\n<two> a\tx y\n"

@@ -14,30 +14,35 @@ from csan_hf.data import (
     load_translation_dataset,
     train_tokenizers,
 )
+from csan_hf_runtime.text_files import write_lines
 
 PAIRS = 24
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
     """A corpus in three files of a language each, and the same as a data set of tables."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "tables").mkdir()
     for part in range(3):
         numbers = range(part * 8, part * 8 + 8)
         for language in ("en", "de"):
-            lines = [f"{language} {number}\n" for number in numbers]
-            (tmp_path / f"part-{part}.{language}").write_text("".join(lines))
+            lines = [f"{language} {number}" for number in numbers]
+            write_lines(tmp_path / f"part-{part}.{language}", lines)
         rows = [json.dumps({"en": f"en {n}", "de": f"de {n}"}) for n in numbers]
-        (tmp_path / "tables" / f"train-{part}.jsonl").write_text("\n".join(rows))
+        write_lines(tmp_path / f"tables/train-{part}.jsonl", rows)
     return tmp_path
 
 
-def arguments(folder, **options):
-    corpus = {"data_dir": str(folder), "train": "part-*.{lang}"}
-    if options.pop("tables", False):
-        corpus = {"dataset": str(folder / "tables")}
-    options = {"streaming": True, "buffer_size": 4, **options}
-    return DataArguments(**{**corpus, **options})
+def arguments(train="part-*.{lang}", buffer_size=4, **options):
+    return DataArguments(train=train, buffer_size=buffer_size, streaming=True, **options)
+
+
+def resumed(args, batches, **share):
+    """The batches of a process whose state is that of another's."""
+    copy = batches_of(args, **share)
+    copy.load_state_dict(json.loads(json.dumps(batches.state_dict())))
+    return copy
 
 
 def batches_of(args, *, rank=0, processes=1):
@@ -53,56 +58,53 @@ def batches_of(args, *, rank=0, processes=1):
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
-@pytest.mark.parametrize("tables", [False, True], ids=["files", "hub"])
+@pytest.mark.parametrize("corpus", [{}, {"train": None, "dataset": "tables"}])
 @pytest.mark.parametrize("taken", [1, 2, 3])
-def test_a_resumed_stream_gives_every_pair_once_in_a_pass(taken, tables, processes, folder):
-    args = arguments(folder, tables=tables)
+def test_a_resumed_stream_gives_every_pair_once_in_a_pass(taken, corpus, processes):
+    args = arguments(**corpus)
     seen = Counter()
     for rank in range(processes):
-        stopped = batches_of(args, rank=rank, processes=processes)
-        before = list(islice(stopped, taken))
-        state = json.loads(json.dumps(stopped.state_dict()))
-        resumed = batches_of(args, rank=rank, processes=processes)
-        resumed.load_state_dict(state)
-        after = list(islice(resumed, PAIRS // 2 // processes - taken))
-        seen.update(source for batch in before + after for source in batch)
+        share = {"rank": rank, "processes": processes}
+        stopped = batches_of(args, **share)
+        batches = list(islice(stopped, taken))
+        left = PAIRS // 2 // processes - taken
+        batches += islice(resumed(args, stopped, **share), left)
+        seen.update(source for batch in batches for source in batch)
     assert seen == Counter(f"en {number}" for number in range(PAIRS))
 
 
-def test_a_stream_begins_again_where_it_ends(folder):
-    batches = list(islice(batches_of(arguments(folder)), PAIRS))
+def test_a_stream_begins_again_where_it_ends():
+    batches = list(islice(batches_of(arguments()), PAIRS))
     assert batches[: PAIRS // 2] == batches[PAIRS // 2 :]
 
 
 @pytest.mark.parametrize("longest", [256, 6])
 def test_pairs_that_a_training_set_would_not_hold_are_left_out(longest, folder):
     (folder / "part-0.en").write_text("\n" * 4 + "a b c d e f g h i\n" + "en 7\n" * 3)
-    batches = islice(batches_of(arguments(folder, max_source_length=longest)), 2 * PAIRS)
+    batches = islice(batches_of(arguments(max_source_length=longest)), 2 * PAIRS)
     sources = {source for batch in batches for source in batch}
     kept = {"en 7", *(f"en {number}" for number in range(8, PAIRS))}
     assert sources == (kept if longest == 6 else kept | {"a b c d e f g h i"})
 
 
-def test_several_pairs_of_languages_take_turns(folder):
-    args = arguments(folder, language_pairs=["en-de", "de-en"], buffer_size=PAIRS * 2)
+def test_several_pairs_of_languages_take_turns():
+    args = arguments(language_pairs=["en-de", "de-en"], buffer_size=PAIRS * 2)
     sources = [source for batch in islice(batches_of(args), PAIRS) for source in batch]
     assert sources[:4] == [">>de<< en 0", ">>en<< de 0", ">>de<< en 1", ">>en<< de 1"]
     assert len({*sources}) == PAIRS * 2
 
 
-def test_a_mixture_is_drawn_by_its_weights_and_resumed(folder):
-    args = arguments(folder, train={"part-0.{lang}": 3, "part-1.{lang}": 1})
+def test_a_mixture_is_drawn_by_its_weights_and_resumed():
+    args = arguments(train={"part-0.{lang}": 3, "part-1.{lang}": 1})
     stopped = batches_of(args)
-    before = list(islice(stopped, 7))
-    resumed = batches_of(args)
-    resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-    batches = before + list(islice(resumed, 93))
+    batches = list(islice(stopped, 7))
+    batches += islice(resumed(args, stopped), 93)
     assert batches == list(islice(batches_of(args), 100))
     sources = Counter(source for batch in batches for source in batch)
     assert sum(sources[f"en {number}"] for number in range(8)) == pytest.approx(150, abs=15)
     assert len(sources) == 16
 
 
-def test_no_validation_set_is_drawn_from_a_stream(folder):
+def test_no_validation_set_is_drawn_from_a_stream():
     with pytest.raises(ValueError, match="a stream has no validation set to draw"):
-        load_translation_dataset(arguments(folder, validation_size=2))
+        load_translation_dataset(arguments(validation_size=2))
