@@ -16,7 +16,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from ..models.evaluation_view import evaluation_view
 from .positions import check_positions
-from .tokenized_text import TokenizedText, check_fast, tokenize_texts
+from .tokenized_text import TokenizedText, tokenize_texts
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -121,7 +121,6 @@ def align_pairs(
         forward: A function to call instead of the model, with the same arguments; it returns
             cross-attentions.
     """
-    check_fast(tokenizers.source, tokenizers.target)
     model = evaluation_view(model)
     if getattr(model.config, "_attn_implementation", None) not in (None, "eager"):
         # The faster implementations never have the attention weights
@@ -149,10 +148,8 @@ def align_pairs(
                     # A copy: a view would keep the padded weights of the whole batch
                     matrices[number] = matrix[: len(target.ids), : len(source.ids)].copy()
                 bar.update(len(numbers))
-            bar.update(len(tokenized) - len(matrices))
             for number, (source, target) in enumerate(tokenized):
-                without_tokens = np.zeros((len(target.ids), len(source.ids)), dtype=np.float32)
-                yield Alignment(source, target, matrices.get(number, without_tokens), measure)
+                yield Alignment(source, target, matrices[number], measure)
 
 
 def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
@@ -175,10 +172,7 @@ def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
 def _batches(pairs: Sequence[TokenizedPair], batch_size: int) -> Iterator[list[int]]:
     """Yields the numbers of pairs of similar lengths, the longest first."""
     lengths = [(len(source.ids), len(target.ids)) for source, target in pairs]
-    # An empty sentence has no token at all where the tokenizer adds no "</s>": nothing to give to a
-    # model
-    numbers = [number for number, sides in enumerate(lengths) if all(sides)]
-    numbers.sort(key=lambda number: lengths[number], reverse=True)
+    numbers = sorted(range(len(pairs)), key=lambda number: lengths[number], reverse=True)
     while numbers:
         source_length = lengths[numbers[0]][0]
         target_length = max(lengths[number][1] for number in numbers[:batch_size])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -48,10 +49,8 @@ def pairs_within_positions(
     limit = position_limit(model)
     if limit is None or not sources:
         return list(range(len(sources)))
-    encoded = tokenizers.source(list(sources), verbose=False)
-    lengths = [len(ids) for ids in encoded["input_ids"]]
+    sides = [tokenizers.source(list(sources), verbose=False)]
     if targets is not None:
-        encoded = tokenizers.target(text_target=list(targets), verbose=False)
-        target_lengths = [len(ids) for ids in encoded["input_ids"]]
-        lengths = [max(pair) for pair in zip(lengths, target_lengths, strict=True)]
-    return [number for number, length in enumerate(lengths) if length <= limit]
+        sides.append(tokenizers.target(text_target=list(targets), verbose=False))
+    lengths = [list(map(len, side["input_ids"])) for side in sides]  # [sides, pairs]
+    return np.flatnonzero(np.max(lengths, axis=0) <= limit).tolist()

@@ -47,11 +47,8 @@ class TokenizedText:
 
     def membership(self) -> np.ndarray:
         """Float32 [tokens, words], 1 where a token belongs to a word."""
-        membership = np.zeros((len(self.tokens), len(self.words)), dtype=np.float32)
-        for token, word in enumerate(self.word_of_token):
-            if word is not None:
-                membership[token, word] = 1
-        return membership
+        words = np.array([-1 if word is None else word for word in self.word_of_token])
+        return (words[:, None] == np.arange(len(self.words))).astype(np.float32)
 
 
 def tokenize_texts(
@@ -72,29 +69,23 @@ def tokenize_texts(
         return []
     encoded: Any = tokenizer(
         **{"text_target" if target else "text": list(texts)},
-        return_offsets_mapping=True,
-        return_special_tokens_mask=True,
         verbose=False,
     )
     byte_level = "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
     word = word_pattern(tokenizer)
     tokenized = []
-    for text, ids, spans, special in zip(
-        texts,
-        encoded["input_ids"],
-        encoded["offset_mapping"],
-        encoded["special_tokens_mask"],
-        strict=True,
-    ):
-        starts = tuple(start for start, _ in spans)
-        tokens = tokenizer.convert_ids_to_tokens(ids)
+    for text, encoding in zip(texts, encoded.encodings, strict=True):
+        starts = tuple(start for start, _ in encoding.offsets)
+        tokens = tokenizer.convert_ids_to_tokens(encoding.ids)
         tokenized.append(
             TokenizedText(
                 text=text,
-                ids=tuple(ids),
+                ids=tuple(encoding.ids),
                 tokens=tuple(_readable(token, byte_level) for token in tokens),
                 words=tuple(word.findall(text)),
-                word_of_token=tuple(_words_of_tokens(text, word, starts, special)),
+                word_of_token=tuple(
+                    _words_of_tokens(text, word, starts, encoding.special_tokens_mask)
+                ),
                 starts=starts,
             )
         )

@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Sentences that a translation leaves out: against loops over tokens and characters, and as a
-warning.
-"""
+"""Sentences that a translation leaves out: against loops over tokens and characters."""
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ SENTENCES = (
     "犬が走る。",
     "the number is two.  ",
     "the number is three hundred and one. ",
+    "   ",
 )
 
 
@@ -34,7 +33,8 @@ def slow(alignment, sentences):
     tokens = [
         token for token, word in enumerate(alignment.source.word_of_token) if word is not None
     ]
-    sizes, covering = ([0] * len(sentences) for _ in range(2))
+    sizes = [0] * len(sentences)
+    covering = [0] * len(sentences)
     for token in tokens:
         sizes[sentence_of(token)] += 1
     for row, word in zip(alignment.matrix, alignment.target.word_of_token, strict=True):
@@ -46,7 +46,7 @@ def slow(alignment, sentences):
     return [number for number, size in enumerate(sizes) if 5 * covering[number] < size]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))  # 0: there is no translation at all
 def test_uncovered_sentences_equal_their_definition(seed, tokenizer):
     generator = np.random.default_rng(seed)
     sentences = [SENTENCES[number] for number in generator.integers(0, len(SENTENCES), 5)]
@@ -54,21 +54,3 @@ def test_uncovered_sentences_equal_their_definition(seed, tokenizer):
     matrix = generator.random((len(target.ids), len(source.ids)), dtype=np.float32) ** 8
     alignment = Alignment(source, target, matrix)
     assert uncovered_sentences(alignment, sentences) == slow(alignment, sentences)
-    assert seed or uncovered_sentences(alignment, sentences) == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]  # of no translation at all
-
-
-def test_a_sentence_without_attention_is_named(tokenizer):
-    sentences = ["the number is two. ", "   ", "犬が走る。", "the number is one."]
-    source, target = tokenize_texts(tokenizer, ["".join(sentences), "one two three four"])
-    first = [
-        word is not None and start < 18
-        for word, start in zip(source.word_of_token, source.starts, strict=True)
-    ]
-    matrix = np.array([first] * len(target.ids), dtype=np.float32)
-    assert uncovered_sentences(Alignment(source, target, matrix), sentences) == [2, 3]

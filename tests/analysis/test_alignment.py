@@ -1,16 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Word links from known matrices, and matrices from models."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tiny
 import torch
-from tokenizers import processors
 
 from csan_hf.alignment import pairs_within_positions
 from csan_hf.analysis import Alignment, TokenizedText, align, align_stream, channel_shares
 from csan_hf.analysis.attention_statistics import attention_statistics
-from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
 
@@ -94,34 +94,23 @@ SOURCES = ["one two", "", "the number is twenty-one.", "three", "two", "two thre
 TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "", "zwei drei", "zwei drei eins"]
 
 
-def marian(vocab_size):
-    model = tiny.marian(vocab_size=vocab_size, dropout=0.3)
+SIZES = {"vocab_size": 300, "dropout": 0.3}  # as many tokens as `tokenizers` have
+csan = partial(tiny.csan, **SIZES, local_window=5, head_area=3)
+grid = partial(tiny.grid, **SIZES, decoder_vocab_size=300)
+recurrent = partial(tiny.recurrent, **SIZES)
+convolutional = partial(tiny.convolutional, **SIZES)
+
+
+def marian(**options):
+    model = tiny.marian(**SIZES, **options)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4)  # so that outputs differ from one sentence to the next
     return model
 
 
-def csan(vocab_size):
-    return tiny.csan(vocab_size=vocab_size, dropout=0.3, local_window=5, head_area=3)
-
-
-def grid(vocab_size, aggregation="max"):
-    return tiny.grid(
-        vocab_size=vocab_size, decoder_vocab_size=vocab_size, dropout=0.3, aggregation=aggregation
-    )
-
-
-def recurrent(vocab_size):
-    return tiny.recurrent(vocab_size=vocab_size, dropout=0.3)
-
-
-def convolutional(vocab_size):
-    return tiny.convolutional(vocab_size=vocab_size, dropout=0.3)
-
-
 def test_errors(tokenizers):
-    model = csan(len(tokenizers.source))
+    model = csan()
     with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
         align(model, tokenizers, ["a", "b"], ["c"])
     with pytest.raises(ValueError, match="num_beams: leave out, as nothing is generated"):
@@ -136,35 +125,27 @@ def test_errors(tokenizers):
         align(model, tokenizers, ["a"], ["b"])
 
 
+LONGEST, BEYOND = "1 2 3 4", "1 2 3 4 5"
+TOO_LONG = "A sentence has 11 tokens, and MarianMTModel has positions for 9"
+
+
+def test_sentences_within_the_positions_of_a_model(tokenizers):
+    model = marian(max_position_embeddings=9)
+    [alignment] = align(model, tokenizers, [LONGEST], [LONGEST])
+    assert alignment.matrix.shape == (9, 9)
+    assert attention_statistics(model, tokenizers, [LONGEST]).queries == 9
+
+
 def test_sentences_beyond_the_positions_of_a_model(tokenizers):
-    model = tiny.marian(vocab_size=len(tokenizers.source), max_position_embeddings=9)
-    longest, beyond = "1 2 3 4", "1 2 3 4 5"
-    for text, tokens in ((longest, 9), (beyond, 11)):
-        assert len(tokenizers.source(text)["input_ids"]) == tokens
-    assert align(model, tokenizers, [longest], [longest])[0].matrix.shape == (9, 9)
-    assert attention_statistics(model, tokenizers, [longest]).queries == 9
-    message = "A sentence has 11 tokens, and MarianMTModel has positions for 9"
-    for source, target in ((longest, beyond), (beyond, longest)):
-        with pytest.raises(ValueError, match=message):
+    model = marian(max_position_embeddings=9)
+    for source, target in ((LONGEST, BEYOND), (BEYOND, LONGEST)):
+        with pytest.raises(ValueError, match=TOO_LONG):
             align(model, tokenizers, [source], [target])
-    with pytest.raises(ValueError, match=message):
-        attention_statistics(model, tokenizers, [beyond])
-    assert pairs_within_positions(
-        model, tokenizers, [longest, beyond, longest], [longest, longest, beyond]
-    ) == [0]
-    assert pairs_within_positions(model, tokenizers, [longest, beyond]) == [0]
-
-
-def test_tokenizers_without_an_end_of_sentence():
-    tokenizer = train_tokenizer(["one two"] * 3, 270)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A", special_tokens=[]
-    )
-    pair = TokenizerPair(tokenizer, tokenizer)
-    alignments = align(csan(len(tokenizer)), pair, ["", "one", "two"], ["one", "two", ""])
-    assert [alignment.matrix.size > 0 for alignment in alignments] == [False, True, False]
-    assert alignments[0].matrix.shape == (len(alignments[0].target.ids), 0)
-    assert [alignment.pharaoh() for alignment in alignments] == ["", "0-0", ""]
+    with pytest.raises(ValueError, match=TOO_LONG):
+        attention_statistics(model, tokenizers, [BEYOND])
+    sources, targets = [LONGEST, BEYOND, LONGEST], [LONGEST, LONGEST, BEYOND]
+    assert pairs_within_positions(model, tokenizers, sources, targets) == [0]
+    assert pairs_within_positions(model, tokenizers, sources) == [0, 2]
 
 
 def aligned_in_training(model, tokenizers):
@@ -174,11 +155,9 @@ def aligned_in_training(model, tokenizers):
     implementation = model.config._attn_implementation
     alignments = align(model.train(), tokenizers, SOURCES, TARGETS, batch_size=3)
     assert (model.config._attn_implementation, model.training) == (implementation, True)
-    assert [(each.source.text, each.target.text) for each in alignments] == [
-        *zip(SOURCES, TARGETS, strict=True)
-    ]
     model.eval().set_attn_implementation("eager")
     for alignment, source, target in zip(alignments, SOURCES, TARGETS, strict=True):
+        assert (alignment.source.text, alignment.target.text) == (source, target)
         inputs = tokenizers.source(source, return_tensors="pt")
         labels = tokenizers.target(text_target=target, return_tensors="pt")["input_ids"]
         with torch.no_grad():
@@ -196,38 +175,35 @@ def aligned_in_training(model, tokenizers):
     ],
 )
 def test_attention_of_the_last_layer(tokenizers, make, implementation, layer):
-    model = make(len(tokenizers.source))
+    model = make()
     model.set_attn_implementation(implementation)
     for alignment, outputs in aligned_in_training(model, tokenizers):
         expected = outputs.cross_attentions[-1][0].mean(0)
         np.testing.assert_allclose(alignment.matrix, expected, atol=1e-5)
         np.testing.assert_allclose(alignment.matrix.sum(1), 1, atol=1e-5)
         assert alignment.measure == f"attention weight, decoder layer {layer}"
-    if make is csan:
-        first, last = (
-            align(model, tokenizers, SOURCES[:1], TARGETS[:1], layer=layer)[0].matrix
-            for layer in (0, -1)
-        )
-        assert not np.allclose(first, last, atol=1e-3)
+
+
+def test_layers_are_chosen(tokenizers):
+    first, last = (
+        align(csan(), tokenizers, SOURCES[:1], TARGETS[:1], layer=layer)[0] for layer in (0, -1)
+    )
+    assert not np.allclose(first.matrix, last.matrix, atol=1e-3)
 
 
 @pytest.mark.parametrize("aggregation", ["max", "average", "attention", "max_attention"])
 def test_pervasive_attention(tokenizers, aggregation):
-    model = grid(len(tokenizers.source), aggregation)
-    label = (
-        "attention weight ρ"
-        if aggregation == "attention"
-        else "contribution to the target token's logit"
-    )
+    model = grid(aggregation=aggregation)
     for alignment, outputs in aligned_in_training(model, tokenizers):
-        assert alignment.measure == label
         np.testing.assert_allclose(
             alignment.matrix, outputs.cross_attentions[0][0, 0], rtol=1e-4, atol=1e-4
         )
         total = alignment.matrix.sum(1)
         if aggregation == "attention":
+            assert alignment.measure == "attention weight ρ"
             np.testing.assert_allclose(total, 1, atol=1e-5)
             continue
+        assert alignment.measure == "contribution to the target token's logit"
         # Equation 6: the contributions and the bias are the logit of the target token
         ids = torch.tensor(alignment.target.ids)
         with torch.no_grad():
@@ -241,7 +217,7 @@ def test_pervasive_attention(tokenizers, aggregation):
 
 @pytest.mark.parametrize("family", [csan, marian, grid, recurrent, convolutional])
 def test_the_models_own_translations(tokenizers, family):
-    model = family(len(tokenizers.source))
+    model = family()
     model.generation_config.max_length = 10
     expected = translate(model, tokenizers, SOURCES, num_beams=2)
     assert len(set(expected)) > 1, "the test wants different translations"
@@ -254,50 +230,44 @@ def test_the_models_own_translations(tokenizers, family):
 
 
 def test_shares_of_channels(tokenizers):
-    model = grid(len(tokenizers.source)).train()
+    model = grid().train()
     sources, targets = ["one two three", "the number"], ["eins zwei", "die Zahl ist"]
-    found = channel_shares(model, tokenizers, sources, targets)
+    alignments = channel_shares(model, tokenizers, sources, targets)
     assert model.training
     model.eval()
-    for alignment, source, target in zip(found, sources, targets, strict=True):
-        ids, labels = (
-            torch.tensor([tokenizers.source(text)["input_ids"]]) for text in (source, target)
-        )
+    for alignment, source, target in zip(alignments, sources, targets, strict=True):
+        ids = tokenizers.source(source, return_tensors="pt")["input_ids"]
+        labels = tokenizers.target(target, return_tensors="pt")["input_ids"]
         inputs = model.prepare_decoder_input_ids_from_labels(labels)
         with torch.no_grad():
             outputs = model.model(input_ids=ids, decoder_input_ids=inputs, output_attentions=True)
-        expected = outputs.cross_attentions[0][
-            0, 0
-        ].numpy()  # of the sentence alone, without padding
+        alone = outputs.cross_attentions[0][0, 0].numpy()  # without padding
         assert alignment.measure == "share of channels"
-        assert alignment.matrix == pytest.approx(expected, abs=1e-6)
+        assert alignment.matrix == pytest.approx(alone, abs=1e-6)
+        # Channels that are zero everywhere belong to no token
         shares = alignment.matrix.sum(axis=1)
-        assert ((shares > 0) & (shares < 1 + 1e-6)).all(), (
-            "channels that are zero everywhere belong to no token"
-        )
-    model.config.aggregation = "average"
+        assert ((shares > 0) & (shares < 1 + 1e-6)).all()
+
+
+def test_shares_of_channels_need_a_maximum(tokenizers):
     with pytest.raises(ValueError, match="need a Pervasive Attention model with aggregation='max'"):
-        channel_shares(model, tokenizers, sources, targets)
+        channel_shares(grid(aggregation="average"), tokenizers, ["one"], ["eins"])
 
 
-class Lines:
-    """Lines that are there only while they are gone through, as those of a file."""
+class Lines(list):
+    """Lines that are counted as they are gone through."""
 
-    def __init__(self, lines):
-        self.lines, self.read = lines, 0
-
-    def __len__(self):
-        return len(self.lines)
+    read = 0
 
     def __iter__(self):
-        for line in self.lines:
+        for line in super().__iter__():
             self.read += 1
             yield line
 
 
 @pytest.mark.parametrize("translates", [False, True])
 def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
-    model = csan(len(tokenizers.source))
+    model = csan()
     model.generation_config.max_length = 5
     texts = ["one two", "", "three", "one", "two three one"]
     monkeypatch.setattr("csan_hf.alignment.aligned_pairs.WINDOW_LINES", 2)
@@ -307,13 +277,13 @@ def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
     first = next(stream)
     assert sources.read == (2 + 2 if translates else 2)  # once to translate, once to align
     expected = align(model, tokenizers, texts, None if translates else texts[::-1])
-    for found, whole in zip([first, *stream], expected, strict=True):
-        assert (found.source, found.target) == (whole.source, whole.target)
-        assert found.matrix == pytest.approx(whole.matrix, abs=1e-6)
+    for alignment, whole in zip([first, *stream], expected, strict=True):
+        assert (alignment.source, alignment.target) == (whole.source, whole.target)
+        assert alignment.matrix == pytest.approx(whole.matrix, abs=1e-6)
 
 
 def test_long_pairs_are_aligned_a_few_at_a_time(tokenizers, monkeypatch):
-    model = csan(len(tokenizers.source))
+    model = csan()
     texts = ["one two three " * 3, "one two three " * 3, "one", "two", "three"]
     expected = align(model, tokenizers, texts, texts)
     sizes = []
@@ -323,8 +293,8 @@ def test_long_pairs_are_aligned_a_few_at_a_time(tokenizers, monkeypatch):
     monkeypatch.setattr(
         "csan_hf.alignment.aligned_pairs.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1
     )
-    found = align(model, tokenizers, texts, texts)
+    alignments = align(model, tokenizers, texts, texts)
     assert sizes == [1, 1, 3], "pairs of similar lengths go together"
-    for one, other in zip(found, expected, strict=True):
-        assert one.matrix == pytest.approx(other.matrix, abs=1e-6)
-        assert one.matrix.base is None  # it does not keep the padded weights of its batch
+    for alignment, together in zip(alignments, expected, strict=True):
+        assert alignment.matrix == pytest.approx(together.matrix, abs=1e-6)
+        assert alignment.matrix.base is None  # it does not keep the padded weights of its batch
