@@ -108,7 +108,7 @@ def describe(config, task):
     return {"kind": f"Echo of {config['echoes']}", "papers": []}
 
 
-def draw(config, length, parts):
+def draw(config, length):
     from matplotlib.figure import Figure
 
     return Figure(figsize=(1, 1))

@@ -5,7 +5,6 @@ learned.
 Everything is read from the model's own forward pass, so all terms of a layer's energies are
 included."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from csan_hf.alignment import check_positions
 from csan_hf.data import TokenizerPair
 from csan_hf.models.evaluation_view import evaluation_view
 
+BATCH_SENTENCES = 32
+"""Sentences of a batch, unless they are long."""
 BATCH_CELLS = 2**22
 """Characters squared of the sentences of a batch: every layer and head has a matrix of each."""
-_LAYER = re.compile(r"(?:.*\.)?encoder\.layers\.(\d+)\.self_attn")
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,11 @@ class LearnedWindows:
     """Where the locality methods of a model make its queries look, in the encoder layers that have
     such a method.
 
-    For each of these `layers`, float32 [H, queries]: `widths` of the window in tokens; `shares`,
-    the width over the length of the sentence; `offsets`, the window's middle minus the query's
-    position, in tokens, negative to the left."""
+    For each of these `layers`, float32 [H, queries]: `widths` of the window in tokens; `offsets`,
+    the window's middle minus the query's position, in tokens, negative to the left."""
 
     layers: list[int]
     widths: list[np.ndarray]
-    shares: list[np.ndarray]
     offsets: list[np.ndarray]
 
 
@@ -63,7 +61,6 @@ def attention_statistics(
     sentences: Sequence[str],
     *,
     distance: int = 10,
-    batch_size: int = 32,
     progress: bool = False,
 ) -> AttentionStatistics:
     """Measures how far the encoder's heads look, and how spread their attention is.
@@ -75,12 +72,10 @@ def attention_statistics(
         tokenizers: Its tokenizers.
         sentences: Source sentences, one or more; blank ones are left out.
         distance: R, the largest distance that is counted by itself.
-        batch_size: Sentences at a time.
         progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: If one has more tokens than the model has positions, or the model gives no
-            attention weights of an encoder.
+        ValueError: If one has more tokens than the model has positions.
     """
     mass: list[np.ndarray] = []
     entropy: list[np.ndarray] = []
@@ -88,10 +83,8 @@ def attention_statistics(
     model = evaluation_view(model)
     # The faster implementations never have the attention weights
     model.set_attn_implementation("eager")
-    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+    for batch in _batches(model, tokenizers, sentences, progress):
         layers = model.get_encoder()(**batch, output_attentions=True).attentions
-        if not layers or layers[0] is None:
-            raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
         real = batch["attention_mask"].bool()
         seen = real[:, None, :, None] & real[:, None, None, :]
         masses, entropies = zip(
@@ -124,7 +117,6 @@ def learned_windows(
     tokenizers: TokenizerPair,
     sentences: Sequence[str],
     *,
-    batch_size: int = 32,
     progress: bool = False,
 ) -> LearnedWindows | None:
     """Reads windows and their middles off the encoder's terms (Yang et al., EMNLP 2018, Figures 2
@@ -139,41 +131,38 @@ def learned_windows(
     """
     model = evaluation_view(model)
     heads = model.config.encoder_attention_heads
-    focuses = defaultdict(list)
-    observed: dict[int, Sequence[Any]] = {}
-    for layer, attention in _encoder_attentions(model).items():
+    focuses: dict[int, list[np.ndarray]] = defaultdict(list)
+
+    def keep_focus(layer: int, terms: Sequence[Any]) -> None:
+        for term in terms:
+            if hasattr(term, "center") and hasattr(term, "width"):
+                focus = _focus_of_real_queries(term.center, term.width, mask, heads)
+                focuses[layer].append(focus)
+
+    for layer, attention in enumerate(_encoder_attentions(model)):
         if getattr(attention, "locality", None) is not None:
-            attention.observe_terms = partial(observed.__setitem__, layer)  # of the view
-    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+            attention.observe_terms = partial(keep_focus, layer)  # of the view
+    for batch in _batches(model, tokenizers, sentences, progress):
         mask = batch["attention_mask"].bool()
         model.get_encoder()(**batch)
-        for layer, terms in observed.items():
-            for term in terms:
-                if hasattr(term, "center") and hasattr(term, "width"):
-                    focus = _focus_of_real_queries(term.center, term.width, mask, heads)
-                    focuses[layer].append(focus)
         if not focuses:
             return None
     windows = [np.concatenate(batches, axis=2) for batches in focuses.values()]
-    widths, shares, offsets = map(list, zip(*windows, strict=True))
-    return LearnedWindows(list(focuses), widths, shares, offsets)
+    widths, offsets = map(list, zip(*windows, strict=True))
+    return LearnedWindows(list(focuses), widths, offsets)
 
 
-def _encoder_attentions(model: PreTrainedModel) -> dict[int, Any]:
-    """The encoder's self-attentions by layer."""
-    matches = ((_LAYER.fullmatch(name), module) for name, module in model.named_modules())
-    return {int(match[1]): module for match, module in matches if match}
+def _encoder_attentions(model: PreTrainedModel) -> list[Any]:
+    """The self-attention of each layer of the encoder."""
+    return [layer.self_attn for layer in model.get_encoder().layers]
 
 
 def _focus_of_real_queries(center: Tensor, width: Tensor, mask: Tensor, heads: int) -> np.ndarray:
-    """Returns width, width over length, and middle minus position of the real queries, [3, H,
-    queries].
-    """
+    """Returns width, and middle minus position, of the real queries, [2, H, queries]."""
     batch, length = mask.shape
     width = width.expand(batch, heads, length).float()
-    share = width / mask.sum(dim=1).view(-1, 1, 1)
     offset = center.expand(batch, heads, length).float() - torch.arange(length, device=mask.device)
-    focus = torch.stack([width, share, offset])  # [3, B, H, J]
+    focus = torch.stack([width, offset])  # [2, B, H, J]
     return focus.transpose(1, 2)[:, :, mask].cpu().numpy()
 
 
@@ -183,7 +172,6 @@ def area_usage(
     tokenizers: TokenizerPair,
     sentences: Sequence[str],
     *,
-    batch_size: int = 32,
     progress: bool = False,
 ) -> dict[int, np.ndarray]:
     """Measures what each head of a 2D area takes from itself and from its neighbours.
@@ -203,32 +191,23 @@ def area_usage(
     """
     model = evaluation_view(model)
     heads = model.config.encoder_attention_heads
-    modules = {
-        layer: module
-        for layer, module in _encoder_attentions(model).items()
-        if hasattr(module, "v_proj")
-    }
-    calls: dict[int, tuple[Any, Any]] = {}
-
-    def keep_call(layer: int, module: nn.Module, arguments: object, options: object) -> None:
-        calls[layer] = (arguments, options)
-
-    hooks = [
-        module.register_forward_pre_hook(partial(keep_call, layer), with_kwargs=True)
-        for layer, module in modules.items()
-    ]
-    usage = {layer: np.zeros((heads, heads)) for layer in modules}
+    usage: dict[int, np.ndarray] = {}
     queries = 0
-    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+
+    def add_usage(layer: int, attention: Any, *call: Any) -> None:
+        marked = _heads_seen(attention, heads, 1.0, *call)
+        unmarked = _heads_seen(attention, heads, 0.0, *call)
+        usage[layer] += (marked - unmarked)[mask].sum(dim=0).double().cpu().numpy()
+
+    for layer, attention in enumerate(_encoder_attentions(model)):
+        if hasattr(attention, "v_proj"):
+            usage[layer] = np.zeros((heads, heads))
+            # Of the view
+            attention.register_forward_pre_hook(partial(add_usage, layer), with_kwargs=True)
+    for batch in _batches(model, tokenizers, sentences, progress):
         mask = batch["attention_mask"].bool()
         queries += int(mask.sum())
         model.get_encoder()(**batch)
-        for layer, call in list(calls.items()):
-            marked = _heads_seen(modules[layer], heads, 1.0, *call)
-            unmarked = _heads_seen(modules[layer], heads, 0.0, *call)
-            usage[layer] += (marked - unmarked)[mask].sum(dim=0).double().cpu().numpy()
-    for hook in hooks:
-        hook.remove()
     return {layer: sums / queries for layer, sums in usage.items()}
 
 
@@ -251,7 +230,7 @@ def _heads_seen(attention: Any, heads: int, mark: float, arguments: Any, options
         attention.v_proj.register_forward_hook(mark_values),
         attention.out_proj.register_forward_pre_hook(read),
     ]
-    attention(*arguments, **options)
+    attention.forward(*arguments, **options)
     for handle in handles:
         handle.remove()
     return seen[0]
@@ -261,7 +240,6 @@ def _batches(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
     sentences: Sequence[str],
-    batch_size: int,
     progress: bool,
 ) -> Iterator[dict[str, Tensor]]:
     """Yields batches of sentences of about the same length, padded on the right; of long ones fewer
@@ -272,7 +250,7 @@ def _batches(
         total=len(texts), desc="attention", unit=" sentences", disable=not progress, delay=1
     ) as bar:
         while texts:
-            part = texts[:batch_size]
+            part = texts[:BATCH_SENTENCES]
             # There are seldom more tokens than characters
             while len(part) > 1 and len(part) * len(part[-1]) ** 2 > BATCH_CELLS:
                 part.pop()

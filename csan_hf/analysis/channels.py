@@ -21,7 +21,6 @@ def channel_shares(
     sources: Sequence[str],
     targets: Sequence[str],
     *,
-    batch_size: int = 32,
     progress: bool = False,
 ) -> list[Alignment]:
     """Says from which source tokens Pervasive Attention's max pooling takes its channels.
@@ -53,7 +52,6 @@ def channel_shares(
         view,
         tokenizers,
         zip(sources, targets, strict=True),
-        batch_size=batch_size,
         total=len(sources),
         progress=progress,
         forward=pooled,

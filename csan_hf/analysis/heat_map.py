@@ -26,12 +26,12 @@ _FONT_SIZE = (5.0, 10.0)  # points: smallest, largest
 _POINTS_PER_CELL = 42.0
 
 
-def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None = None) -> None:
+def draw_heat_map(alignment: Alignment, path: Path | str) -> None:
     """Draws an alignment, as `plot_heat_map` does, into a PNG file."""
-    save_figure(plot_heat_map(alignment, title=title), path, dpi=120, margin=0.15)
+    save_figure(plot_heat_map(alignment), path, dpi=120, margin=0.15)
 
 
-def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
+def plot_heat_map(alignment: Alignment) -> Figure:
     """Draws an alignment, target tokens from top to bottom and source tokens from left to right.
 
     Without negative values, white is 0 and dark blue the highest. With them, blue is positive and
@@ -50,9 +50,7 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     cell = min(max(_SHORT_SIDE / longest, _CELL[0]), _CELL[1], _LONGEST_SIDE / longest)
     # The axes fill the figure and have the size of their cells; saving makes room for all that
     # stands around them.
-    families, missing = _families_for(
-        "".join([*alignment.source.tokens, *alignment.target.tokens, title or ""])
-    )
+    families, missing = _families_for("".join(alignment.source.tokens + alignment.target.tokens))
     with figure_style():
         figure = new_figure(columns * cell, rows * cell, layout=None)
         axes = figure.add_axes((0, 0, 1, 1))
@@ -60,8 +58,6 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
             alignment.matrix, aspect="auto", interpolation="nearest", **_colours(alignment.matrix)
         )
         _label_cells(axes, alignment, cell, families)
-        if title is not None:
-            axes.set_title(title, family=families, parse_math=False, pad=12)
         _add_colour_bar(figure, image, alignment.measure)
     if missing:
         warnings.warn(

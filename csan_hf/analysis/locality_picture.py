@@ -3,7 +3,7 @@
 
 import dataclasses
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -73,8 +73,6 @@ def draw_locality(
     path: Path | str,
     *,
     length: int | None = None,
-    parts: Sequence[str] | None = None,
-    title: str | None = None,
 ) -> None:
     """Draws where a model is local, as its model card shows it.
 
@@ -93,31 +91,21 @@ def draw_locality(
         path: PNG file to write.
         length: Tokens of the sentence that is drawn; None = 6 more than the widest window, and at
             least 15. Ignored for Pervasive Attention.
-        parts: Of a CSAN, the parts to draw: `"encoder"`, `"decoder"`, `"cross"`; None = all.
-        title: Text above the picture.
 
     Raises:
         ValueError: The config is impossible, of a family that cannot be drawn, or nothing of it is
             local.
     """
-    figure = plot_locality(config, length=length, parts=parts, title=title)
-    save_figure(figure, path, dpi=120, margin=0.15)
+    save_figure(plot_locality(config, length=length), path, dpi=120, margin=0.15)
 
 
 def plot_locality(
-    config: PreTrainedConfig | dict[str, Any],
-    *,
-    length: int | None = None,
-    parts: Sequence[str] | None = None,
-    title: str | None = None,
+    config: PreTrainedConfig | dict[str, Any], *, length: int | None = None
 ) -> Figure:
     """Draws where a model is local; see `draw_locality`."""
     drawn = _as_config(config)
     draw = pkgutil.resolve_name(str(FAMILIES[drawn.model_type].draw))
-    figure: Figure = draw(drawn, length, parts)
-    if title is not None:
-        figure.suptitle(title, parse_math=False)
-    return figure
+    return draw(drawn, length)
 
 
 def attention_reaches(
@@ -170,13 +158,9 @@ def layer_groups(
     return groups
 
 
-def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> Tensor:
+def grid_reach(config: PervasiveAttentionConfig) -> Tensor:
     """Says in which layer of Pervasive Attention a cell of the grid first enters what one cell
     sees.
-
-    Args:
-        config: The config.
-        layers: Layers to count; None = all.
 
     Returns:
         [R + 1, 2 R + 1] for R = layers · (k - 1) / 2: rows are target positions from R before the
@@ -184,7 +168,7 @@ def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> T
         which needs no convolution, has 0.
     """
     side = config.kernel_size // 2
-    radius = (config.num_layers if layers is None else layers) * side
+    radius = config.num_layers * side
     rows = torch.arange(-radius, 1).abs()[:, None]
     columns = torch.arange(-radius, radius + 1).abs()[None, :]
     return torch.ceil(torch.maximum(rows, columns) / max(side, 1)).long()
@@ -338,13 +322,9 @@ def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> s
     return f"{text}, wrapped" if getattr(method, "boundary", None) == "circular" else text
 
 
-def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
+def draw_attention(config: CsanConfig, length: int | None) -> Figure:
     """Draws which keys the queries of a CSAN see; see `draw_locality`."""
-    shown = [
-        reach
-        for reach in attention_reaches(config, length=length)
-        if parts is None or reach.part in parts
-    ]
+    shown = attention_reaches(config, length=length)
     reaches = [reach for reach in shown if reach.locality is not None]
     if not reaches:
         raise ValueError("Nothing of this model is local: there is nothing to draw.")
@@ -435,12 +415,8 @@ def _outline(axes: Axes, column: float, row: float) -> None:
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **_QUERY, zorder=3))
 
 
-def draw_grid(
-    config: PervasiveAttentionConfig, length: int | None, parts: Sequence[str] | None
-) -> Figure:
-    """Draws which cells a cell of Pervasive Attention's grid sees; it has neither a length nor
-    parts.
-    """
+def draw_grid(config: PervasiveAttentionConfig, length: int | None) -> Figure:
+    """Draws which cells a cell of Pervasive Attention's grid sees; `length` is ignored."""
     figure = new_figure(10, 4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
     _draw_kernel(left, config.kernel_size)

@@ -26,17 +26,15 @@ def alignment_of(source, target, matrix=None, measure="weight"):
     )
 
 
-def drawn(alignment, **arguments) -> Figure:
-    figure = plot_heat_map(alignment, **arguments)
+def drawn(alignment) -> Figure:
+    figure = plot_heat_map(alignment)
     figure.draw_without_rendering()
     return figure
 
 
 def test_rows_are_target_tokens_from_top_to_bottom():
     matrix = [[0.1, 0.9, 0.2], [0.3, 0.4, 0.5]]
-    figure = drawn(
-        alignment_of(["$", "$\\frac{$", "a_b^c"], "xy", matrix, "some measure"), title="$\\sum{$"
-    )
+    figure = drawn(alignment_of(["$", "$\\frac{$", "a_b^c"], "xy", matrix, "some measure"))
     axes, colour_bar = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["$", "$\\frac{$", "a_b^c"]
@@ -44,11 +42,7 @@ def test_rows_are_target_tokens_from_top_to_bottom():
     assert heights[0] > heights[1]
     assert axes.transData.transform((0, 0))[1] > axes.transData.transform((0, 1))[1]
     np.testing.assert_allclose(axes.images[0].get_array(), matrix, rtol=1e-6)
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == (
-        "source",
-        "target",
-        "$\\sum{$",
-    )
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("source", "target")
     assert colour_bar.get_ylabel() == "some measure"
 
 

@@ -15,22 +15,26 @@ def csan(**overrides):
     return CsanConfig(**{**CSAN_SIZES, "encoder_layers": 3, **overrides})
 
 
-def record(attention, kept):
-    """Keeps an attention module's values and what it makes of them, before the heads are mixed."""
-    attention.v_proj.register_forward_hook(
-        lambda module, inputs, output: kept.append(output.requires_grad_())
-    )
-    attention.out_proj.register_forward_hook(lambda module, inputs, output: kept.append(inputs[0]))
+class Dependence:
+    """Which values an attention's outputs depend on, before its heads are mixed: by gradient."""
 
+    def __init__(self, attention, num_heads):
+        attention.v_proj.register_forward_hook(self.keep_values)
+        attention.out_proj.register_forward_pre_hook(self.keep_outputs)
+        self.num_heads = num_heads
 
-def seen_by(kept, query, num_heads):
-    """[H, J]: the values that a query's output depends on, by gradient."""
-    values, mixed = kept
-    head, position = query
-    width = mixed.shape[-1] // num_heads
-    part = mixed.reshape(1, -1, num_heads * width)[0, position].view(num_heads, width)[head]
-    [gradient] = torch.autograd.grad(part.sum(), values, retain_graph=True)
-    return gradient.reshape(-1, num_heads, width).abs().sum(-1).T > 0
+    def keep_values(self, module, inputs, output):
+        self.values = output.requires_grad_()
+
+    def keep_outputs(self, module, inputs):
+        self.outputs = inputs[0]
+
+    def of(self, head, position):
+        """[H, J]: whether a query's output depends on a value."""
+        width = self.outputs.shape[-1] // self.num_heads
+        output = self.outputs[0, position].view(self.num_heads, width)[head]
+        [gradient] = torch.autograd.grad(output.sum(), self.values, retain_graph=True)
+        return gradient.reshape(-1, self.num_heads, width).abs().sum(-1).T > 0
 
 
 @pytest.mark.parametrize(
@@ -62,28 +66,22 @@ def seen_by(kept, query, num_heads):
 def test_the_reach_is_the_model_s(fields):
     config = csan(**fields)
     model = CsanModel._from_config(config, attn_implementation="eager").eval()
-    modules = {
-        "encoder": [layer.self_attn for layer in model.encoder.layers],
-        "decoder": [layer.self_attn for layer in model.decoder.layers],
-        "cross": [layer.encoder_attn for layer in model.decoder.layers],
-    }
-    kept = {(part, index): [] for part, layers in modules.items() for index in range(len(layers))}
-    for (part, index), list_ in kept.items():
-        record(modules[part][index], list_)
+    seen = {}
+    for index, layer in enumerate(model.encoder.layers):
+        seen["encoder", index] = Dependence(layer.self_attn, 4)
+    for index, layer in enumerate(model.decoder.layers):
+        seen["decoder", index] = Dependence(layer.self_attn, 4)
+        seen["cross", index] = Dependence(layer.encoder_attn, 4)
     ids = torch.arange(LENGTH)[None] + 2
     model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
-    seen = set()
     for reach in attention_reaches(config, length=LENGTH):
+        head, _ = reach.query
         for layer in reach.layers:
-            seen.add((reach.part, layer))
-            assert torch.equal(seen_by(kept[reach.part, layer], reach.query, 4), reach.heads > 0), (
-                reach
-            )
-            for position in range(LENGTH):
-                head = reach.query[0]
-                one = seen_by(kept[reach.part, layer], (head, position), 4)[head]
-                assert torch.equal(one, reach.positions[position] > 0), reach
-    assert seen == set(kept), "every layer is in one reach"
+            dependence = seen.pop((reach.part, layer))
+            assert torch.equal(dependence.of(*reach.query), reach.heads > 0), reach
+            positions = [dependence.of(head, position)[head] for position in range(LENGTH)]
+            assert torch.equal(torch.stack(positions), reach.positions > 0), reach
+    assert not seen, "every layer is in one reach"
 
 
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (2, 3), (1, 5), (2, 5), (2, 1)])
@@ -143,31 +141,32 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
     ],
 )
 def test_the_picture_says_what_it_shows(config, titles, tmp_path):
-    draw_locality(config, tmp_path / "new" / "locality.png", title="A $ sign")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["locality.png"]
-    assert min(imread(tmp_path / "new" / "locality.png").shape[:2]) > 300
-    figure = plot_locality(config, title="A $ sign")
-    assert figure.get_suptitle() == "A $ sign"
-    found = [row.get_suptitle() for row in figure.subfigs]
-    *titles, others = titles or [0]
-    assert len(found) == len(titles)
-    for text, expected in zip(found, titles, strict=True):
-        assert expected in text
+    picture = tmp_path / "new" / "locality.png"
+    draw_locality(config, picture)
+    assert min(imread(picture).shape[:2]) > 300
+    figure = plot_locality(config)
+    *titles, not_local = titles or [0]
+    for row, title in zip(figure.subfigs, titles, strict=True):
+        assert title in row.get_suptitle()
     named = figure.legends[0].get_title().get_text().splitlines()
-    assert len(named) == others
+    assert len(named) == not_local
     assert all("all earlier tokens" in line or "the whole sentence" in line for line in named)
     assert is_drawn(config)
+
+
+def test_models_of_transformers_are_not_drawn(tmp_path):
+    assert not is_drawn({"model_type": "marian"})
     with pytest.raises(ValueError, match="'marian' cannot be drawn"):
         draw_locality({"model_type": "marian"}, tmp_path / "a.png")
-    assert not is_drawn({"model_type": "marian"})
 
 
 def test_pictures_differ_where_models_do():
-    one, two = (attention_reaches(csan(head_area=area), length=LENGTH)[0] for area in (1, 3))
-    assert one.areas.tolist() == torch.eye(4).tolist()
-    assert two.areas.tolist() == [
-        [float(abs(row - column) < 2) for column in range(4)] for row in range(4)
-    ]
+    alone, neighbours = (
+        attention_reaches(csan(head_area=area), length=LENGTH)[0].areas for area in (1, 3)
+    )
+    heads = torch.arange(4)
+    assert torch.equal(alone, torch.eye(4))
+    assert torch.equal(neighbours, ((heads[:, None] - heads).abs() < 2).float())
     plain = csan(local_window=None, head_area=1)
     assert not is_drawn(plain)
     with pytest.raises(ValueError, match="Nothing of this model is local"):
