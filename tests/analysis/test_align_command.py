@@ -1,14 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf align` on files, with a tiny untrained model."""
 
-import gzip
-
 import pytest
 import tiny
 
 import csan_hf_cli
 from csan_hf.analysis import align
 from csan_hf.evaluation import translate
+from csan_hf_runtime.text_files import write_lines
 
 SOURCES = ["one two", "", "the number is twenty-one.", "three two one"]
 TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "drei zwei eins"]
@@ -36,65 +35,61 @@ def folder(model, tokenizers, tmp_path_factory):
 @pytest.fixture
 def files(tmp_path):
     source, target = tmp_path / "in.en", tmp_path / "in.de.gz"
-    source.write_text("".join(f"{line}\n" for line in SOURCES))
-    with gzip.open(target, "wb") as file:
-        file.write("".join(f"{line}\n" for line in TARGETS).encode())
+    write_lines(source, SOURCES)
+    write_lines(target, TARGETS)
     return source, target
+
+
+@pytest.fixture
+def words(folder, files, tmp_path):
+    """The command on the files, which writes to `out`."""
+    source, target = files
+    words = f"{folder} --source {source} --target {target} --output {tmp_path}/out"
+    return f"{words} --device cpu --quiet"
 
 
 def lines_of(alignments, **options):
     return "".join(f"{alignment.pharaoh(**options)}\n" for alignment in alignments)
 
 
-def test_files(folder, files, model, tokenizers, tmp_path, capfd):
-    alignments = align(model, tokenizers, SOURCES, TARGETS)
-    words = f"{folder} --source {files[0]} --target {files[1]} --device cpu --quiet"
-    output, picture = tmp_path / "out", tmp_path / "picture.png"
-    words += f" --output {output}"
+def test_files(words, model, tokenizers, tmp_path, capfd):
+    picture = tmp_path / "picture.png"
     assert main(f"{words} --heat_map {picture} --sentence 3") == 0
-    assert output.read_text() == lines_of(alignments)
-    assert output.read_text().split("\n")[1] == ""
+    links = (tmp_path / "out").read_text()
+    assert links == lines_of(align(model, tokenizers, SOURCES, TARGETS))
+    assert links.split("\n")[1] == ""
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert capfd.readouterr().out == ""
+
+
+def test_options(words, model, tokenizers, tmp_path):
     assert main(f"{words} --threshold 0.2 --symmetric --layer 0") == 0
-    expected = align(model, tokenizers, SOURCES, TARGETS, layer=0)
-    assert output.read_text() == lines_of(expected, threshold=0.2, symmetric=True)
-    assert len({lines_of(alignments), lines_of(expected), output.read_text()}) == 3, (
-        "the options make a difference"
-    )
+    links = (tmp_path / "out").read_text()
+    alignments = align(model, tokenizers, SOURCES, TARGETS, layer=0)
+    assert links == lines_of(alignments, threshold=0.2, symmetric=True)
+    last_layer = align(model, tokenizers, SOURCES, TARGETS)
+    assert len({links, lines_of(alignments), lines_of(last_layer)}) == 3, "each makes a difference"
 
 
-def test_a_gold_file(folder, files, model, tokenizers, tmp_path, capfd):
-    gold, links = (
-        tmp_path / "gold",
-        [each.pharaoh() for each in align(model, tokenizers, SOURCES, TARGETS)],
-    )
-    words = f"{folder} --source {files[0]} --target {files[1]} --device cpu --quiet"
-    words += f" --output {tmp_path}/out --gold {gold}"
-    gold.write_text("".join(f"{line}\n" for line in links))
-    assert main(words) == 0
-    assert capfd.readouterr().err == "alignment error rate 0.00, precision 100.00, recall 100.00\n"
-    naacl = [
-        f"{number} {int(source) + 1} {int(target) + 1}"
-        for number, line in enumerate(links, 1)
-        for source, target in (link.split("-") for link in line.split())
-    ]
-    gold.write_text("\n".join(naacl[1:]))  # one link is found and not in the gold file
-    assert main(words) == 0
-    n = len(naacl)
-    rate, precision = 100 * (1 - 2 * (n - 1) / (2 * n - 1)), 100 * (n - 1) / n
+def test_a_gold_file(words, model, tokenizers, tmp_path, capfd):
+    gold = tmp_path / "gold"
+    links = lines_of(align(model, tokenizers, SOURCES, TARGETS))
+    gold.write_text(links.partition(" ")[2])  # without the first link
+    count = links.count("-")
+    assert main(f"{words} --gold {gold}") == 0
+    rate = 100 * (1 - 2 * (count - 1) / (2 * count - 1))
+    precision = 100 * (count - 1) / count
     expected = f"alignment error rate {rate:.2f}, precision {precision:.2f}, recall 100.00\n"
     assert capfd.readouterr().err == expected
+
+
+def test_a_wrong_gold_file_is_named_before_anything_is_aligned(words, tmp_path, capfd):
+    gold = tmp_path / "gold"
     gold.write_text("1-1 2-2\n\n1-1\n1-1\n")  # counted from 1
-    (tmp_path / "out").unlink()
-    assert main(words) == 2
-    assert (
-        f"error: {gold}, sentence 1: the link 2-2, counted from 0, is outside"
-        in capfd.readouterr().err
-    )
-    assert not (tmp_path / "out").exists(), (
-        "what is wrong with it is said before anything is aligned"
-    )
+    assert main(f"{words} --gold {gold}") == 2
+    error = f"error: {gold}, sentence 1: the link 2-2, counted from 0, is outside"
+    assert error in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_standard_input_and_the_models_translations(
