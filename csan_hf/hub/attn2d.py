@@ -17,7 +17,7 @@ compute the same functions as this package and store them differently:
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -48,11 +48,6 @@ _NAMES = (
     ("model.decoder.output_projection", "aggregator.lin", "decoder.projection"),
     ("lm_head", "prediction", "decoder.prediction"),
 )
-# Convolutions with a 1×1 kernel
-_POINTWISE = {
-    2018: ("input_projection.weight", "conv1.weight", "transition.conv.weight"),
-    2020: ("conv1.weight",),
-}
 _SUPPORTED = {
     2018: (
         "network.type densenet with one dense block and half_inputs 1, norm batch, use_st 0, "
@@ -95,6 +90,7 @@ _POSITIONS_2020 = 1024  # as their README evaluates
 _DROPOUTS = {"dropout": 0.2, "embedding_dropout": 0.2}
 # That of every batch norm of 2018: torch's default
 _EPS = 1e-5
+_COUNTER = "num_batches_tracked"  # came with torch 0.4.1; nothing is computed with it
 _MOST_NAMES = 12
 
 
@@ -139,6 +135,7 @@ def convert_attn2d(
         ValueError: The file holds no state dict, weights are missing, unknown or of another shape,
             or they or `aggregation` belong to a variant that this package cannot represent; the
             message names them.
+        TypeError: A field of `overrides` follows from the weights.
         OSError: The file cannot be read.
     """
     if aggregation not in _AGGREGATIONS:
@@ -200,6 +197,7 @@ def convert_attn2d_residual(
     Raises:
         ValueError: The file is none of fairseq, or of a variant that this package cannot represent;
             the message says what.
+        TypeError: A field of `overrides` follows from the weights.
         OSError: The file cannot be read.
     """
     content = _load(checkpoint)
@@ -253,7 +251,7 @@ def _dense_fields(weights: StateDict) -> dict[str, Any]:
     conv1 = "net.features.denseblock1.denselayer1.conv1.weight"
     conv2 = "net.features.denseblock1.denselayer1.conv2.weight"
     norm = "net.features.transition1.norm.weight"
-    _check_dimensions(weights, {source: 2, target: 2, conv1: 4, conv2: 4, norm: 1}, year=2018)
+    _check_names({source, target, conv1, conv2, norm}, weights, year=2018)
     fields = _embedding_fields(weights[source], weights[target])
     num_layers = _last_layer(r"net\.features\.denseblock1\.denselayer(\d+)\.", weights)
     channels = (fields["source_embed_dim"] + fields["target_embed_dim"]) // 2
@@ -287,18 +285,14 @@ def _residual_fields(weights: dict[str, Tensor]) -> dict[str, Any]:
     layers = "decoder.net.residual_blocks"
     mconv2 = f"{layers}.0.mconv2.weight"
     fc1 = f"{layers}.0.fc1.weight"
-    dimensions = {source: 2, target: 2, prediction: 2, projection: 2, mconv2: 4, fc1: 2}
-    dimensions |= {projection_bias: 1, "decoder.prediction.bias": 1}
-    _check_dimensions(weights, dimensions, year=2020)
+    names = {source, target, prediction, projection, projection_bias, mconv2, fc1}
+    _check_names(names, weights, year=2020)
     kernel = weights[mconv2]
     num_layers = 1 + _last_layer(re.escape(layers) + r"\.(\d+)\.", weights)
     for number in range(num_layers):  # without a bias unless --conv-bias
         weights.setdefault(f"{layers}.{number}.mconv2.bias", torch.zeros(len(kernel)))
     is_tied = torch.equal(weights[prediction], weights[target])
     if not is_tied:  # two linear maps are one
-        width = weights[prediction].shape[1]
-        if weights[projection].shape[0] != width or len(weights[projection_bias]) != width:
-            _refuse({"of shapes that do not fit": {prediction, projection, projection_bias}}, 2020)
         bias = weights[prediction] @ weights[projection_bias]
         weights["decoder.prediction.bias"] = weights["decoder.prediction.bias"] + bias
         weights[prediction] = weights[prediction] @ weights[projection]
@@ -360,37 +354,44 @@ def _their_name(name: str, year: int) -> str:
 def _make_model(
     weights: StateDict, fields: dict[str, Any], overrides: dict[str, Any], year: int
 ) -> PervasiveAttentionForConditionalGeneration:
-    names = ", ".join(sorted(fields.keys() & overrides.keys()))
-    if names:
-        raise ValueError(f"{names} cannot be given, as the weights say it or an argument does.")
-    config = PervasiveAttentionConfig(**{**_DROPOUTS, **fields, **overrides})
+    config = PervasiveAttentionConfig(**fields, **_DROPOUTS | overrides)
     model: Any = PervasiveAttentionForConditionalGeneration(config)
     state = model.state_dict()
-    _check_weights(weights, state, year)
-    converted = {}
-    for name, tensor in state.items():
-        if "embed_positions" in name:
-            side = name.split(".")[1]
-            table = _positions(weights, side, tensor.shape[1], year)
-            converted[name] = table[: len(tensor)]
-        elif name.endswith("num_batches_tracked"):
-            converted[name] = weights.get(_their_name(name, year), torch.tensor(0))
-        elif "feature_norm" not in name:
-            converted[name] = _convert(name, weights[_their_name(name, year)], tensor, config)
-    if config.block == "dense":
-        converted |= _convert_feature_norms(weights, converted, config)
-    model.to(converted["lm_head.bias"].dtype)
-    model.load_state_dict(converted)
+    their_names = {name: _their_name(name, year) for name in state if "feature_norm" not in name}
+    needed = [
+        name for name in their_names if "embed_positions" not in name and _COUNTER not in name
+    ]
+    _check_names([their_names[name] for name in needed], weights, year)
+    if year == 2018:
+        _check_known(weights, their_names.values())
+    converted = {
+        name: _convert(name, weights[their_names[name]], config.target_embed_dim) for name in needed
+    }
+    try:
+        for name in their_names.keys() - needed:
+            if _COUNTER in name:
+                converted[name] = weights.get(their_names[name], torch.tensor(0))
+            else:
+                rows, width = state[name].shape
+                converted[name] = _positions(weights, name.split(".")[1], width, year)[:rows]
+        if config.block == "dense":
+            converted |= _convert_feature_norms(weights, converted, config)
+        model.to(converted["lm_head.bias"].dtype)
+        model.load_state_dict(converted)
+    except RuntimeError as error:
+        raise _refusal("of another shape", [str(error)], year) from error
     return model.eval()
 
 
-def _convert(name: str, theirs: Tensor, ours: Tensor, config: PervasiveAttentionConfig) -> Tensor:
-    """One weight of theirs as this package stores it."""
+def _convert(name: str, weight: Tensor, target_width: int) -> Tensor:
+    """A weight of theirs as this package stores it."""
     if name.endswith("conv2.weight"):
-        return theirs[:, :, : ours.shape[2]]
+        return weight[:, :, : weight.shape[2] // 2 + 1]
+    if weight.ndim == 4:  # a 1×1 kernel
+        weight = weight.flatten(1)
     if name.endswith("input_projection.weight"):  # the target's columns first
-        return theirs.flatten(1).roll(config.target_embed_dim, dims=1)
-    return theirs.reshape(ours.shape)
+        return weight.roll(target_width, dims=1)
+    return weight
 
 
 def _convert_feature_norms(
@@ -421,69 +422,28 @@ def _convert_feature_norms(
     return norms
 
 
-def _check_dimensions(weights: StateDict, dimensions: dict[str, int], year: int) -> None:
-    """Refuse a state dict without the weights from which its fields follow."""
-    missing = set()
-    misshapen = set()
-    for name, count in dimensions.items():
-        if name not in weights:
-            missing.add(name)
-        elif weights[name].ndim != count:
-            misshapen.add(f"{name} {tuple(weights[name].shape)}")
-    _refuse({"missing": missing, "of another shape": misshapen}, year)
+def _check_names(names: Collection[str], weights: StateDict, year: int) -> None:
+    """Refuse a state dict without these weights."""
+    missing = set(names) - weights.keys()
+    if missing:
+        raise _refusal("missing", missing, year)
 
 
-def _check_weights(weights: StateDict, state: StateDict, year: int) -> None:
-    """Refuse weights that are missing, unknown or of another shape, by name."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    known = set()  # and not needed
-    for name, tensor in state.items():
-        theirs = _their_name(name, year)
-        shape = tuple(tensor.shape)
-        if name.endswith("conv2.weight"):
-            shape = (*shape[:2], shape[3], shape[3])
-        elif name.endswith(_POINTWISE[year]):
-            shape = (*shape, 1, 1)
-        if "embed_positions" in name:
-            if theirs in weights:  # else sinusoids; longer tables are cut
-                rows = shape[0] + _FIRST_POSITION[year][name.split(".")[1]]
-                shapes[theirs] = (max(rows, len(weights[theirs])), shape[1])
-        elif name.endswith("num_batches_tracked"):
-            known.add(theirs)  # counters came with torch 0.4.1; nothing is computed with them
-        elif "feature_norm" not in name:
-            shapes[theirs] = shape
-        if name.endswith(("norm1.weight", "transition.norm.weight")):
-            norm = theirs.removesuffix("weight")
-            shapes |= {f"{norm}running_mean": shape, f"{norm}running_var": shape}
-            known.add(f"{norm}num_batches_tracked")
-    problems = {
-        "missing": shapes.keys() - weights.keys(),
-        "of another shape": {
-            f"{name} {tuple(weights[name].shape)}, not {shape}"
-            for name, shape in shapes.items()
-            if name in weights and weights[name].shape != shape
-        },
-    }
-    if year == 2018:
-        problems["unknown"] = weights.keys() - shapes.keys() - known
-        embedding = "trg_embedding.label_embedding.weight"
-        if "aggregator.lin.weight" in weights and not torch.equal(
-            weights["prediction.weight"], weights[embedding]
-        ):
-            names = {"prediction.weight", embedding}
-            problems["that must be equal beside aggregator.lin"] = names
-    _refuse(problems, year)
+def _check_known(weights: StateDict, names: Collection[str]) -> None:
+    """Refuse a state dict of 2018 that holds other weights, or cannot be tied."""
+    statistics = ("running_mean", "running_var", _COUNTER)
+    unknown = [name for name in weights.keys() - set(names) if not name.endswith(statistics)]
+    if unknown:
+        raise _refusal("unknown", unknown, 2018)
+    tied = {"prediction.weight", "trg_embedding.label_embedding.weight"}
+    if "aggregator.lin.weight" in weights and not torch.equal(*(weights[name] for name in tied)):
+        raise _refusal("that must be equal beside aggregator.lin", tied, 2018)
 
 
-def _refuse(problems: Mapping[str, set[str]], year: int) -> None:
-    texts = [
-        f"weights {kind}: {', '.join(sorted(names)[:_MOST_NAMES])}"
-        for kind, names in problems.items()
-        if names
-    ]
-    if texts:
-        network = "dense" if year == 2018 else "residual"
-        raise ValueError(
-            f"This is no checkpoint of attn2d's {network} network that can be converted: it has "
-            f"{'; '.join(texts)}. Supported: {_SUPPORTED[year]}."
-        )
+def _refusal(kind: str, names: Collection[str], year: int) -> ValueError:
+    network = "dense" if year == 2018 else "residual"
+    listed = ", ".join(sorted(names)[:_MOST_NAMES])
+    return ValueError(
+        f"This is no checkpoint of attn2d's {network} network that can be converted: it has "
+        f"weights {kind}: {listed}. Supported: {_SUPPORTED[year]}."
+    )

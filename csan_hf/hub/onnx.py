@@ -10,9 +10,8 @@ Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,11 +192,6 @@ def _trace(model: Any, directory: Path) -> None:
     weights = hashlib.sha256()
     for tensor in model.state_dict().values():
         weights.update(tensor.numpy().tobytes())
-    export = partial(
-        _export,
-        exact=model._keep_in_fp32_modules_strict or (),
-        weights=weights.hexdigest(),
-    )
     if model._supports_sdpa:
         model.set_attn_implementation("sdpa")  # blocks are made for one length
     make_encoder, make_step = _MODULES.get(model.config.model_type, (_Encoder, _Step))
@@ -222,50 +216,47 @@ def _trace(model: Any, directory: Path) -> None:
     for name in of_source:
         target_axes[name] = {0: "batch_size", 2: "encoder_sequence_length"}
     with warnings.catch_warnings(action="ignore"):  # of names of axes, and of torch's own code
-        export(
-            encoder,
-            inputs=source,
-            axes=dict.fromkeys(source, source_axes),
-            outputs=["last_hidden_state"],
-            path=directory / ENCODER,
-        )
+        graphs = {
+            ENCODER: _graph(
+                encoder,
+                inputs=source,
+                axes=dict.fromkeys(source, source_axes),
+                outputs=["last_hidden_state"],
+            ),
+            DECODER: _graph(
+                step,
+                inputs=target,
+                axes=target_axes,
+                outputs=["logits", *(PRESENT + name for name in step.states)],
+            ),
+        }
         if of_source:
-            export(
+            graphs[SOURCE] = _graph(
                 _Source(step),
                 inputs={"encoder_hidden_states": states},
                 axes={"encoder_hidden_states": source_axes},
                 outputs=list(of_source),
-                path=directory / SOURCE,
             )
-        export(
-            step,
-            inputs=target,
-            axes=target_axes,
-            outputs=["logits", *(PRESENT + name for name in step.states)],
-            path=directory / DECODER,
-        )
+    for name, graph in graphs.items():
+        for node in graph.model.graph:
+            scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
+            if any(module in scopes for module in model._keep_in_fp32_modules_strict or ()):
+                node.name = f"{_EXACT}{node.name}"
+            node.metadata_props.clear()  # stack traces, longer than small weights
+        graph.model.metadata_props[WEIGHTS] = weights.hexdigest()
+        graph.save(directory / name)
 
 
-def _export(
-    module: nn.Module,
-    *,
-    inputs: Tensors,
-    axes: dict[str, dict[int, str]],
-    outputs: list[str],
-    exact: Sequence[str],
-    weights: str,
-    path: Path,
-) -> None:
-    """Saves the graph of a module that takes a dictionary.
+def _graph(
+    module: nn.Module, *, inputs: Tensors, axes: dict[str, dict[int, str]], outputs: list[str]
+) -> Any:
+    """The `torch.onnx.ONNXProgram` of a module that takes a dictionary.
 
     Args:
         module: The module.
         inputs: What to trace it with.
         axes: Names of the free axes of each input.
         outputs: Names of the outputs.
-        exact: Names of submodules whose weights stay in float32.
-        weights: Digest of the whole model's weights, which the file keeps.
-        path: The file.
     """
     graph: Any = torch.onnx.export(
         module,
@@ -277,16 +268,10 @@ def _export(
         output_names=outputs,
         custom_translation_table={torch.ops.aten.scaled_dot_product_attention.default: _attention},
     )
-    for node in graph.model.graph:
-        scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
-        if any(name in scopes for name in exact):
-            node.name = f"{_EXACT}{node.name}"
-        node.metadata_props.clear()  # stack traces, longer than small weights
     for output in graph.model.graph.outputs:
         if output.name.startswith(PRESENT):  # of a window, which a sentence fills first
             output.shape[2] = f"{output.name} positions"
-    graph.model.metadata_props[WEIGHTS] = weights
-    graph.save(path)
+    return graph
 
 
 def _attention(
@@ -353,8 +338,7 @@ class _Step(nn.Module):
             positions = 5 if int(name.split(".")[0]) in growing else 2
             if tensor.shape[3] > 0:
                 states[name] = (tensor.shape[1], positions, tensor.shape[3])
-        in_order = sorted(states, key=lambda name: (int(name.split(".")[0]), name))
-        self.states = {name: states[name] for name in in_order}
+        self.states = states
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
         """[B · K, 1, V] and the cache."""
@@ -466,8 +450,9 @@ class _CsanStep(_Step):
         self.attentions = [layer.encoder_attn for layer in model.model.decoder.layers]
         super().__init__(model)
         self.shares_source = all(attention.locality is None for attention in self.attentions)
-        for layer in self.decoder.layers if self.shares_source else ():
-            layer.encoder_attn = _AttentionOfBeams(layer.encoder_attn)
+        if self.shares_source:
+            for layer in self.decoder.layers:
+                layer.encoder_attn = _AttentionOfBeams(layer.encoder_attn)
 
     def project(self, source: Tensor) -> Tensors:
         """See `_Step`."""

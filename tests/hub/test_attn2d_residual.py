@@ -155,44 +155,32 @@ class Trap:
         return print, ("run",)
 
 
-def test_what_cannot_be_converted_is_said(tmp_path, capsys):
-    path, weights = tmp_path / "checkpoint.pt", weights_of()
-    less = {name: tensor for name, tensor in weights.items() if "fc2" not in name}
-    for content, options, message in (
-        (less, {}, r"no checkpoint of attn2d's .*residual_blocks.0.fc2.weight"),
-        (
-            {**weights, "encoder.embed_tokens.weight": torch.ones(3)},
-            {},
-            "no checkpoint of attn2d's residual network",
-        ),
-        (
-            weights_of(tied=False) | {"decoder.projection.bias": torch.ones(3)},
-            {},
-            "weights of shapes that do not fit: decoder.prediction.weight",
-        ),
-        (
-            weights_of(learned=True) | {"encoder.embed_positions.weight": torch.ones(9, WIDTH)},
-            {},
-            r"of another shape: encoder.embed_positions.weight \(9, 6\), not \(40, 6\)",
-        ),
-        (weights, {"unidirectional": True}, "trained with {'unidirectional': True}"),
-        (weights, {"convnet": "densenet"}, "trained with {'convnet': 'densenet'}"),
-        (
-            weights,
-            {"aggregator": "path-gated-max"},
-            "trained with {'aggregator': 'path-gated-max'}",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            convert_attn2d_residual(save(path, content, **options))
-    with pytest.raises(ValueError, match="num_layers cannot be given, as the weights say it"):
-        convert_attn2d_residual(save(path, weights), num_layers=1)
-    whole = path.read_bytes()
-    for content in ({"weights": 1}, [Trap()], whole[: len(whole) // 2], whole[:-30]):
-        path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-        with pytest.raises(
-            ValueError,
-            match=r"checkpoint\.pt (cannot be read as a file|is no checkpoint of fairseq)",
-        ):
-            convert_attn2d_residual(path)
+@pytest.mark.parametrize(
+    ("options", "trained_with"),
+    [
+        ({"unidirectional": True}, "{'unidirectional': True}"),
+        ({"convnet": "densenet"}, "{'convnet': 'densenet'}"),
+        ({"aggregator": "path-gated-max"}, "{'aggregator': 'path-gated-max'}"),
+    ],
+)
+def test_variants_that_are_not_offered_are_refused(options, trained_with, tmp_path):
+    path = save(tmp_path / "checkpoint.pt", weights_of(), **options)
+    with pytest.raises(ValueError, match=f"trained with {trained_with}, which this package does"):
+        convert_attn2d_residual(path)
+
+
+def test_weights_that_are_missing_or_do_not_fit_are_refused(tmp_path):
+    less = {name: tensor for name, tensor in weights_of().items() if "fc2" not in name}
+    with pytest.raises(ValueError, match=r"attn2d's residual .*missing: .*residual_blocks\.0\.fc2"):
+        convert_attn2d_residual(save(tmp_path / "checkpoint.pt", less))
+    short = weights_of(learned=True) | {"encoder.embed_positions.weight": torch.ones(9, WIDTH)}
+    with pytest.raises(ValueError, match=r"(?s)another shape: .*model\.encoder\.embed_positions"):
+        convert_attn2d_residual(save(tmp_path / "checkpoint.pt", short))
+
+
+@pytest.mark.parametrize("content", [{"weights": 1}, [Trap()]])
+def test_other_files_are_refused(content, tmp_path, capsys):
+    torch.save(content, tmp_path / "checkpoint.pt")
+    with pytest.raises(ValueError, match=r"\.pt (cannot be read as a file|is no checkpoint of f)"):
+        convert_attn2d_residual(tmp_path / "checkpoint.pt")
     assert "run" not in capsys.readouterr().out
