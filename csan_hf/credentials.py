@@ -6,7 +6,6 @@ never shown.
 import os
 import re
 from collections.abc import Iterator
-from urllib.parse import unquote
 
 from huggingface_hub import get_token
 
@@ -46,9 +45,7 @@ def holds_credential(text: str, known: set[str] | None = None) -> bool:
     a known service.
     """
     known = _known_here() if known is None else known
-    return any(
-        _FORMS.search(form) or any(part in form for part in known) for form in {text, unquote(text)}
-    )
+    return _FORMS.search(text) is not None or any(secret in text for secret in known)
 
 
 def _known_here() -> set[str]:

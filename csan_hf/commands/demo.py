@@ -25,7 +25,7 @@ from csan_hf.alignment import align_pairs
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import EXAMPLES
 from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf_runtime.sentences import EVERY_LINE, base_language, split_text
+from csan_hf_runtime.sentences import base_language
 
 # What can be clicked needs a category
 _WORD = "word"
@@ -76,15 +76,9 @@ def demo(
         host: address to serve at
         port: port to serve at (default: a free one from 7860)
     """
-    try:  # before models are loaded for nothing
-        socket.create_server(
-            (host, port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        ).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        at = f"{host}, port {port}" if port else host
-        raise ValueError(
-            f"nothing can be served at {at} ({error}): choose another --host or --port."
-        ) from error
+    # Fails where a port is taken, before models are loaded for nothing
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.create_server((host, port or 0), family=family).close()
     import_gradio()
     load = partial(
         DemoModel,
@@ -187,13 +181,7 @@ class DemoModel:
         """
         warning_once.cache_clear()  # whoever translates next is to see it too
         self.pipeline.check_letters([text])
-        split = split_text(
-            text,
-            count_tokens=self.pipeline.token_counter(),
-            limit=self.pipeline.source_limit,
-            language=next(iter(self.languages), None),
-            usual=EVERY_LINE,
-        )
+        [split] = self.pipeline.split([text], split_sentences="always")
         results = self.pipeline.translate_segments(
             split.segments, batch_size=16, num_beams=num_beams
         )

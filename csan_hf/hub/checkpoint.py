@@ -15,8 +15,12 @@ from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 
 # What an earlier save may have left in a directory and the new one need not overwrite
 _STALE = (
-    *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*"),
-    *("generation_config.json", TARGET_TOKENIZER_SUBFOLDER, "modeling_csan_classification.py"),
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model*.bin*",
+    "generation_config.json",
+    TARGET_TOKENIZER_SUBFOLDER,
+    "modeling_csan_classification.py",
 )
 
 
@@ -63,20 +67,19 @@ def save_self_contained(
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=folder) as temporary:
         new = Path(temporary, "checkpoint")
         new.mkdir()
-        if (
-            tokenizers is not None
-        ):  # first: a model saved without its target's tokenizer looks for one, and warns
+        # First: a model saved without its target's tokenizer looks for one, and warns
+        if tokenizers is not None:
             _save_tokenizers(model, tokenizers, new)
         model.save_pretrained(new)
         if not directory.exists():
             new.rename(directory)
             return directory
         (directory / "config.json").unlink(missing_ok=True)
-        for path in [path for pattern in _STALE for path in directory.glob(pattern)]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path in sorted(
-            new.iterdir(), key=lambda path: path.name == "config.json"
-        ):  # without it nothing loads
+        for pattern in _STALE:
+            for path in directory.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        # The config last: without it nothing loads
+        for path in sorted(new.iterdir(), key=lambda path: path.name == "config.json"):
             path.replace(directory / path.name)
     return directory
 

@@ -108,20 +108,19 @@ def build_model_card(
     recipe = names_of_its_data(recipe, results)
     config = read_json(output_dir / "config.json") or dict(recipe.get("config") or {})
     model_type = config.get("model_type") or recipe.get("model") or "csan"
-    family = family_of(str(model_type))
+    family = family_of(model_type)
     task = task_of(config)
     tag = (recipe.get("task") or task) if task == "translation" else task
-    name = _line(recipe.get("name") or output_dir.resolve().name)
-    languages = [_line(language) for language in _languages(recipe)]
+    name = recipe.get("name") or output_dir.resolve().name
+    languages = _languages(recipe)
     data = recipe.get("data") or {}
     dataset = recipe.get("dataset_name") or _public_name(
         data.get("dataset") or data.get("data_dir")
     )
-    dataset = dataset and _line(dataset)
     hub_dataset = _hub_name(data.get("dataset"))
     training_data = hub_dataset or _hub_name(recipe.get("hub_dataset"))
     # A converted checkpoint, which was not trained here, has no results
-    scores = results.get("scores") or {}
+    scores = results.get("scores", {})
     metrics = _metrics(task, scores)
     card_data = ModelCardData(
         language=languages or None,
@@ -142,7 +141,7 @@ def build_model_card(
     if family.describe is not None:
         facts |= pkgutil.resolve_name(family.describe)(config, task)
     for section in ("training", "environment", "chosen", "parameters"):
-        facts[section] = results.get(section) or {}
+        facts[section] = results.get(section, {})
     shown = public_recipe(recipe)
     recipe_text = ""
     if shown:
@@ -152,7 +151,6 @@ def build_model_card(
     example = results.get("example") or examples.get(language, EXAMPLES["en"])
     folder = output_dir.name if is_local_path(str(output_dir)) else output_dir.as_posix()
     model_id = (recipe.get("training") or {}).get("hub_model_id") or folder
-    backticks = [len(run) for run in re.findall("`+", recipe_text)]
     code = sorted(path.name for path in output_dir.glob("*.py"))
     return ModelCard.from_template(
         card_data,
@@ -170,15 +168,14 @@ def build_model_card(
         has_code=family.module != "transformers",
         labels=list((config.get("id2label") or _LIBRARY_LABELS).values()),
         # Python string literals, from which no text can break out
-        model_id=json.dumps(str(model_id), ensure_ascii=False),
-        example=json.dumps(str(example), ensure_ascii=False),
+        model_id=json.dumps(model_id, ensure_ascii=False),
+        example=json.dumps(example, ensure_ascii=False),
         minimum_transformers=MINIMUM_TRANSFORMERS,
         untested_transformers=UNTESTED_TRANSFORMERS,
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),
         recipe=recipe_text,
         own_code=[name for name in code if not (MODELS / name).exists()],
-        fence="`" * (1 + max([2, *backticks])),
         metrics=metrics,
         scores=scores,
         speeds={split: _speed(entry) for split, entry in scores.items() if _speed(entry)},
@@ -303,15 +300,16 @@ def card_problems(
     Returns:
         The problems found, one sentence each; none if the card is right.
     """
-    data: Any = card.data
-    tags = [pipeline_tag or data.get("pipeline_tag")]
+    library = card.data.get("library_name")
+    tag = card.data.get("pipeline_tag")
+    tags = [pipeline_tag or tag]
     if pipeline_tag == "translation":  # whose pipeline serves any conversion of text
         tags.append("text2text-generation")
-    problems = [
-        f"{field} must be {' or '.join(map(str, values))}, got {data.get(field)!r}"
-        for field, values in {"library_name": ["transformers"], "pipeline_tag": tags}.items()
-        if data.get(field) not in values or not data.get(field)
-    ]
+    problems = []
+    if library != "transformers":
+        problems.append(f"library_name must be transformers, got {library!r}")
+    if tag not in tags:
+        problems.append(f"pipeline_tag must be {' or '.join(tags)}, got {tag!r}")
     if results is not None:
         problems += _differences(card, results)
     return problems
@@ -386,8 +384,7 @@ def _plots(results: dict[str, Any], output_dir: Path) -> list[dict[str, str]]:
     for entry in results.get("plots") or []:
         name = str(entry["name"])
         title = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", " ".join(str(entry["title"]).split()))
-        files = [output_dir / PLOTS / f"{name}{end}" for end in (".png", ".svg")]
-        if re.fullmatch(r"[\w-]+", name) and all(file.is_file() for file in files):
+        if all((output_dir / PLOTS / f"{name}{end}").is_file() for end in (".png", ".svg")):
             plots.append({"name": name, "title": title})
     return plots
 
@@ -418,11 +415,4 @@ def _public_name(name: object) -> str | None:
     """Returns the public name of a data set or checkpoint: its name on the Hub, or that of its
     folder.
     """
-    return None if name is None else (_hub_name(name) or _line(Path(str(name)).name))
-
-
-def _line(text: object) -> str:
-    """Returns a name of a recipe as one line of Markdown, which begins nothing new and holds no
-    HTML.
-    """
-    return " ".join(str(text).split()).replace("<", "&lt;")
+    return None if name is None else (_hub_name(name) or Path(str(name)).name)

@@ -5,7 +5,6 @@ import getpass
 import json
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PureWindowsPath
@@ -101,14 +100,20 @@ def public_files(directory: Path) -> dict[str, Path]:
 
 def _code(directory: Path) -> Iterator[str]:
     """Yields the files of code that the config names, and those that they import."""
-    config = read_json(directory / "config.json")
-    classes = json.dumps([config.get("auto_map"), config.get("custom_pipelines")])
-    for name in sorted(set(re.findall(r'"(?:[^"]*--)?(\w+)\.\w+"', classes))):
-        file = directory / f"{name}.py"
-        if file.is_file():
+    for module in _modules(directory):
+        file = directory / f"{module.rpartition('--')[2]}.py"
+        if file.parent == directory and file.is_file():
             yield file.name
             imported = map(Path, get_relative_import_files(str(file)))
-            yield from (path.name for path in imported if path.parent == file.parent)
+            yield from (path.name for path in imported if path.parent == directory)
+
+
+def _modules(directory: Path) -> list[str]:
+    """The modules of the classes that the config names, as it writes them: `FILE`, `REPO--FILE`."""
+    config = read_json(directory / "config.json")
+    texts: list[str] = []
+    _mapped([config.get("auto_map"), config.get("custom_pipelines")], texts.append)
+    return sorted({text.rpartition(".")[0] for text in texts if "." in text})
 
 
 def foreign_code(directory: Path) -> list[str]:
@@ -116,14 +121,7 @@ def foreign_code(directory: Path) -> list[str]:
     a config takes from elsewhere, and all code of tokenizers.
     """
     own_files = {path.name: path for path in Path(models.__file__).parent.glob("*.py")}
-    config = read_json(directory / "config.json")
-    references: list[str] = []
-    _mapped([config.get("auto_map"), config.get("custom_pipelines")], references.append)
-    foreign = []
-    for reference in references:
-        module, dot, _ = reference.rpartition(".")
-        if dot and f"{module}.py" not in own_files:
-            foreign.append(reference)
+    foreign = [module for module in _modules(directory) if f"{module}.py" not in own_files]
     for name, path in public_files(directory).items():
         if name.endswith("tokenizer_config.json") and "auto_map" in read_json(path):
             foreign.append(name)
@@ -131,7 +129,7 @@ def foreign_code(directory: Path) -> list[str]:
             own_file = own_files.get(name)
             if own_file is None or own_file.read_bytes() != path.read_bytes():
                 foreign.append(name)
-    return [*dict.fromkeys(foreign)]
+    return foreign
 
 
 def public_content(directory: Path, name: str, path: Path, recipe: Path) -> bytes | None:
@@ -176,8 +174,6 @@ def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
     Those are looked for that this machine is known to have, that of `directory`, and those in a
     run's `recipe`, which need not exist."""
     roots = {Path.home(), Path.cwd(), directory.absolute(), Path(tempfile.gettempdir())}
-    if sys.prefix != sys.base_prefix:  # a virtual environment
-        roots.add(Path(sys.prefix))
     roots |= {root.resolve() for root in roots}
     paths = {f"~{_user()}", *(str(root) for root in roots if len(root.parts) > 1)}
     of_recipe: list[str] = []
@@ -198,12 +194,10 @@ def _parse(name: str, text: str) -> Any:
     try:
         if name == "recipe.yaml":
             return yaml.safe_load(text)
-        if name.endswith(".py"):
-            return dict(re.findall(r"""^\s*(\w+)\s*=\s*["'](.+)["']""", text, flags=re.MULTILINE))
         if name.endswith(".json") and not name.endswith("tokenizer.json"):
             return json.loads(text)
         return None
-    except (ValueError, yaml.YAMLError, RecursionError):
+    except (ValueError, yaml.YAMLError):
         return None
 
 

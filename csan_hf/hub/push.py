@@ -7,15 +7,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
-from huggingface_hub.utils import filter_repo_objects
 from transformers import PreTrainedModel
 from yaml import YAMLError
 
@@ -29,22 +28,6 @@ from .public_files import (
     public_files,
     read_json,
 )
-
-# Files that earlier versions and the library's own pushes may have left in a repository, which must
-# not stay public
-_NOT_PUBLIC = [
-    "training_args.bin",
-    "_*",
-    "checkpoint-*/*",
-    "last-checkpoint/*",
-    "runs/*",
-    "evaluation/*",
-    "*.pt",
-    "*.pth",
-    "optimizer*",
-    "complete.json",
-    "trainer_state.json",
-]
 
 # Environment variables with the login of the Hub, which the check does not need
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -183,18 +166,17 @@ def push_checkpoint(
     api = HfApi(token=token)
     try:
         api.create_repo(repo_id, private=private, exist_ok=True)
-        private_files = filter_repo_objects(
-            api.list_repo_files(repo_id, revision=revision), allow_patterns=_NOT_PUBLIC
-        )
-        operations: Any = [*additions, *map(CommitOperationDelete, private_files)]
         commit = api.create_commit(
-            repo_id, operations, revision=revision, commit_message=commit_message
+            repo_id, additions, revision=revision, commit_message=commit_message
         )
-        card = _pinned_card(additions, repo_id, commit.oid)
-        if card is not None:
-            api.create_commit(
-                repo_id, [card], revision=revision, commit_message="Card with the revision to load"
-            )
+        for addition in additions:
+            if addition.path_in_repo == "README.md":
+                api.create_commit(
+                    repo_id,
+                    [_pinned_card(addition, repo_id, commit.oid)],
+                    revision=revision,
+                    commit_message="Card with the revision to load",
+                )
         return commit
     except HTTPError as error:
         if isinstance(error, OSError):  # an answer of the Hub
@@ -204,19 +186,13 @@ def push_checkpoint(
         ) from error
 
 
-def _pinned_card(
-    additions: Sequence[CommitOperationAdd], repo_id: str, commit: str
-) -> CommitOperationAdd | None:
+def _pinned_card(card: CommitOperationAdd, repo_id: str, commit: str) -> CommitOperationAdd:
     """The card with its calls pinned to this commit, of which the library does not warn."""
-    for addition in additions:
-        if addition.path_in_repo == "README.md":
-            with addition.as_file() as file:
-                text = file.read().decode("utf-8")
-            call = rf'\1"{repo_id}", revision="{commit}"'
-            return CommitOperationAdd(
-                "README.md", re.sub(r'(pipeline\("[\w-]+", model=)"[^"]*"', call, text).encode()
-            )
-    return None
+    with card.as_file() as file:
+        text = file.read().decode("utf-8")
+    call = rf'\1"{repo_id}", revision="{commit}"'
+    pinned = re.sub(r'(pipeline\("[\w-]+", model=)"[^"]*"', call, text)
+    return CommitOperationAdd(card.path_in_repo, pinned.encode())
 
 
 def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOperationAdd]:
@@ -298,16 +274,12 @@ def push_to_hub(
     """
     with tempfile.TemporaryDirectory() as temporary:
         directory = save_self_contained(model, tokenizers, Path(temporary) / repo_id.split("/")[-1])
-        facts = {
-            "model": type(model).__name__,
-            "parameters": model.num_parameters(),
-            **(results or {}),
-        }
-        known = {
+        card_recipe: dict[str, Any] = {
+            "name": directory.name,
             "model": model.config.model_type,
             "training": {"hub_model_id": repo_id},
-            **(recipe or {}),
         }
-        write_model_card(directory, {"name": repo_id.split("/")[-1], **known}, facts)
+        card_results = {"model": type(model).__name__, "parameters": model.num_parameters()}
+        write_model_card(directory, card_recipe | (recipe or {}), card_results | (results or {}))
         # The code of the model, which runs here
         return push_checkpoint(directory, repo_id, trust_remote_code=True, **options)
