@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 import transformers
 from hub.elsewhere import run_elsewhere
@@ -15,7 +16,6 @@ from huggingface_hub import RepoUrl
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    MarianConfig,
     MarianMTModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -23,7 +23,6 @@ from transformers import (
 )
 
 from csan_hf import (
-    CsanConfig,
     CsanForConditionalGeneration,
     CsanForSequenceClassification,
     CsanForTokenClassification,
@@ -153,15 +152,12 @@ def assert_same_translator(model, tokenizers, found, directory):
     assert len({result["translation_text"] for result in here}) > 2
     assert found == [here] * 7
     # what was loaded and saved there is as complete as what was saved here
-    for again in (
-        directory.with_name(f"{directory.name}-again"),
-        directory.with_name(f"{directory.name}-parts"),
-    ):
+    for suffix in ("again", "parts"):
+        again = directory.with_name(f"{directory.name}-{suffix}")
         assert set(os.listdir(directory)) <= set(os.listdir(again))
         for name in ("config.json", "generation_config.json"):
-            assert json.loads((again / name).read_text()) == json.loads(
-                (directory / name).read_text()
-            )
+            saved = json.loads((again / name).read_text())
+            assert saved == json.loads((directory / name).read_text())
 
 
 def assert_same_classifier(classifier, tokenizer, task, found, tmp_path):
@@ -178,10 +174,8 @@ def assert_same_classifier(classifier, tokenizer, task, found, tmp_path):
 @pytest.mark.parametrize("kind", ["joint", "separate", "grid", "recurrent", "convolutional"])
 def test_a_plain_save_is_complete_unasked(kind, request, tmp_path, caplog):
     model, tokenizers = request.getfixturevalue(kind)
-    complete, plain = (
-        save_self_contained(model, tokenizers, tmp_path / "complete"),
-        tmp_path / "plain",
-    )
+    complete = save_self_contained(model, tokenizers, tmp_path / "complete")
+    plain = tmp_path / "plain"
     assert not caplog.records
     model.save_pretrained(plain)
     getattr(tokenizers, "source", tokenizers).save_pretrained(plain)
@@ -253,10 +247,8 @@ def test_a_plain_push_is_complete(joint, tmp_path, monkeypatch):
 
 
 def test_the_code_of_a_class_goes_along_only_if_it_is_registered(tmp_path):
-    mine = type("Mine", (CsanForConditionalGeneration,), {"__module__": __name__})
-    mine(CsanConfig(vocab_size=8, d_model=8, encoder_layers=1, decoder_layers=1)).save_pretrained(
-        tmp_path
-    )
+    subclass = type("Mine", (CsanForConditionalGeneration,), {"__module__": __name__})
+    subclass(tiny.csan().config).save_pretrained(tmp_path)
     assert not {Path(__file__).name, "modeling_csan.py"} & set(os.listdir(tmp_path))
 
 
@@ -270,9 +262,10 @@ def test_too_old_a_transformers_is_told_what_is_needed(monkeypatch):
 
 def classifier_of(directory, head):
     """A classifier whose encoder is that of the translation model in a directory."""
-    names = {0: "thing", 1: "animal", 2: "number"}
+    labels = ["thing", "animal", "number"]
+    numbers = {label: number for number, label in enumerate(labels)}
     return head.from_pretrained(
-        directory, num_labels=3, id2label=names, label2id={v: k for k, v in names.items()}
+        directory, num_labels=3, id2label=dict(enumerate(labels)), label2id=numbers
     )
 
 
@@ -285,55 +278,41 @@ def flat(answer):
 
 
 @pytest.mark.parametrize("head", HEADS.values())
-def test_what_a_classifier_takes_along(head, separate, tmp_path):
+def test_a_classifier_saved_over_a_translator(head, separate, tmp_path):
     model, pair = separate
     directory = save_self_contained(model, pair, tmp_path / "model")
     translator = json.loads((directory / "config.json").read_text())
-    (directory / "training.log").write_text("kept")
     save_self_contained(classifier_of(directory, head), pair, directory)
     config = json.loads((directory / "config.json").read_text())
     assert config["architectures"] == [head.__name__]
     assert config["auto_map"].items() >= translator["auto_map"].items()
     assert not config["custom_pipelines"]
     files = set(os.listdir(directory))
-    assert files >= CODE["csan"] | {CLASSIFICATION, "training.log", "tokenizer.json"}
-    # nothing of the translator that stood there
+    assert files >= CODE["csan"] | {CLASSIFICATION, "tokenizer.json"}
     assert not files & {"target_tokenizer", "generation_config.json"}
     assert len(AutoTokenizer.from_pretrained(directory)) == len(pair.source)
-    # and back: the translator is complete again, without the classifier's code
-    save_self_contained(model, pair, directory)
-    files = set(os.listdir(directory))
-    assert files >= CODE["csan"] | {"target_tokenizer", "generation_config.json"}
-    assert CLASSIFICATION not in files
 
 
-def test_the_encoder_alone_is_found_and_saved(separate, tmp_path):
+def test_the_encoder_alone_is_found(separate, tmp_path):
     model, pair = separate
-    save_self_contained(model, pair, tmp_path / "model")
-    encoder = transformers.AutoModelForTextEncoding.from_pretrained(tmp_path / "model")
-    batch = pair.source(
-        ["zwei", "drei und vier"], padding=True, return_tensors="pt", return_token_type_ids=False
-    )
-    expected = model.get_encoder()(**batch).last_hidden_state
-    assert torch.equal(encoder(**batch).last_hidden_state, expected)
+    save_self_contained(model, pair, tmp_path)
+    encoder = transformers.AutoModelForTextEncoding.from_pretrained(tmp_path)
     assert encoder.num_parameters() == model.get_encoder().num_parameters()
-    save_self_contained(encoder, pair, tmp_path / "encoder")
-    assert not json.loads((tmp_path / "encoder" / "config.json").read_text())["custom_pipelines"]
+    ids = pair.source(["zwei", "drei vier"], padding=True, return_tensors="pt")["input_ids"]
+    expected = model.get_encoder()(ids).last_hidden_state
+    assert torch.equal(encoder(ids).last_hidden_state, expected)
 
 
 def test_saved_over_an_earlier_model(joint, separate, tmp_path):
-    directory = tmp_path / "model"
-    save_self_contained(*separate, directory)
-    (directory / "training.log").write_text("kept")
-    (directory / "modeling_mine.py").write_text("kept")
-    (directory / CLASSIFICATION).write_text("of a classifier")
-    (directory / "model-00001-of-00002.safetensors").write_text("of an older, larger model")
+    directory = save_self_contained(*separate, tmp_path / "model")
+    kept = {"training.log", "modeling_mine.py"}
+    stale = {CLASSIFICATION, "model-00001-of-00002.safetensors"}
+    for name in kept | stale:
+        (directory / name).touch()
     save_self_contained(*joint, directory)
-    assert (directory / "training.log").read_text() == "kept"
-    assert (directory / "modeling_mine.py").read_text() == "kept"
-    assert not (directory / CLASSIFICATION).exists()
-    assert not (directory / "target_tokenizer").exists()
-    assert not (directory / "model-00001-of-00002.safetensors").exists()
+    files = set(os.listdir(directory))
+    assert files >= kept
+    assert not files & (stale | {"target_tokenizer"})
     assert len(AutoTokenizer.from_pretrained(directory)) == len(joint[1])
     assert AutoModelForSeq2SeqLM.from_pretrained(directory).config.vocab_size == len(joint[1])
     assert [path.name for path in tmp_path.iterdir()] == ["model"], "nothing temporary is left"
@@ -358,15 +337,9 @@ def test_what_would_be_incomplete_is_refused(separate, tmp_path):
     model, pair = separate
     with pytest.raises(ValueError, match=r"9 source and 10 target entries.*TokenizerPair"):
         save_self_contained(model, pair.source, tmp_path / "model")
-
-    class Own(MarianMTModel):
-        """Whose code is not transformers'."""
-
-    own = Own(
-        MarianConfig(vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0)
-    )
+    subclass = type("Mine", (MarianMTModel,), {"__module__": __name__})
     with pytest.raises(ValueError, match="cannot be saved with the model"):
-        save_self_contained(own, pair, tmp_path / "model")
+        save_self_contained(subclass(tiny.marian().config), pair, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
