@@ -286,25 +286,26 @@ def each(fields: str, values: list) -> dict[str, list]:
     return dict.fromkeys(fields.split(), values)
 
 
-BAD_TOKENS = {
+COMMON = {
+    "vocab_size": NO_SIZES,
+    "decoder_vocab_size": NO_SIZES[1:],
+    **each("share_encoder_decoder_embeddings tie_word_embeddings use_cache", NO_FLAGS),
     **each("pad_token_id decoder_start_token_id", [None, *NO_TOKENS]),
     **each("eos_token_id bos_token_id forced_eos_token_id", NO_TOKENS),
 }
 BAD_FIELDS: dict[type, dict[str, list]] = {
     CsanConfig: {
-        **each("vocab_size d_model encoder_attention_heads decoder_attention_heads", NO_SIZES),
+        **COMMON,
+        **each("d_model encoder_attention_heads decoder_attention_heads", NO_SIZES),
         **each("encoder_ffn_dim decoder_ffn_dim max_position_embeddings", NO_SIZES),
         **each("encoder_layers decoder_layers", NO_DEPTHS),
-        "decoder_vocab_size": NO_SIZES[1:],
         **each(
             "dropout attention_dropout activation_dropout encoder_layerdrop decoder_layerdrop",
             NO_PROBABILITIES,
         ),
         "classifier_dropout": NO_PROBABILITIES[1:],
         **each("init_gain init_std localness_window_size", NO_POSITIVE_NUMBERS),
-        **each("share_encoder_decoder_embeddings tie_word_embeddings normalize_before", NO_FLAGS),
-        **each("scale_embedding use_cache", NO_FLAGS),
-        **BAD_TOKENS,
+        **each("normalize_before scale_embedding", NO_FLAGS),
         **each("activation_function initialization head_boundary", NO_NAMES),
         "sinusoids": NO_NAMES[1:],
         "localness_window": NO_NAMES[1:],
@@ -314,43 +315,34 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
         **each("encoder_locality decoder_locality cross_locality", NO_LOCALITY),
     },
     PervasiveAttentionConfig: {
-        **each("vocab_size source_embed_dim target_embed_dim growth_rate", NO_SIZES),
+        **COMMON,
+        **each("source_embed_dim target_embed_dim growth_rate", NO_SIZES),
         **each("bottleneck_factor max_position_embeddings ffn_dim", NO_SIZES),
         "num_layers": NO_DEPTHS,
-        "decoder_vocab_size": NO_SIZES[1:],
         "kernel_size": [2, 10, *NO_SIZES],
         **each("dropout embedding_dropout", [1.0, *NO_PROBABILITIES]),
         "batch_norm_eps": NO_POSITIVE_NUMBERS,
         "batch_norm_momentum": NO_PROBABILITIES,
         "init_std": NO_POSITIVE_NUMBERS[1:],
-        **each(
-            "share_encoder_decoder_embeddings tie_word_embeddings gated scale_embedding use_cache",
-            NO_FLAGS,
-        ),
-        **BAD_TOKENS,
+        **each("gated scale_embedding", NO_FLAGS),
         **each("aggregation block", NO_NAMES),
         "position_embeddings": NO_NAMES[1:],
     },
     RnnSearchConfig: {
-        **each("vocab_size source_embed_dim target_embed_dim", NO_SIZES),
-        "decoder_vocab_size": NO_SIZES[1:],
+        **COMMON,
+        **each("source_embed_dim target_embed_dim", NO_SIZES),
         "hidden_size": [1, 5, *NO_SIZES],
         "dropout": [1.0, *NO_PROBABILITIES],
         "init_std": NO_POSITIVE_NUMBERS[1:],
-        **each(
-            "share_encoder_decoder_embeddings tie_word_embeddings input_feeding use_cache", NO_FLAGS
-        ),
-        **BAD_TOKENS,
+        "input_feeding": NO_FLAGS,
         "attention": NO_NAMES,
     },
     ConvS2SConfig: {
-        **each("vocab_size embed_dim hidden_size max_position_embeddings", NO_SIZES),
-        "decoder_vocab_size": NO_SIZES[1:],
+        **COMMON,
+        **each("embed_dim hidden_size max_position_embeddings", NO_SIZES),
         **each("encoder_layers decoder_layers", NO_DEPTHS),
         "kernel_size": [2, 10, *NO_SIZES],
         "dropout": [1.0, *NO_PROBABILITIES],
-        **each("share_encoder_decoder_embeddings tie_word_embeddings use_cache", NO_FLAGS),
-        **BAD_TOKENS,
     },
 }
 GOOD = {

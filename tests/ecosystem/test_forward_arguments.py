@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What transformers hands to a forward pass is understood, or an error: never left out."""
 
-import copy
-
 import pytest
 import torch
 from ecosystem.families import FAMILIES, sources
@@ -41,12 +39,11 @@ def test_unknown_keywords_are_refused(model):
 
 @torch.no_grad()
 def test_a_tuple_is_returned_where_it_is_asked_for(model):
-    """By an argument or by the config, under which a model still generates."""
+    """By the config, under which a model still generates."""
     batch = sources((4, 3))
     inputs = {**batch, "decoder_input_ids": batch["input_ids"], "use_cache": False}
     expected = model(**inputs).logits
     translations = model.generate(**batch)
-    assert torch.equal(model(**inputs, return_dict=False)[0], expected)
     model.config.return_dict = False
     assert torch.equal(model(**inputs)[0], expected)
     assert torch.equal(model.generate(**batch), translations)
@@ -65,19 +62,3 @@ def test_a_cache_by_a_new_name_fails_instead_of_being_left_out(model, monkeypatc
     monkeypatch.setattr(model, "prepare_inputs_for_generation", prepare_renamed)
     with pytest.raises(TypeError, match="'memory'"):
         model.generate(**sources((4, 3)), max_new_tokens=3)
-
-
-@torch.no_grad()
-def test_the_former_name_of_the_cache_is_taken(model):
-    batch = sources((4, 4))
-    inputs: dict = {}
-    model._prepare_cache_for_generation(copy.copy(model.generation_config), inputs, None, 2, 9)
-    targets = batch["input_ids"]
-    model(**batch, decoder_input_ids=targets[:, :2], cache=inputs["cache"], use_cache=True)
-    again = copy.deepcopy(inputs["cache"])
-    step = {**batch, "decoder_input_ids": targets[:, 2:3], "use_cache": True}
-    expected = model(**step, cache=inputs["cache"])
-    with pytest.warns(FutureWarning, match="past_key_values"):
-        former = model(**step, past_key_values=again)
-    torch.testing.assert_close(former.logits, expected.logits)
-    assert former.past_key_values is again

@@ -1,7 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""save_pretrained and from_pretrained: bitwise, tied weights once, shards, types, devices, other embeddings."""
+"""save_pretrained and from_pretrained: bitwise, tied weights once, devices, other embeddings."""
 
 import json
+import re
 import tokenize
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from families import FAMILIES, assert_same, every_family, logits_of
 from safetensors.torch import load_file
 from torch.testing import assert_close
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 UNTIED = {"tie_word_embeddings": False}
 EMBEDDINGS = ["model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight"]
@@ -39,12 +40,10 @@ def test_save_and_load_is_bitwise(family, options, expected, tmp_path):
     assert len({id(p) for p in loaded.parameters()}) == len({id(p) for p in model.parameters()}), (
         "as many are tied"
     )
-    stored = load_file(tmp_path / "model.safetensors")
-    tables = [
-        name
-        for name in stored
-        if any(part in name for part in ("embed_tokens", "shared", "lm_head.weight"))
-    ]
+    tables = filter(
+        re.compile("embed_tokens|shared|lm_head.weight").search,
+        load_file(tmp_path / "model.safetensors"),
+    )
     assert sorted(tables) == expected, "tied ones once"
     saved, config = json.loads((tmp_path / "config.json").read_text()), loaded.config.to_dict()
     assert {name: config[name] for name in saved} == saved
@@ -79,36 +78,8 @@ def test_a_model_made_on_the_meta_device_gets_its_positions_back(family, options
 
 
 @every_family
-def test_the_base_model_loads_from_the_whole_and_the_whole_from_the_base(family, tmp_path):
-    model = family.tiny_model(seed=1, **family.shared)
-    model.save_pretrained(tmp_path / "whole")
-    base = AutoModel.from_pretrained(tmp_path / "whole")
-    assert type(base) is type(model.model)
-    assert all(
-        torch.equal(tensor, base.state_dict()[name])
-        for name, tensor in model.model.state_dict().items()
-    )
-    base.save_pretrained(tmp_path / "base")
-    whole, info = family.model_class.from_pretrained(tmp_path / "base", output_loading_info=True)
-    # The head is tied to the embedding; its bias alone is new
-    assert info["missing_keys"] <= {"final_logits_bias", "lm_head.bias"}
-    assert torch.equal(whole.lm_head.weight, model.lm_head.weight)
-
-
-@every_family
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_shards_and_dtype_auto_which_is_the_type_that_was_saved(family, dtype, tmp_path):
-    model = family.tiny_model(seed=1, **family.shared).to(dtype)
-    model.save_pretrained(tmp_path, max_shard_size=600)
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    loaded = family.model_class.from_pretrained(tmp_path, dtype="auto")
-    assert loaded.dtype == dtype == logits_of(loaded).dtype
-    assert_same(model, loaded)
-
-
-@every_family
 def test_a_device_map_that_offloads_to_disk(family, tmp_path):
-    """What does not fit stays on disk; only Pervasive Attention rounds otherwise, led from its fused computation."""
+    """Only Pervasive Attention rounds otherwise, led from its fused computation."""
     model = family.tiny_model(seed=1, **family.separate)
     model.save_pretrained(tmp_path / "model")
     device_map = {"model.encoder": "disk", "model.decoder": "cpu", "lm_head": "cpu"}
@@ -141,19 +112,8 @@ def test_resizing_separate_vocabularies(family, tied, tmp_path):
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (61, 67)
     assert (model.lm_head.weight is model.get_decoder().embed_tokens.weight) == tied
     assert_close(logits_of(model)[..., : before.shape[-1]], before, rtol=0, atol=1e-5)
-    assert_still_a_model(family, model, tmp_path)
-
-
-def assert_still_a_model(family, model, folder) -> None:
-    """It trains, generates, and comes back from disk."""
-    ids = torch.randint(2, 9, (2, 5))
-    model.train()
-    model(input_ids=ids, labels=ids).loss.backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-    model.eval().generate(input_ids=ids, max_new_tokens=4, num_beams=2)
-    model.save_pretrained(folder)
-    loaded = family.model_class.from_pretrained(folder)
-    assert_same(model, loaded)
+    model.save_pretrained(tmp_path)
+    assert_same(model, family.model_class.from_pretrained(tmp_path))
 
 
 @pytest.mark.parametrize(

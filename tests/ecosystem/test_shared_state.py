@@ -4,7 +4,6 @@ any module.
 """
 
 import pytest
-import torch
 from families import every_family, sources, targets
 
 from csan_hf.analysis import align
@@ -48,24 +47,13 @@ def attribute_writes(monkeypatch):
 @pytest.mark.parametrize("call", CALLS)
 def test_inference_writes_nothing(family, call, attribute_writes):
     model = family.tiny_model(**family.separate)
-    batch = sources()
-    model(
-        **batch, decoder_input_ids=targets(3, 5)
-    )  # transformers notes at a first call what a model can give out
+    batch = {**sources(), "decoder_input_ids": targets(3, 5)}
+    model(**batch)  # transformers notes at a first call what a model can give out
     written = attribute_writes(model)
     if call == "forward":
-        model(**batch, decoder_input_ids=targets(3, 5))
+        model(**batch)
     else:
-        scored = {"return_dict_in_generate": True, "output_scores": True}
-        output = model.generate(**batch, max_new_tokens=4, **scored, **CALLS[call])
-    if call == "beam search":
-        scores = model.compute_transition_scores(
-            output.sequences, output.scores, output.beam_indices
-        )
-        # Beam search divides the sum by the length; a wrong vocabulary size would pick other words'
-        # scores.
-        lengths = (output.beam_indices >= 0).sum(-1)
-        torch.testing.assert_close(scores.sum(-1) / lengths, output.sequences_scores)
+        model.generate(**sources(), max_new_tokens=4, **CALLS[call])
     assert written == []
 
 
