@@ -17,8 +17,6 @@ CSAN, PERVASIVE, RECURRENT, CONVOLUTIONAL = (
 UNTIED = {"tie_word_embeddings": False}
 CASES = {
     "csan, all linear layers": (CSAN, "all-linear", {}),
-    "csan, output": (CSAN, ["lm_head"], UNTIED),
-    "csan, embeddings": (CSAN, ["embed_tokens"], {**UNTIED, **CSAN.separate}),
     "csan, separate vocabularies": (CSAN, ["q_proj", "v_proj"], CSAN.separate),
     "pervasive attention, one vocabulary": (PERVASIVE, ["output_projection"], PERVASIVE.shared),
     "pervasive attention, 1×1 convolutions": (PERVASIVE, ["conv1"], {}),
@@ -28,19 +26,16 @@ CASES = {
         ["attention"],
         {"aggregation": "attention"},
     ),
-    "pervasive attention, output": (PERVASIVE, ["lm_head"], UNTIED),
-    "pervasive attention, embeddings": (PERVASIVE, ["embed_tokens"], UNTIED),
     "rnnsearch, the attentional state": (RECURRENT, ["output_projection"], RECURRENT.shared),
     "rnnsearch, additive attention": (
         RECURRENT,
         ["key_projection", "query_projection"],
         {"attention": "additive"},
     ),
-    "rnnsearch, output": (RECURRENT, ["lm_head"], UNTIED),
-    "rnnsearch, embeddings": (RECURRENT, ["embed_tokens"], UNTIED),
-    "conv_s2s, output": (CONVOLUTIONAL, ["lm_head"], UNTIED),
-    "conv_s2s, embeddings": (CONVOLUTIONAL, ["embed_tokens"], UNTIED),
 }
+for name, family in FAMILIES.items():
+    CASES[f"{name}, output"] = (family, ["lm_head"], UNTIED)
+    CASES[f"{name}, embeddings"] = (family, ["embed_tokens"], {**UNTIED, **family.separate})
 every_case = pytest.mark.parametrize(("family", "modules", "options"), CASES.values(), ids=CASES)
 
 
