@@ -12,6 +12,7 @@ from transformers import dynamic_module_utils
 
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.hub.public_files import read_json
 from csan_hf.pipelines import translation_pipeline
 from csan_hf_cli import main
 
@@ -66,7 +67,7 @@ def save_odd_tokenizer(folder, subfolder=""):
     """A tokenizer whose class, in the folder of the model, leaves the file `ran` beside that."""
     tiny.tokenizer(["one", "two", "three"]).save_pretrained(folder / subfolder)
     path = folder / subfolder / "tokenizer_config.json"
-    settings = json.loads(path.read_text())
+    settings = read_json(path)
     settings["auto_map"] = {"AutoTokenizer": [None, "odd_tokenizer.OddTokenizer"]}
     settings["tokenizer_class"] = "OddTokenizer"
     path.write_text(json.dumps(settings))
@@ -123,7 +124,7 @@ def test_the_vocabulary_check_of_an_ensemble_needs_its_tokenizers(checkpoint, tm
 
 def test_a_member_of_a_class_of_its_own_is_refused_before_its_code_runs(checkpoint, tmp_path):
     path = checkpoint / "config.json"
-    config = json.loads(path.read_text())
+    config = read_json(path)
     config |= {"model_type": "odd", "auto_map": {"AutoConfig": "odd_tokenizer.OddConfig"}}
     path.write_text(json.dumps(config))
     tiny.csan(1).save_pretrained(tmp_path / "other")

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tiny import gradients
 
 from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
+from csan_hf.hub.public_files import read_json
 from csan_hf.models import seq2seq_model
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -200,7 +201,7 @@ def test_learned_positions_refuse_what_they_do_not_have(make):
 
 def change_config(folder, **fields) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    path.write_text(json.dumps({**read_json(path), **fields}))
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
@@ -250,7 +251,7 @@ def test_a_config_from_a_newer_version_loads_and_keeps_what_it_does_not_know(sav
     model = family.model_class.from_pretrained(folder)
     assert model(**training_batch()).loss.isfinite()
     model.save_pretrained(folder / "again")
-    written = json.loads((folder / "again" / "config.json").read_text())
+    written = read_json(folder / "again" / "config.json")
     assert {name: written[name] for name in fields} == fields
 
 

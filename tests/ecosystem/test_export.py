@@ -3,7 +3,6 @@
 did not see.
 """
 
-import json
 import shutil
 import sys
 from functools import cache
@@ -23,6 +22,7 @@ import csan_hf_cli
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx
+from csan_hf.hub.public_files import read_json
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel
 from csan_hf_runtime.translator import Translator
 
@@ -304,13 +304,13 @@ CHECKPOINT = Path(__file__).parents[1] / "fixtures/csan"
 
 def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     """With its tokenizer, in 16 bits."""
-    sentences = json.loads((CHECKPOINT / "expected.json").read_text())["sentences"]
+    sentences = read_json(CHECKPOINT / "expected.json")["sentences"]
     (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in sentences))
     command = ["export-onnx", str(CHECKPOINT), str(tmp_path / "onnx"), "--precision", "float16"]
     assert csan_hf_cli.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
     count = len(sentences)
     assert f"{count} of {count} translations are the same" in capsys.readouterr().out
-    config = json.loads((tmp_path / "onnx/config.json").read_text())
+    config = read_json(tmp_path / "onnx/config.json")
     assert not {"auto_map", "custom_pipelines"} & config.keys()
     model = AutoModelForSeq2SeqLM.from_pretrained(CHECKPOINT)
     assert error_of(tmp_path / "onnx", model) < 0.002

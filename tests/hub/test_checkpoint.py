@@ -28,6 +28,7 @@ from csan_hf import (
     CsanForTokenClassification,
 )
 from csan_hf.hub import save_self_contained
+from csan_hf.hub.public_files import read_json
 from csan_hf.models import configuration_seq2seq
 from csan_hf.pipelines import TranslationPipeline
 
@@ -156,8 +157,8 @@ def assert_same_translator(model, tokenizers, found, directory):
         again = directory.with_name(f"{directory.name}-{suffix}")
         assert set(os.listdir(directory)) <= set(os.listdir(again))
         for name in ("config.json", "generation_config.json"):
-            saved = json.loads((again / name).read_text())
-            assert saved == json.loads((directory / name).read_text())
+            saved = read_json(again / name)
+            assert saved == read_json(directory / name)
 
 
 def assert_same_classifier(classifier, tokenizer, task, found, tmp_path):
@@ -214,10 +215,10 @@ def test_the_hub_is_not_asked_for_a_folder_that_is_gone(separate, tmp_path, monk
 def test_code_of_a_target_tokenizer_that_did_not_run_is_not_passed_on(separate, tmp_path):
     theirs = save_self_contained(*separate, tmp_path / "theirs")
     file = theirs / "target_tokenizer" / "tokenizer_config.json"
-    settings = json.loads(file.read_text()) | {"auto_map": {"AutoTokenizer": [None, "odd.Odd"]}}
+    settings = read_json(file) | {"auto_map": {"AutoTokenizer": [None, "odd.Odd"]}}
     file.write_text(json.dumps(settings))
     AutoModelForSeq2SeqLM.from_pretrained(theirs).save_pretrained(tmp_path / "ours")
-    saved = json.loads((tmp_path / "ours" / file.relative_to(theirs)).read_text())
+    saved = read_json(tmp_path / "ours" / file.relative_to(theirs))
     assert "auto_map" not in saved
 
 
@@ -281,9 +282,9 @@ def flat(answer):
 def test_a_classifier_saved_over_a_translator(head, separate, tmp_path):
     model, pair = separate
     directory = save_self_contained(model, pair, tmp_path / "model")
-    translator = json.loads((directory / "config.json").read_text())
+    translator = read_json(directory / "config.json")
     save_self_contained(classifier_of(directory, head), pair, directory)
-    config = json.loads((directory / "config.json").read_text())
+    config = read_json(directory / "config.json")
     assert config["architectures"] == [head.__name__]
     assert config["auto_map"].items() >= translator["auto_map"].items()
     assert not config["custom_pipelines"]

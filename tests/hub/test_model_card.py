@@ -18,6 +18,7 @@ from csan_hf import (
 from csan_hf.hub import card_problems, copy_model_card, save_self_contained, write_model_card
 from csan_hf.hub.model_card import TEMPLATE, build_model_card
 from csan_hf.hub.network_text import describe_locality, short_name
+from csan_hf.hub.public_files import read_json
 
 RECIPE = yaml.safe_load("""
 {name: "Numbers, 2D", model: csan, license: apache-2.0, language: [de, en], dataset_name: numbers,
@@ -223,7 +224,7 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
         "numbers.png",
         "numbers_locality.png",
     }
-    assert card_problems(card, json.loads((tmp_path / "cards" / "numbers.json").read_text())) == []
+    assert card_problems(card, read_json(tmp_path / "cards" / "numbers.json")) == []
     (run / "results.json").write_text(json.dumps({**RESULTS, "chosen": {"weights": "the last"}}))
     with pytest.raises(
         ValueError,
@@ -337,7 +338,7 @@ def test_there_are_cards_and_the_template():
 @by_name
 def test_the_card_is_whole_keeps_the_rules_and_agrees_with_its_run(path):
     card = ModelCard.load(path)
-    results = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    results = read_json(path.with_suffix(".json"))
     assert results.keys() >= {"model", "parameters", "chosen", "scores", "training", "environment"}
     languages, signature = ["en"], "per_signature"  # a pronouncer's
     if path.stem != "pronouncer_english":

@@ -23,7 +23,7 @@ from csan_hf.hub import (
     save_self_contained,
     write_model_card,
 )
-from csan_hf.hub.public_files import foreign_code, public_files
+from csan_hf.hub.public_files import foreign_code, public_files, read_json
 from csan_hf.hub.push import additions_of, push_in_background
 from csan_hf.pipelines import TranslationPipeline
 
@@ -283,9 +283,8 @@ def test_a_check_alone_refuses_what_a_push_refuses(options, complete, capsys, hu
 
 def write_config(file, **entries):
     """Adds entries to a config, which need not be there yet."""
-    config = json.loads(file.read_text()) if file.is_file() else {}
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(config | entries))
+    file.write_text(json.dumps(read_json(file) | entries))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +356,7 @@ def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
         "training": {"run_name": str(person)},
     }
     (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    config = json.loads((directory / "tokenizer_config.json").read_text())
+    config = read_json(directory / "tokenizer_config.json")
     config |= {
         "name_or_path": f"{person}/start",
         "note": "from /data/one/train.{lang}/x, not /data/one/train.{lang}s",
@@ -410,7 +409,7 @@ def test_only_files_of_the_list_are_uploaded(joint, tmp_path):
     (directory / "README.md").write_text("![x](../secret.png) ![y](/etc/passwd) ![z](a/b.png)")
     index = {"weight_map": {"a": "../secret.safetensors", "b": "optimizer.pt"}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    config = json.loads((directory / "config.json").read_text())
+    config = read_json(directory / "config.json")
     config["auto_map"] |= {"AutoModelForCausalLM": "../secret.Model", "AutoTokenizer": ["a", None]}
     (directory / "config.json").write_text(json.dumps(config))
     assert set(public_files(directory)) == expected | {"README.md", "model.safetensors.index.json"}
