@@ -71,7 +71,7 @@ def find_credentials(value: object) -> Iterator[str]:
 def _find(value: object, where: str, seen: set[int], known: set[str]) -> Iterator[str]:
     if isinstance(value, str) and holds_credential(value, known):
         yield where
-    if not isinstance(value, dict | list | tuple | set) or id(value) in seen:
+    if not isinstance(value, dict | list) or id(value) in seen:
         return
     seen.add(id(value))  # YAML's aliases are looked at once, however often they stand there
     if not isinstance(value, dict):

@@ -4,7 +4,6 @@ runs.
 """
 
 import gzip
-import itertools
 import os
 import re
 import runpy
@@ -32,6 +31,8 @@ READMES = sorted(
 HUB_NAME = "Helsinki-NLP/opus-mt-de-en"
 NLLB_NAME = "facebook/nllb-200-distilled-600M"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
+LINES = {"de": f"{GERMAN}\n", "en": f"{ENGLISH}\n"}
+LINES |= {"deu_Latn": LINES["de"], "eng_Latn": LINES["en"]}
 # What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs
 # this
 ELSEWHERE = (
@@ -54,7 +55,7 @@ def blocks(readme, language):
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
+def built_workplace(tmp_path_factory):
     """A folder with what the READMEs name: scripts, checkpoints, corpora, a Marian checkpoint."""
     from csan_hf.hub import save_self_contained
 
@@ -66,29 +67,20 @@ def workplace(tmp_path_factory):
     )
     for name in ("numbers", "2d", "en-de", "mine", "tuned", "seed_1", "seed_2", "seed_3"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
-    for name in ("test", "pages", "paragraphs"):
-        (folder / f"{name}.de").write_text(f"{GERMAN}\n")
-        (folder / f"{name}.en").write_text(f"{ENGLISH}\n")
     (folder / "words.tsv").write_text("hallo\th a l l o\n" * 600)
     (folder / "baseline.txt").write_text(f"{ENGLISH}\n")
     corpus = folder / "PATH" / "TO" / "multi30k"
     corpus.mkdir(parents=True)
     (corpus / "mono.en").write_text(f"{ENGLISH}\n")
     (folder / "data").mkdir()
-    for split, (language, text) in itertools.product(
-        ("train", "dev", "test"), (("de", GERMAN), ("en", ENGLISH))
-    ):
-        (folder / "data" / f"{split}.{language}").write_text(f"{text}\n" * 20)
-    for split in ("train", "both", "val", "test_2016_flickr", "test_2017_flickr"):
-        for language, sentence in (
-            ("de", GERMAN),
-            ("en", ENGLISH),
-            ("deu_Latn", GERMAN),
-            ("eng_Latn", ENGLISH),
-        ):
-            (corpus / f"{split}.{language}.gz").write_bytes(
-                gzip.compress(f"{sentence}\n".encode() * 20)
-            )
+    for language, text in LINES.items():
+        for name in ("test", "pages", "paragraphs"):
+            (folder / f"{name}.{language}").write_text(text)
+        for split in ("train", "dev", "test"):
+            (folder / "data" / f"{split}.{language}").write_text(text * 20)
+        for split in ("train", "both", "val", "test_2016_flickr", "test_2017_flickr"):
+            content = gzip.compress(text.encode() * 20)
+            (corpus / f"{split}.{language}.gz").write_bytes(content)
     tiny.marian(vocab_size=20, encoder_layers=3).save_pretrained(folder / "marian")
     tokenizer.save_pretrained(folder / "marian")
     for name in ("nllb", "runs/nllb-de-en"):  # the second: trainings are dry
@@ -102,22 +94,28 @@ def is_about(readme):
     return str(readme.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("readme", READMES, ids=is_about)
-def test_python_blocks_run(readme, workplace, monkeypatch):
+@pytest.fixture
+def workplace(built_workplace, monkeypatch):
+    """The folder as working directory; what is registered there is forgotten afterwards."""
     from csan_hf.evaluation import metrics
-    from csan_hf.evaluation.loading import load_translation_model
     from csan_hf.models import locality
 
-    monkeypatch.chdir(workplace)
+    monkeypatch.chdir(built_workplace)
     monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
     monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
+    return built_workplace
+
+
+@pytest.mark.parametrize("readme", READMES, ids=is_about)
+def test_python_blocks_run(readme, workplace):
+    from csan_hf.evaluation.loading import load_translation_model
+
     model, tokenizers = load_translation_model("runs/numbers")
     names = {"model": model, "tokenizers": tokenizers, "__name__": "readme"}
     names |= {"hypotheses": [ENGLISH], "baseline": [GERMAN], "references": [ENGLISH]}
     for block in blocks(readme, "python"):
-        block = block.replace(HUB_NAME, str(workplace / "marian")).replace(
-            "from .", "from csan_hf.models."
-        )
+        block = block.replace(HUB_NAME, str(workplace / "marian"))
+        block = block.replace("from .", "from csan_hf.models.")
         exec(compile(block, str(readme), "exec"), names)
 
 
@@ -142,14 +140,9 @@ def commands(readme):
 
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
 def test_commands_run(readme, workplace, monkeypatch, standard_input, capsys):
-    from csan_hf.evaluation import metrics
-    from csan_hf.models import locality
     from csan_hf.training import dry_run
 
-    monkeypatch.chdir(workplace)
     monkeypatch.setenv(IMPORTS, "")
-    monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
-    monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
     costs = dry_run.Estimate(pairs=1, states=1, activations=1, flops=1)
     monkeypatch.setattr(dry_run, "estimate", lambda *model, **options: costs)
     monkeypatch.setattr(dry_run, "matrix_product_rate", lambda arguments: 1.0)
@@ -160,7 +153,7 @@ def test_commands_run(readme, workplace, monkeypatch, standard_input, capsys):
     for name, arguments, piped, imports in commands(readme):
         if name in ELSEWHERE:
             continue
-        assert name in COMMANDS or (workplace / name).is_file(), name
+        assert name in COMMANDS or Path(name).is_file(), name
         if piped is not None:
             standard_input(piped)
         local = {NLLB_NAME: str(workplace / "nllb"), HUB_NAME: str(workplace / "marian")}

@@ -212,7 +212,6 @@ def push_in_background(
     checkpoint: Path,
     repo_id: str,
     *,
-    recipe: Path,
     token: str | None,
     revision: str | None,
     commit_message: str,
@@ -223,7 +222,6 @@ def push_in_background(
     Args:
         checkpoint: The folder of a checkpoint within that of its run.
         repo_id: `owner/name`, which exists.
-        recipe: The recipe of the run.
         token: See `push_checkpoint`, as for `revision` and `commit_message`.
     """
     run = checkpoint.resolve().parent
@@ -240,7 +238,7 @@ def push_in_background(
                 shutil.copyfile(path, folder / name)
         job = HfApi(token=token).create_commit(
             repo_id,
-            additions_of(folder, recipe),
+            additions_of(folder, run / "recipe.yaml"),
             revision=revision,
             commit_message=commit_message,
             run_as_future=True,

@@ -646,7 +646,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         job = push_in_background(
             Path(checkpoint_folder),
             str(self.hub_model_id),
-            recipe=Path(self.args.output_dir, "recipe.yaml"),
             token=self.args.hub_token,
             revision=self.args.hub_revision,
             commit_message=f"Training in progress, step {self.state.global_step}",

@@ -429,12 +429,7 @@ def test_an_upload_in_the_background_that_is_refused_leaves_nothing(tmp_path):
     checkpoint = tmp_path / "run" / "checkpoint-2"
     checkpoint.mkdir(parents=True)
     (checkpoint / "config.json").write_text(json.dumps({"author": "hf_" + 20 * "a"}))
-    options = {
-        "recipe": tmp_path / "none.yaml",
-        "token": None,
-        "revision": None,
-        "commit_message": "step 2",
-    }
+    options = {"token": None, "revision": None, "commit_message": "step 2"}
     with pytest.raises(IncompleteCheckpointError, match="holds a credential"):
         push_in_background(checkpoint, "me/model", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
