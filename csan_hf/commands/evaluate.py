@@ -258,12 +258,11 @@ def _summed(line_scores: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print_forced(results: dict[str, dict[str, Any]]) -> None:
-    width = max(5, *map(len, results))
-    print(f"{'split':<{width}}  sentences    tokens  log-probability  perplexity")
-    for name, row in results.items():
+    for name, scores in results.items():
         print(
-            f"{name:<{width}}  {row['sentences']:>9,}  {row['tokens']:>8,}  "
-            f"{row['log_probability']:>15,.1f}  {row['perplexity']:>10,.3f}"
+            f"{name}: {scores['sentences']:,} sentences, {scores['tokens']:,} tokens, "
+            f"log-probability {scores['log_probability']:,.1f}, "
+            f"perplexity {scores['perplexity']:,.3f}"
         )
 
 
