@@ -126,7 +126,6 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
             "evaluate --model x --source y",
             "give --model, or --hypotheses; and --source with --reference",
         ),
-        ("demo x --port 70000", "nothing can be served at 127.0.0.1, port 70000 ("),
     ],
 )
 def test_a_mistake_is_one_line(words, told, tmp_path, monkeypatch, capsys):
