@@ -76,9 +76,13 @@ def demo(
         host: address to serve at
         port: port to serve at (default: a free one from 7860)
     """
-    # Fails where a port is taken, before models are loaded for nothing
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    socket.create_server((host, port or 0), family=family).close()
+    try:  # before models are loaded for nothing
+        socket.create_server((host, port or 0), family=family).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"nothing can be served at {host} ({error}): choose another --host or --port."
+        ) from error
     import_gradio()
     load = partial(
         DemoModel,
