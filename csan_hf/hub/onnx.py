@@ -438,7 +438,7 @@ class _CsanEncoder(_Encoder):
         """See `_Encoder`."""
         embeddings = self.encoder.embed_tokens(inputs["input_ids"])
         states: Tensor = self.encoder._run(
-            embeddings, 0, _masks(inputs["attention_mask"], ForwardPass())
+            embeddings, _masks(inputs["attention_mask"], ForwardPass())
         )
         return states
 
@@ -472,12 +472,10 @@ class _CsanStep(_Step):
         forward_pass = ForwardPass()
         states = self.decoder._run(
             self.decoder.embed_tokens(ids),
-            past_length,
-            AttentionMasks(shared=ForwardPass()),
+            AttentionMasks(shared=ForwardPass(), query_offset=past_length),
             source,
-            encoder_attention_mask=_masks(mask, forward_pass),
+            encoder_attention_mask=_masks(mask, forward_pass)._replace(query_offset=past_length),
             cache=cache,
-            query_offset=past_length,
         )
         logits = self.model._project(states, forward_pass.end_bias)
         return logits, _target_tensors(cache)

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.cache_utils import (
     Cache,
@@ -23,28 +22,21 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from .attention_call import AttentionCall, ForwardPass, RunningSum, Term
-from .backend_dense import attention_with_weights, dot_products_in_float32, trains_faster_in_float32
+from .backend_dense import attention_with_weights, trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
-from .layers import drop
 from .locality import LayerLocality, LocalityMethod, parameters_name
 
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own: local layers in blocks, the others as "sdpa"."""
 
 # Attention implementations that local layers follow, by the backend of that name; under others,
-# such as "sdpa", the library's default, and "flash_attention_2", they run by the fastest
+# such as "sdpa", the library's default, and "flash_attention_2", they run by the fastest.
+# Under "eager" the other layers do, too: full attention is local attention without a limit
 _LOCAL_BACKENDS = ("eager", BLOCKED, "flex_attention")
 
 
-def blocked_attention_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Full attention under `"blocked"`: the library's "sdpa"; other models are refused."""
-    if not hasattr(module, "locality"):
-        raise ValueError(f"attn_implementation={BLOCKED!r} is CSAN's own; use 'sdpa'.")
-    return sdpa_attention_forward(module, *args, **kwargs)
-
-
-AttentionInterface.register(BLOCKED, blocked_attention_forward)
+AttentionInterface.register(BLOCKED, sdpa_attention_forward)
 AttentionMaskInterface.register(BLOCKED, sdpa_mask)
 
 
@@ -57,6 +49,7 @@ class AttentionMasks(NamedTuple):
         first_real: [B], place of each sentence's first real token, 0 where there is none; None = 0.
         shared: What the local layers derive from these and from the states.
         real_queries: [B, past + I] boolean, of cross-attention; None = all real.
+        query_offset: Place of the first query (decoding with a cache).
     """
 
     full: Any = None
@@ -64,36 +57,7 @@ class AttentionMasks(NamedTuple):
     first_real: Tensor | None = None
     shared: ForwardPass | None = None
     real_queries: Tensor | None = None
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """Full attention that also returns its weights: output [B, I, H, D], weights [B, H, I, J].
-
-    A query that sees no key (`attention_mask` is the lowest number in its whole row, or False)
-    yields zeros."""
-    energies = dot_products_in_float32(query * scaling, key)
-    if attention_mask is None:
-        weights = F.softmax(energies, dim=-1)
-    else:
-        if attention_mask.dtype == torch.bool:  # a user's own
-            attention_mask = torch.where(attention_mask, 0.0, float("-inf"))
-        lowest = torch.finfo(attention_mask.dtype).min
-        row_visible = (attention_mask > lowest).any(dim=-1, keepdim=True)
-        # Not -inf, whose softmax in an empty row is NaN
-        weights = F.softmax(energies + attention_mask.clamp(min=lowest), dim=-1)
-        weights = weights.masked_fill(~row_visible, 0.0)
-    weights = weights.to(value.dtype)
-    output = torch.matmul(drop(weights, dropout, module.training), value)
-    return output.transpose(1, 2).contiguous(), weights
+    query_offset: int | Tensor = 0
 
 
 class CsanAttention(nn.Module):
@@ -117,10 +81,14 @@ class CsanAttention(nn.Module):
         self.dropout = config.attention_dropout
         self.observe_terms: Callable[[Sequence[Term]], None] | None = None
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
-        self.methods = self.locality.methods if self.locality else ()
+        locality = self.locality or LayerLocality(part, ())
+        self.methods = locality.methods
+        self.area = locality.area
+        self.past_tokens = locality.past_tokens
+        self.replacement = locality.replacement
         below = [config.layer_locality(part, layer) for layer in range(layer_idx)]
         self.place_of_sum = config.decoder_layers + sum(map(_keeps_a_sum, below))
-        if self.locality is None or self.locality.replacement is None:
+        if self.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
             )
@@ -146,77 +114,66 @@ class CsanAttention(nn.Module):
         key_value_states: Tensor | None = None,
         cache: Cache | None = None,
         attention_mask: AttentionMasks | None = None,
-        query_offset: int | Tensor = 0,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from states [B, I, d] to themselves, or to `key_value_states` [B, J, d] in
         cross-attention.
 
-        `query_offset` is the place of the first query (decoding with a cache). Returns the output
-        [B, I, d] and, under `eager`, weights [B, H, I, J], of a local layer only with
-        `output_attentions`; summed over an area of heads, and zero where a method replaces the
-        attention."""
+        Returns the output [B, I, d] and, under `eager` with `output_attentions`, weights [B, H, I,
+        J], summed over an area of heads, and zero where a method replaces the attention."""
         masks = attention_mask or AttentionMasks()
         wants_weights = kwargs.get("output_attentions")
         if wants_weights is None:
             wants_weights = self.config.output_attentions
-        replacement = None if self.locality is None else self.locality.replacement
-        if replacement is not None:
-            module = self._module_of(replacement)
-            output, weights = replacement.attend(module, hidden_states, masks.padding)
+        implementation = self.config._attn_implementation or "eager"
+        if self.replacement is not None:
+            module = self._module_of(self.replacement)
+            output, weights = self.replacement.attend(module, hidden_states, masks.padding)
             if not wants_weights:
                 return output, None
-            if weights is None and self.config._attn_implementation == "eager":
+            if weights is None and implementation == "eager":
                 # The library drops None, which would shift the weights of later layers
                 batch, length = output.shape[:2]
                 weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)
             return output, weights
         query = self._split_heads(self.q_proj(hidden_states))  # [B, H, I, D]
         key, value = self._keys_and_values(hidden_states, key_value_states, cache)  # [B, H, J, D]
-        if self.locality is None:
-            output, weights = self._attend_fully(query, key, value, masks, **kwargs)
+        if self.locality is None and implementation != "eager":
+            output = self._attend_by_library(query, key, value, masks.full, **kwargs)
+            weights = None
         else:
-            output, weights = self._attend_locally(
-                query, key, value, masks, query_offset, cache, wants_weights
-            )
+            output, weights = self._attend(query, key, value, masks, cache, wants_weights)
         return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
-    def _attend_fully(
-        self, query: Tensor, key: Tensor, value: Tensor, masks: AttentionMasks, **kwargs: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """The output [B, I, H, D] and, under `eager`, the weights [B, H, I, J]."""
-        implementation = self.config._attn_implementation  # None = eager
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        mask = masks.full
-        dropout = self.dropout if self.training else 0.0
-        options = {"dropout": dropout, "scaling": self.scaling, **kwargs}
-        if implementation not in ("sdpa", BLOCKED):
-            return attend(self, query, key, value, mask, **options)
+    def _attend_by_library(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
+    ) -> Tensor:
+        """The output [B, I, H, D] of full attention."""
+        attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
         dtype = query.dtype
+        dropout = self.dropout if self.training else 0.0
         in_float32 = trains_faster_in_float32(query, dropout)
         if in_float32:
             query, key, value = query.float(), key.float(), value.float()
-        if mask is not None and mask.is_floating_point() and mask.dtype != query.dtype:
-            # A user's own: torch takes boolean masks, those of the queries' type, and float32
-            mask = mask.float()
         with torch.autocast(query.device.type, enabled=False) if in_float32 else nullcontext():
-            output, _ = attend(self, query, key, value, mask, **options)
-        return output.to(dtype), None
+            output, _ = attend(
+                self, query, key, value, mask, dropout=dropout, scaling=self.scaling, **kwargs
+            )
+        return output.to(dtype)
 
-    def _attend_locally(
+    def _attend(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
         masks: AttentionMasks,
-        query_offset: Any,
         cache: Cache | None,
         wants_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D]; the weights [B, H, I, J] under `eager` with `wants_weights`."""
         decoder_cache = getattr(cache, "self_attention_cache", cache)
         running_sum = RunningSum(masks.real_queries, decoder_cache, self.place_of_sum)
-        call = self._local_call(query, key, value, masks, query_offset, running_sum)
+        call = self._call(query, key, value, masks, running_sum)
         call.set_terms(
             [
                 method.term(self._module_of(method), call)
@@ -231,33 +188,32 @@ class CsanAttention(nn.Module):
         if backend == "eager" and wants_weights:
             output, weights = attention_with_weights(call)
             if self.is_causal:
-                weights = _over_all_positions(weights, key.shape[2], query_offset)
+                weights = _over_all_positions(weights, key.shape[2], masks.query_offset)
             return output.transpose(1, 2), weights
         if backend == BLOCKED and call.area.window is None:
             backend = None  # blocks need a window
         return run(call, backend).transpose(1, 2), None
 
-    def _local_call(
+    def _call(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
         masks: AttentionMasks,
-        query_offset: Any,
         running_sum: RunningSum,
     ) -> AttentionCall:
         """The call, without its terms; in a causal layer with the keys up to the last query's."""
-        locality: Any = self.locality
         held = key.shape[2]
         queries = query.shape[2]
+        query_start: Any = masks.query_offset
         padding = masks.padding
-        if self.is_causal and isinstance(query_offset, Tensor):
+        if self.is_causal and isinstance(query_start, Tensor):
             # Only the device knows how much a static cache holds, and shapes cannot depend on that:
             # take as many keys as the queries can ever reach; those before the first are masked
             reached = held
-            if locality.past_tokens is not None:
-                reached = min(held, queries + locality.past_tokens)
-            places = torch.arange(queries - reached, queries, device=key.device) + query_offset
+            if self.past_tokens is not None:
+                reached = min(held, queries + self.past_tokens)
+            places = torch.arange(queries - reached, queries, device=key.device) + query_start
             index = places.clamp(min=0)
             real = (places >= 0).expand(key.shape[0], -1)
             padding = real if padding is None else real & padding.index_select(1, index)
@@ -265,14 +221,13 @@ class CsanAttention(nn.Module):
             value = value.index_select(2, index)
         elif self.is_causal:
             # A static cache that is filled for the first time holds empty places after these
-            filled = query_offset + queries
+            filled = query_start + queries
             key = key[:, :, :filled]
             value = value[:, :, :filled]
         keys = key.shape[2]
         if padding is not None and padding.shape[-1] > keys:
             padding = padding[:, -keys:]  # a windowed cache has the last keys
-        query_start = query_offset
-        key_start = query_offset + queries - keys if self.is_causal else 0
+        key_start = query_start + queries - keys if self.is_causal else 0
         if masks.first_real is not None:
             key_start = key_start - masks.first_real
             if not self.is_cross_attention:
@@ -281,7 +236,7 @@ class CsanAttention(nn.Module):
             query,
             key,
             value,
-            locality.area,
+            self.area,
             scale=self.scaling,
             key_padding_mask=padding,
             query_start=query_start,

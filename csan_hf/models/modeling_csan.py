@@ -114,11 +114,10 @@ class CsanDecoderLayer(_ResidualLayer):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: AttentionMasks | None = None,
         cache: Cache | None = None,
-        query_offset: int | Tensor = 0,
         **kwargs: Any,
     ) -> Tensor:
         """[B, I, d] with encoder states [B, J, d] -> [B, I, d]."""
-        kwargs.update(attention_mask=attention_mask, cache=cache, query_offset=query_offset)
+        kwargs.update(attention_mask=attention_mask, cache=cache)
         hidden_states = self._sublayer(
             self.self_attn_layer_norm,
             hidden_states,
@@ -260,6 +259,7 @@ class _CsanStack(CsanPreTrainedModel):
         mask: Tensor | None,
         batch: int,
         length: int | None,
+        offset: int | Tensor = 0,
         **inputs: Any,
     ) -> AttentionMasks:
         """The masks of all layers of one forward pass.
@@ -267,33 +267,28 @@ class _CsanStack(CsanPreTrainedModel):
         Args:
             make_full: The library's function for the mask of full attention.
             name: Name of the mask in messages.
-            mask: A padding mask [B, T]; where no layer is local also a ready one [B, H, I, J],
-                boolean or added to the energies.
+            mask: A padding mask [B, T]; None = no padding.
             batch: B.
             length: T; None = unknown.
+            offset: Place of the first query.
             **inputs: Further arguments of `make_full`.
         """
         attention = "encoder_attn" if "encoder_hidden_states" in inputs else "self_attn"
-        is_local = [getattr(layer, attention).locality is not None for layer in self.layers]
-        padding = None
-        if isinstance(mask, Tensor) and (
-            any(is_local) or mask.dim() != 4 or mask.dtype == torch.int64
-        ):
-            padding = padding_mask(mask, batch, length, name)
+        padding = padding_mask(mask, batch, length, name)
         full = None
-        if not all(is_local):
+        if any(getattr(layer, attention).locality is None for layer in self.layers):
             full = make_full(config=self.config, attention_mask=mask, **inputs)
         return AttentionMasks(
             full=full,
             padding=padding,
             first_real=None if padding is None else padding.int().argmax(dim=-1),
             shared=ForwardPass(),
+            query_offset=offset,
         )
 
     def _run(
         self,
         embeddings: Tensor,
-        offset: int | Tensor,
         masks: AttentionMasks,
         *args: Any,
         **kwargs: Any,
@@ -301,7 +296,7 @@ class _CsanStack(CsanPreTrainedModel):
         """The states [B, T, d] after all layers, of which LayerDrop skips some in training."""
         if self.config.sinusoids is not None:
             embeddings = embeddings + self.embed_positions(
-                embeddings.shape[1], offset, masks.first_real
+                embeddings.shape[1], masks.query_offset, masks.first_real
             )
         embeddings = self.layernorm_embedding(embeddings)
         hidden_states = drop(embeddings, self.config.dropout, self.training)
@@ -310,14 +305,7 @@ class _CsanStack(CsanPreTrainedModel):
             layerdrop = self.config.decoder_layerdrop
         may_drop = self.training and layerdrop > 0
         for layer in self.layers:
-            if may_drop and torch.compiler.is_compiling():
-                # A compiled graph does not branch: the layer is computed, and its output perhaps
-                # discarded.
-                dropped = torch.rand([], device=hidden_states.device) < layerdrop
-                hidden_states = torch.where(
-                    dropped, hidden_states, layer(hidden_states, masks, *args, **kwargs)
-                )
-            elif not may_drop or torch.rand([]) >= layerdrop:
+            if not may_drop or torch.rand([]) >= layerdrop:
                 hidden_states = layer(hidden_states, masks, *args, **kwargs)
         return self.layer_norm(hidden_states)
 
@@ -352,7 +340,7 @@ class CsanEncoder(_CsanStack):
             length=embeddings.shape[1],
             inputs_embeds=embeddings,
         )
-        hidden_states = self._run(embeddings, 0, masks, output_attentions=output_attentions)
+        hidden_states = self._run(embeddings, masks, output_attentions=output_attentions)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
@@ -404,6 +392,7 @@ class CsanDecoder(_CsanStack):
             mask=attention_mask,
             batch=batch,
             length=seen,
+            offset=offset,
             inputs_embeds=embeddings,
             cache=getattr(cache, "self_attention_cache", cache),
         )
@@ -417,18 +406,17 @@ class CsanDecoder(_CsanStack):
                 mask=encoder_attention_mask,
                 batch=sources,
                 length=source_length,
+                offset=offset,
                 inputs_embeds=embeddings,
                 encoder_hidden_states=encoder_hidden_states,
             )
             cross_masks = cross_masks._replace(real_queries=masks.padding)
         hidden_states = self._run(
             embeddings,
-            offset,
             masks,
             encoder_hidden_states,  # by position, so that gradient checkpointing sees them
             encoder_attention_mask=cross_masks,
             cache=cache,
-            query_offset=offset,
             **kwargs,
         )
         end_bias = None if cross_masks.shared is None else cross_masks.shared.end_bias
