@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
@@ -110,14 +109,6 @@ def read(blocks: Sequence[Tensor], norm: nn.Module, conv: nn.Module) -> Tensor:
     return conv(norm(join(blocks)).relu())
 
 
-class Dropout(nn.Dropout):
-    """Dropout with fewer random numbers on a CPU."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """See `layers.drop`."""
-        return drop(input, self.p, self.training)
-
-
 class DenseLayer(nn.Module):
     """One dense layer: BN, ReLU, 1×1 convolution, BN, ReLU, masked convolution, perhaps a gate,
     dropout.
@@ -133,7 +124,7 @@ class DenseLayer(nn.Module):
         self.conv2 = MaskedConvolution(
             bottleneck, config.growth_rate * (1 + config.gated), config.kernel_size
         )
-        self.dropout = Dropout(config.dropout)
+        self.dropout = config.dropout
 
     def forward(
         self, blocks: Sequence[Tensor], canvas: Canvas, rows_above: RowSums | None = None
@@ -142,7 +133,7 @@ class DenseLayer(nn.Module):
         new = self._convolve(blocks, canvas, rows_above)
         if self.gated:  # the gate comes first
             new = F.glu(new.roll(new.shape[1] // 2, dims=1), dim=1)
-        return self.dropout(new)
+        return drop(new, self.dropout, self.training)
 
     def _convolve(
         self, blocks: Sequence[Tensor], canvas: Canvas, rows_above: RowSums | None
@@ -212,9 +203,7 @@ class FeatureNorm(GridBatchNorm):
         self, input: Tensor, start: int, real: Tensor | None
     ) -> Tensor:
         """Normalise the features [R, channels] from channel `start` on."""
-        features = self.standardize(input, start, real)
-        # A hook may edit in place what the backward pass needs
-        return features.clone() if self._forward_hooks else features
+        return self.standardize(input, start, real)
 
 
 class DenseBlock(nn.Module):
@@ -280,8 +269,6 @@ class DenseBlock(nn.Module):
 
 
 _KINDS = (FeatureAffine, PointwiseConvolution, GridBatchNorm, MaskedConvolution)
-# A fake tensor stands for a plain one: it has sizes, but no content
-_WEIGHTS = (nn.Parameter, Tensor, FakeTensor, type(None))
 
 
 def _are_plain(*modules: nn.Module) -> bool:
@@ -290,9 +277,7 @@ def _are_plain(*modules: nn.Module) -> bool:
 
 
 def _is_altered(module: nn.Module) -> bool:
-    """Whether a module is another's, has a hook or a replaced `forward`, or weights of a tensor
-    subclass.
-    """
+    """Whether a module is another's, or has a hook or a replaced `forward`."""
     return bool(
         type(module) not in _KINDS
         or module._forward_hooks
@@ -300,5 +285,4 @@ def _is_altered(module: nn.Module) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
         or "forward" in module.__dict__
-        or any(type(weight) not in _WEIGHTS for weight in module._parameters.values())
     )

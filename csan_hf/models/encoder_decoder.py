@@ -7,7 +7,6 @@ Shapes: B batch, I target and J source positions, T either, C features, e width 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers.cache_utils import (
     Cache,
@@ -117,8 +116,8 @@ class FeatureDecoder(Seq2SeqPreTrained):
         past = 0
         if features is not None:
             if any(
-                type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer)
-                or (layer.is_initialized and layer.values.numel())
+                not isinstance(layer, DynamicLayer)
+                or (layer.values is not None and layer.values.numel())
                 for layer in features.layers
             ):
                 raise ValueError(
@@ -179,15 +178,3 @@ def make_feature_cache(num_layers: int, num_positions: int) -> EncoderDecoderCac
     cache = DynamicCache()
     cache.layers = [DynamicSlidingWindowLayer(sliding_window=window) for _ in range(num_layers)]
     return EncoderDecoderCache(cache, DynamicCache())
-
-
-def attention_weights(energies: Tensor, mask: Tensor | None) -> Tensor:
-    """The softmax in float32 of energies [B, I, J] over the real source tokens.
-
-    Those are given by a mask [B, J], None = all; without a real token the weights are zero."""
-    precise = energies.to(torch.promote_types(energies.dtype, torch.float32))
-    if mask is None:
-        return precise.softmax(dim=-1).to(energies.dtype)
-    hidden = ~mask.unsqueeze(1)
-    weights = precise.masked_fill(hidden, torch.finfo(precise.dtype).min).softmax(dim=-1)
-    return weights.masked_fill(hidden, 0.0).to(energies.dtype)

@@ -90,46 +90,26 @@ def sum_over_processes(values: Tensor, group: ProcessGroup | None) -> Tensor:
     return _SumOverProcesses.apply(values, group)
 
 
-class _ProcessGroup:
-    """A group of torch.distributed as an attribute: copies of a module share it, and saved ones
-    have none.
-    """
-
-    def __init__(self, group: ProcessGroup | None = None) -> None:
-        self.group = group
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_ProcessGroup":
-        return self
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return _ProcessGroup, ()
-
-
 class GridBatchNorm(_BatchNorm):
     """Batch normalisation of cells, with torch's arguments; see the head of the file."""
 
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
+    process_group: ProcessGroup | None = None  # processes that share their batches
 
     def __init__(
         self, channels: int, eps: float, momentum: float | None, affine: bool = True
     ) -> None:
         super().__init__(channels, eps, momentum, affine=affine)
-        self._process_group = _ProcessGroup()
         for name in ("running_mean", "running_var"):
             statistics = getattr(self, name)
             if statistics.dtype.itemsize < 4:  # the model is made in bf16
                 self._buffers[name] = statistics.float()
 
-    @property
-    def process_group(self) -> ProcessGroup | None:
-        """Processes that share their batches; None = each its own."""
-        return self._process_group.group
-
-    @process_group.setter
-    def process_group(self, group: ProcessGroup | None) -> None:
-        self._process_group = _ProcessGroup(group)
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and saved modules share no statistics: a group is bound to its processes."""
+        return {name: value for name, value in vars(self).items() if name != "process_group"}
 
     def affine_weights(self) -> Sequence[nn.Parameter]:
         """The weights of what is normalised here; where none is trainable, the running statistics

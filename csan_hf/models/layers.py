@@ -1,5 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Shared by kernels and models: dropout, sinusoids, checks of tokens and masks, embedding.
+"""Shared by kernels and models: dropout, sinusoids, checks of tokens and masks, embedding, weights
+of attention without heads.
 
 Shapes: B sentences, T positions, d width. Checks read shapes and types alone, so that nothing waits
 for a GPU; tokens out of range are found where torch finds them, on a CPU."""
@@ -10,9 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.utils import logging
-
-logger = logging.get_logger(__name__)
 
 _DRAWS = 2**16  # values of the 16-bit numbers that `drop` draws
 _SMALLEST_DRAWN = 8192  # elements from which on cheap numbers pay for the operations around them
@@ -210,9 +208,16 @@ def padding_mask(mask: Tensor | None, batch: int, length: int | None, name: str)
             raise ValueError(
                 f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}."
             )
-        starts = (mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, :1].sum(dim=1)
-        if (starts > 1).any():
-            logger.warning_once(
-                f"`{name}` has padding between real tokens; positions and windows count neighbours."
-            )
     return mask.bool()
+
+
+def attention_weights(energies: Tensor, mask: Tensor | None) -> Tensor:
+    """The softmax in float32 of energies [B, I, J] over the real source tokens.
+
+    Those are given by a mask [B, J], None = all; without a real token the weights are zero."""
+    precise = energies.to(torch.promote_types(energies.dtype, torch.float32))
+    if mask is None:
+        return precise.softmax(dim=-1).to(energies.dtype)
+    hidden = ~mask.unsqueeze(1)
+    weights = precise.masked_fill(hidden, torch.finfo(precise.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(hidden, 0.0).to(energies.dtype)

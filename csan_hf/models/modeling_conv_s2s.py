@@ -16,8 +16,8 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_conv_s2s import ConvS2SConfig
-from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, make_feature_cache
-from .layers import drop
+from .encoder_decoder import FeatureDecoder, FeatureEncoder, make_feature_cache
+from .layers import attention_weights, drop
 from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
 _ROOT_HALF = math.sqrt(0.5)

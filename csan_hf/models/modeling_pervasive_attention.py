@@ -34,7 +34,14 @@ from .dense_block import (
 )
 from .grid_cache import GridCache, RowSums, make_grid_cache
 from .grid_norm import GridBatchNorm
-from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
+from .layers import (
+    SinusoidalPositionalEmbedding,
+    attention_weights,
+    check_as_many,
+    drop,
+    embed,
+    padding_mask,
+)
 from .residual_block import DepthwiseConvolution, ResidualBlock
 from .seq2seq_model import (
     IGNORED_LABEL,
@@ -189,15 +196,8 @@ class AttentionAggregation(MaxAggregation):
         self.attention = nn.Linear(channels, 1)
 
     def forward(self, grid: Tensor, source_mask: Tensor | None) -> Aggregated:
-        energies = self.attention(grid).squeeze(-1)
-        energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
-        if source_mask is None:
-            weights = energies.softmax(dim=-1)
-        else:  # zeros for a sentence without real source tokens
-            hidden = ~source_mask.unsqueeze(1)
-            energies = energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
-            weights = energies.softmax(dim=-1).masked_fill(hidden, 0.0)
-        weights = weights.to(grid.dtype)
+        energies = self.attention(grid).squeeze(-1).to(grid.dtype)  # autocast has another type
+        weights = attention_weights(energies, source_mask)
         attended = (weights.unsqueeze(2) @ grid).squeeze(2)
         return attended * _root_of_lengths(grid, source_mask), weights
 
@@ -395,24 +395,23 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
         Returns:
             The number of batches; with 0 nothing has changed.
         """
-        if not self._norms():
+        momenta = {norm: norm.momentum for norm in self._norms()}
+        if not momenta:
             return 0
-        norms = [norm for norm in self._norms() if not norm.is_frozen]
-        momenta = [norm.momentum for norm in norms]
-        modes = {module: module.training for module in self.modules()}
-        if not self.training:
+        was_training = self.training
+        if not was_training:
             self.train()
         count = 0
         try:
             for count, batch in enumerate(batches, start=1):
-                for norm in norms:
+                for norm in momenta:
                     norm.momentum = 1.0 / count
                 self(**batch)
         finally:
-            for norm, momentum in zip(norms, momenta, strict=True):
+            for norm, momentum in momenta.items():
                 norm.momentum = momentum
-            for module, mode in modes.items():
-                module.training = mode
+            if not was_training:
+                self.eval()
         return count
 
     def num_parameters_with_masked_taps(self) -> int:
@@ -514,8 +513,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             output_hidden_states: Whether to return `hidden_states`, too.
 
         Raises:
-            ValueError: There is no source, source and target do not fit together or are empty, a
-                mask has another shape, or the cache is of another kind.
+            ValueError: There is no source, source and target do not fit together, a mask has
+                another shape, or the cache is of another kind.
         """
         known_keywords(kwargs)
         if encoder_hidden_states is None:
@@ -534,10 +533,10 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         )
         if target_mask is not None:
             target_mask = target_mask[:, past:]
-        source_mask = self._check_source(
-            encoder_hidden_states, encoder_attention_mask, embeddings.shape[:2]
-        )
-        shape = (*embeddings.shape[:2], encoder_hidden_states.shape[1])
+        sources, columns = encoder_hidden_states.shape[:2]
+        source_mask = padding_mask(encoder_attention_mask, sources, columns, "attention_mask")
+        check_as_many(sources, embeddings.shape[0])
+        shape = (*embeddings.shape[:2], columns)
         reach = self.config.kernel_size // 2
         is_prefix = rows is not None and rows.takes_prefix(shape[1], reach)
         # A row below earlier ones is multiplied alone, and nothing is read above it
@@ -597,20 +596,6 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
                 "and use torch.no_grad(), or pass use_cache=False."
             )
         return cache
-
-    def _check_source(
-        self, source: Tensor, mask: Tensor | None, target_shape: torch.Size
-    ) -> Tensor | None:
-        """Refuse a source that does not fit the target; return its mask as booleans."""
-        source_shape = source.shape[:2]
-        if 0 in (*target_shape, *source_shape):
-            raise ValueError(
-                "The grid needs at least one sentence, one target and one source token, got "
-                f"targets {list(target_shape)} and sources {list(source_shape)} "
-                "([batch, length])."
-            )
-        check_as_many(source_shape[0], target_shape[0])
-        return padding_mask(mask, source_shape[0], source_shape[1], "attention_mask")
 
 
 class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel, Seq2SeqModel):

@@ -15,8 +15,8 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from .configuration_rnnsearch import RnnSearchConfig
-from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, make_feature_cache
-from .layers import drop
+from .encoder_decoder import FeatureDecoder, FeatureEncoder, make_feature_cache
+from .layers import attention_weights, drop
 from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
 

@@ -12,7 +12,6 @@ from tiny import gradients
 
 from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
 from csan_hf.hub.public_files import read_json
-from csan_hf.models import seq2seq_model
 
 NAN, INFINITY = float("nan"), float("inf")
 MODELS = {
@@ -133,17 +132,6 @@ def test_labels_may_be_a_slice_and_a_loss_has_the_precision_of_its_model(model):
     found = model.double()(input_ids=IDS, attention_mask=MASK, labels=slices).loss
     assert found.dtype == torch.float64
     assert torch.equal(found, model(input_ids=IDS, attention_mask=MASK, labels=LABELS).loss)
-
-
-def test_a_mask_with_a_hole_gets_a_warning(model, caplog):
-    type(seq2seq_model.logger).warning_once.cache_clear()
-    mask = torch.ones_like(IDS)
-    mask[0, 0] = 0
-    model(input_ids=IDS, attention_mask=mask, labels=LABELS)
-    assert caplog.text == "", "padding on the left is none"
-    mask[0, :2] = torch.tensor([1, 0])
-    model(input_ids=IDS, attention_mask=mask, labels=LABELS)
-    assert "`attention_mask` has padding between real tokens" in caplog.text
 
 
 def test_sources_of_padding_only(model):

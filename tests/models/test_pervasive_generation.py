@@ -103,20 +103,6 @@ def test_a_cache_is_refused_where_it_would_be_wrong(training):
 
 
 @torch.no_grad()
-def test_dropout_alone_acts_while_generating():
-    """All else in eval mode, as for an estimate of uncertainty (Gal and Ghahramani, 2016)."""
-    model = tiny_model(kernel_size=3)
-    expected, _ = decode_in_steps(model, SOURCES, TARGETS, [2, 1, 1])
-    dropout = model.model.decoder.dense_block.layers[0].dropout.train()
-    found, steps = decode_in_steps(model, SOURCES, TARGETS, [2, 1, 1])
-    assert_close(found, expected, rtol=0, atol=TOLERANCE)
-    assert steps[-1].cache.get_seq_length() == 4
-    dropout.p = 0.5
-    dropped, _ = decode_in_steps(model, SOURCES, TARGETS, [2, 1, 1])
-    assert (dropped - expected).abs().max() > 1e-3
-
-
-@torch.no_grad()
 def test_a_cache_of_other_sentences_or_another_model_is_refused():
     model = tiny_model(kernel_size=3)
     _, [first] = decode_in_steps(model, SOURCES, TARGETS, [2])
