@@ -252,7 +252,6 @@ def _from_setting(method_class: type[LocalityMethod], value: object, name: str) 
 # --- registry
 
 _REGISTRY: dict[str, type[LocalityMethod]] = {}
-_RESERVED = ("k_proj", "v_proj", "q_proj", "out_proj")
 
 _Method = TypeVar("_Method", bound=type[LocalityMethod])
 
@@ -261,22 +260,14 @@ def register_locality(method_class: _Method) -> _Method:
     """Decorator that makes a method known by its `key`, after those before it.
 
     Raises:
-        ValueError: The key or the name of the parameters is taken.
+        ValueError: The key is taken.
     """
     key = method_class.key
-    module_name = parameters_name(method_class)
-    owner = "the attention" if module_name in _RESERVED else None
-    for registered in _REGISTRY.values():
-        if registered is not method_class and (
-            key == registered.key or module_name == parameters_name(registered)
-        ):
-            owner = registered.__qualname__
-    if owner:
+    registered = _REGISTRY.setdefault(key, method_class)
+    if registered is not method_class:
         raise ValueError(
-            f"The locality method {key!r}, parameters {module_name!r}: the name is taken by "
-            f"{owner}."
+            f"The locality method {key!r}: the key is taken by {registered.__qualname__}."
         )
-    _REGISTRY[key] = method_class
     return method_class
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -27,15 +27,10 @@ from transformers.utils.deprecation import deprecate_kwarg
 
 from .configuration_seq2seq import Seq2SeqConfig, did_you_mean
 from .layers import check_tokens
-
-if TYPE_CHECKING:
-    # Never run: transformers copies the files that relative imports name, and the pipeline belongs
-    # to a checkpoint.
-    from .translation import TranslationPipeline  # noqa: F401
+from .translation import TARGET_TOKENIZER_SUBFOLDER
 
 logger = logging.get_logger(__name__)
 
-TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
 IGNORED_LABEL = -100
 # Keywords that every forward pass takes: what is recorded, and the form of the output
 _COMMON_KEYWORDS = {"output_attentions", "output_hidden_states", "return_dict"}

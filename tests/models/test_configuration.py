@@ -211,14 +211,6 @@ def test_short_form_beside_a_preset_composes():
     assert config.specifications("encoder") == [None] * 5 + [{"bi_direct": True, **area}]
     config = CsanConfig.preset("bi_direct", local_window=11, decoder_localness_layers=[0])
     assert config.specifications("decoder")[0] == {"window": 11}
-    shared = {
-        "relative_positions": {"max_distance": 16, "per_head": False}
-    }  # as an area of heads has one softmax
-    area = {"head_area": {"size": 3, "boundary": "mask"}}
-    assert CsanConfig.preset("rel_pos", head_area=3).specifications("encoder")[0] == {
-        **shared,
-        **area,
-    }
 
 
 def test_a_card_can_cite_the_paper_of_every_method_and_family():
