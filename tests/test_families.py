@@ -4,9 +4,6 @@
 import json
 
 import pytest
-import torch
-import torch.nn.functional as F
-from tiny import padded_sources
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
@@ -145,34 +142,3 @@ def test_a_new_family_is_one_entry(tmp_path, monkeypatch):
         load_recipe(None, [("model", "eco")])
     with pytest.raises(RecipeError, match=r"Did you mean config\.echoes\?"):
         load_recipe(None, [("model", "echo"), ("echos", "2")])
-
-
-@pytest.mark.parametrize("shared", [True, False], ids=["one vocabulary", "separate vocabularies"])
-@torch.no_grad()
-def test_what_the_shared_base_gives_a_family(shared, tmp_path):
-    """Loss, a cache for beam search, tied weights, resizing, saving and loading."""
-    sizes = {
-        "vocab_size": 30,
-        "decoder_vocab_size": 30 if shared else 20,
-        "share_encoder_decoder_embeddings": shared,
-    }
-    model = EchoModel(EchoConfig(width=16, **sizes)).eval()
-    sources, labels = padded_sources((7, 4, 6)), torch.randint(2, 9, (3, 5))
-    output = model(**sources, labels=labels)
-    torch.testing.assert_close(
-        output.loss, F.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
-    )
-    search = {"num_beams": 3, "max_new_tokens": 8, "min_new_tokens": 8, "no_repeat_ngram_size": 1}
-    translations = model.generate(**sources, **search)
-    assert torch.equal(model.generate(**sources, **search, use_cache=False), translations)
-    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
-    model.resize_decoder_token_embeddings(33)
-    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (33 if shared else 30, 33)
-    model.save_pretrained(tmp_path)
-    loaded = EchoModel.from_pretrained(tmp_path)
-    assert torch.equal(
-        loaded(**sources, labels=labels).logits, model(**sources, labels=labels).logits
-    )
-    torch.testing.assert_close(
-        loaded(**sources, labels=labels).logits[..., : output.logits.shape[-1]], output.logits
-    )

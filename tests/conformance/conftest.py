@@ -1,28 +1,17 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The library's mixins look models up by name: theirs stand here, for these tests alone."""
 
-from collections.abc import Iterator
-from unittest.mock import patch
-
 import pytest
 from conformance.report import reason_to_skip
 from transformers.models.auto import modeling_auto
 
-NAMES = {
-    "MODEL_MAPPING_NAMES": {
-        "csan": "CsanModel",
-        "pervasive_attention": "PervasiveAttentionModel",
-        "rnnsearch": "RnnSearchModel",
-        "conv_s2s": "ConvS2SModel",
-    },
-    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": {
-        "csan": "CsanForConditionalGeneration",
-        "pervasive_attention": "PervasiveAttentionForConditionalGeneration",
-        "rnnsearch": "RnnSearchForConditionalGeneration",
-        "conv_s2s": "ConvS2SForConditionalGeneration",
-    },
-    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": {"csan": "CsanForSequenceClassification"},
-    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": {"csan": "CsanForTokenClassification"},
+from csan_hf.families import FAMILIES
+
+MAPPINGS = {
+    "AutoModel": "MODEL_MAPPING_NAMES",
+    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "AutoModelForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "AutoModelForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
 }
 
 MARKERS = (
@@ -51,12 +40,9 @@ def cannot_apply(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _model_names() -> Iterator[None]:
-    patches = [
-        patch.dict(getattr(modeling_auto, mapping), names) for mapping, names in NAMES.items()
-    ]
-    for active in patches:
-        active.start()
-    yield
-    for active in patches:
-        active.stop()
+def _model_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, family in FAMILIES.items():
+        for auto, mapping in MAPPINGS.items():
+            if auto in family.classes:
+                names = getattr(modeling_auto, mapping)
+                monkeypatch.setitem(names, name, family.classes[auto])

@@ -50,6 +50,8 @@ except UnavailableError as error:
 BATCH, LENGTH, WORDS, WIDTH, LAYERS, HEADS, FFN = 13, 7, 99, 16, 2, 4, 4
 START, PAD, EOS, BOS = 3, 1, 2, 0
 TOKENS = {
+    "vocab_size": WORDS,
+    "dropout": 0.1,
     "pad_token_id": PAD,
     "eos_token_id": EOS,
     "bos_token_id": BOS,
@@ -57,41 +59,33 @@ TOKENS = {
 }
 TRANSFORMER = {
     **tiny.transformer_sizes(WIDTH, layers=LAYERS, heads=HEADS, ffn=FFN),
-    "vocab_size": WORDS,
-    "dropout": 0.1,
     "attention_dropout": 0.1,
     "max_position_embeddings": 100,
     **TOKENS,
 }
 GRID = {
-    "vocab_size": WORDS,
     "source_embed_dim": WIDTH,
     "target_embed_dim": WIDTH,
     "share_encoder_decoder_embeddings": True,
     "num_layers": LAYERS,
     "growth_rate": 4,
     "kernel_size": 3,
-    "dropout": 0.1,
     **TOKENS,
 }
 RECURRENT = {
-    "vocab_size": WORDS,
     "source_embed_dim": WIDTH,
     "target_embed_dim": WIDTH,
     "hidden_size": WIDTH,
     "share_encoder_decoder_embeddings": True,
-    "dropout": 0.1,
     **TOKENS,
 }
 CONVOLUTIONAL = {
-    "vocab_size": WORDS,
     "embed_dim": WIDTH,
     "hidden_size": WIDTH,
     "encoder_layers": LAYERS,
     "decoder_layers": LAYERS,
     "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
-    "dropout": 0.1,
     "max_position_embeddings": 100,
     **TOKENS,
 }

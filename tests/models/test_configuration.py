@@ -145,41 +145,25 @@ def test_presets(preset, millions, count, name, phrase, paper):
 
 
 def test_the_preset_for_long_texts_is_local_in_every_layer():
-    config = CsanConfig.preset("long", vocab_size=100, encoder_layers=4, decoder_layers=2)
+    config = CsanConfig.preset("long", encoder_layers=4, decoder_layers=2)
     assert config.sinusoids is None
-    assert config.specifications("encoder") == [{"window": 11, "relative_positions": 16}] * 4
-    assert config.specifications("decoder") == [{"window": 11, "relative_positions": 16}] * 2
-    assert (
-        config.specifications("cross")
-        == [{"moving_gaussian": {"gain": 0.1, "ends_within": 50}}] * 2
-    )
-    [moving] = config.layer_locality("cross", 1).methods
-    assert moving.width == 10
-    areas = CsanConfig.preset("long", head_area=3, local_window=5)
+    for part, depth in (("encoder", 4), ("decoder", 2)):
+        specification = {"window": 11, "relative_positions": 16}
+        assert config.specifications(part) == [specification] * depth
+    moving = {"moving_gaussian": {"gain": 0.1, "ends_within": 50}}
+    assert config.specifications("cross") == [moving] * 2
     area = {"size": 3, "boundary": "mask"}
-    assert areas.specifications("decoder")[5] == {
-        "window": 5,
-        "relative_positions": 16,
-        "head_area": area,
-    }
-    assert areas.specifications("cross")[5] == {"moving_gaussian": {"gain": 0.1, "ends_within": 50}}
-    without = CsanConfig.preset("long", local_window=None)
-    assert (
-        without.specifications("encoder")
-        == without.specifications("decoder")
-        == [{"relative_positions": 16}] * 6
-    )
+    areas = CsanConfig.preset("long", head_area=3, local_window=5)
+    specification = {"window": 5, "relative_positions": 16, "head_area": area}
+    assert areas.specifications("decoder") == [specification] * 6
+    assert areas.specifications("cross") == [moving] * 6
+    plain = CsanConfig.preset("long", decoder_layers=1, cross_locality=[None], sinusoids="marian")
+    assert plain.specifications("cross") == [None]
+    assert plain.sinusoids == "marian"
     with pytest.raises(
         ValueError, match=r"`localness_layers` \(\[0\]\) has no effect beside `encoder_locality`"
     ):
         CsanConfig.preset("long", localness_layers=[0])
-    own = CsanConfig.preset("long", decoder_layers=1, cross_locality=[None], sinusoids="marian")
-    assert own.specifications("cross") == [None]
-    assert own.sinusoids == "marian"
-    with pytest.raises(
-        ValueError, match=r"moving_gaussian` has no meaning in the encoder's self-attention"
-    ):
-        CsanConfig(encoder_locality=[{"moving_gaussian": True}] * 6)
 
 
 def test_a_preset_takes_fields_and_suggests_names():
@@ -366,6 +350,7 @@ def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
             {"head_area": 3, "relative_positions": {"per_head": True}},
             r"positions` .*beside 'head_area'",
         ),
+        ("encoder", {"moving_gaussian": True}, r"no meaning in the encoder's self-attention"),
         ("decoder", {"bi_direct": True}, r"bi_direct.*no meaning in the decoder's self-attention"),
         ("encoder", {"bi_direct": 2}, r"bi_direct` is 2, but its settings are none: it is True"),
         (

@@ -150,19 +150,3 @@ def test_gradients_reach_the_attention_weights(locality):
     for weights, gradient in zip(layers, torch.autograd.grad(outputs.loss, layers), strict=True):
         assert gradient.shape == weights.shape
         assert gradient.any()
-
-
-@torch.no_grad()
-def test_window_and_area_change_the_output():
-    """The localities of these tests are really there: no two of them compute the same."""
-    batch = training_batch()
-    batch["labels"][0] = labels_of((12,))[0]
-    rows = {
-        name: tiny_model(**locality)(**batch).logits[0] for name, locality in LOCALITIES.items()
-    }
-    names = list(rows)
-    for index, name in enumerate(names):
-        for other in names[index + 1 :]:
-            assert not torch.allclose(rows[name], rows[other], atol=1e-3), (
-                f"{name} computes what {other} does"
-            )

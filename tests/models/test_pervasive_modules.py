@@ -18,7 +18,6 @@ from torch.testing import assert_close
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from csan_hf.models.dense_block import DenseBlock
-from csan_hf.models.grid_norm import GridBatchNorm
 
 BATCH = padded_batch((5, 3, 2), (3, 5, 1))
 REAL = BATCH["decoder_attention_mask"].bool()
@@ -262,32 +261,6 @@ def test_refreshed_statistics_are_averages_over_the_batches():
         name: torch.stack([single[name] for single in singles]).mean(0) for name in singles[0]
     }
     assert_close(statistics(model), expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
-@torch.no_grad()
-def test_momentum_is_each_norms_own(slow):
-    model, twin = (tiny_model(kernel_size=3).double().train() for _ in range(2))
-    for module in twin.modules():
-        if isinstance(module, GridBatchNorm):
-            module.momentum = 1.0
-    momenta = {
-        "layers.0.norm2": 0.0,
-        "layers.1.norm2": 0.1,
-        "feature_norm": 1.0,
-        "final_norm": None,
-    }
-    before = statistics(model)
-    for name, momentum in momenta.items():
-        parent = model.model.decoder if name == "final_norm" else block_of(model)
-        parent.get_submodule(name).momentum = momentum
-    (watched(model) if slow else model)(**BATCH)
-    twin(**BATCH)
-    now, batch = statistics(model), statistics(twin)
-    for name, found in now.items():
-        momentum = next(momentum for norm, momentum in momenta.items() if norm in name)
-        expected = before[name].lerp(batch[name], 1.0 if momentum is None else momentum)
-        assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
 
 
 def test_refreshing_statistics_changes_nothing_else():

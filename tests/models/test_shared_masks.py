@@ -11,7 +11,6 @@ from reference.dispatch import Operations
 from tiny import PLAIN, every_implementation, padded_on_the_left, padded_sources
 from tiny import csan as tiny_model
 
-from csan_hf.models import csan_attention
 from csan_hf.models.attention_call import AttentionCall, ForwardPass, KeyArea, Term
 from csan_hf.models.backends import run
 
@@ -84,18 +83,6 @@ def test_layers_that_see_something_else_share_nothing(implementation, monkeypatc
     monkeypatch.setattr(AttentionCall, "once", lambda self, name, make: make())
     for one, other in zip(shared, everything(), strict=True):
         assert torch.equal(one, other)
-
-
-@torch.no_grad()
-def test_weights_are_built_only_where_they_are_asked_for(monkeypatch):
-    locality = {**PLAIN, "encoder_locality": [{"window": 5, "head_area": 3}] * 2}
-    model = tiny_model(attn_implementation="eager", **locality)
-    expected = model(**padded_sources((6, 3)), output_attentions=True)
-    assert len(expected.encoder_attentions) == 2
-    monkeypatch.setattr(csan_attention, "attention_with_weights", None)
-    torch.testing.assert_close(model(**padded_sources((6, 3))).logits, expected.logits)
-    with pytest.raises(TypeError, match="not callable"):
-        model(**padded_sources((6, 3)), output_attentions=True)
 
 
 @dataclass

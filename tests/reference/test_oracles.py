@@ -5,14 +5,12 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from reference.locality_block import (
     block_parameter_shapes,
     block_self_attention,
     masked_self_attention,
     summary_of,
 )
-from reference.locality_cnn import cnn_parameter_shapes, convolutions
 from reference.locality_methods import (
     BiDirectional,
     Gaussian,
@@ -199,35 +197,3 @@ def test_block_sees_its_block_and_the_blocks_of_its_direction():
     # The last token of the last block seen reaches nothing: forward, no token of its block attends
     # to it
     assert rows == [[0], [0, 1], [0, 2], [0, 2, 3], [0, 2, 4]]
-
-
-def attention_with_methods(tokens: Tensor, parameters, **options) -> Tensor:
-    methods = [
-        Gaussian(center=Predictor(*parameters[:2]), width=Predictor(parameters[0], parameters[2])),
-        RelativePositions(*parameters[3:], 2),
-    ]
-    return local_attention(*[tokens[:, None]] * 3, methods, **options)[:, 0]
-
-
-@pytest.mark.parametrize(
-    ("function", "shapes"),
-    [
-        (attention_with_methods, [(4, 4), (1, 4), (1, 4), (5, 4), (5, 4)]),
-        (block_self_attention, block_parameter_shapes(4, 3)),
-        (convolutions, cnn_parameter_shapes(4, 3, 2)),
-    ],
-    ids=["methods", "block", "convolutions"],
-)
-def test_padding_on_either_side_changes_nothing_and_yields_zeros(function, shapes):
-    if isinstance(shapes, dict):
-        parameters = random_parameters(shapes)
-    else:
-        parameters = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
-    tokens = torch.randn(1, 6, 4, dtype=torch.float64)
-    bare = function(tokens, parameters)
-    for left in (0, 1, 3):
-        padded = F.pad(tokens, (0, 0, left, 3 - left), value=9.0)
-        mask = torch.tensor([[False] * left + [True] * 6 + [False] * (3 - left)])
-        output = function(padded, parameters, key_padding_mask=mask)
-        assert_close(output[:, left : left + 6], bare)
-        assert output[~mask].eq(0).all()
