@@ -6,13 +6,11 @@ import json
 import pytest
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
-from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from csan_hf.families import FAMILIES, ModelFamily
 from csan_hf.models.configuration_seq2seq import Seq2SeqConfig, bounded
-from csan_hf.models.layers import embed
+from csan_hf.models.encoder_decoder import FeatureDecoder, FeatureEncoder, make_feature_cache
 from csan_hf.models.seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 from csan_hf.training import RecipeError, load_recipe, train_from_recipe
 from csan_hf.training.dry_run import dry_run
@@ -39,6 +37,7 @@ class EchoConfig(Seq2SeqConfig):
     model_type = "echo"
     width: int = bounded(8, 1)
     echoes: int = 1
+    dropout: float = 0.0
 
 
 class EchoPreTrained(Seq2SeqPreTrained):
@@ -46,37 +45,35 @@ class EchoPreTrained(Seq2SeqPreTrained):
     base_model_prefix = "model"
 
 
-class EchoEncoder(EchoPreTrained):
+class EchoEncoder(EchoPreTrained, FeatureEncoder):
     def __init__(self, config):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
         self.post_init()
 
-    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, **kwargs):
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds)
-        real = embeddings if attention_mask is None else embeddings * attention_mask[..., None]
-        return BaseModelOutput(last_hidden_state=real.cumsum(dim=1))
+    def encode(self, embeddings, mask):
+        real = embeddings if mask is None else embeddings * mask[..., None]
+        return real.cumsum(dim=1), ()
 
 
-class EchoDecoder(EchoPreTrained):
+class EchoDecoder(EchoPreTrained, FeatureDecoder):
     def __init__(self, config):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.width)
         self.rnn = nn.GRU(config.width, config.width, batch_first=True)
         self.post_init()
 
-    def forward(
-        self, input_ids=None, attention_mask=None, encoder_hidden_states=None, encoder_attention_mask=None,
-        cache=None, inputs_embeds=None, use_cache=None, **kwargs,
-    ):  # fmt: skip
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, prefix="decoder_")
-        state = encoder_hidden_states[:, -1]
+    def make_cache(self):
+        return make_feature_cache(num_layers=1, num_positions=1)
+
+    def decode(self, embeddings, mask, source, source_mask, cache):
+        state = source[:, -1]
         if cache is not None and cache.get_seq_length():
-            state = cache.self_attention_cache.layers[0].keys[:, 0, -1]
+            state = cache.layers[0].keys[:, 0, -1]
         states, _ = self.rnn(embeddings, state[None].contiguous())
         if cache is not None:
-            cache.self_attention_cache.update(states[:, None], states[:, None], 0)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)
+            cache.update(states[:, None], states[:, None, :, :0], 0)
+        return states, (), ()
 
 
 class EchoBase(EchoPreTrained, Seq2SeqModel):
@@ -94,11 +91,6 @@ class EchoModel(EchoPreTrained, Seq2SeqForGeneration):
         self.model = EchoBase(config)
         self.lm_head = nn.Linear(config.width, config.decoder_vocab_size)
         self.post_init()
-
-    def make_cache(self, num_beams):
-        own = DynamicCache()
-        own.layers.append(DynamicSlidingWindowLayer(2))  # keeps one state, the last
-        return EncoderDecoderCache(own, DynamicCache())
 
 
 def describe(config, task):

@@ -12,8 +12,6 @@ from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
     pipeline,
 )
 
@@ -51,8 +49,6 @@ def test_logits_are_those_of_old(family):
     assert type(model) is FAMILIES[family].model_class
     assert model.dtype == torch.float32
     batch, logits, _, _ = recorded(family)
-    assert (batch["attention_mask"] == 0).any(), "one of the sentences is padded"
-    assert logits.std() > 1
     torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-5, atol=1e-5)
 
 
@@ -85,9 +81,6 @@ def test_every_field_of_the_config_is_kept(family, tmp_path):
     kept = {name: value for name, value in written.items() if name not in OF_THE_LIBRARY}
     assert len(kept) > 20
     assert {name: read.get(name, "is missing") for name in kept} == kept
-    assert {
-        name: getattr(config, name) for name in kept if name not in ("dtype", "model_type")
-    } == {name: value for name, value in kept.items() if name not in ("dtype", "model_type")}
     config.save_pretrained(tmp_path)
     again = json.loads((tmp_path / "config.json").read_text())
     assert {name: again.get(name, "is missing") for name in kept} == kept
@@ -101,27 +94,3 @@ def test_every_weight_of_the_checkpoint_is_kept(family, tmp_path):
     for name, tensor in old.items():
         assert new[name].dtype == tensor.dtype
         assert torch.equal(new[name], tensor), name
-
-
-@torch.no_grad()
-def test_the_encoder_of_old_serves_a_classification_head():
-    model, report = AutoModelForTokenClassification.from_pretrained(
-        FIXTURES / "csan", output_loading_info=True
-    )
-    assert report["missing_keys"] == {"score.weight", "score.bias"}
-    assert not report["unexpected_keys"]
-    batch, _, _, _ = recorded("csan")
-    del batch["labels"]
-    states = load("csan").model.encoder(**batch).last_hidden_state
-    torch.testing.assert_close(model(**batch).logits, model.score(states))
-
-
-@every_family
-def test_tokenizers_give_the_ids_of_old(family):
-    batch, _, sentences, translations = recorded(family)
-    source = AutoTokenizer.from_pretrained(FIXTURES / family)
-    folder = FIXTURES / family / "target_tokenizer"
-    target = AutoTokenizer.from_pretrained(folder) if folder.exists() else source
-    assert source(sentences[:2], padding=True)["input_ids"] == batch["input_ids"].tolist()
-    ids = torch.tensor(target(translations[:2], padding=True)["input_ids"])
-    assert torch.equal(ids.masked_fill(ids == target.pad_token_id, -100), batch["labels"])

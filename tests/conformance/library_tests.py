@@ -4,9 +4,8 @@ repository.
 
 pip fetches the source distribution that matches the installed transformers, which holds
 `tests/test_modeling_common.py`, once into a cache folder. It lacks the tests of `generate` and of
-single models: `CSAN_HF_TRANSFORMERS_TESTS=DIR` names a checkout of transformers that has them;
-without it they are left out, and the report says so. `python tests/conformance/library_tests.py`
-fetches now and prints where the tests are."""
+single models. `python tests/conformance/library_tests.py` fetches now and prints where the tests
+are."""
 
 import importlib
 import importlib.util
@@ -22,8 +21,6 @@ from typing import Any
 import transformers
 from filelock import FileLock
 
-CACHE_VARIABLE = "CSAN_HF_TEST_CACHE"
-CHECKOUT_VARIABLE = "CSAN_HF_TRANSFORMERS_TESTS"
 _DOWNLOAD_SECONDS = 300
 
 
@@ -40,10 +37,8 @@ def fetch() -> Path:
     Raises:
         UnavailableError: There is no such distribution, or no network.
     """
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "csan_hf"
-    folder = (
-        Path(os.environ.get(CACHE_VARIABLE) or default) / f"transformers-{transformers.__version__}"
-    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "csan_hf" / f"transformers-{transformers.__version__}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(folder.name + ".lock")):
@@ -51,7 +46,7 @@ def fetch() -> Path:
                 _fetch_into(folder)
     except OSError as error:
         raise UnavailableError(
-            f"the cache {folder.parent} cannot be used ({error}); set {CACHE_VARIABLE}"
+            f"the cache {folder.parent} cannot be used ({error}); set XDG_CACHE_HOME"
         ) from error
     return folder / "tests"
 
@@ -70,22 +65,15 @@ def _fetch_into(folder: Path) -> None:
         ]
         command += ["--no-deps", "--no-binary", "transformers", "--retries", "1", "--timeout", "20"]
         try:
-            run = subprocess.run(
+            subprocess.run(
                 [*command, "--dest", temporary, requirement],
-                capture_output=True,
-                text=True,
+                check=True,
                 timeout=_DOWNLOAD_SECONDS,
             )
-        except subprocess.TimeoutExpired:
-            raise UnavailableError(
-                f"pip did not fetch {requirement} in {_DOWNLOAD_SECONDS} s"
-            ) from None
-        archives = list(Path(temporary).glob("transformers-*.tar.gz"))
-        if run.returncode or not archives:
-            raise UnavailableError(
-                f"pip cannot fetch the sources of {requirement}: {run.stderr.strip()[-200:]}"
-            )
-        with tarfile.open(archives[0]) as tar:
+        except subprocess.SubprocessError as error:
+            raise UnavailableError(f"pip cannot fetch the sources: {error}") from error
+        [archive] = Path(temporary).glob("transformers-*.tar.gz")
+        with tarfile.open(archive) as tar:
             members = [
                 member for member in tar if Path(member.name).match("transformers-*/tests/*.py")
             ]
@@ -93,48 +81,30 @@ def _fetch_into(folder: Path) -> None:
                 {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             )  # from Python 3.11.4 on
             tar.extractall(temporary, members, **only_data)
-        sources = archives[0].with_suffix("").with_suffix("") / "tests"
-        if not (sources / "test_modeling_common.py").exists():
-            raise UnavailableError(f"{archives[0].name} holds no tests/test_modeling_common.py")
+        sources = archive.with_suffix("").with_suffix("") / "tests"
         (sources / "__init__.py").touch()  # the library's ConfigTester loads it
         folder.mkdir(exist_ok=True)
         os.replace(sources, folder / "tests")
 
 
 class LibraryTests:
-    """The parts of the library's tests that the conformance tests use; those of `generate` only
-    with a checkout.
-    """
+    """The parts of the library's tests that the conformance tests use."""
 
     def __init__(self) -> None:
-        checkout = os.environ.get(CHECKOUT_VARIABLE)
-        if checkout and not (Path(checkout) / "tests" / "generation" / "test_utils.py").exists():
-            raise ValueError(
-                f"{CHECKOUT_VARIABLE} must be a checkout of transformers, got {checkout!r}."
-            )
-        _make_package(fetch(), checkout)
+        _make_package(fetch())
         common = importlib.import_module("tests.test_modeling_common")
-        self.has_generation = checkout is not None
         self.ModelTesterMixin: Any = common.ModelTesterMixin
-        self.GenerationTesterMixin: Any = importlib.import_module(
-            "tests.generation.test_utils"
-        ).GenerationTesterMixin
         self.ConfigTester: Any = importlib.import_module(
             "tests.test_configuration_common"
         ).ConfigTester
 
 
-def _make_package(sources: Path, checkout: str | None) -> None:
-    """Make `import tests.x` find the source distribution, then the checkout, then stand-ins of one
-    line each.
-    """
+def _make_package(sources: Path) -> None:
+    """Make `import tests.x` find the source distribution, then stand-ins of one line each."""
     package = ModuleType("tests")
-    package.__path__ = [str(sources)] + ([str(Path(checkout) / "tests")] if checkout else [])
+    package.__path__ = [str(sources)]
     sys.modules["tests"] = package
-    if not checkout:
-        _stand_in(
-            "generation.test_utils", GenerationTesterMixin=type("GenerationTesterMixin", (), {})
-        )
+    _stand_in("generation.test_utils", GenerationTesterMixin=type("GenerationTesterMixin", (), {}))
     # Exporting has tests of its own here; the library's take minutes for each class.
     mixins = ("ExportTesterMixin", "ExportGenerateTesterMixin")
     _stand_in("exporters.test_export", **{name: type(name, (), {}) for name in mixins})

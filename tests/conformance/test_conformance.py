@@ -14,14 +14,11 @@ import tiny
 import torch
 from conformance.library_tests import LibraryTests, UnavailableError
 from transformers import (
-    Cache,
-    EncoderDecoderCache,
     MarianConfig,
     MarianModel,
     MarianMTModel,
     PreTrainedConfig,
 )
-from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from csan_hf import (
     ConvS2SConfig,
@@ -117,18 +114,12 @@ class ModelTester:
     num_attention_heads = HEADS
 
     def __init__(
-        self,
-        parent: unittest.TestCase,
-        config_class: type[PreTrainedConfig],
-        options: dict,
-        is_encoder_decoder: bool,
+        self, parent: unittest.TestCase, config_class: type[PreTrainedConfig], options: dict
     ) -> None:
         self.parent = parent
-        self.config_class, self.options, self.is_encoder_decoder = (
-            config_class,
-            options,
-            is_encoder_decoder,
-        )
+        self.config_class = config_class
+        self.options = options
+        self.is_encoder_decoder = options["is_encoder_decoder"]
         self.num_hidden_layers = self.get_config().num_hidden_layers
 
     def get_config(self) -> PreTrainedConfig:
@@ -145,35 +136,6 @@ class ModelTester:
             inputs["decoder_input_ids"] = torch.randint(0, WORDS, (BATCH, LENGTH))
             inputs["decoder_attention_mask"] = source.ne(PAD)
         return self.get_config(), inputs
-
-
-class _WindowedCache:
-    """Tells the library's check of the cache that a windowed decoder layer keeps m positions."""
-
-    def _check_past_key_values_for_generate(
-        self: Any, batch_size: int, past_key_values: Cache, seq_length: int | None, config: Any
-    ) -> None:
-        layers = getattr(past_key_values, "layers", ())
-        if seq_length is not None and any(
-            isinstance(layer, DynamicSlidingWindowLayer) for layer in layers
-        ):
-            seq_length = min(seq_length, max(config.local_window // 2, 1))
-        super()._check_past_key_values_for_generate(batch_size, past_key_values, seq_length, config)
-
-
-class _RowCache:
-    """Fills in the library's hook for the cache: Pervasive Attention keeps k // 2 rows a layer."""
-
-    def _check_past_key_values_for_generate(
-        self, batch_size: int, past_key_values: EncoderDecoderCache, seq_length: int, config: Any
-    ) -> None:
-        cache = past_key_values.self_attention_cache
-        assert len(past_key_values.cross_attention_cache) == 0
-        assert len(cache) == config.num_layers
-        assert cache.get_seq_length() == seq_length
-        channels = config.bottleneck_factor * config.growth_rate
-        for layer in cache.layers:
-            assert layer.keys.shape == (batch_size, 1, config.kernel_size // 2, LENGTH * channels)
 
 
 @contextlib.contextmanager
@@ -195,11 +157,6 @@ _FAMILY_SIZES = {
     RnnSearchConfig: RECURRENT,
     ConvS2SConfig: CONVOLUTIONAL,
 }
-_CACHES = {CsanConfig: (_WindowedCache,), PervasiveAttentionConfig: (_RowCache,)}
-_WITHOUT_HEADS = ["hidden_size", "num_hidden_layers"]
-_COMMON_PROPERTIES = dict.fromkeys(
-    (PervasiveAttentionConfig, RnnSearchConfig, ConvS2SConfig), _WITHOUT_HEADS
-)
 
 
 def add(model_class: type, name: str = "", options: dict[str, Any] | None = None) -> None:
@@ -214,13 +171,12 @@ def add(model_class: type, name: str = "", options: dict[str, Any] | None = None
         "is_encoder_decoder": is_encoder_decoder,
         **(options or {}),
     }
-    mixins: tuple[type, ...] = (library.ModelTesterMixin,)
-    if model_class.can_generate():
-        mixins = (*_CACHES.get(config_class, ()), *mixins, library.GenerationTesterMixin)
+
+    has_heads = config_class in (MarianConfig, CsanConfig)
 
     def set_up(self: Any) -> None:
-        self.model_tester = ModelTester(self, config_class, sizes, is_encoder_decoder)
-        properties = _COMMON_PROPERTIES.get(config_class)
+        self.model_tester = ModelTester(self, config_class, sizes)
+        properties = None if has_heads else ["hidden_size", "num_hidden_layers"]
         self.config_tester = library.ConfigTester(
             self, config_class=config_class, common_properties=properties
         )
@@ -232,39 +188,27 @@ def add(model_class: type, name: str = "", options: dict[str, Any] | None = None
         "subTest": _named,
         "all_model_classes": (model_class,),
         "is_encoder_decoder": is_encoder_decoder,
-        "has_attentions": config_class in (MarianConfig, CsanConfig),  # self-attention, that is
+        "has_attentions": has_heads,  # self-attention, that is
         "setUp": set_up,
         "test_config": test_config,
     }
-    if (
-        config_class is PervasiveAttentionConfig
-        and model_class.can_generate()
-        and library.has_generation
-    ):
-        # Its cache is one of evaluation: with gradients enabled, as the test leaves them, `forward`
-        # returns none
-        name_of_test = "test_generate_continue_from_past_key_values"
-        members[name_of_test] = torch.no_grad()(
-            getattr(library.GenerationTesterMixin, name_of_test)
-        )
     case = "_".join(filter(None, (model_class.__name__, name)))
-    globals()[case] = type(case, (*mixins, unittest.TestCase), members)
+    globals()[case] = type(case, (library.ModelTesterMixin, unittest.TestCase), members)
 
 
-for marian in (MarianModel, MarianMTModel):
-    add(marian)
-GENERATING = ("plain", "2D", "everything") if library.has_generation else ("everything",)
-for model_class, names in {  # each configuration once, and generation where it differs
-    CsanForConditionalGeneration: GENERATING,
-    CsanModel: ("plain", "Gaussian"),
-    CsanForSequenceClassification: ("1D",),
-    CsanForTokenClassification: ("2D",),
-}.items():
-    for name in names:
-        add(model_class, name, CSAN_CONFIGURATIONS[name])
-for model_class in (PervasiveAttentionModel, PervasiveAttentionForConditionalGeneration):
-    add(model_class)
+for model_class, name in [
+    (CsanForConditionalGeneration, "everything"),
+    (CsanModel, "plain"),
+    (CsanModel, "Gaussian"),
+    (CsanForSequenceClassification, "1D"),
+    (CsanForTokenClassification, "2D"),
+]:
+    add(model_class, name, CSAN_CONFIGURATIONS[name])
 for model_class in (
+    MarianModel,
+    MarianMTModel,
+    PervasiveAttentionModel,
+    PervasiveAttentionForConditionalGeneration,
     RnnSearchModel,
     RnnSearchForConditionalGeneration,
     ConvS2SModel,

@@ -5,7 +5,6 @@ words.
 
 import json
 import math
-import re
 
 import pytest
 import torch
@@ -228,22 +227,17 @@ EVERY_METHOD = [
 ]
 
 
-def test_every_method_is_trained_saved_and_drawn(tmp_path):
+def test_every_method_is_saved_and_drawn(tmp_path):
     locality = [specification for specification, _ in EVERY_METHOD]
     model = tiny_model(
         **{**PLAIN, "encoder_layers": 6, "decoder_layers": 1, "encoder_locality": locality}
-    ).train()
+    )
     sources = padded_sources((9, 4))
-    model(**sources, labels=sources["input_ids"]).loss.backward()
-    for name, parameter in model.model.encoder.layers.named_parameters():
-        is_projection = re.search(r"self_attn\.\w_proj", name)
-        if ".self_attn." in name and not is_projection:
-            assert parameter.grad.any(), name
     model.save_pretrained(tmp_path)
     loaded = CsanForConditionalGeneration.from_pretrained(tmp_path)
     assert loaded.config.encoder_locality == locality
     with torch.no_grad():
-        assert torch.equal(model.eval()(**sources).logits, loaded(**sources).logits)
+        assert torch.equal(model(**sources).logits, loaded(**sources).logits)
     figure = locality_picture.plot_locality(loaded.config, length=9)
     blocks = next(
         reach for reach in attention_reaches(loaded.config, length=9) if reach.layers == (4,)

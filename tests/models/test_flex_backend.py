@@ -10,19 +10,12 @@ from reference.local_attention import visible_positions
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
-from csan_hf import local_attention
 from csan_hf.models import backend_flex
 from csan_hf.models.attention_call import AttentionCall, KeyArea
 from csan_hf.models.backends import run
 from csan_hf.models.distances import DirectionTerm, RelativeBiasTerm
 from csan_hf.models.functional import DenseBias
 from csan_hf.models.gaussian import CutOffGaussianTerm, GaussianTerm
-
-
-def test_flex_refuses_dropout():
-    states = torch.randn(1, 2, 4, 8)
-    with pytest.raises(ValueError, match="dropout"):
-        local_attention(states, states, states, window=3, dropout_p=0.1, backend="flex_attention")
 
 
 def call_of(

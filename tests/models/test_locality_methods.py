@@ -275,23 +275,6 @@ def test_a_corrected_gaussian_holds_no_matrix_of_all_pairs_in_evaluation():
     assert operations.largest == H * 64 * 600
 
 
-# The oracle's names that Python modules cannot have, or that are the bias of one of two matrices
-NAMES = {
-    "forward.": "past.",
-    "backward.": "future.",
-    "intra.bias": "intra.source.bias",
-    "inter.bias": "inter.source.bias",
-    "gate.bias": "gate.local.bias",
-    "gate.global.": "gate.context.",
-}
-
-
-def renamed(name):
-    for theirs, ours in NAMES.items():
-        name = name if "fusion" in name and theirs == "gate.bias" else name.replace(theirs, ours)
-    return name
-
-
 def assert_equal_at_real_tokens(function, reference, parameters, side):
     states, padding, real = sentences(side)
     outputs = (
@@ -309,16 +292,16 @@ def assert_equal_at_real_tokens(function, reference, parameters, side):
 @pytest.mark.parametrize("side", PADDINGS)
 def test_block_equals_the_oracle(length, side):
     attention = make_attention({"block": {"length": length, "width": 3}})
-    own, shapes = dict(attention.block.named_parameters()), block_parameter_shapes(H * D, 3)
-    parameters = {name: own[renamed(name)] for name in shapes}
-    assert {name: tuple(value.shape) for name, value in parameters.items()} == shapes
-    assert list(attention.parameters()) == list(own.values()), "no projections beside it"
+    parameters = dict(attention.block.named_parameters())
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    assert shapes == block_parameter_shapes(H * D, 3)
+    assert list(attention.parameters()) == list(parameters.values()), "no projections beside it"
     assert_equal_at_real_tokens(
         lambda states, masks: attention(states, attention_mask=masks)[0],
         lambda states, padding: block_self_attention(
             states, parameters, block_length=length, key_padding_mask=padding
         ),
-        own.values(),
+        parameters.values(),
         side,
     )
 
@@ -507,36 +490,30 @@ def test_a_doubtful_end_far_from_the_source_s_end_is_passed_over():
 @pytest.mark.parametrize("method", ["relative_bias", "relative_positions"])
 def test_layers_share_tables(method, tmp_path):
     """One parameter, which all layers train, saved once; without `shared` each has its own."""
-    specification = {"window": 5, method: {"max_distance": 20, "shared": True}}
-    fields = {
-        **PLAIN,
-        "encoder_layers": 3,
-        "encoder_locality": [None, specification, specification],
-    }
-    model, sources = (
-        tiny_model(**fields, decoder_locality=[specification] * 2),
-        padded_sources((9, 4)),
-    )
+
+    def model_of(shared):
+        specification = {"window": 5, method: {"max_distance": 20, "shared": shared}}
+        return tiny_model(
+            **{**PLAIN, "encoder_layers": 3},
+            encoder_locality=[None, specification, specification],
+            decoder_locality=[specification] * 2,
+        )
+
+    def tables(stack):
+        modules = [getattr(layer.self_attn, method, None) for layer in stack.layers]
+        return {parameter for module in filter(None, modules) for parameter in module.parameters()}
+
+    model, sources = model_of(shared=True), padded_sources((9, 4))
     model(**sources, labels=sources["input_ids"]).loss.backward()
-    tables = [
-        list(getattr(layer.self_attn, method).parameters())
-        for layer in model.model.encoder.layers[1:]
-    ]
-    assert all(one is other for one, other in zip(*tables, strict=True))
-    assert all(table.grad.any() for table in tables[0])
-    [decoder] = {
-        id(next(getattr(layer.self_attn, method).parameters()))
-        for layer in model.model.decoder.layers
-    }
-    assert decoder != id(tables[0][0])
+    shared = tables(model.model.encoder)
+    assert all(table.grad.any() for table in shared)
+    assert shared.isdisjoint(tables(model.model.decoder))
+    assert len(tables(model_of(shared=False).model.encoder)) == 2 * len(shared)
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path)
-    with torch.no_grad():
-        logits = [each(**sources, labels=sources["input_ids"]).logits for each in (model, loaded)]
-    assert torch.equal(*logits)
-    apart = {"window": 5, method: {"max_distance": 20, "shared": False}}
-    own = tiny_model(**{**fields, "encoder_locality": [None, apart, apart]}).model.encoder.layers
-    assert len({id(next(getattr(layer.self_attn, method).parameters())) for layer in own[1:]}) == 2
+    assert len(tables(loaded.model.encoder)) == len(shared)
+    batch = {**sources, "labels": sources["input_ids"]}
+    assert torch.equal(model(**batch).logits, loaded(**batch).logits)
 
 
 @pytest.mark.parametrize(

@@ -50,24 +50,6 @@ def test_a_sentence_does_not_notice_its_batch(locality, implementation):
         assert_close(together[row, :target], alone[0], rtol=0, atol=TOLERANCE)
 
 
-@some_localities
-@pytest.mark.parametrize("num_beams", [1, 5])
-@torch.no_grad()
-def test_a_translation_does_not_notice_its_batch(locality, num_beams):
-    model = tiny_model(seed=4, **LOCALITIES[locality])
-    sources = padded_sources((9, 4, 13))
-    options = {
-        "num_beams": num_beams,
-        "max_new_tokens": 12,
-        "min_new_tokens": 12,
-        "no_repeat_ngram_size": 1,
-    }
-    together = model.generate(**sources, **options)
-    for row, length in enumerate((9, 4, 13)):
-        alone = model.generate(input_ids=sources["input_ids"][row : row + 1, :length], **options)
-        assert together[row].tolist() == alone[0].tolist()
-
-
 @every_implementation
 @some_localities
 @torch.no_grad()
@@ -125,8 +107,8 @@ def test_local_layers_are_the_listed_ones():
     """
     embeds = torch.randn(1, 9, 32, requires_grad=True)
 
-    def field(layers: list[int] | None, **options) -> list[int]:
-        local = {**PLAIN, "localness_layers": layers, "local_window": 3, **options}
+    def field(layers: list[int]) -> list[int]:
+        local = {**PLAIN, "localness_layers": layers, "local_window": 3}
         states = tiny_model(**local).get_encoder()(inputs_embeds=embeds).last_hidden_state
         gradient = torch.autograd.grad(states[0, 4].square().sum(), embeds)[0]
         return (gradient[0] != 0).any(dim=-1).nonzero().flatten().tolist()
@@ -134,9 +116,6 @@ def test_local_layers_are_the_listed_ones():
     everything = list(range(9))
     assert field([]) == field([0]) == field([1]) == everything
     assert field([0, 1]) == [2, 3, 4, 5, 6]
-    assert field(None) == [2, 3, 4, 5, 6], "the default is the lowest three, or all of fewer"
-    assert field(None, encoder_layers=3) == [1, 2, 3, 4, 5, 6, 7]
-    assert field(None, encoder_layers=4) == everything
 
 
 @some_localities

@@ -9,14 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference.dispatch import Operations
-from safetensors.torch import load_file
 from tiny import CSAN_SIZES, ENCODER, PLAIN
 from tiny import csan as tiny_model
 from torch.testing import assert_close
 
 from csan_hf import (
     CsanConfig,
-    CsanForConditionalGeneration,
     CsanForSequenceClassification,
     CsanForTokenClassification,
     CsanModel,
@@ -24,15 +22,11 @@ from csan_hf import (
 from csan_hf.models.csan_attention import make_decoder_cache
 from csan_hf.models.layers import SinusoidalPositionalEmbedding, drop
 
-SIZE = {**CSAN_SIZES, "vocab_size": 40, "encoder_layers": 3, "init_gain": 1.0}
+SIZE = {**CSAN_SIZES, "vocab_size": 40, "init_gain": 1.0}
 SOURCE = torch.tensor([[5, 9, 7, 3, 12, 30, 8, 1], [4, 22, 6, 1, 0, 0, 0, 0]])
 MASK = (SOURCE != 0).long()
 TARGET = torch.tensor([[7, 8, 9, 10, 11, 1], [12, 13, 1, -100, -100, -100]])
 INPUTS = {"input_ids": SOURCE, "attention_mask": MASK, "labels": TARGET}
-
-
-def tiny(**options: object) -> CsanForConditionalGeneration:
-    return CsanForConditionalGeneration(CsanConfig(**{**SIZE, **options})).eval()
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -45,12 +39,6 @@ def test_a_resized_model_is_saved_and_loaded(kind: type, shared: bool, tmp_path)
     model.resize_token_embeddings(47)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (47, 47 if shared else 40)
     model.save_pretrained(tmp_path)
-    tables = [
-        name
-        for name, tensor in load_file(tmp_path / "model.safetensors").items()
-        if len(tensor) == 47
-    ]
-    assert len(tables) == 1, "stored once"
     loaded, report = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
     inputs = {"input_ids": SOURCE + 6, "attention_mask": MASK}
@@ -76,7 +64,7 @@ def test_full_attention_of_a_query_that_sees_nothing_is_zero():
     mask = MASK.clone()
     mask[1] = 0
     states = torch.randn(2, 8, 32)
-    model = tiny(local_window=None, head_area=1)
+    model = tiny_model(**PLAIN)
     outputs: list[torch.Tensor] = []
     projection = model.model.encoder.layers[0].self_attn.out_proj
     projection.register_forward_pre_hook(lambda module, inputs: outputs.append(inputs[0]))
@@ -122,7 +110,6 @@ def test_dtypes_of_training_and_of_inference(locality, monkeypatch):
         return fused(query, *args, **kwargs)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(**INPUTS).loss
         loss.backward()

@@ -118,33 +118,6 @@ def test_a_cache_of_other_sentences_or_another_model_is_refused():
             decode_in_steps(other, given, ids, [1], cache=first.cache, start=2)
 
 
-@torch.no_grad()
-def test_autocast_may_begin_and_end_between_steps():
-    model = tiny_model(kernel_size=3)
-    expected, _ = decode_in_steps(model, SOURCES, TARGETS, [5])
-    cache, found = None, []
-    for start, chunk, enabled in ((0, 2, False), (2, 1, True), (3, 2, False)):
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            logits, [step] = decode_in_steps(model, SOURCES, TARGETS, [chunk], cache, start)
-        cache = step.cache
-        found.append(logits.float())
-    assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=0.05)
-
-
-@torch.no_grad()
-def test_a_new_generation_uses_new_weights():
-    """Whatever a generation prepares of the weights, the next one does not inherit it."""
-    model = tiny_model(seed=1, kernel_size=3)
-    search = {"do_sample": False, "max_new_tokens": 16, "min_new_tokens": 16}
-    first = model.generate(**SOURCES, **search)
-    model.load_state_dict(tiny_model(seed=2, kernel_size=3).state_dict())
-    second = model.generate(**SOURCES, **search)
-    assert (
-        second.tolist() == tiny_model(seed=2, kernel_size=3).generate(**SOURCES, **search).tolist()
-    )
-    assert second.tolist() != first.tolist()
-
-
 @pytest.mark.parametrize("lengths", [(0, 3, 6), (2, 1, 4)])
 @pytest.mark.parametrize("kernel_size", [1, 3, 5])
 @torch.no_grad()

@@ -81,19 +81,6 @@ def test_left_padding_changes_nothing(position_embeddings, training):
     assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12)
 
 
-@positions
-@torch.no_grad()
-def test_generation_does_not_notice_left_padding(position_embeddings):
-    model = tiny_model(seed=1, kernel_size=3, position_embeddings=position_embeddings)
-    right = padded_batch(SOURCES, TARGETS, source_width=8)
-    left = padded_on_the_left(right)
-    search = {"num_beams": 3, "max_new_tokens": 8, "min_new_tokens": 8}
-    sources = [
-        {name: batch[name] for name in ("input_ids", "attention_mask")} for batch in (right, left)
-    ]
-    assert torch.equal(*(model.generate(**each, **search) for each in sources))
-
-
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @torch.no_grad()
 def test_nan_under_padding_stays_there(compiled):

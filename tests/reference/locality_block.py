@@ -6,7 +6,7 @@ It takes the place of multi-head self-attention (its projections included) in a 
 layer norm stay. One sentence, one token at a time, float64. Ranks are among real tokens; a padding
 token yields zeros.
 
-A direction ("forward" = the past, "backward" = the future) has width w and its own parameters. All
+A direction, "past" or "future", has width w and its own parameters. All
 attention is multi-dimensional, with one softmax for each feature. σ is ELU, as the authors'
 functions have it by default (their SNLI script sets ReLU; the paper leaves it open).
 
@@ -14,10 +14,10 @@ functions have it by default (their SNLI script sets ReLU; the paper leaves it o
     h_i = Σ_j softmax_j(f(x̂_i, x̂_j)) ⊙ x̂_j              j before (after) i in the block of i: intra-block (section 3.1)
     v_l = Σ_i softmax_i(W_score σ(W_hidden h_i + b_hidden)) ⊙ h_i        i in block l: source2token (section 2.2)
     o_l = Σ_m softmax_m(f'(v_l, v_m)) ⊙ v_m             block m before (after) block l: inter-block
-    e_l = G ⊙ o_l + (1 - G) ⊙ v_l                       G = sigmoid(W_global o_l + W_local v_l + b_gate)
+    e_l = G ⊙ o_l + (1 - G) ⊙ v_l                       G = sigmoid(W_context o_l + W_local v_l + b_local)
     u_i = G' ⊙ F + (1 - G') ⊙ x̂_i                       context fusion, on c = [x̂_i; h_i; e_l] with l the block of i:
                                                         F = σ(W_candidate c + b), G' = sigmoid(W_fusion c + b)
-    y_i = W_output [u_i forward; u_i backward] + b      2w to d: the Transformer's output projection
+    y_i = W_output [u_i past; u_i future] + b      2w to d: the Transformer's output projection
 
     f(a, b) = 5 tanh((W_target a + W_source b + bias) / 5)      a attends to b (section 2.3, c = 5; DiSAN's constant)
 
@@ -37,7 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-DIRECTIONS = ("forward", "backward")
+DIRECTIONS = ("past", "future")
 TANH_SCALE = 5.0
 
 
@@ -50,16 +50,16 @@ def block_parameter_shapes(d: int, w: int) -> dict[str, tuple[int, ...]]:
             "input.bias": (w,),
             "intra.target.weight": (w, w),
             "intra.source.weight": (w, w),
-            "intra.bias": (w,),
+            "intra.source.bias": (w,),
             "summary.hidden.weight": (w, w),
             "summary.hidden.bias": (w,),
             "summary.score.weight": (w, w),
             "inter.target.weight": (w, w),
             "inter.source.weight": (w, w),
-            "inter.bias": (w,),
-            "gate.global.weight": (w, w),
+            "inter.source.bias": (w,),
+            "gate.context.weight": (w, w),
             "gate.local.weight": (w, w),
-            "gate.bias": (w,),
+            "gate.local.bias": (w,),
             "fusion.candidate.weight": (w, 3 * w),
             "fusion.candidate.bias": (w,),
             "fusion.gate.weight": (w, 3 * w),
@@ -74,15 +74,15 @@ def block_parameter_shapes(d: int, w: int) -> dict[str, tuple[int, ...]]:
 def masked_self_attention(
     states: list[Tensor], parameters: dict[str, Tensor], name: str, direction: str
 ) -> list[Tensor]:
-    """Each state's average of the states before it (forward) or after it (backward), 0 where there
+    """Each state's average of the states before it (past) or after it (future), 0 where there
     is none.
     """
     target, source, bias = (
-        parameters[f"{name}.{part}"] for part in ("target.weight", "source.weight", "bias")
+        parameters[f"{name}.{part}"] for part in ("target.weight", "source.weight", "source.bias")
     )
     outputs = []
     for i, state in enumerate(states):
-        visible = states[:i] if direction == "forward" else states[i + 1 :]
+        visible = states[:i] if direction == "past" else states[i + 1 :]
         if not visible:
             outputs.append(torch.zeros_like(state))
             continue
@@ -126,7 +126,7 @@ def one_direction(
     outputs = []
     for block, h_of_block, v, o in zip(blocks, local, summaries, context, strict=True):
         gate = torch.sigmoid(
-            own["gate.global.weight"] @ o + own["gate.local.weight"] @ v + own["gate.bias"]
+            own["gate.context.weight"] @ o + own["gate.local.weight"] @ v + own["gate.local.bias"]
         )
         e = gate * o + (1 - gate) * v
         for x, h in zip(block, h_of_block, strict=True):
@@ -158,9 +158,9 @@ def block_self_attention(
     for b in range(B):
         real = [i for i in range(I) if key_padding_mask is None or bool(key_padding_mask[b, i])]
         tokens = [hidden_states[b, i].double() for i in real]
-        forward = one_direction(tokens, parameters, "forward", block_length)
-        backward = one_direction(tokens, parameters, "backward", block_length)
-        for i, past, future in zip(real, forward, backward, strict=True):
+        pasts = one_direction(tokens, parameters, "past", block_length)
+        futures = one_direction(tokens, parameters, "future", block_length)
+        for i, past, future in zip(real, pasts, futures, strict=True):
             y = parameters["output.weight"] @ torch.cat([past, future]) + parameters["output.bias"]
             outputs = outputs.index_put((torch.tensor(b), torch.tensor(i)), y)
     return outputs

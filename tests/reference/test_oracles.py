@@ -100,26 +100,6 @@ def test_gaussian_by_hand(method, center, width):
     assert_close(output[0, 2, 3], (weights / weights.sum()) @ value[0, 2])
 
 
-def test_the_window_of_a_layer_is_that_of_the_mean_key():
-    """One token's mean key is its key; as in a causal layer, where the first query sees no other."""
-    query, key, value = states(batch=1)
-    weight, head_weight = (
-        torch.randn(12, 12, dtype=torch.float64),
-        torch.randn(4, 12, dtype=torch.float64),
-    )
-    of_keys, of_queries = (
-        Gaussian(predictor(12), Predictor(weight, head_weight, own), minimum_width=0.1)
-        for own in (True, False)
-    )
-    same = key.mean(dim=2, keepdim=True).expand_as(query)
-    assert_close(
-        local_attention(same, key, value, [of_keys]),
-        local_attention(same, key, value, [of_queries]),
-    )
-    first = local_attention(key, key, value, [of_keys], causal=True)[:, :, 0]
-    assert_close(first, local_attention(key, key, value, [of_queries], causal=True)[:, :, 0])
-
-
 def test_the_cut_off_window_leaves_the_keys_within_the_width():
     query, key, _ = states(batch=1)
     value = torch.eye(5, dtype=torch.float64).expand(1, 4, 5, 5)
@@ -167,9 +147,13 @@ def random_parameters(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
 def test_masked_self_attention_by_hand():
     """One feature, scores 5 tanh((2a + b + 1) / 5): the third token, a = 3, on the first two."""
     one = torch.ones(1, 1, dtype=torch.float64)
-    parameters = {"intra.target.weight": 2 * one, "intra.source.weight": one, "intra.bias": one[0]}
+    parameters = {
+        "intra.target.weight": 2 * one,
+        "intra.source.weight": one,
+        "intra.source.bias": one[0],
+    }
     first, second, third = (torch.tensor([x], dtype=torch.float64) for x in (-6.0, -4.0, 3.0))
-    past = masked_self_attention([first, second, third], parameters, "intra", "forward")
+    past = masked_self_attention([first, second, third], parameters, "intra", "past")
     on_first, on_second = math.exp(5 * math.tanh(1 / 5)), math.exp(5 * math.tanh(3 / 5))
     assert past[2].item() == pytest.approx((-6 * on_first - 4 * on_second) / (on_first + on_second))
 
@@ -183,7 +167,7 @@ def test_summary_by_hand():
 
 
 def test_block_sees_its_block_and_the_blocks_of_its_direction():
-    """With the backward half of the output projection at zero a token sees its own block and the
+    """With the future half of the output projection at zero a token sees its own block and the
     ones before.
     """
     parameters = random_parameters(block_parameter_shapes(4, 3))
@@ -194,6 +178,6 @@ def test_block_sees_its_block_and_the_blocks_of_its_direction():
     for i in range(5):
         (gradient,) = torch.autograd.grad(output[0, i].square().sum(), tokens, retain_graph=True)
         rows.append(gradient[0].any(dim=-1).nonzero().flatten().tolist())
-    # The last token of the last block seen reaches nothing: forward, no token of its block attends
+    # The last token of the last block seen reaches nothing: no token of its block attends
     # to it
     assert rows == [[0], [0, 1], [0, 2], [0, 2, 3], [0, 2, 4]]
