@@ -316,12 +316,12 @@ def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
     """
     cache = DynamicCache()
     for layer in layers:
-        locality = layer.self_attn.locality
-        if locality is None or locality.past_tokens is None:
+        past_tokens = layer.self_attn.past_tokens
+        if past_tokens is None:
             cache.layers.append(DynamicLayer())
         else:
             # The library counts the query, too, and needs at least one key before it
-            cache.layers.append(DynamicSlidingWindowLayer(max(locality.past_tokens + 1, 2)))
+            cache.layers.append(DynamicSlidingWindowLayer(max(past_tokens + 1, 2)))
     for layer in layers:
         if _keeps_a_sum(layer.encoder_attn.locality):
             cache.layers.append(DynamicSlidingWindowLayer(2))

@@ -169,14 +169,13 @@ class LayerLocality:
     def area(self) -> KeyArea:
         """The keys that all methods together leave visible."""
         windows = [method.window for method in self.methods if method.window is not None]
-        heads = LocalityMethod.heads
-        for method in self.methods:  # not max, which dynamo does not always trace
-            if method.heads[0] > 1:
-                heads = method.heads
+        head_area, boundary = max(
+            (method.heads for method in self.methods), default=LocalityMethod.heads
+        )
         return KeyArea(
-            window=min(windows) if windows else None,
-            head_area=heads[0],
-            head_boundary=heads[1],
+            window=min(windows, default=None),
+            head_area=head_area,
+            head_boundary=boundary,
             causal=self.part == "decoder",
         )
 
