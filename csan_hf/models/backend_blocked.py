@@ -44,7 +44,11 @@ def fuses_blocks(call: AttentionCall) -> bool:
     """Whether torch's fused kernel for CPUs can compute the call; not while tracing, as the runs
     depend on the padding.
     """
-    return is_plain(call.query) and not (call.terms or call.dropout_p > 0.0)
+    return (
+        is_plain(call.query)
+        and call.query.shape[0] > 0
+        and not (call.terms or call.dropout_p > 0.0)
+    )
 
 
 def span_of_a_block(call: AttentionCall) -> int:

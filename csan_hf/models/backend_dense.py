@@ -85,7 +85,7 @@ def chunked_attention(call: AttentionCall) -> Tensor:
     keys, values = _keys_and_values_of_area(call)
     batch, heads = call.query.shape[:2]
     cells = GPU_CHUNK_CELLS if call.query.is_cuda else CHUNK_CELLS
-    size = max(LEAST_CHUNK, cells // (batch * heads * keys.shape[2]))
+    size = max(LEAST_CHUNK, cells // max(1, batch * heads * keys.shape[2]))
     if call.query.shape[2] <= size:
         return attend(call, call.query, keys, values, _dense_masks(call))
 

@@ -40,6 +40,8 @@ def run(call: AttentionCall, backend: str | None = None) -> Tensor:
         backend = fastest_backend(call)
     elif reason := cannot_run(call, backend):
         raise ValueError(f"backend={backend!r} {reason}")
+    if call.query.shape[2] == 0:
+        backend = "eager"  # an empty output; blocks and kernels need a query
     return BACKENDS[backend](call)
 
 
@@ -121,7 +123,8 @@ def _takes_flash_attention(call: AttentionCall) -> bool:
     # A compiled program cannot ask where padding is, and torch.func has a backward pass of its own
     if is_traced():
         return False
+    batch, _, queries, _ = call.query.shape
+    is_long = batch > 0 and queries >= GPU_FLASH_FROM
     if call.key_padding_mask is not None and not call.is_self_attention:
         return False  # a query at a hidden key's place is then no padding, and sees other keys
-    is_long = call.query.shape[2] >= GPU_FLASH_FROM
     return is_long and "flash" in LIMITS and LIMITS["flash"](call) is None

@@ -136,7 +136,7 @@ class RowSums:
         sums = self.canvas.unpack(products)
         before = None
         if self._before is not None:
-            before = self._before[:, len(self._after)]
+            before = self._before[:, len(self._after)].to(sums.dtype)
         if sums.shape[1] > 1:
             sums = _add_rows_above(sums, before, channels)
         elif before is not None:
