@@ -2,7 +2,7 @@
 """What all metrics have in common: counts by segment, and a score made of their sums."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Any, ClassVar, Literal
 
@@ -54,13 +54,8 @@ class CorpusMetric(evaluate.Metric, ABC):
         False  # whether https://hf.co/metrics has it by this name, for a card's metadata
     )
 
-    def __init__(self, **evaluate_arguments: Any) -> None:
-        super().__init__(
-            **{
-                "keep_in_memory": evaluate_arguments.get("num_process", 1) == 1,
-                **evaluate_arguments,
-            }
-        )
+    def __init__(self) -> None:
+        super().__init__(keep_in_memory=True)
 
     def check_requirements(self) -> None:
         """Raises `OSError` if what the metric needs besides csan_hf is not installed, before
@@ -99,7 +94,6 @@ class CorpusMetric(evaluate.Metric, ABC):
         sources: Corpus | None = None,
         *,
         progress: bool = False,
-        title: str | None = None,
     ) -> Iterator[np.ndarray]:
         """Yields the counts of a corpus in order, a part of the segments at a time, float64 [part,
         K].
@@ -109,7 +103,6 @@ class CorpusMetric(evaluate.Metric, ABC):
             references: As many references.
             sources: As many source sentences, for metrics that need them.
             progress: Shows a bar on standard error.
-            title: What the bar is called; None = the metric's label.
 
         Raises:
             ValueError: If the numbers of segments differ or are zero, or sources are missing.
@@ -119,26 +112,33 @@ class CorpusMetric(evaluate.Metric, ABC):
             raise ValueError(f"{self.label} compares with the source sentences: pass sources, too.")
         if self.takes_all_of_a_source and sources is not None:
             references = _with_variants(sources, references)
-        columns = [predictions, references, *(() if sources is None else (sources,))]
-        total, shown = len(predictions), title or self.label
-        with tqdm(total=total, desc=shown, unit=" sentences", disable=not progress, delay=1) as bar:
-            for part in in_parts(columns, self.segments_at_once or total):
-                yield self.statistics(*part)
-                bar.update(len(part[0]))
+        columns = [predictions, references]
+        if sources is not None:
+            columns.append(sources)
+        rows = zip(*columns, strict=True)
+        total = len(predictions)
+        with tqdm(
+            total=total, desc=self.label, unit=" sentences", disable=not progress, delay=1
+        ) as bar:
+            while part := list(islice(rows, self.segments_at_once or total)):
+                yield self.statistics(*zip(*part, strict=True))
+                bar.update(len(part))
 
-    def segment_counts(self, *corpus: Corpus | None, **options: Any) -> np.ndarray:
+    def segment_counts(self, *corpus: Corpus | None, progress: bool = False) -> np.ndarray:
         """Returns the counts of all segments, float64 [S, K], which resampling needs; for arguments
         see `counts`.
         """
-        return np.concatenate(list(self.counts(*corpus, **options)))  # type: ignore[arg-type]
+        return np.concatenate(list(self.counts(*corpus, progress=progress)))  # type: ignore[arg-type]
 
     def results(self, *corpus: Corpus | None, progress: bool = False) -> dict[str, Any]:
         """Returns the score under the metric's name, `NAME_signature` if it has one, and `details`;
         see `counts`.
         """
         sums: Any = sum(part.sum(axis=0) for part in self.counts(*corpus, progress=progress))  # type: ignore[arg-type]
-        signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
-        return {self.name: self.score(sums), **signature, **self.details(sums)}
+        results: dict[str, Any] = {self.name: self.score(sums)}
+        if self.signature is not None:
+            results[f"{self.name}_signature"] = self.signature
+        return results | self.details(sums)
 
     @classmethod
     def format(cls, score: float) -> str:
@@ -201,9 +201,11 @@ class SacrebleuMetric(CorpusMetric):
     scorer_class: ClassVar[Any]
     options: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, tokenize: str | None = None, **evaluate_arguments: Any) -> None:
-        super().__init__(**evaluate_arguments)
-        self.scorer_options = self.options | ({} if tokenize is None else {"tokenize": tokenize})
+    def __init__(self, tokenize: str | None = None) -> None:
+        super().__init__()
+        self.scorer_options = dict(self.options)
+        if tokenize is not None:
+            self.scorer_options["tokenize"] = tokenize
         self.scorer = self.scorer_class(**self.scorer_options)
         self.scorer.num_refs = 1  # part of the signature
 
@@ -223,15 +225,6 @@ class SacrebleuMetric(CorpusMetric):
     def signature(self) -> str:
         """sacreBLEU's signature."""
         return str(self.scorer.get_signature())
-
-
-def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple[str, ...]]]:
-    """Yields `size` entries of each column at a time; no more are in memory. Columns must be of one
-    length.
-    """
-    rows = zip(*columns, strict=True)
-    while part := list(islice(rows, size)):
-        yield list(zip(*part, strict=True))
 
 
 def check_segments(predictions: Corpus, references: Corpus, sources: Corpus | None = None) -> None:

@@ -107,9 +107,9 @@ class Bleu(SacrebleuMetric):
     # `force` silences the warning about text that looks tokenised, which numbers and dates set off
     options: ClassVar[dict[str, Any]] = {"force": True}
 
-    def __init__(self, tokenize: str | None = None, **evaluate_arguments: Any) -> None:
+    def __init__(self, tokenize: str | None = None) -> None:
         check_sacrebleu_tokenizer(tokenize)
-        super().__init__(tokenize, **evaluate_arguments)
+        super().__init__(tokenize)
         # A sentence of less than 4 words has no 4-grams that could match
         self._sentence_scorer = sacrebleu.metrics.BLEU(force=True, effective_order=True)
 
@@ -216,8 +216,8 @@ class ErrorRate(CorpusMetric):
         "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
     )
 
-    def __init__(self, **evaluate_arguments: Any) -> None:
-        super().__init__(**evaluate_arguments)
+    def __init__(self) -> None:
+        super().__init__()
         self.num_refs = 1
 
     def statistics(
@@ -352,7 +352,6 @@ class Comet(CorpusMetric):
     Args:
         model: Name or path of COMET's model; it is downloaded the first time.
         gpus: The number of GPUs that COMET uses.
-        evaluate_arguments: For `evaluate.Metric`.
     """
 
     name = "comet"
@@ -362,11 +361,10 @@ class Comet(CorpusMetric):
     segments_at_once = None
     on_hub = True
 
-    def __init__(
-        self, model: str = "Unbabel/wmt22-comet-da", gpus: int = 0, **evaluate_arguments: Any
-    ) -> None:
-        super().__init__(**evaluate_arguments)
-        self.model, self.gpus = model, gpus
+    def __init__(self, model: str = "Unbabel/wmt22-comet-da", gpus: int = 0) -> None:
+        super().__init__()
+        self.model = model
+        self.gpus = gpus
 
     def check_requirements(self) -> None:
         """Raises `OSError` if `comet-score` is not installed."""
@@ -388,17 +386,8 @@ class Comet(CorpusMetric):
             output = folder / "scores.json"
             for file, lines in texts.items():
                 write_lines(folder / file, lines)
-            command = [
-                "comet-score",
-                "-s",
-                "src",
-                "-t",
-                "mt",
-                "-r",
-                "ref",
-                "--to_json",
-                output.name,
-            ]
+            command = ["comet-score", "-s", "src", "-t", "mt", "-r", "ref"]
+            command += ["--to_json", output.name]
             command += ["--model", self.model, "--gpus", str(self.gpus), "--quiet", "--only_system"]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             if done.returncode or not output.is_file():
@@ -459,7 +448,9 @@ def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> 
     without network.
     """
     metric = find_metric(name)
-    return metric(**({"tokenize": tokenize} if metric.uses_tokenizer else {}), **arguments)
+    if metric.uses_tokenizer:
+        arguments["tokenize"] = tokenize
+    return metric(**arguments)
 
 
 def load_metrics(

@@ -14,6 +14,9 @@ from .metrics import DEFAULT_METRICS, Bleu, load_metrics, metrics_in, tokenizer_
 from .significance import confidence_interval, resample
 from .translate import search_name
 
+_GROUPS = 5  # of sentences of similar length
+_ORDERS = 8  # of n-grams
+
 
 def score_translations(
     hypotheses: Collection[str],
@@ -50,15 +53,15 @@ def score_translations(
     return scores
 
 
-def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarray]:
-    """Returns the numbers of the sentences in at most `groups` groups of similar length in words,
-    short ones first.
+def group_by_length(sources: Collection[str]) -> list[np.ndarray]:
+    """Returns the numbers of the sentences in at most five groups of similar length in words, short
+    ones first.
 
     Each has about as many sentences, and those of one length stay together.
     """
     lengths = count_words(sources)
     # The longest source of each group but the last
-    bounds = np.unique(np.quantile(lengths, np.arange(1, groups) / groups, method="lower"))
+    bounds = np.unique(np.quantile(lengths, np.arange(1, _GROUPS) / _GROUPS, method="lower"))
     number = np.searchsorted(bounds, lengths)
     return [np.flatnonzero(number == group) for group in np.unique(number)]
 
@@ -68,17 +71,15 @@ def score_by_length(
     hypotheses: Collection[str],
     references: Collection[str],
     *,
-    groups: int = 5,
     metrics: Iterable[str] = DEFAULT_METRICS,
     tokenize: str | None = None,
     samples: int = 0,
     progress: bool = False,
 ) -> list[dict[str, Any]]:
-    """Scores translations in groups of similar source length; the other arguments are those of
-    `score_translations`.
+    """Scores translations in groups of similar source length (`group_by_length`); the other
+    arguments are those of `score_translations`.
 
     Args:
-        groups: Most groups; see `group_by_length`.
         samples: Resamples for 95% confidence intervals; 0 = none.
 
     Returns:
@@ -88,7 +89,7 @@ def score_by_length(
         name and, with samples, its interval (low, high) under `NAME_interval`.
     """
     check_segments(hypotheses, references, sources)
-    parts = group_by_length(sources, groups)
+    parts = group_by_length(sources)
     lengths = count_words(sources)
     ours = count_words(hypotheses)
     theirs = count_words([reference.partition(VARIANTS)[0] for reference in references])
@@ -103,14 +104,11 @@ def score_by_length(
         }
         entries.append(entry)
     for metric in load_metrics(metrics, tokenize=tokenize or tokenizer_of(references)):
-        title = f"{metric.label} by length"
-        counts = metric.segment_counts(
-            hypotheses, references, sources, progress=progress, title=title
-        )
+        counts = metric.segment_counts(hypotheses, references, sources, progress=progress)
         for entry, rows in zip(entries, parts, strict=True):
             entry[metric.name] = metric.score(counts[rows].sum(axis=0))
             if samples:
-                resampled = resample(metric, [counts[rows]], samples=samples, progress=progress)
+                resampled = resample(metric, [counts[rows]], samples=samples)
                 entry[f"{metric.name}_interval"] = confidence_interval(resampled.draws[:, 0])
     return entries
 
@@ -124,26 +122,32 @@ def bleu_by_order(
     hypotheses: Collection[str],
     references: Collection[str],
     *,
-    orders: int = 8,
     tokenize: str | None = None,
     progress: bool = False,
 ) -> list[float]:
-    """Returns BLEU of n-grams up to length 1, 2... `orders`; the other arguments are those of
+    """Returns BLEU of n-grams up to length 1, 2... 8; the other arguments are those of
     `score_translations`.
 
     The difference between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4;
     NAACL 2019, Figure 3)."""
     metric = Bleu(tokenize or tokenizer_of(references))
-    scorer = metric.scorer = sacrebleu.metrics.BLEU(max_ngram_order=orders, **metric.scorer_options)
-    parts = metric.counts(hypotheses, references, progress=progress, title="n-grams")
-    sums: Any = sum(part.sum(axis=0) for part in parts)
-    score = scorer._compute_score_from_stats(sums.tolist())
-    lengths = (score.sys_len, score.ref_len, "exp")
-    scores = [
-        scorer.compute_bleu(score.counts[:n], score.totals[:n], *lengths, max_ngram_order=n)
-        for n in range(1, orders + 1)
-    ]
-    return [float(score_of_order.score) for score_of_order in scores]
+    scorer = metric.scorer = sacrebleu.metrics.BLEU(
+        max_ngram_order=_ORDERS, **metric.scorer_options
+    )
+    counts = metric.segment_counts(hypotheses, references, progress=progress)
+    score = scorer._compute_score_from_stats(counts.sum(axis=0).tolist())
+    scores = []
+    for order in range(1, _ORDERS + 1):
+        score_of_order = scorer.compute_bleu(
+            score.counts[:order],
+            score.totals[:order],
+            score.sys_len,
+            score.ref_len,
+            smooth_method="exp",
+            max_ngram_order=order,
+        )
+        scores.append(float(score_of_order.score))
+    return scores
 
 
 def score_table(scores_by_split: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -19,7 +19,6 @@ from statistics import NormalDist
 from typing import Literal, Protocol
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from csan_hf_runtime.text_files import counted
 
@@ -65,8 +64,6 @@ def resample(
     runs: Sequence[np.ndarray],
     *,
     samples: int = BOOTSTRAP_SAMPLES,
-    seed: int = SEED,
-    progress: bool = False,
 ) -> Resampled:
     """Scores runs on the test set and on resampled ones (Koehn, 2004), each of as many segments,
     with replacement.
@@ -79,14 +76,12 @@ def resample(
         runs: The metric's counts [S, K] of the segments, for each run of the system (one, or one
             for each seed).
         samples: How many test sets.
-        seed: The same for all systems that are compared.
-        progress: Shows a bar on standard error.
     """
     number, segments = len(runs), len(runs[0])
     stacked = runs[0] if number == 1 else np.concatenate(runs, axis=1)  # [S, R K]
     draws = np.empty((samples, number))
-    generator = np.random.default_rng(seed)
-    for start, stop in sample_chunks(samples, segments, 1, f"bootstrap, {metric.label}", progress):
+    generator = np.random.default_rng(SEED)
+    for start, stop in _sample_chunks(samples, segments):
         drawn = generator.integers(segments, size=(stop - start, segments))
         weights = np.stack([np.bincount(row, minlength=segments) for row in drawn]).astype(
             np.float64
@@ -117,28 +112,14 @@ def draw_scores(system: Resampled, variance: SeedVariance) -> np.ndarray:
     """Returns mean scores that a system may have on other segments and, 100 a sample, with other
     seeds if known.
     """
-    return _with_other_seeds(system.draws.mean(axis=1), variance, 1 / len(system.scores), SEED)
+    return _with_other_seeds(system.draws.mean(axis=1), variance, 1 / len(system.scores))
 
 
-def draw_differences(
-    system: Resampled, baseline: Resampled, variance: SeedVariance, *, seed: int = SEED
-) -> np.ndarray:
-    """Returns differences of mean scores, a system's less its baseline's with the same draws; see
-    `draw_scores`.
-    """
-    runs = 1 / len(system.scores) + 1 / len(baseline.scores)
-    return _with_other_seeds(
-        system.draws.mean(axis=1) - baseline.draws.mean(axis=1), variance, runs, seed
-    )
-
-
-def _with_other_seeds(
-    drawn: np.ndarray, variance: SeedVariance, per_run: float, seed: int
-) -> np.ndarray:
+def _with_other_seeds(drawn: np.ndarray, variance: SeedVariance, per_run: float) -> np.ndarray:
     if not variance.degrees:
         return drawn
     of_segments, centre = drawn.var(), drawn.mean()
-    seeds = draw_seeds(variance, per_run, len(drawn), seed=seed)
+    seeds = _draw_seeds(variance, per_run, len(drawn))
     # What segments add to the variance between seeds is in that already, less than expected if
     # seeds happen to agree
     counted_twice = min(
@@ -148,14 +129,12 @@ def _with_other_seeds(
     return (centre + kept * (drawn - centre)[:, None] + seeds).ravel()
 
 
-def draw_seeds(
-    variance: SeedVariance, per_run: float, samples: int, *, seed: int = SEED
-) -> np.ndarray:
+def _draw_seeds(variance: SeedVariance, per_run: float, samples: int) -> np.ndarray:
     """Returns what other seeds may add to a mean score or to a difference of two, [samples, 100].
 
     `variance` has 1 degree of freedom or more; `per_run` is 1 / the number of runs, for a
     difference the sum of both."""
-    noise = np.random.default_rng([seed, 1]).standard_t(
+    noise = np.random.default_rng([SEED, 1]).standard_t(
         variance.degrees, size=(samples, _SEEDS_PER_SAMPLE)
     )
     return np.sqrt(variance.variance * per_run) * noise
@@ -187,20 +166,13 @@ def confidence_interval(scores: np.ndarray) -> tuple[float, float]:
     return float(ordered[out]), float(ordered[len(ordered) - out - 1])
 
 
-def sample_chunks(
-    samples: int, segments: int, multiple: int, description: str, progress: bool
-) -> Iterator[tuple[int, int]]:
+def _sample_chunks(samples: int, segments: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
     """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of
     `multiple`.
     """
     step = multiple * max(1, DRAWS_AT_ONCE // segments // multiple)
-    with tqdm(
-        total=samples, desc=description, unit=" samples", disable=not progress, leave=False, delay=1
-    ) as bar:
-        for start in range(0, samples, step):
-            stop = min(start + step, samples)
-            yield start, stop
-            bar.update(stop - start)
+    for start in range(0, samples, step):
+        yield start, min(start + step, samples)
 
 
 Test = Literal["bootstrap", "randomisation"]
@@ -227,9 +199,6 @@ def paired_test(
     *,
     test: Test = "bootstrap",
     samples: int | None = None,
-    seed: int = SEED,
-    variance: SeedVariance | None = None,
-    progress: bool = False,
 ) -> PairedTest:
     """Tests whether a system differs from a baseline on the same segments.
 
@@ -249,9 +218,6 @@ def paired_test(
         test: Which of the two tests; where there are several runs, the bootstrap is about other
             seeds, too.
         samples: None = 1,000 resamples, or 10,000 trials.
-        seed: Seed of the draws.
-        variance: That between training seeds, if more systems than these two show it.
-        progress: Shows a bar on standard error.
 
     Raises:
         ValueError: If the numbers of segments differ, or those of runs in a randomisation.
@@ -259,29 +225,29 @@ def paired_test(
     check_test(test, len(system), len(baseline))
     if len(segments := {len(run) for run in (*system, *baseline)}) > 1:
         raise ValueError(f"All runs must have the same segments, got {sorted(segments)} of them.")
-    resamples = samples if samples is not None and test != "randomisation" else BOOTSTRAP_SAMPLES
-    ours, theirs = (
-        resample(metric, runs, samples=resamples, seed=seed, progress=progress)
-        for runs in (system, baseline)
-    )
-    variance = seed_variance([ours, theirs]) if variance is None else variance
-    bootstrap = compare_resampled(ours, theirs, variance, seed=seed)
+    resamples = BOOTSTRAP_SAMPLES
+    trials = RANDOMISATION_TRIALS
+    if samples is not None and test == "bootstrap":
+        resamples = samples
+    elif samples is not None:
+        trials = samples
+    ours, theirs = (resample(metric, runs, samples=resamples) for runs in (system, baseline))
+    bootstrap = compare_resampled(ours, theirs, seed_variance([ours, theirs]))
     if test == "bootstrap":
         return bootstrap
-    trials = RANDOMISATION_TRIALS if samples is None else samples
-    chance = _exchanged_differences(metric, system, baseline, trials, seed, progress)
-    p_value = _p_value(chance, bootstrap.difference, trials)
-    return replace(bootstrap, test=test, samples=trials, p_value=p_value)
+    return randomised(bootstrap, metric, system, baseline, trials=trials)
 
 
-def compare_resampled(
-    system: Resampled, baseline: Resampled, variance: SeedVariance, *, seed: int = SEED
-) -> PairedTest:
+def compare_resampled(system: Resampled, baseline: Resampled, variance: SeedVariance) -> PairedTest:
     """Tests whether a system differs from a baseline with the same draws, by a bootstrap; see
     `paired_test`.
     """
     difference = system.mean - baseline.mean
-    drawn = draw_differences(system, baseline, variance, seed=seed)
+    drawn = _with_other_seeds(
+        system.draws.mean(axis=1) - baseline.draws.mean(axis=1),
+        variance,
+        1 / len(system.scores) + 1 / len(baseline.scores),
+    )
     # Not around the mean of what is drawn: Student's t of 1 degree of freedom has none
     chance = np.abs(drawn - (system.draws.mean() - baseline.draws.mean()))
     samples = len(system.draws)
@@ -313,34 +279,33 @@ def check_test(test: str, runs: int, baseline_runs: int) -> None:
         )
 
 
-def _exchanged_differences(
+def randomised(
+    bootstrap: PairedTest,
     metric: CorpusMetric,
     system: Sequence[np.ndarray],
     baseline: Sequence[np.ndarray],
-    trials: int,
-    seed: int,
-    progress: bool,
-) -> np.ndarray:
-    """Returns the absolute differences between randomly exchanged systems, [trials]."""
-    generator = np.random.default_rng(seed)
+    *,
+    trials: int = RANDOMISATION_TRIALS,
+) -> PairedTest:
+    """Returns a bootstrap's result with the p-value of a randomisation; see `paired_test`."""
+    generator = np.random.default_rng(SEED)
     differences = np.empty(trials)
+    segments = len(system[0])
     # One random number gives 32 tosses of a coin: parts of a multiple of 32 draw the same as all
     # trials at once
-    for start, stop in sample_chunks(
-        trials, len(system[0]), 32, f"randomisation, {metric.label}", progress
-    ):
-        exchanged = generator.integers(2, size=(stop - start, len(system[0])), dtype=bool).astype(
-            np.float64
-        )
+    for start, stop in _sample_chunks(trials, segments, multiple=32):
+        exchanged = generator.integers(2, size=(stop - start, segments), dtype=bool)
+        weights = exchanged.astype(np.float64)
         difference = np.zeros(stop - start)
         for ours, theirs in zip(system, baseline, strict=True):
-            first = ours.sum(axis=0) + exchanged @ (theirs - ours)
+            first = ours.sum(axis=0) + weights @ (theirs - ours)
             second = (ours + theirs).sum(axis=0) - first
             difference += [
                 metric.score(a) - metric.score(b) for a, b in zip(first, second, strict=True)
             ]
         differences[start:stop] = np.abs(difference) / len(system)
-    return differences
+    p_value = _p_value(differences, bootstrap.difference, trials)
+    return replace(bootstrap, test="randomisation", samples=trials, p_value=p_value)
 
 
 def sign_flip_test(
@@ -348,20 +313,18 @@ def sign_flip_test(
     *,
     variance: SeedVariance | None = None,
     per_run: float = 0.0,
-    trials: int = RANDOMISATION_TRIALS,
 ) -> float:
     """Tests whether the mean of differences, one for each corpus or language, is 0 (Fisher's
     randomisation test).
 
     The p-value is how often the mean would be at least as far from 0 with random signs. All
-    combinations of signs are tried if there are at most `trials` of them, otherwise random ones.
+    combinations of signs are tried if there are at most 10,000 of them, otherwise random ones.
 
     Args:
         differences: Differences of the scores, one for each corpus.
         variance: That between training seeds, if another seed moves all differences at once, as
             where one training serves all corpora; the means with random signs are then moved, too.
-        per_run: See `draw_seeds`.
-        trials: How many combinations of signs to try.
+        per_run: See `_draw_seeds`.
 
     Returns:
         The two-sided p-value, which is no less than 2 / 2^n for n corpora.
@@ -369,18 +332,20 @@ def sign_flip_test(
     values = np.asarray(differences, dtype=np.float64)
     observed = abs(values.mean())
     slack = 1e-9 * max(observed, 1.0)  # means of the same numbers in another order
-    if exact := 2 ** len(values) <= trials:
-        signs = 1.0 - 2.0 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
+    trials = RANDOMISATION_TRIALS
+    is_exact = 2 ** len(values) <= trials
+    if is_exact:
+        flipped = np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1
     else:
-        signs = 1.0 - 2.0 * np.random.default_rng(SEED).integers(2, size=(trials, len(values)))
-    chance = signs @ values[:, None] / len(values)
+        flipped = np.random.default_rng(SEED).integers(2, size=(trials, len(values)))
+    chance = (1.0 - 2.0 * flipped) @ values[:, None] / len(values)
     further = np.mean(np.abs(chance) >= observed - slack)
     if variance is not None and variance.degrees:
-        moved = chance + draw_seeds(variance, per_run, len(chance))
+        moved = chance + _draw_seeds(variance, per_run, len(chance))
         # Not less than before: half of what is moved away from the real signs' own mean would count
         # no more
         further = max(further, np.mean(np.abs(moved) >= observed - slack))
-    return float(further if exact else (further * trials + 1) / (trials + 1))
+    return float(further if is_exact else (further * trials + 1) / (trials + 1))
 
 
 def holm_adjusted(p_values: Sequence[float]) -> list[float]:
@@ -389,12 +354,11 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
 
     However the tests depend on each other, rejecting all up to α rejects a true one with
     probability α at most."""
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda number: p_values[number])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
+    ordered = np.argsort(p_values, kind="stable")
+    tests_left = np.arange(len(p_values), 0, -1)
+    adjusted = np.empty(len(p_values))
+    adjusted[ordered] = np.maximum.accumulate(tests_left * np.asarray(p_values)[ordered])
+    return np.minimum(adjusted, 1).tolist()
 
 
 class Tested(Protocol):

@@ -82,39 +82,24 @@ def translate_stream(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
     sentences: Iterable[str | None],
-    *,
-    max_batch_tokens: int = 4096,
-    progress: bool = False,
-    processes: PartialState | None = None,
-    prefixes: Iterable[str] | None = None,
-    pool: TranslationPool | None = None,
-    **generate_arguments: Any,
+    **options: Any,
 ) -> Iterator[list[str]]:
-    """Translates sentences as they come, in memory that does not grow with their number; see also
-    `translate`.
+    """Translates sentences as they come, in memory that does not grow with their number.
 
     A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read
     and translated at a time, or what there is where `sentences` yields None; its sentences go
-    together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are how
-    the translations begin, one for each sentence (where a text is split, for the first one of it);
-    a prefix may end within a word. Lines are named in messages by their number, after
+    together by length. Errors of the iteration over `sentences` are passed on.
+
+    The options are those of `translate`, and `prefixes`, `lines_before` and `pool`. `prefixes` are
+    how the translations begin, one for each sentence (where a text is split, for the first one of
+    it); a prefix may end within a word. Lines are named in messages by their number, after
     `lines_before` that are not translated here.
     The processes of a `pool` translate the batches, and one window more is read ahead.
 
     Yields:
         The translations of a window, in order.
     """
-    for results in _translate_windows(
-        model,
-        tokenizers,
-        sentences,
-        max_batch_tokens=max_batch_tokens,
-        progress=progress,
-        processes=processes,
-        prefixes=prefixes,
-        pool=pool,
-        generate_arguments=generate_arguments,
-    ):
+    for results in _translate_windows(model, tokenizers, sentences, **options):
         yield [result[0]["translation_text"].strip() for result in results]
 
 
@@ -123,15 +108,7 @@ def n_best_stream(
     tokenizers: TokenizerPair,
     sentences: Iterable[str | None],
     n: int,
-    *,
-    max_batch_tokens: int = 4096,
-    progress: bool = False,
-    processes: PartialState | None = None,
-    prefixes: Iterable[str] | None = None,
-    pool: TranslationPool | None = None,
-    return_words: bool = False,
-    return_alignments: bool = False,
-    **generate_arguments: Any,
+    **options: Any,
 ) -> Iterator[list[list[Hypothesis]]]:
     """Translates sentences as `translate_stream` does, with the n best hypotheses of each, or n
     samples.
@@ -148,26 +125,10 @@ def n_best_stream(
     Raises:
         ValueError: See `translate`; or n is more than the beams, and no samples are drawn.
     """
-    arguments = {
-        "return_scores": True,
-        "return_words": return_words,
-        "return_alignments": return_alignments,
-        **generate_arguments,
-        "num_return_sequences": n,
-    }
-    for results in _translate_windows(
-        model,
-        tokenizers,
-        sentences,
-        max_batch_tokens=max_batch_tokens,
-        progress=progress,
-        processes=processes,
-        prefixes=prefixes,
-        pool=pool,
-        generate_arguments=arguments,
-    ):
+    options = {"return_scores": True, **options, "num_return_sequences": n}
+    for results in _translate_windows(model, tokenizers, sentences, **options):
         hypotheses = [_hypotheses(several) for several in results]
-        if not arguments.get("do_sample"):
+        if not options.get("do_sample"):
             hypotheses = [first_of_each_text(several) for several in hypotheses]
         yield hypotheses
 
@@ -192,15 +153,14 @@ def _translate_windows(
     tokenizers: TokenizerPair,
     sentences: Iterable[str | None],
     *,
-    max_batch_tokens: int,
-    progress: bool,
-    processes: PartialState | None,
-    prefixes: Iterable[str] | None,
-    pool: TranslationPool | None,
-    generate_arguments: dict[str, Any],
+    max_batch_tokens: int = 4096,
+    progress: bool = False,
+    processes: PartialState | None = None,
+    prefixes: Iterable[str] | None = None,
+    pool: TranslationPool | None = None,
+    **generate_arguments: Any,
 ) -> Iterator[list[list[dict[str, Any]]]]:
     """The results of each sentence of a window, as many as `num_return_sequences`."""
-    reader = None if prefixes is None else PrefixReader(prefixes, tokenizers.target)
     is_main = processes is None or processes.is_main_process
     options = {name: value for name, value in generate_arguments.items() if value is not None}
     split_sentences = options.pop("split_sentences", "auto")
@@ -209,21 +169,20 @@ def _translate_windows(
     markup = options.pop("markup", None)
     if markup is not None:
         options["return_alignments"] = True
+    is_training = any(module.training for module in model.modules())
+    translator: Any = TextTranslationPipeline(
+        model=evaluation_view(model) if is_training else model,
+        tokenizer=tokenizers.source,
+        target_tokenizer=tokenizers.target,
+        device=model.device,
+    )
+    if options.get("return_alignments"):
+        translator.check_alignable()
+    reader = None if prefixes is None else PrefixReader(prefixes, tokenizers.target)
     split_lines = 0
 
     def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
         """A window that is split, and its batches, which a pool begins to translate."""
-        view = (
-            evaluation_view(model) if any(module.training for module in model.modules()) else model
-        )
-        translator: Any = TextTranslationPipeline(
-            model=view,
-            tokenizer=tokenizers.source,
-            target_tokenizer=tokenizers.target,
-            device=model.device,
-        )
-        if options.get("return_alignments"):
-            translator.check_alignable()
         nonlocal lines_read
         first_line = lines_read + 1
         marked_texts = translator.without_tags(sentences, markup)
@@ -251,8 +210,8 @@ def _translate_windows(
         for batch in batches:
             batch_options = {**options, "batch_size": len(batch)}
             if begins:
-                first = _first_free(translator, options)
-                begin = ForcedPrefixes([begins[number] for number in batch], first)
+                first_free = _first_free(translator, options)
+                begin = ForcedPrefixes([begins[number] for number in batch], first_free)
                 batch_options["logits_processor"] = [begin]
             call = partial(
                 (pool or translator).translate_segments,
@@ -260,16 +219,17 @@ def _translate_windows(
                 **batch_options,
             )
             work.append((batch, call if pool is None else call().result))
-        return translator, marked_texts, splits, work
+        return marked_texts, splits, work
 
-    hidden = not (progress and is_main)
     total = None  # a process counts its own share alone
     if processes is None and isinstance(sentences, Sized):
         total = len(sentences)
     windows = windows_of(sentences, 1 if processes is None else processes.num_processes)
-    with tqdm(total=total, desc="translating", unit=" sentences", disable=hidden) as bar:
+    with tqdm(
+        total=total, desc="translating", unit=" sentences", disable=not (progress and is_main)
+    ) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
-        for translator, marked_texts, splits, work in ahead(
+        for marked_texts, splits, work in ahead(
             (started(window, bar) for window in windows), pool is not None
         ):
             numbered_results: list[tuple[int, list[dict[str, Any]]]] = []

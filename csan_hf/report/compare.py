@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from csan_hf.analysis.figures import plot_ngram_gap, plot_scores_by_length, share_heights
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics, tokenizer_of
@@ -22,7 +21,7 @@ from csan_hf.evaluation.significance import (
     compare_resampled,
     confidence_interval,
     draw_scores,
-    paired_test,
+    randomised,
     resample,
     seed_variance,
 )
@@ -126,19 +125,19 @@ def compare_systems(
     for metric in table:
         counts = []
         for system in systems:
-            bar = {"progress": progress, "title": f"{metric.label}, {system.name}"}
             counts.append(
-                [metric.segment_counts(run, references, sources, **bar) for run in system.runs]
+                [
+                    metric.segment_counts(run, references, sources, progress=progress)
+                    for run in system.runs
+                ]
             )
-        cells = _score_cells(
-            metric, counts, samples=samples, progress=progress, test=test, base=base
-        )
+        cells = _score_cells(metric, counts, samples=samples, test=test, base=base)
         for system, runs, cell in zip(reported, counts, cells, strict=True):
             system.scores.append(cell)
-            system.segment_scores.append(_segment_scores(metric, runs[0], progress))
+            rows = runs[0][:MOST_LISTED]
+            system.segment_scores.append(np.array([metric.segment_score(row) for row in rows]))
         if metric is table[0]:
-            plot = _length_plot(metric, names, sources, counts, samples, progress)
-            report.plots.append(plot)
+            report.plots.append(_length_plot(metric, names, sources, counts, samples))
     if pieces:
         report.long_texts = compare_pieces(
             reported, pieces, scores=reported[base].segment_scores[0]
@@ -165,29 +164,16 @@ def file_names(names: Sequence[str]) -> list[str]:
     return list(endings.values())
 
 
-def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) -> np.ndarray:
-    bar = tqdm(
-        counts[:MOST_LISTED],
-        desc=f"{metric.label} of each",
-        unit=" sentences",
-        disable=not progress,
-        delay=1,
-        leave=False,
-    )
-    return np.array([metric.segment_score(row) for row in bar], dtype=np.float64)
-
-
 def _score_cells(
     metric: CorpusMetric,
     counts: Sequence[Sequence[np.ndarray]],
     *,
     samples: int,
-    progress: bool,
     test: Test | None = None,
     base: int = 0,
 ) -> list[ScoreCell]:
     """Returns each system's score and, with a `test`, how it compares with the baseline."""
-    resampled = [resample(metric, runs, samples=samples, progress=progress) for runs in counts]
+    resampled = [resample(metric, runs, samples=samples) for runs in counts]
     variance = seed_variance(resampled)
     cells = [
         ScoreCell(system.mean, confidence_interval(draw_scores(system, variance)))
@@ -198,17 +184,9 @@ def _score_cells(
     for place, cell in enumerate(cells):
         if place == base:
             continue
+        cell.test = compare_resampled(resampled[place], resampled[base], variance)
         if test == "randomisation":
-            cell.test = paired_test(
-                metric,
-                counts[place],
-                counts[base],
-                test=test,
-                variance=variance,
-                progress=progress,
-            )
-        else:
-            cell.test = compare_resampled(resampled[place], resampled[base], variance)
+            cell.test = randomised(cell.test, metric, counts[place], counts[base])
     adjust_p_values([(cell, cell.test) for cell in cells])
     return cells
 
@@ -219,7 +197,6 @@ def _length_plot(
     sources: Collection[str],
     counts: Sequence[Sequence[np.ndarray]],
     samples: int,
-    progress: bool,
 ) -> ReportPlot:
     lengths = count_words(sources)
     groups: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
@@ -230,7 +207,7 @@ def _length_plot(
         counts_of_part = []
         for runs in counts:
             counts_of_part.append([run[part] for run in runs])
-        cells = _score_cells(metric, counts_of_part, samples=samples, progress=progress)
+        cells = _score_cells(metric, counts_of_part, samples=samples)
         for name, cell in zip(names, cells, strict=True):
             groups[name].append(
                 {**span, metric.name: cell.score, f"{metric.name}_interval": cell.interval}

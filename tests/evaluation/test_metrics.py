@@ -286,7 +286,7 @@ def test_every_pronunciation_of_a_word_is_right():
     assert scores["g2p_wer"] == pytest.approx(100 / 3)
     assert scores["per"] == pytest.approx(100 / 9)
     assert "nrefs:1" in scores["tokenized_bleu_signature"]
-    [entry] = score_by_length(words, phones[::-1], phones, groups=1, metrics=["g2p_wer"])
+    [entry] = score_by_length(words, phones[::-1], phones, metrics=["g2p_wer"])
     assert entry["g2p_wer"] == 0.0
 
 
@@ -295,7 +295,7 @@ def test_a_text_without_spaces_equals_itself():
     scores = score_translations(texts, texts)
     assert scores["bleu"] == pytest.approx(100)
     assert "tok:zh" in scores["bleu_signature"]
-    [entry] = score_by_length(texts, texts, texts, groups=1)
+    [entry] = score_by_length(texts, texts, texts)
     assert entry["bleu"] == pytest.approx(100)
 
 
@@ -331,12 +331,10 @@ def sentences(lengths, word="x"):
     return [" ".join([word] * length) for length in lengths]
 
 
-@pytest.mark.parametrize(("rows", "groups", "sizes"), [(10, 5, [9, 1]), (9, 5, [9]), (10, 1, [10])])
-def test_sentences_of_one_length_stay_together(rows, groups, sizes):
+@pytest.mark.parametrize(("rows", "sizes"), [(10, [9, 1]), (9, [9])])
+def test_sentences_of_one_length_stay_together(rows, sizes):
     texts = sentences([3] * 9 + [7])[:rows]
-    assert [
-        group["sentences"] for group in score_by_length(texts, texts, texts, groups=groups)
-    ] == sizes
+    assert [group["sentences"] for group in score_by_length(texts, texts, texts)] == sizes
 
 
 def test_groups_are_those_of_the_whole_corpus_by_length():
@@ -345,9 +343,9 @@ def test_groups_are_those_of_the_whole_corpus_by_length():
     words = np.array(list("abcdefghij"))
     references = [" ".join(rng.choice(words, length + 1)) for length in lengths]
     hypotheses = [" ".join(rng.permutation(text.split()[:8])) for text in references]
-    groups = score_by_length(sentences(lengths), hypotheses, references, groups=4)
+    groups = score_by_length(sentences(lengths), hypotheses, references)
     assert sum(group["sentences"] for group in groups) == 200
-    assert all(40 <= group["sentences"] <= 60 for group in groups)
+    assert all(30 <= group["sentences"] <= 50 for group in groups)
     assert all(one["longest"] < other["shortest"] for one, other in pairwise(groups))
     for group in groups:
         rows = [row for row in range(200) if group["shortest"] <= lengths[row] <= group["longest"]]
@@ -365,8 +363,8 @@ def test_groups_are_those_of_the_whole_corpus_by_length():
 
 def test_n_grams_by_hand():
     # 5 and 2 words; of the 7 words "d", and one "a" of two, are not in the reference as often
-    scores = bleu_by_order(["a b c d e", "a a"], ["a b c x e", "a f"], orders=6)
-    assert len(scores) == 6
+    scores = bleu_by_order(["a b c d e", "a a"], ["a b c x e", "a f"])
+    assert len(scores) == 8
     assert scores[:2] == pytest.approx([500 / 7, 100 * (5 / 7 * 2 / 5) ** 0.5])
     bleu = score_translations(HYPOTHESES, REFERENCES)["bleu"]
     assert bleu_by_order(HYPOTHESES, REFERENCES)[3] == pytest.approx(bleu, abs=1e-12)

@@ -15,34 +15,20 @@ from csan_hf.evaluation.significance import (
     SeedVariance,
     compare_resampled,
     confidence_interval,
-    draw_differences,
     draw_scores,
     paired_test,
     resample,
     seed_variance,
 )
 
-WORDS = [
-    "der",
-    "die",
-    "das",
-    "ein",
-    "Hund",
-    "Mann",
-    "Buch",
-    "läuft",
-    "liest",
-    "schläft",
-    "rot",
-    "blau",
-]
+WORDS = "der die das ein Hund Mann Buch läuft liest schläft rot blau".split(" ")
 
 
-def corpus(sentences=70):
+def corpus():
     """References, and two systems of which the first makes fewer errors."""
     generator = random.Random(1)
     references = [
-        [generator.choice(WORDS) for _ in range(generator.randint(3, 9))] for _ in range(sentences)
+        [generator.choice(WORDS) for _ in range(generator.randint(3, 9))] for _ in range(70)
     ]
 
     def system(errors):
@@ -128,12 +114,11 @@ def test_error_rates_by_the_same_draws():
     ours, theirs, references = corpus()
     metric = load_metric("wer")
     counts, baseline = (metric.statistics(lines, references) for lines in (ours, theirs))
-    drawn = np.random.default_rng(5).choice(70, size=(200, 70), replace=True)
+    drawn = np.random.default_rng(significance.SEED).choice(70, size=(200, 70), replace=True)
     by_hand = [100 * counts[rows, 0].sum() / counts[rows, 1].sum() for rows in drawn]
-    assert resample(metric, [counts], samples=200, seed=5).draws[:, 0] == pytest.approx(
-        by_hand, abs=1e-9
-    )
-    found = paired_test(metric, [counts], [baseline], samples=200, seed=5)
+    draws = resample(metric, [counts], samples=200).draws[:, 0]
+    assert draws == pytest.approx(by_hand, abs=1e-9)
+    found = paired_test(metric, [counts], [baseline], samples=200)
     low, high = found.interval
     assert low < found.difference < high
     assert found.difference < 0  # fewer errors
@@ -210,13 +195,10 @@ def test_equal_systems_seem_to_differ_as_often_as_promised(
 @pytest.mark.parametrize("between_seeds", [0.0, 0.01, 0.1, 1.0, 3.0])
 def test_seeds_that_happen_to_agree_do_not_make_other_segments_certain(between_seeds, degrees):
     draws = np.random.default_rng(1).standard_normal((2000, 1))
-    several, one = (
-        Resampled(np.zeros(2), np.repeat(2 * draws / draws.std(), 2, axis=1)),
-        one_run(0.0, 2000),
-    )
+    two_runs = Resampled(np.zeros(2), np.repeat(2 * draws / draws.std(), 2, axis=1))
 
     def width(variance):
-        low, high = confidence_interval(draw_differences(several, one, variance))
+        low, high = compare_resampled(two_runs, one_run(0.0, 2000), variance).interval
         return high - low
 
     assert width(SeedVariance(between_seeds, 2.0, degrees)) > 0.98 * width(
