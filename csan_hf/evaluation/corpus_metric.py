@@ -168,28 +168,31 @@ def _with_variants(sources: Corpus, references: Corpus) -> list[str]:
     return [VARIANTS.join(variants[source]) for source in sources]
 
 
-class MeanMetric(CorpusMetric):
-    """100 times the mean of `value`, of a segment's prediction and the reference that fits best."""
+class RateMetric(CorpusMetric):
+    """100 times one count over another, of each segment with the reference that fits best."""
 
     takes_variants = True
+    num_refs = 1
+    """Most references that a segment had."""
 
     @abstractmethod
-    def value(self, prediction: str, reference: str) -> float:
-        """Returns the value of a segment."""
+    def count(self, prediction: str, reference: str) -> tuple[float, float]:
+        """Returns the two counts of a segment."""
 
     def statistics(
         self, predictions: Lines, references: Lines, sources: Lines | None = None
     ) -> np.ndarray:
-        """Returns for each segment its value, and 1."""
+        """Returns the two counts of each segment."""
         best = max if self.greater_is_better else min
         rows = []
         for prediction, variants in zip(predictions, references, strict=True):
-            values = [self.value(prediction, variant) for variant in variants.split(VARIANTS)]
-            rows.append((best(values), 1.0))
+            counts = [self.count(prediction, variant) for variant in variants.split(VARIANTS)]
+            rows.append(best(counts, key=self.score))
+            self.num_refs = max(self.num_refs, len(counts))
         return np.array(rows, dtype=np.float64)
 
-    def score(self, sums: np.ndarray) -> float:
-        """Returns the mean over the segments, times 100."""
+    def score(self, sums: np.ndarray | tuple[float, float]) -> float:
+        """Returns the rate, times 100."""
         return float(100 * sums[0] / sums[1])
 
 

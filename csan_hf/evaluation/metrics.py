@@ -22,10 +22,10 @@ import rapidfuzz
 import sacrebleu.metrics
 from rapidfuzz.distance import Levenshtein
 
-from csan_hf_runtime.text_files import VARIANTS, write_lines
+from csan_hf_runtime.text_files import write_lines
 
 from .alignment_files import parse_links
-from .corpus_metric import CorpusMetric, Lines, MeanMetric, SacrebleuMetric
+from .corpus_metric import CorpusMetric, Lines, RateMetric, SacrebleuMetric
 
 DEFAULT_METRICS = ("bleu", "chrf")
 
@@ -170,19 +170,19 @@ class TokenizedBleu(SacrebleuMetric):
     options: ClassVar[dict[str, Any]] = {"tokenize": "none", "smooth_method": "none", "force": True}
 
 
-class ExactMatch(MeanMetric):
+class ExactMatch(RateMetric):
     """Percentage of segments that equal their reference, white space at either end aside."""
 
     name = "exact_match"
     label = "exact match"
     on_hub = True
 
-    def value(self, prediction: str, reference: str) -> float:
-        """Returns whether they match."""
-        return prediction.strip() == reference.strip()
+    def count(self, prediction: str, reference: str) -> tuple[float, float]:
+        """Returns whether they match, and 1."""
+        return prediction.strip() == reference.strip(), 1
 
 
-class GraphemeToPhonemeWordErrorRate(MeanMetric):
+class GraphemeToPhonemeWordErrorRate(RateMetric):
     """Percentage of words whose phones, which white space separates, are not the reference's
     (SIGMORPHON).
     """
@@ -197,12 +197,12 @@ class GraphemeToPhonemeWordErrorRate(MeanMetric):
     needs = "tokens"
     takes_all_of_a_source = True
 
-    def value(self, prediction: str, reference: str) -> float:
-        """Returns whether the phones differ."""
-        return prediction.split() != reference.split()
+    def count(self, prediction: str, reference: str) -> tuple[float, float]:
+        """Returns whether the phones differ, and 1."""
+        return prediction.split() != reference.split(), 1
 
 
-class ErrorRate(CorpusMetric):
+class ErrorRate(RateMetric):
     """Insertions, deletions and replacements of units, at their fewest, per 100 units of the
     references; of several the one with the lowest rate counts.
 
@@ -211,32 +211,16 @@ class ErrorRate(CorpusMetric):
     without insertions, else 100."""
 
     greater_is_better = False
-    takes_variants = True
     citation = (
         "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
     )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_refs = 1
+    def count(self, prediction: str, reference: str) -> tuple[float, float]:
+        """Returns edits and reference units of a segment."""
+        units = reference.split()
+        return Levenshtein.distance(prediction.split(), units), len(units)
 
-    def statistics(
-        self, predictions: Lines, references: Lines, sources: Lines | None = None
-    ) -> np.ndarray:
-        """Returns edits and reference units of each segment, of the reference with the lowest
-        rate.
-        """
-        rows = []
-        for prediction, variants in zip(predictions, references, strict=True):
-            counts = []
-            for variant in variants.split(VARIANTS):
-                units = variant.split()
-                counts.append((Levenshtein.distance(prediction.split(), units), len(units)))
-            rows.append(min(counts, key=self.score))
-            self.num_refs = max(self.num_refs, len(counts))
-        return np.array(rows, np.float64)
-
-    def score(self, sums: np.ndarray | tuple[int, int]) -> float:
+    def score(self, sums: np.ndarray | tuple[float, float]) -> float:
         """Returns edits per 100 reference units."""
         edits, units = sums
         return float(100 * edits / units if units else 100 * (edits > 0))
