@@ -64,14 +64,13 @@ def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int) ->
     seconds = _run_seconds(records, speeds)
     size = f"{counted(len(suite.systems), 'system')}, {counted(len(suite.seeds), 'seed')}"
     lines = textwrap.wrap(f"{suite.name}: {counted(len(suite.runs), 'run')} ({size}).", _WIDTH)
-    width = min(34, max(map(len, suite.systems)))
+    width = max(map(len, suite.systems))
     lines.append(f"  {'system':<{width}}  parameters  s/update   speed  runs  hours")
     for system in suite.systems:
         speed = speeds[system]
         run_seconds = [whole for run, whole in seconds.items() if run.system == system]
-        shown = system if len(system) <= width else f"{system[: width - 1]}…"
         lines.append(
-            f"  {shown:<{width}} {speed.parameters:>11,}  {speed.seconds:>8.3f}  "
+            f"  {system:<{width}} {speed.parameters:>11,}  {speed.seconds:>8.3f}  "
             f"× {speed.relative:.2f}  {len(run_seconds):>4}  {sum(run_seconds) / 3600:>5.1f}"
         )
     missing = [seconds[run] for run in suite.runs if not records.is_finished(run)]

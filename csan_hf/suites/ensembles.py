@@ -10,7 +10,6 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.training.record import RunRecord
 
 from .records import SuiteRecords
-from .suite import splits_of
 
 
 def translate_ensembles(records: SuiteRecords, *, progress: bool = True) -> None:
@@ -37,7 +36,7 @@ def translate_ensembles(records: SuiteRecords, *, progress: bool = True) -> None
         except ValueError as error:
             print(f"{ensemble.name} is left out: {error}", file=sys.stderr)
             continue
-        names = splits_of(ensemble.recipe)
+        names = records.suite.splits[ensemble.data]
         data = members[0].recipe_in(records.output).data_arguments()
         splits, _ = load_translation_dataset(data, names)
         start = time.time()

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from csan_hf.training.recipe import RecipeError, read_yaml
 from csan_hf.training.record import FINISHED, RECIPE, RunRecord, fingerprint_of
 
-from .suite import Run, Suite, splits_of
+from .suite import Run, Suite
 
 RUNS = "runs.parquet"
 HYPOTHESES = "hypotheses.parquet"
@@ -95,7 +95,7 @@ class SuiteRecords:
         return self._records[run]
 
     def _read(self, run: Run) -> RunRecord:
-        splits = splits_of(run.recipe)
+        splits = self.suite.splits[run.data]
         if run.folder(self.output).is_dir():
             return RunRecord.from_folder(run.folder(self.output), splits)
         row = self._published[run.key]

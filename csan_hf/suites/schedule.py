@@ -11,17 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from csan_hf.credentials import holds_credential
 from csan_hf.training.checkpoints import list_checkpoints
 from csan_hf.training.record import FINISHED, RECIPE, recipe_text
-from csan_hf_runtime.text_files import write_json, write_text
+from csan_hf_runtime.text_files import printable, write_json, write_text
 
 from .records import SuiteRecords
 from .suite import Run
@@ -29,6 +28,8 @@ from .suite import Run
 LOG = "log.txt"
 COMMAND = (sys.executable, "-m", "csan_hf", "train")
 """Command that trains a run; the path of the run's recipe is appended."""
+INTERVAL = 1.0
+"""Seconds between two checks of the runs."""
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
 _LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
@@ -54,9 +55,7 @@ class Progress:
 class _Process:
     """The process that trains a run."""
 
-    def __init__(
-        self, run: Run, output: Path, slot: int, threads: int, command: Sequence[str]
-    ) -> None:
+    def __init__(self, run: Run, output: Path, slot: int, threads: int) -> None:
         self.run = run
         self.slot = slot
         self.folder = run.folder(output)
@@ -66,7 +65,7 @@ class _Process:
         with open(self.log, "ab") as log:
             self.start = log.tell()
             self.process = subprocess.Popen(
-                [*command, str(recipe)],
+                [*COMMAND, str(recipe)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -101,10 +100,7 @@ class _Process:
         if status < 0:
             ended = f"ended by {signal.Signals(-status).name}"
         lines = self.text().strip().splitlines() or ["it wrote nothing"]
-        last = "".join(letter if letter.isprintable() else " " for letter in lines[-1])[:300]
-        if holds_credential(last):
-            last = "its last line holds a credential"
-        return f"{ended}, {self.log}: {last}"
+        return f"{ended}, {self.log}: {printable(lines[-1])[:300]}"
 
 
 def _end_with_parent() -> None:
@@ -138,8 +134,6 @@ def train_runs(
     jobs: int = 1,
     threads: int = 1,
     report: Callable[[Progress], None] | None = None,
-    command: Sequence[str] = COMMAND,
-    interval: float = 1.0,
 ) -> Progress:
     """Trains the runs that are not finished, in their order.
 
@@ -150,9 +144,7 @@ def train_runs(
         records: The suite and its folder.
         jobs: Runs side by side.
         threads: Threads of each run.
-        report: Called when a run begins or ends, and every `interval`.
-        command: Command that trains a run; the path of its recipe is appended.
-        interval: Seconds between two checks of the runs.
+        report: Called when a run begins or ends, and every `INTERVAL`.
 
     Raises:
         RecipeError: A folder holds what its run's recipe has not trained.
@@ -174,10 +166,10 @@ def train_runs(
         while waiting or processes:
             while waiting and len(processes) < jobs:
                 slot = min(set(range(jobs)) - {process.slot for process in processes})
-                process = _Process(waiting.pop(0), records.output, slot, threads, command)
+                process = _Process(waiting.pop(0), records.output, slot, threads)
                 processes.append(process)
             show()
-            time.sleep(interval)
+            time.sleep(INTERVAL)
             for process in list(processes):
                 status = process.process.poll()
                 if status is None:

@@ -49,27 +49,19 @@ class Speed:
     def run_seconds(self, recipe: Recipe) -> float:
         """Seconds of a whole run."""
         args = recipe.training_arguments()
-        interval = args.eval_steps or math.inf
-        if interval < 1:  # a share of the updates
-            interval *= args.max_steps
-        evaluations = args.max_steps // interval
+        evaluations = args.max_steps // (args.eval_steps or math.inf)
         return args.max_steps * self.seconds + evaluations * self.evaluation + self.scoring
 
 
-def measure_speed(
-    recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: float = SECONDS
-) -> dict[str, Speed]:
+def measure_speed(recipes: dict[str, Recipe]) -> dict[str, Speed]:
     """Times training updates of several systems in turn: one of each in every round, after an
-    untimed one.
+    untimed one; at least 8 rounds and a minute, as small networks need many.
 
     So changes in the speed of the machine affect all systems alike, and no system pays for the
     memory and caches that the one before it left behind. The data are loaded and tokenized once.
 
     Args:
         recipes: Name of a system -> its recipe, all on the same data with the same tokenizers.
-        rounds: Timed updates of each system, at least.
-        seconds: How long to go on after them; small networks need many rounds, and these take
-            little time.
 
     Raises:
         RecipeError: A recipe cannot be used.
@@ -82,7 +74,7 @@ def measure_speed(
         with tempfile.TemporaryDirectory() as folder:
             trainers, splits = _build_trainers(recipes, folder)
             updates = {name: _updates(trainer) for name, trainer in trainers.items()}
-            taken = time_in_turn(updates, rounds, seconds)
+            taken = time_in_turn(updates, ROUNDS, SECONDS)
             first = next(iter(taken.values()))
             return {
                 name: _speed(trainer, splits, taken=taken[name], first=first)

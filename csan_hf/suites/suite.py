@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from csan_hf.data.corpora import BUILT_IN, DataArguments
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.recipes import SUITES
 from csan_hf.training.recipe import (
@@ -106,6 +107,7 @@ class Suite:
         metric: Name of the metric that decides.
         baseline: Name of the system that all others are compared with.
         runs: All systems and data sets with the first seed, then with the second...
+        splits: Data set -> the splits that its runs score, the validation set first.
         tables: Title of a table -> its columns.
         systems: Names of the systems, in order.
         ensembles: All seeds of several systems as one model, a run for each data set.
@@ -119,6 +121,7 @@ class Suite:
     metric: str
     baseline: str
     runs: tuple[Run, ...]
+    splits: dict[str, list[str]]
     tables: dict[str, Columns]
     systems: tuple[str, ...]
     ensembles: tuple[Run, ...]
@@ -173,8 +176,7 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         chosen = _named(sizes[size], f"sizes.{size}")
         _check_keys(chosen, _KEYS_OF_A_SIZE, f"sizes.{size}: ")
         _require("base" in chosen, "a size needs a base, the recipe that it starts from.")
-    base = read_recipe(find_base(chosen["base"], path))
-    with refusing(str(path)):
+        base = read_recipe(find_base(chosen["base"], path))
         base.pop("output_dir", None)
         base = merge(
             _settings(base, str(chosen["base"])),
@@ -182,7 +184,7 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         )
         if data_dir:
             base = merge(base, {"data": {"data_dir": data_dir}})
-        title = one_line(str(content.get("name", ""))).strip() or path.stem
+        title = one_line(str(content.get("name", path.stem)))
         return _expand(content, chosen, base, f"{title}, size {size}")
 
 
@@ -192,7 +194,7 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
     data = _with_size(content, size, "data")
     baseline = content.get("baseline", next(iter(systems)))
     _require(
-        baseline in list(systems),
+        baseline in systems,
         f"the baseline {baseline!r} is not one of the systems {', '.join(systems)}.",
     )
     recipes = {}
@@ -216,7 +218,11 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
         not metric.needs_sources and metric.needs != "alignments",
         f"a suite compares hypotheses with references, {metric.name} needs more: choose another.",
     )
-    tables = _tables(content, {name: splits_of(recipes[name, baseline]) for name in data})
+    splits = {}
+    for set_name in data:
+        parsed = parse_recipe(recipes[set_name, baseline], f"data.{set_name}")
+        splits[set_name] = _held_out_splits(parsed.data_arguments())
+    tables = _tables(content, splits)
     published = {
         name: system["published"] for name, system in systems.items() if "published" in system
     }
@@ -226,6 +232,7 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
         metric=metric.name,
         baseline=baseline,
         runs=tuple(runs),
+        splits=splits,
         tables=tables,
         systems=tuple(systems),
         ensembles=tuple(_ensembles(content, runs)),
@@ -324,7 +331,7 @@ def _lengths(
     if title is None:
         return None
     _require(
-        isinstance(title, str) and title in tables,
+        title in tables,
         f"lengths must name a table ({', '.join(tables)}), got {title!r}.",
     )
     columns = tables[title]
@@ -391,27 +398,18 @@ def _columns(title: str, columns: object, splits: dict[str, list[str]]) -> Colum
     return named_columns
 
 
-def splits_of(recipe: Settings) -> list[str]:
-    """Returns the names of the splits that a run scores, the validation set first."""
-    data = recipe.get("data") or {}
-    test = "test" if data.get("dataset") == "numbers" else data.get("test")
-    tests = list(test) if isinstance(test, dict) else ["test"] if test else []
-    if isinstance(pairs := data.get("language_pairs"), list):
-        tests = [f"{name}_{pair}" for pair in pairs for name in tests]
-    if isinstance(counts := data.get("join_test"), list):
-        tests += [f"{name}_x{count}" for name in tests for count in counts]
+def _held_out_splits(data: DataArguments) -> list[str]:
+    if data.dataset == BUILT_IN:
+        tests = ["test", *(f"test_x{count}" for count in data.join_test or ())]
+    else:
+        tests = [name for name in data.split_names if name not in ("train", "validation")]
     return ["validation", *tests]
 
 
 def _seeds(seeds: Any) -> list[int]:
-    valid = (
-        isinstance(seeds, list)
-        and seeds
-        and all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds)
-    )
     _require(
-        valid and len(set(seeds)) == len(seeds),
-        f"seeds must be a list of different whole numbers from 0 to 2^32 - 1, got {seeds!r}.",
+        isinstance(seeds, list) and seeds and len(set(seeds)) == len(seeds),
+        f"seeds must be a list of different whole numbers, got {seeds!r}.",
     )
     return seeds
 

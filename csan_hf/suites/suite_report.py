@@ -7,7 +7,6 @@ import io
 import math
 import re
 import statistics
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -26,14 +25,13 @@ from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.text_files import one_line, path_inside, write_json, write_text
 
 from .lengths import FAILURES, Lengths
-from .records import HYPOTHESES, RUNS, SuiteRecords
+from .records import SuiteRecords
 from .speed import Speed
 from .suite import CURVES, Suite
 from .tables import Row, Score, Table
 
 _MOST_PLACES = 15  # columns of the table of scores by a sentence's place
 _FEW_SEGMENTS = 30
-_MANY_RUNS = 12
 POOLED = "all columns pooled"
 REPORT = "report.md"
 PAGE = "report.html"
@@ -129,22 +127,16 @@ def check_folder(records: SuiteRecords) -> None:
     never followed.
     """
     folder = records.output
-    suite = records.suite
     for path in folder.rglob("*"):
         if path.is_symlink():
             path_inside(folder, *path.relative_to(folder).parts)
     records.check()
-    names = [REPORT, PAGE, "report.json", SCORES, RUNS, HYPOTHESES]
-    for picture in suite.pictures:
-        names += [f"{picture}.png", f"{picture}.svg"]
-    names = [name for name in names if (folder / name).exists()]
-    if REPORT in names:
-        is_known = is_report_of(suite, folder / REPORT)
-    else:
-        is_known = any(map(records.recipe, suite.runs))
-    if names and not is_known:
+    suite = records.suite
+    names = [REPORT, PAGE, "report.json", SCORES, *(f"{name}.png" for name in suite.pictures)]
+    existing = [name for name in names if (folder / name).exists()]
+    if existing and not is_report_of(suite, folder / REPORT):
         raise RecipeError(
-            f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or "
+            f"{folder / existing[0]} is not of a report of {suite.name}: choose another folder, or "
             "delete it."
         )
 
@@ -243,14 +235,13 @@ def _markdown(
         few=[f"{_plain(column)} ({count})" for column, count in few.items()],
         tables=table_texts,
         unfinished=unfinished,
-        unfinished_named=_unfinished_text(suite, unfinished),
         failed=failed,
         lengths=lengths,
         failures=failures,
         places=places,
         kinds=FAILURES,
         curves=CURVES,
-        heads="\n".join(text.partition("\n")[0] for _, text in table_texts),
+        all_tables="\n".join(text for _, text in table_texts),
         significant=SIGNIFICANT,
         flops=FLOPS,
         form=form,
@@ -279,17 +270,6 @@ def _systems_without_seeds(suite: Suite, tables: list[Table]) -> tuple[list[str]
         elif degrees and most_seeds == 1:
             borrowing.append(_plain(name))
     return ignoring, borrowing
-
-
-def _unfinished_text(suite: Suite, unfinished: list[str]) -> str:
-    """The runs that are not finished; of many, how many of each seed."""
-    if len(unfinished) <= _MANY_RUNS:
-        return "; ".join(unfinished)
-    totals = Counter(run.seed for run in suite.runs)
-    counts = Counter(run.seed for run in suite.runs if run.name in unfinished)
-    return ", ".join(
-        f"{counts[seed]} of {totals[seed]} with seed {seed}" for seed in sorted(counts)
-    )
 
 
 def _system_table(suite: Suite, facts: dict[str, SystemFacts]) -> str:

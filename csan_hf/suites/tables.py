@@ -12,7 +12,6 @@ import numpy as np
 
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric
 from csan_hf.evaluation.significance import (
-    BOOTSTRAP_SAMPLES,
     PairedTest,
     Resampled,
     SeedVariance,
@@ -99,14 +98,14 @@ class Table:
     segments: dict[str, int]
 
 
-def read_tables(texts: Texts, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table]:
+def read_tables(texts: Texts) -> list[Table]:
     """Scores what is finished, or raises `RecipeError` if data have changed since runs were scored
     with them.
     """
-    return [_table(texts, title, columns, samples) for title, columns in texts.suite.tables.items()]
+    return [_table(texts, title, columns) for title, columns in texts.suite.tables.items()]
 
 
-def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
+def _table(texts: Texts, title: str, columns: Columns) -> Table:
     suite = texts.suite
     counts: dict[str, Counts] = {name: {} for name in suite.rows}
     votes: dict[str, dict[str, float]] = defaultdict(dict)
@@ -131,9 +130,7 @@ def _table(texts: Texts, title: str, columns: Columns, samples: int) -> Table:
                 votes[name][column] = metric.score(count(most_frequent, references).sum(axis=0))
 
     trained_together = len({data for data, _ in columns.values()}) < len(columns)
-    resampling = _Resampling(
-        metric, tuple(columns), counts, samples, suite.baseline, trained_together
-    )
+    resampling = _Resampling(metric, tuple(columns), counts, suite.baseline, trained_together)
     rows = {name: _row(name, resampling, votes[name]) for name in counts if counts[name]}
     adjust_p_values([(row, row.pooled) for row in rows.values()])
     for column in columns:
@@ -196,7 +193,6 @@ class _Resampling:
         metric: The metric.
         columns: Names of the table's columns.
         counts: System -> its counts.
-        samples: Resamples of the bootstrap.
         baseline: The system that all others are compared with.
         trained_together: Whether columns share a training: another seed moves them together.
     """
@@ -204,7 +200,6 @@ class _Resampling:
     metric: CorpusMetric
     columns: tuple[str, ...]
     counts: dict[str, Counts]
-    samples: int
     baseline: str
     trained_together: bool
     _scores: dict[tuple[str, ...], dict[str, Resampled]] = field(default_factory=dict)
@@ -222,7 +217,7 @@ class _Resampling:
             scores = {}
             for name, counts in self.counts.items():
                 if runs := _joined(counts, columns):
-                    scores[name] = resample(self.metric, runs, samples=self.samples)
+                    scores[name] = resample(self.metric, runs)
             self._scores[columns] = scores
         return self._scores[columns]
 

@@ -11,7 +11,7 @@ from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.text_files import digest_of_lines, one_line, read_lines, write_lines
 
 from .records import SuiteRecords
-from .suite import Run, splits_of
+from .suite import Run
 
 
 class Texts:
@@ -54,7 +54,7 @@ class Texts:
     def check_data(self) -> None:
         """Raises `RecipeError` unless the data are those that finished runs were scored with."""
         for data in dict.fromkeys(run.data for run in self.runs):
-            for split in splits_of(self.suite.first_runs[data].recipe):
+            for split in self.suite.splits[data]:
                 self._load(data, split)
 
     def hypotheses(self, run: Run, splits: Sequence[str]) -> list[str]:

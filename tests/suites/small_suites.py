@@ -1,9 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Small suites, their runs finished by a stub or by hand, and their reports."""
 
-import sys
-from pathlib import Path
-
 import yaml
 
 from csan_hf.suites import load_suite
@@ -16,7 +13,6 @@ from csan_hf.suites.tables import read_tables
 from csan_hf.suites.texts import Texts
 from csan_hf.training.record import RECIPE, RunRecord, recipe_text
 
-STUB = (sys.executable, str(Path(__file__).parent / "stub_trainer.py"))
 SPEED = Speed(
     parameters=1_000, seconds=0.5, tokens=10.0, relative=1.0, evaluation=30.0, scoring=120.0
 )
@@ -51,9 +47,8 @@ def make_suite(folder, systems=("plain", "1D"), steps=12, **changes):
 
 
 def train_all(suite, folder, **options):
-    """Runs all runs that are not finished, by a stub of training."""
-    records = SuiteRecords(suite, folder)
-    return train_runs(records, jobs=2, command=STUB, interval=0.02, **options)
+    """Runs all runs that are not finished."""
+    return train_runs(SuiteRecords(suite, folder), jobs=2, **options)
 
 
 def prepare(run, folder):
@@ -88,14 +83,15 @@ def finished_suite(folder, wrong=lambda run: 3, **options):
     return suite
 
 
-def tables_of(suite, folder, samples=20):
-    return read_tables(Texts(SuiteRecords(suite, folder)), samples=samples)
+def tables_of(suite, folder):
+    return read_tables(Texts(SuiteRecords(suite, folder)))
 
 
-def report_of(suite, folder, samples=20, speeds=None, failed=None):
+def report_of(suite, folder, speeds=None, failed=None):
     """Writes the report of what is finished, and returns its text."""
     records = SuiteRecords(suite, folder)
-    tables = tables_of(suite, folder, samples)
-    lengths = read_lengths(Texts(records))
-    write_suite_report(records, tables, speeds or {}, lengths=lengths, failed=failed)
+    texts = Texts(records)
+    write_suite_report(
+        records, read_tables(texts), speeds or {}, lengths=read_lengths(texts), failed=failed
+    )
     return (folder / "report.md").read_text()

@@ -137,7 +137,8 @@ def test_runs_published_before_are_not_lost(suite, output, public):
 
 
 def test_without_a_report_nothing_is_published(suite, output, tmp_path):
-    (output / "report.md").unlink()
+    for name in ("report.md", "report.json", "scores.csv", "dev.png"):
+        (output / name).unlink()
     with pytest.raises(FileNotFoundError, match=r"suite/report\.md"):
         publish_suite(suite, output, tmp_path / "public")
 

@@ -12,6 +12,12 @@ from csan_hf.training.recipe import RecipeError
 from csan_hf.training.trainer import TranslationTrainer
 
 
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch):
+    monkeypatch.setattr(speed, "ROUNDS", 1)
+    monkeypatch.setattr(speed, "SECONDS", 0)
+
+
 def test_updates_are_those_of_training(tmp_path, monkeypatch):
     types, batches = set(), []
 
@@ -24,7 +30,7 @@ def test_updates_are_those_of_training(tmp_path, monkeypatch):
     step = TranslationTrainer.training_step
     monkeypatch.setattr(TranslationTrainer, "training_step", training_step)
     recipe = tiny_recipe(tmp_path, bf16=True, gradient_accumulation_steps=2, max_tokens=400)
-    found = speed.measure_speed({"plain": recipe}, rounds=1, seconds=0)["plain"]
+    found = speed.measure_speed({"plain": recipe})["plain"]
     assert types == {torch.bfloat16}
     assert len(batches) == 2 * 2 * (speed.WARM_UP + 1)  # one of two updates is timed
     for first, second in zip(batches[::2], batches[1::2], strict=True):
@@ -65,8 +71,8 @@ def test_the_system_whose_recipe_is_wrong_is_named_and_nothing_is_pushed(tmp_pat
         raising=False,
     )
     recipe = tiny_recipe(tmp_path, max_tokens=400, push_to_hub=True)
-    assert speed.measure_speed({"plain": recipe}, rounds=1, seconds=0)
+    assert speed.measure_speed({"plain": recipe})
     assert seen == []
     odd = replace(recipe, config={**recipe.config, "d_model": 33})
     with pytest.raises(RecipeError, match=r"odd: .*d_model"):
-        speed.measure_speed({"plain": recipe, "odd": odd}, rounds=1, seconds=0)
+        speed.measure_speed({"plain": recipe, "odd": odd})

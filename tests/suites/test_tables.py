@@ -45,7 +45,7 @@ def test_scores_and_differences(tmp_path):
     suite = finished_suite(
         tmp_path, lambda run: wrong.get((run.system, run.data), (None,) * 3)[run.seed - 1]
     )
-    (table,) = tables_of(suite, tmp_path, samples=200)
+    (table,) = tables_of(suite, tmp_path)
     plain, local = table.rows["plain"], table.rows["1D"]
     assert plain.columns["one"].seeds == {1: 50.0, 2: 55.0, 3: 60.0}
     assert plain.columns["one"].score == pytest.approx(55)
@@ -75,7 +75,7 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
     suite.tables["joined"] = {"one": suite.tables["dev"]["one"]}
     speeds = {"plain": SPEED, "1D": replace(SPEED, parameters=9, relative=1.25)}
     failed = {"1D, two, seed 3": "exit status 2, log.txt: <b> is [not](here)"}
-    report_of(suite, tmp_path, 200, speeds, failed)
+    report_of(suite, tmp_path, speeds, failed)
     for name in ("report.md", "scores.csv"):
         assert (tmp_path / name).read_text() == (FIXTURES / f"suite_{name}").read_text()
 
@@ -114,7 +114,7 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
         "2D": lambda seed: 10 if seed == 1 else None,
     }
     suite = finished_suite(tmp_path, lambda run: wrong[run.system](run.seed), systems=[*wrong])
-    (table,) = tables_of(suite, tmp_path, samples=200)
+    (table,) = tables_of(suite, tmp_path)
     assert table.between_seeds.degrees == 4
     assert table.between_seeds.variance == pytest.approx(50)  # of 10, 0, -10 and 0, 0, 0
     several, one = (table.rows[name].pooled.interval for name in ("1D", "2D"))
@@ -133,7 +133,7 @@ def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
         return 20 + run.seed if (run.data, run.seed) in trained else None
 
     suite = finished_suite(tmp_path, count, systems=("plain", "1D", "2D", "3D", "4D"))
-    (table,) = tables_of(suite, tmp_path, samples=20)
+    (table,) = tables_of(suite, tmp_path)
     row = table.rows["1D"]
     assert (
         row.columns["one"].test.degrees,
@@ -144,7 +144,7 @@ def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
     write_suite_report(SuiteRecords(suite, tmp_path), [table], {})
     text = (tmp_path / "report.md").read_text()
     assert "\n1D, 2D, 3D, 4D: no system has a second seed" in text
-    assert "15 of 30 runs are not finished: 5 of 10 with seed 2, 10 of 10 with seed 3.\n" in text
+    assert "15 of 30 runs are not finished.\n" in text
     assert "\nToo few segments for reliable intervals and p-values: one (29).\n" in text
 
 
@@ -154,7 +154,7 @@ def test_each_data_set_has_its_own_tokenizer(tmp_path):
     for run in suite.runs:
         finish(run, tmp_path, validation=["ab cd ef gh ij"])
         write_lines(tmp_path / "references" / run.data / "validation.txt", ["ab cd ef gh ik"])
-    scores = tables_of(suite, tmp_path, samples=2)[0].rows["plain"].columns
+    scores = tables_of(suite, tmp_path)[0].rows["plain"].columns
     assert scores["one"].score == pytest.approx(66.87, abs=0.01)
     assert scores["two"].score == pytest.approx(88.01, abs=0.01)  # nine of ten characters
 
@@ -190,10 +190,8 @@ def test_signs_flipped_where_a_seed_moves_all():
             0.3 * generator.standard_normal(10) + np.sqrt(2 / 3) * generator.standard_normal()
         )
         variance = SeedVariance(generator.chisquare(8) / 8, 0.0, 8)
-        found["alone"] += sign_flip_test(differences, trials=99) < 0.05
-        found["with seeds"] += (
-            sign_flip_test(differences, variance=variance, per_run=2 / 3, trials=99) < 0.05
-        )
+        found["alone"] += sign_flip_test(differences) < 0.05
+        found["with seeds"] += sign_flip_test(differences, variance=variance, per_run=2 / 3) < 0.05
     assert found["alone"] > 0.5 * 300
     assert 0.01 * 300 < found["with seeds"] < 0.08 * 300
     few = [0.5, 1.0, 1.5]
@@ -208,7 +206,7 @@ def test_columns_of_one_training_are_moved_together(tmp_path):
     suite = finished_suite(tmp_path, lambda run: 10 * run.seed if run.system == "plain" else 18)
     separate, together = [], []
     for seen in (separate, together):
-        (table,) = tables_of(suite, tmp_path, samples=50)
+        (table,) = tables_of(suite, tmp_path)
         seen.append(table.rows["1D"].over_columns)
         dev = suite.tables["dev"]
         suite.tables["dev"] = {"one": dev["one"], "again": dev["one"]}
@@ -259,7 +257,7 @@ def test_p_values_know_how_many_systems_are_tested(tmp_path):
     suite = finished_suite(
         tmp_path, lambda run: wrong[run.system] if run.data == "one" else 20, systems=[*wrong]
     )
-    (table,) = tables_of(suite, tmp_path, samples=2000)
+    (table,) = tables_of(suite, tmp_path)
     near, better = table.rows["near"], table.rows["better"]
     assert better.adjusted == pytest.approx(2 * better.pooled.p_value)
     assert better.columns["one"].adjusted == pytest.approx(2 * better.columns["one"].test.p_value)
@@ -268,8 +266,7 @@ def test_p_values_know_how_many_systems_are_tested(tmp_path):
     write_suite_report(SuiteRecords(suite, tmp_path), [table], {})
     text = (tmp_path / "report.md").read_text()
     assert r"| better | 5.00\* | 50.00 |" in text
-    assert better.adjusted < 0.001
-    assert r"| <0.001 | <0.001\* |" in text
+    assert r"| <0.001 | 0.002\* |" in text
     assert f"| {near.pooled.p_value:.3f} | {near.adjusted:.3f} |" in text
     assert "| near | 47.50 | 50.00 |" in text
 
@@ -290,12 +287,12 @@ def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
     for stale in ("0 x\n" * 40, "0 x\n"):  # of other data, cut
         (tmp_path / "references/one").mkdir(parents=True, exist_ok=True)
         (tmp_path / "references/one/validation.txt").write_text(stale)
-        (table,) = tables_of(suite, tmp_path, samples=20)
+        (table,) = tables_of(suite, tmp_path)
         assert table.rows["plain"].columns["one"].score == pytest.approx(10)
         assert (tmp_path / "references/one/validation.txt").read_text().splitlines() == REFERENCES
     for run in runs:
         with_data(run, REFERENCES, training_set=run.system)  # of each system its own
-    assert tables_of(suite, tmp_path, samples=20)
+    assert tables_of(suite, tmp_path)
     for changes, message in (
         (
             {"training_set": "b"},
@@ -326,7 +323,7 @@ def test_a_vote_takes_of_equally_frequent_hypotheses_that_of_the_earliest_run(tm
     }
     for run in suite.runs:
         finish(run, tmp_path, validation=hypotheses[run.seed])
-    (table,) = tables_of(suite, tmp_path, samples=2)
+    (table,) = tables_of(suite, tmp_path)
     assert table.rows["plain"].columns["one"].vote == 0
 
 
@@ -337,7 +334,7 @@ def test_a_picture_has_a_panel_for_each_column(tmp_path):
         lambda run: None if (run.system, run.data) == ("1D", "two") else 3,
         systems=systems,
     )
-    (table,) = tables_of(suite, tmp_path, samples=20)
+    (table,) = tables_of(suite, tmp_path)
     figures = [
         plot_differences(differences(own, "plain"), find_metric("g2p_wer"), "plain", "beam 5")
         for own in (table, replace(table, rows={"plain": table.rows["plain"]}))
