@@ -2,8 +2,6 @@
 """Translation of lists, and the two scripts on top of it, with a tiny untrained model."""
 
 import copy
-import gzip
-import importlib
 import itertools
 import json
 import logging
@@ -26,17 +24,15 @@ from transformers.utils import logging as transformers_logging
 import csan_hf_cli
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
-from csan_hf.evaluation import n_best_stream, translate, translate_stream
+from csan_hf.evaluation import Hypothesis, n_best_stream, translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.evaluation.prefixes import PrefixReader
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.training.arguments import TranslationTrainingArguments
+from csan_hf_runtime.texts import first_of_each_text
 
 ROOT = Path(__file__).parents[2]
-translating = importlib.import_module(
-    "csan_hf.evaluation.translate"
-)  # the package has a function of that name
 TAGS = re.compile("</?p>")
 SENTENCES = [
     "two",
@@ -80,25 +76,16 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizers, max_batch_t
     assert len(set(alone)) > 3, "the test wants different translations"
 
 
-def test_translate_and_the_pipeline_are_one(model, tokenizers, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"truncation": True}])
+def test_translate_and_the_pipeline_are_one(model, tokenizers, monkeypatch, options):
     """One length where none is set, one way with what is longer than the model takes."""
     pipe = TextTranslationPipeline(model=model, tokenizer=tokenizers.source, device="cpu")
     monkeypatch.setattr(model.generation_config, "max_length", None)
     monkeypatch.setattr(pipe.model.config, "max_position_embeddings", 40)
     text = " ".join(f"{sentence.capitalize()}." for sentence in SENTENCES if sentence.strip())
     assert len(tokenizers.source(text)["input_ids"]) > 40
-    seen = []
-
-    def generate(original=model.generate, **arguments):
-        seen.append((arguments["input_ids"].shape[1], arguments["max_new_tokens"]))
-        return original(**arguments)
-
-    monkeypatch.setattr(model, "generate", generate)
-    expected = [result["translation_text"] for result in pipe([text, "two"])]
-    assert translate(model, tokenizers, [text, "two"]) == [line.strip() for line in expected]
-    assert len(seen) > 4
-    assert {(length, min(2 * length + 50, 39)) for length, _ in seen} == set(seen)
-    assert max(length for length, _ in seen) <= 40
+    expected = [result["translation_text"].strip() for result in pipe([text, "two"], **options)]
+    assert translate(model, tokenizers, [text, "two"], **options) == expected
 
 
 def test_a_translation_that_is_cut_is_said(model, tokenizers, caplog):
@@ -117,19 +104,15 @@ def test_a_translation_that_is_cut_is_said(model, tokenizers, caplog):
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, capfd):
-    switch = {
-        True: transformers_logging.enable_progress_bar,
-        False: transformers_logging.disable_progress_bar,
-    }
-    before = transformers_logging.is_progress_bar_enabled()
-    switch[enabled]()
+    switch = "enable_progress_bar" if enabled else "disable_progress_bar"
+    getattr(transformers_logging, switch)()
     loaded, _ = load_translation_model(str(folder), device="cpu", dtype="bfloat16", progress=False)
     assert (loaded.dtype, loaded.training) == (torch.bfloat16, False)
     assert "Loading" not in capfd.readouterr().err
     assert transformers_logging.is_progress_bar_enabled() == enabled
     load_translation_model(str(folder), device="cpu")
     assert ("Loading" in capfd.readouterr().err) == enabled
-    switch[before]()
+    transformers_logging.enable_progress_bar()
 
 
 @pytest.mark.parametrize("has_it", [False, True])
@@ -235,7 +218,7 @@ def test_n_best_lists_are_those_of_generate(model, tokenizers):
     assert [len(several) for several in window] == [3 if text.strip() else 1 for text in SENTENCES]
     for text, several in zip(SENTENCES, window, strict=True):
         if not text.strip():
-            assert several == [translating.Hypothesis("", 0.0)]
+            assert several == [Hypothesis("", 0.0)]
             continue
         inputs = tokenizers.source(text, return_tensors="pt")
         found = model.generate(
@@ -254,14 +237,8 @@ def test_n_best_lists_are_those_of_generate(model, tokenizers):
 
 
 def test_hypotheses_of_one_text_are_one():
-    results = [
-        {"translation_text": text, "sentences": [{"log_probability": log_probability}]}
-        for text, log_probability in (("a ", -1.0), ("b", -2.0), ("a", -3.0))
-    ]
-    hypotheses = translating._hypotheses(results)
-    assert [hypothesis.text for hypothesis in hypotheses] == ["a", "b", "a"]
-    best = translating.first_of_each_text(hypotheses)
-    assert [hypothesis[:2] for hypothesis in best] == [("a", -1.0), ("b", -2.0)]
+    hypotheses = [Hypothesis("a", -1.0), Hypothesis("b", -2.0), Hypothesis("a", -3.0)]
+    assert first_of_each_text(hypotheses) == hypotheses[:2]
 
 
 def test_samples_are_all_there(model, tokenizers):
@@ -276,30 +253,25 @@ def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
     (tmp_path / "in").write_text("\n".join(SENTENCES))
     words = f"--model {folder} --input {tmp_path}/in --quiet --n_best 2"
     windows = n_best_stream(model, tokenizers, SENTENCES, 2, num_beams=2)
-    expected = [several for window in windows for several in window]
+    expected = list(itertools.chain.from_iterable(windows))
     assert translate_main(words) == 0
-    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    flat = [(number, each) for number, several in enumerate(expected, 1) for each in several]
-    assert lines == [
-        [str(number), f"{each.log_probability:.4f}", each.text] for number, each in flat
-    ]
+    lines = []
+    for number, hypotheses in enumerate(expected, 1):
+        lines += [f"{number}\t{each.log_probability:.4f}\t{each.text}" for each in hypotheses]
+    assert capsys.readouterr().out.splitlines() == lines
     assert translate_main(words, "--json_lines") == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [entry["line"] for entry in entries] == list(range(1, len(SENTENCES) + 1))
-    assert [[each["text"] for each in entry["translations"]] for entry in entries] == [
-        [each.text for each in several] for several in expected
-    ]
-    assert entries[1]["translations"][0]["log_probability"] == pytest.approx(
-        expected[1][0].log_probability, rel=1e-4
-    )
-    for entry in entries:
-        for translation in entry["translations"]:
-            parts = translation["words"]
-            assert " ".join(part["word"] for part in parts).split() == translation["text"].split()
+    for entry, hypotheses in zip(entries, expected, strict=True):
+        for result, hypothesis in zip(entry["translations"], hypotheses, strict=True):
+            assert result["text"] == hypothesis.text
+            total = pytest.approx(hypothesis.log_probability, rel=1e-4)
+            assert result["log_probability"] == total
+            parts = result["words"]
+            assert " ".join(part["word"] for part in parts).split() == hypothesis.text.split()
             tokens = [token["log_probability"] for part in parts for token in part["tokens"]]
             assert sum(tokens) == pytest.approx(sum(part["log_probability"] for part in parts))
-            # The rest is the end's
-            assert sum(tokens) >= translation["log_probability"] - 1e-4
+            assert sum(tokens) >= hypothesis.log_probability - 1e-4  # the rest is the end's
     assert translate_main(words, "--num_beams=1") == 2
     assert "--n_best 2 needs as many beams, got --num_beams 1" in capsys.readouterr().err
 
@@ -642,21 +614,18 @@ def error_of(command, model, folder, capsys):
 
 
 def run_on(command, model, folder):
-    (folder / "text").write_text("two\nnine\n")
-    text = ["--source", folder / "text"]
-    pairs = [*text, "--reference", folder / "text"]
+    text = folder / "text"
+    text.write_text("two\nnine\n")
+    pairs = f"--source {text} --reference {text}"
     words = {
-        "translate": ["translate", "--model", model, "--input", folder / "text", "--json_lines"],
-        "align": ["align", model, *text],
-        "evaluate": ["evaluate", "--model", model, *pairs, "--output_dir", folder],
-        "evaluate --forced": [
-            *("evaluate", "--forced", "--model", model, *pairs, "--output_dir", folder)
-        ],
-        "report": ["report", model, *pairs, "--output", folder / "page.html"],
+        "translate": f"translate --model {model} --input {text} --json_lines",
+        "translate --alignments": f"translate --model {model} --input {text} --json_lines --alignments -",
+        "align": f"align {model} --source {text}",
+        "evaluate": f"evaluate --model {model} {pairs} --output_dir {folder}",
+        "evaluate --forced": f"evaluate --forced --model {model} {pairs} --output_dir {folder}",
+        "report": f"report {model} {pairs} --output {folder}/page.html",
     }
-    words["translate --alignments"] = [*words["translate"], "--alignments", "-"]
-    options = ["--quiet", "--device", "cpu"]
-    return csan_hf_cli.main([*map(str, words[command]), *options])
+    return csan_hf_cli.main(f"{words[command]} --quiet --device cpu".split())
 
 
 @pytest.fixture(scope="module")
@@ -719,18 +688,15 @@ def test_an_empty_test_set_is_said_before_a_model_is_loaded(options, tmp_path, c
 @pytest.mark.parametrize(
     ("words", "closed", "message"),
     [
-        ("translate --model {}", "stdin", "standard input is closed"),
-        ("translate --model {} --input {}/config.json", "stdout", "standard output is closed"),
-        ("align {} --source -", "stdin", "standard input is closed"),
-        ("align {} --source {}/config.json", "stdout", "standard output is closed"),
-        ("evaluate --source {0} --reference {0} --hypotheses -", "stdin", "standard input is clo"),
+        ("translate --model {0}", "stdin", "standard input is closed"),
+        ("align {0} --source {0}/config.json", "stdout", "standard output is closed"),
+        ("evaluate --source {0}/text --reference {0}/text --hypotheses -", "stdin", "standard in"),
     ],
 )
 def test_closed_streams_are_one_line(words, closed, message, folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, closed, None)
     (folder / "text").write_text("two\n")
-    line = words.format(folder, folder) if "{}" in words else words.format(folder / "text")
-    assert csan_hf_cli.main(line.split()) == 2
+    assert csan_hf_cli.main(words.format(folder).split()) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
@@ -740,36 +706,6 @@ def test_a_file_is_written_where_the_other_streams_are_closed(folder, tmp_path):
     command = f"{python} --input {tmp_path}/in --output {tmp_path}/out <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == 0
     assert (tmp_path / "out").read_text().count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"one\n\xff\n", "line 2: not UTF-8"),
-        (gzip.compress(b"one\n" * 100, mtime=0)[:-9], "after line"),
-        (b"no gzip", "the gzip file is damaged"),
-        (None, "in.gz: No such file or directory"),
-        ("folder", "in.gz: Is a directory"),
-    ],
-    ids=["latin-1", "cut short", "no gzip", "none", "folder"],
-)
-@pytest.mark.parametrize("name", ["translate", "evaluate"])
-def test_input_that_cannot_be_read_is_one_line(name, content, message, folder, tmp_path, capsys):
-    path = tmp_path / ("in" if content == b"one\n\xff\n" else "in.gz")
-    if content == "folder":
-        path.mkdir()
-    elif content is not None:
-        path.write_bytes(content)
-    options = (
-        {"translate": "--input {}", "evaluate": "--source {0} --reference {0}"}[name]
-        .format(path)
-        .split()
-    )
-    assert csan_hf_cli.main([name, "--model", str(folder), "--quiet", *options]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert message in told
-    assert told.count("\n") == 1
 
 
 def test_evaluate_script_on_files(folder, model, tokenizers, tmp_path, capsys):
@@ -851,18 +787,3 @@ def test_scripts_say_what_is_wrong(standard_input, folder, tmp_path, capsys, mon
         "error: There is no folder owner/none here, and that name cannot be read from the Hub: "
     )
     assert told.count("\n") == 1
-
-
-def test_truncation_cuts_what_would_be_split(monkeypatch):
-    tokenizer = train_tokenizer(SENTENCES, 300)
-    model = csan(vocab_size=len(tokenizer), decoder_vocab_size=len(tokenizer)).eval()
-    pipe = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
-    monkeypatch.setattr(TextTranslationPipeline, "source_limit", 8)
-    text, options = "The first sentence is here. The second one, too.", {"max_new_tokens": 9}
-    cut, split = (
-        translate(
-            model, TokenizerPair(tokenizer, tokenizer), [text], truncation=truncation, **options
-        )[0]
-        for truncation in (True, None)
-    )
-    assert cut == pipe(text, truncation=True, **options)[0]["translation_text"].strip() != split
