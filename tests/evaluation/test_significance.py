@@ -19,6 +19,7 @@ from csan_hf.evaluation.significance import (
     paired_test,
     resample,
     seed_variance,
+    shown_p_value,
 )
 
 WORDS = [f"word{number}" for number in range(12)]
@@ -224,3 +225,10 @@ def test_one_degree_of_freedom(sign):
 def test_runs_on_other_segments_are_refused():
     with pytest.raises(ValueError, match=r"same segments, got \[1, 2\]"):
         paired_test(load_metric("exact_match"), [np.ones((1, 2))], [np.ones((2, 2))])
+
+
+@pytest.mark.parametrize(
+    ("p_value", "text"), [(0.0004, "<0.001*"), (0.0494, "0.049*"), (0.05, "0.050")]
+)
+def test_significant_p_values_have_a_star(p_value, text):
+    assert shown_p_value(p_value) == text

@@ -60,9 +60,10 @@ def prepare(run, folder):
     return run_folder
 
 
-def finish(run, folder, wrong=0, **hypotheses):
+def finish(run, folder, wrong=0, data=None, **hypotheses):
     """Writes the record of a run whose first so many words are wrong."""
     results = {
+        "data": data,
         "parameters": 7,
         "training": {"seconds": 60.0, "updates": 5},
         "environment": {"device": run.data},
