@@ -227,11 +227,8 @@ def evaluate(
 
 def _recipe_splits(recipe: Recipe, names: list[str] | None) -> dict[str, TestSet]:
     splits, _ = load_translation_dataset(recipe.data_arguments(), names)
-    sets: dict[str, TestSet] = {}
-    for name in names or splits:
-        if names or name != "train":
-            sets[name] = (list(splits[name]["source"]), list(splits[name]["target"]))
-    return sets
+    names = names or [name for name in splits if name != "train"]
+    return {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in names}
 
 
 def _score(

@@ -89,12 +89,14 @@ def score_by_length(
         name and, with samples, its interval (low, high) under `NAME_interval`.
     """
     check_segments(hypotheses, references, sources)
-    parts = group_by_length(sources)
     lengths = count_words(sources)
     ours = count_words(hypotheses)
     theirs = count_words([reference.partition(VARIANTS)[0] for reference in references])
-    entries: list[dict[str, Any]] = []
-    for rows in parts:
+    counts = {}
+    for metric in load_metrics(metrics, tokenize=tokenize or tokenizer_of(references)):
+        counts[metric] = metric.segment_counts(hypotheses, references, sources, progress=progress)
+    entries = []
+    for rows in group_by_length(sources):
         entry: dict[str, Any] = {
             "shortest": int(lengths[rows].min()),
             "longest": int(lengths[rows].max()),
@@ -102,14 +104,12 @@ def score_by_length(
             "reference_words": float(theirs[rows].mean()),
             "hypothesis_words": float(ours[rows].mean()),
         }
-        entries.append(entry)
-    for metric in load_metrics(metrics, tokenize=tokenize or tokenizer_of(references)):
-        counts = metric.segment_counts(hypotheses, references, sources, progress=progress)
-        for entry, rows in zip(entries, parts, strict=True):
-            entry[metric.name] = metric.score(counts[rows].sum(axis=0))
+        for metric, metric_counts in counts.items():
+            entry[metric.name] = metric.score(metric_counts[rows].sum(axis=0))
             if samples:
-                resampled = resample(metric, [counts[rows]], samples=samples)
+                resampled = resample(metric, [metric_counts[rows]], samples=samples)
                 entry[f"{metric.name}_interval"] = confidence_interval(resampled.draws[:, 0])
+        entries.append(entry)
     return entries
 
 

@@ -102,12 +102,8 @@ def alignment_plots(
             pairs.append((sources[number], targets[number]))
     if not pairs:
         return []
-    example = pairs[0]
-    for pair in pairs:
-        if all(len(text.split()) in _EXAMPLE_WORDS for text in pair):
-            example = pair
-            break
-    source, target = example
+    examples = [pair for pair in pairs if all(len(text.split()) in _EXAMPLE_WORDS for text in pair)]
+    source, target = (examples or pairs)[0]
     [alignment] = align(model, tokenizers, [source], [target])
     title = f"alignment of a sentence ({alignment.measure})"
     plots = [_heat_map("alignment", title, alignment)]

@@ -83,8 +83,8 @@ def load_systems(
     progress: bool = False,
     **generate_arguments: Any,
 ) -> list[System]:
-    """Reads the translations of systems, or makes them; names and files are checked before a
-    checkpoint translates.
+    """Reads the translations of systems, or makes them; files are checked before a checkpoint
+    translates.
 
     Args:
         arguments: `[NAME=]PATH[,PATH…]` each. A path is a file with a translation a line, or a
@@ -97,12 +97,10 @@ def load_systems(
         generate_arguments: For `generate`; None means the generation config's value.
 
     Raises:
-        ValueError: If a file has another number of lines than there are sources, or two systems
-            have one name.
+        ValueError: If a file has another number of lines than there are sources.
         OSError: If there is no such file or checkpoint.
     """
     named = [name_and_paths(argument) for argument in arguments]
-    check_names([name for name, _ in named])
     files = {}
     for _, paths in named:
         for path in paths:

@@ -67,6 +67,13 @@ def folder(model, tokenizers, tmp_path_factory):
     return path
 
 
+@pytest.fixture
+def words(folder, tmp_path):
+    """Options that translate a file of the sentences."""
+    (tmp_path / "in").write_text("\n".join(SENTENCES))
+    return f"--model {folder} --input {tmp_path}/in --quiet"
+
+
 @pytest.mark.parametrize("max_batch_tokens", [1, 30, 4096])
 def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizers, max_batch_tokens):
     together = translate(model, tokenizers, SENTENCES, max_batch_tokens=max_batch_tokens)
@@ -187,12 +194,11 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     assert list(translate_stream(model, tokenizers, [])) == []
 
 
-def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, monkeypatch):
+def test_a_pool_of_processes_writes_the_same_lines(words, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 3)  # so that one window is ahead
-    (tmp_path / "in").write_text("\n".join([*SENTENCES, "", *SENTENCES]))
-    (tmp_path / "prefixes").write_text("eins\n" * (2 * len(SENTENCES) + 1))
-    words = f"--model {folder} --input {tmp_path}/in --quiet --max_length 9"
-    words += f" --max_batch_tokens 16 --num_beams 2 --prefixes {tmp_path}/prefixes"
+    (tmp_path / "prefixes").write_text("eins\n" * len(SENTENCES))
+    words += " --max_length 9 --max_batch_tokens 16 --num_beams 2"
+    words += f" --prefixes {tmp_path}/prefixes"
     assert translate_main(words) == 0
     expected = capsys.readouterr().out
     monkeypatch.setattr(TextTranslationPipeline, "translate_segments", None)  # of this process
@@ -248,10 +254,9 @@ def test_samples_are_all_there(model, tokenizers):
     assert len({sample.text for sample in samples}) < 5
 
 
-def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
+def test_n_best_lines(words, model, tokenizers, capsys, monkeypatch):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 3)
-    (tmp_path / "in").write_text("\n".join(SENTENCES))
-    words = f"--model {folder} --input {tmp_path}/in --quiet --n_best 2"
+    words += " --n_best 2"
     windows = n_best_stream(model, tokenizers, SENTENCES, 2, num_beams=2)
     expected = list(itertools.chain.from_iterable(windows))
     assert translate_main(words) == 0
@@ -277,11 +282,10 @@ def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("forked_pools")
-def test_alignments_stand_beside_the_translations(folder, tmp_path, capsys):
-    (tmp_path / "in").write_text("\n".join(SENTENCES))
+def test_alignments_stand_beside_the_translations(words, folder, tmp_path, capsys):
     assert csan_hf_cli.main(f"align {folder} --source {tmp_path}/in --quiet".split()) == 0
     expected = capsys.readouterr().out
-    words = f"--model {folder} --input {tmp_path}/in --quiet --alignments"
+    words += " --alignments"
     assert translate_main(f"{words} {tmp_path}/links --processes=2") == 0
     assert (tmp_path / "links").read_text() == expected
     capsys.readouterr()
@@ -303,10 +307,8 @@ def test_alignments_stand_beside_the_translations(folder, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("forked_pools")
-def test_terms_stand_in_the_translations(folder, tmp_path, capsys):
-    (tmp_path / "in").write_text("\n".join(SENTENCES))
+def test_terms_stand_in_the_translations(words, tmp_path, capsys):
     (tmp_path / "terms").write_text("two\tzwei\nmuch longer\teins\n")
-    words = f"--model {folder} --input {tmp_path}/in --quiet"
     assert translate_main(words) == 0
     free = capsys.readouterr().out.splitlines()
     for options in ("--num_beams=1", "--processes=2"):
@@ -320,31 +322,28 @@ def test_terms_stand_in_the_translations(folder, tmp_path, capsys):
         assert "leave out --sample and --prefixes" in capsys.readouterr().err
 
 
-def test_samples_and_prefixes(folder, tmp_path, capsys):
+def test_samples_are_those_of_their_seed(words, capsys):
+    lines = []
+    for seed in (1, 1, 2):
+        assert translate_main(words, "--sample", "--temperature=3", f"--seed={seed}") == 0
+        lines.append(capsys.readouterr().out)
+    assert lines[0] == lines[1] != lines[2]
+
+
+def test_translations_begin_with_prefixes(words, tmp_path, capsys):
     text = "A sentence. " * 40  # more than the model's positions: translated in parts
-    (tmp_path / "in").write_text(f"two\n\na much longer sentence\nnine\n{text}")
-    words = f"--model {folder} --input {tmp_path}/in --quiet --max_length 9"
+    (tmp_path / "in").write_text(f"two\n\nnine\n{text}")
+    words += " --max_length 9 --num_beams 3"
     prefixes = f"--prefixes={tmp_path}/prefixes"
-
-    def lines(*more):
-        assert translate_main(words, *more) == 0
-        return capsys.readouterr().out.splitlines()
-
-    first, again, other = (
-        lines("--sample", "--temperature=3", f"--seed={seed}") for seed in (1, 1, 2)
-    )
-    assert first == again != other
-    (tmp_path / "prefixes").write_text("two words\neins\n\neins\neins")
-    found, free = lines(prefixes, "--num_beams=3"), lines("--num_beams=3")
-    assert found[0].startswith("two words")
-    assert found[1:3] == free[1:3]
-    assert found[3].startswith("eins")
-    assert not free[0].startswith("two words")
-    assert (found[4].startswith("eins"), found[4].count("eins"), free[4].count("eins")) == (
-        True,
-        1,
-        0,
-    )
+    assert translate_main(words) == 0
+    free = capsys.readouterr().out.splitlines()
+    (tmp_path / "prefixes").write_text("two words\neins\n\neins")
+    assert translate_main(words, prefixes) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("two words")
+    assert lines[1:3] == free[1:3]
+    assert lines[3].startswith("eins")
+    assert (lines[3].count("eins"), free[3].count("eins")) == (1, 0)
     for count in (1, 9):
         (tmp_path / "prefixes").write_text("zwei\n" * count)
         assert translate_main(words, prefixes) == 2
@@ -380,8 +379,8 @@ def test_a_prefix_of_symbols_is_whole_and_its_unknown_letters_are_named(caplog):
     translated = translate_stream(model, pair, ["a", "b"], prefixes=["a x", "a"], max_length=4)
     assert [text[:1] for text in next(translated)] == ["a", "a"]
     assert "line 1: the target vocabulary does not have 'x'" in caplog.text
-    options = {"prefixes": ["a", "x"], "unknown": "error"}
-    with pytest.raises(ValueError, match="line 2: the target vocabulary does not have 'x'"):
+    options = {"prefixes": ["a", "x"], "unknown": "error", "lines_before": 7}
+    with pytest.raises(ValueError, match="line 9: the target vocabulary does not have 'x'"):
         next(translate_stream(model, pair, ["a", "b"], **options))
 
 
@@ -391,30 +390,21 @@ def test_there_are_as_many_prefixes_as_sentences(count, words, model, tokenizers
         [*translate_stream(model, tokenizers, ["one", "two"], prefixes=["zwei"] * count)]
 
 
-def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, capsys):
+def test_several_models_are_an_ensemble(words, model, tokenizers, tmp_path, capsys):
     other = csan(seed=1, vocab_size=len(tokenizers.source))
-    for name, pair in (
-        ("other", tokenizers),
-        ("foreign", TokenizerPair(*[train_tokenizer(["x y z"] * 9, 300)] * 2)),
-    ):
-        other.save_pretrained(tmp_path / name)
-        pair.save_pretrained(tmp_path / name)
-    for name in ("in", "reference"):
-        (tmp_path / name).write_text("\n".join(SENTENCES))
-    words = f"--model {folder} {tmp_path}/other --max_length 12 --quiet"
-    assert translate_main(f"{words} --input {tmp_path}/in") == 0
+    other.save_pretrained(tmp_path / "other")
+    tokenizers.save_pretrained(tmp_path / "other")
+    words = words.replace(" --input", f" {tmp_path}/other --max_length 12 --input")
+    assert translate_main(words) == 0
     ensemble = EnsembleForConditionalGeneration.of([model, other])
-    assert capsys.readouterr().out.splitlines() == translate(
-        ensemble, tokenizers, SENTENCES, max_length=12
-    )
-    words += f" --source {tmp_path}/in --reference {tmp_path}/reference"
+    expected = translate(ensemble, tokenizers, SENTENCES, max_length=12)
+    assert capsys.readouterr().out.splitlines() == expected
+    words = words.replace("--input", "--source") + f" --reference {tmp_path}/in"
     assert evaluate_main(words) == 2
     assert "pass --output_dir" in capsys.readouterr().err
     assert evaluate_main(f"{words} --output_dir {tmp_path}/out") == 0
     models = json.loads((tmp_path / "out" / "scores.json").read_text())["model"]
-    assert models == [str(folder), f"{tmp_path}/other"]
-    assert translate_main(f"--model {folder} {tmp_path}/foreign --input {tmp_path}/in") == 2
-    assert "have different vocabularies" in capsys.readouterr().err
+    assert models[1] == f"{tmp_path}/other"
 
 
 @pytest.fixture
@@ -523,19 +513,10 @@ def test_a_stopped_command_goes_on(folder, tmp_path, monkeypatch, options, share
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_resumed_command_names_lines_of_the_whole_file(folder, tmp_path, monkeypatch, capsys):
-    (tmp_path / "in").write_text("two\n\nnine\n")
+def test_a_resumed_command_says_where_it_goes_on(words, tmp_path, capsys):
     (tmp_path / "out.partial").write_text("zwei\n\nneu")
-    first_lines = []
-
-    def check_letters(self, texts, unknown, first_line):
-        first_lines.append(first_line)
-        return texts
-
-    monkeypatch.setattr(TextTranslationPipeline, "check_letters", check_letters)
-    words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume"
+    words = words.replace("--quiet", f"--output {tmp_path}/out --resume")
     assert translate_main(words) == 0
-    assert first_lines == [3]
     assert f"Going on behind line 2 of {tmp_path}/in." in capsys.readouterr().err
     assert (tmp_path / "out").read_text().startswith("zwei\n\n")
 
@@ -708,82 +689,78 @@ def test_a_file_is_written_where_the_other_streams_are_closed(folder, tmp_path):
     assert (tmp_path / "out").read_text().count("\n") == 1
 
 
-def test_evaluate_script_on_files(folder, model, tokenizers, tmp_path, capsys):
-    (tmp_path / "news.en").write_text("\n".join(SENTENCES) + "\n")
-    (tmp_path / "news.de").write_text("\n".join("zwei" for _ in SENTENCES) + "\n")
-    words = f"--model {folder} --source {tmp_path}/news.en --reference {tmp_path}/news.de"
-    assert evaluate_main(f"{words} --output_dir {tmp_path}/out --quiet") == 0
-    hypotheses = (tmp_path / "out" / "news.hypotheses.txt").read_text().split("\n")[:-1]
+def test_evaluate_on_files(words, model, tokenizers, tmp_path, capsys):
+    (tmp_path / "news.de").write_text("zwei\n" * len(SENTENCES))
+    words = words.replace("--input", "--source") + f" --reference {tmp_path}/news.de"
+    assert evaluate_main(f"{words} --output_dir {tmp_path}/out") == 0
+    hypotheses = (tmp_path / "out" / "in.hypotheses.txt").read_text().split("\n")[:-1]
     assert hypotheses == translate(model, tokenizers, SENTENCES)
-    scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]["news"]
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]["in"]
     assert scores["sentences"] == len(SENTENCES)
     assert "nrefs:1" in scores["bleu_signature"]
     assert "BLEU" in capsys.readouterr().out
 
 
-def test_evaluate_script_on_a_translation(standard_input, tmp_path, capsys):
-    texts = {
-        "source": "ein\nein Hund läuft\n",
-        "reference": "a\na dog runs\n",
-        "hypotheses": "a\na dog walks\n",
-    }
+@pytest.fixture
+def translation(tmp_path):
+    """Options that score a file of translations."""
+    texts = {"source": "ein\nein Hund läuft", "reference": "a\na dog runs"}
+    texts |= {"hypotheses": "a\na dog walks", "other": "a\na dog walks"}
     for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    pairs = f"--source {tmp_path}/source --reference {tmp_path}/reference --hypotheses"
-    words = f"{pairs} {tmp_path}/hypotheses"
-    assert evaluate_main(f"{words} --by_length --output_dir {tmp_path}/out") == 0
+        (tmp_path / name).write_text(f"{text}\n")
+    words = f"--hypotheses {tmp_path}/hypotheses --source {tmp_path}/source"
+    return f"{words} --reference {tmp_path}/reference"
+
+
+def test_evaluate_on_a_translation(translation, standard_input, tmp_path, capsys):
+    assert evaluate_main(f"{translation} --by_length --output_dir {tmp_path}/out") == 0
     printed = capsys.readouterr().out
     assert "| 1 to 1 | 1 | 1.0 | 1.0 |" in printed
     assert "| 3 to 3 | 1 | 3.0 | 3.0 |" in printed
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]["source"]
     assert scores["sentences"] == 2
     assert scores["by_length"][0]["chrf"] == 100.0
-    standard_input(texts["hypotheses"].encode())
-    assert evaluate_main(f"{pairs} - --by_length") == 0
+    standard_input((tmp_path / "hypotheses").read_text())
+    words = translation.replace(f"{tmp_path}/hypotheses", "-")
+    assert evaluate_main(f"{words} --by_length") == 0
     assert capsys.readouterr().out == printed
-    (tmp_path / "other").write_text("a\na dog walks\n")
-    several = words.replace("--hypotheses", f"{tmp_path}/other --hypotheses")
-    assert evaluate_main(f"{several} --metrics wer bleu") == 0
-    printed = capsys.readouterr().out
-    assert "  0.00 " in printed
-    assert printed.count("nrefs:2") == 2
-    assert evaluate_main(f"{several} --metrics repeated_terms") == 2
-    assert "repeated_terms compares with one reference" in capsys.readouterr().err
     (tmp_path / "hypotheses").write_text("a\n")
-    assert evaluate_main(words) == 2
+    assert evaluate_main(translation) == 2
     assert "hypotheses has 1: line 2" in capsys.readouterr().err
 
 
-def test_scripts_say_what_is_wrong(standard_input, folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "a").write_text("x\n")
-    (tmp_path / "b").write_text("x\ny\n")
-    words = f"--model {folder} --source {tmp_path}/a --reference"
-    assert evaluate_main(f"{words} {tmp_path}/b") == 2
-    told = capsys.readouterr().err
-    assert "1 lines" in told
-    assert "2: line 2" in told
-    for options, message in (
-        (f"{tmp_path}/a", f"error: {tmp_path}/a/a.hypotheses.txt: Not a directory\n"),
-        (f"{tmp_path}/new --num_beams 0", 'error: Parser key "num_beams"'),
-        (f"{tmp_path}/new --metrics comet", "error: COMET needs the program comet-score"),
+def test_evaluate_on_several_references(translation, tmp_path, capsys):
+    words = f"{translation} {tmp_path}/other"
+    assert evaluate_main(f"{words} --metrics wer bleu") == 0
+    printed = capsys.readouterr().out
+    assert "  0.00 " in printed
+    assert printed.count("nrefs:2") == 2
+    assert evaluate_main(f"{words} --metrics repeated_terms") == 2
+    assert "repeated_terms compares with one reference" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("evaluate {pair} --output_dir {text}", "{text}/text.hypotheses.txt: Not a directory\n"),
+        ("evaluate {pair} --num_beams 0", 'Parser key "num_beams"'),
+        ("evaluate {pair} --metrics comet", "COMET needs the program comet-score"),
+        ("evaluate {pair} --bleu_tokenize 31a", "--bleu_tokenize must be one of none, zh, 13a"),
         (
-            f"{tmp_path}/new --bleu_tokenize 31a",
-            "error: --bleu_tokenize must be one of none, zh, 13a",
+            "translate --model {text}/none --input {text}",
+            "There is no folder {text}/none to read the model from.\n",
         ),
-    ):
-        assert evaluate_main(f"{words} {tmp_path}/a --quiet --output_dir {options}") == 2
-        assert capsys.readouterr().err.startswith(message)
-    standard_input(b"x\n")
-    assert translate_main(f"--model {tmp_path}/none") == 2
-    assert (
-        capsys.readouterr().err
-        == f"error: There is no folder {tmp_path}/none to read the model from.\n"
-    )
-    standard_input(b"x\n")
-    assert translate_main("--model owner/none") == 2
+        (
+            "translate --model owner/none --input {text}",
+            "There is no folder owner/none here, and that name cannot be read from the Hub: ",
+        ),
+    ],
+)
+def test_commands_say_what_is_wrong(words, message, folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    text = tmp_path / "text"
+    text.write_text("x\n")
+    pair = f"--model {folder} --quiet --source {text} --reference {text}"
+    assert csan_hf_cli.main(words.format(pair=pair, text=text).split()) == 2
     told = capsys.readouterr().err
-    assert told.startswith(
-        "error: There is no folder owner/none here, and that name cannot be read from the Hub: "
-    )
-    assert told.count("\n") == 1
+    assert told.startswith(f"error: {message.format(text=text)}")

@@ -157,8 +157,7 @@ def test_splits_of_several_language_pairs(tmp_path):
         "into English": ("one", ("2016_de-en",)),
         "into German": ("one", ("2016_en-de",)),
     }
-    arguments = suite.runs[0].recipe_in(tmp_path).data_arguments()
-    assert list(arguments.split_names) == ["train", "validation", "2016_de-en", "2016_en-de"]
+    assert suite.splits == {"one": ["validation", "2016_de-en", "2016_en-de"]}
 
 
 def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
@@ -182,13 +181,12 @@ def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
 def test_the_suites_of_the_repository(name, size, tmp_path):
     suite = load_suite(name, size=size)
     assert {run.system for run in suite.runs} == set(suite.systems)
-    first = {name: next(run for run in suite.runs if run.system == name) for name in suite.systems}
-    for run in first.values():  # the model does not depend on the data set
+    for run in suite.first_run_of.values():  # the model does not depend on the data set
         recipe = run.recipe_in(tmp_path)
         assert recipe.training_arguments().max_steps > 0
         assert suite.metric in recipe.training_arguments().metrics
         resolve(recipe, with_data=False)
-    for run in {run.data: run for run in suite.runs}.values():
+    for run in suite.first_runs.values():
         run.recipe_in(tmp_path)
 
 
@@ -196,10 +194,7 @@ def test_table_1_has_the_papers_ten_systems():
     suite = load_suite("naacl_table1", size="paper")
     configs = {run.system: CsanConfig(**run.recipe["config"]) for run in suite.runs}
     assert len(configs) == 10
-    local = {name: config.local_layers("encoder") for name, config in configs.items()}
-    assert local == {name: [] if name == "Transformer" else [0, 1, 2] for name in configs}
-    specifications = [
-        repr([config.layer_locality("encoder", layer) for layer in range(6)])
-        for config in configs.values()
-    ]
-    assert len(set(specifications)) == 10
+    assert configs.pop("Transformer").local_layers("encoder") == []
+    assert all(config.local_layers("encoder") == [0, 1, 2] for config in configs.values())
+    localities = {repr(config.layer_locality("encoder", 0)) for config in configs.values()}
+    assert len(localities) == 9
