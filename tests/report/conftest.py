@@ -8,22 +8,7 @@ import pytest
 from csan_hf.report import System, compare_systems
 from csan_hf.report.systems import WordAlignment
 
-WORDS = [
-    "der",
-    "die",
-    "das",
-    "ein",
-    "Hund",
-    "Mann",
-    "Buch",
-    "läuft",
-    "liest",
-    "schläft",
-    "rot",
-    "<b>",
-    "&",
-    "blau",
-]
+WORDS = ["ein", "Hund", "Mann", "läuft", "schläft", "rot", "<b>", "&"]
 
 
 def make_translations(sentences, errors):

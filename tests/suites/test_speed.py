@@ -19,7 +19,9 @@ def one_round(monkeypatch):
 
 
 def test_updates_are_those_of_training(tmp_path, monkeypatch):
-    types, batches = set(), []
+    types = set()
+    batches = []
+    step = TranslationTrainer.training_step
 
     def training_step(trainer, model, batch, num_items_in_batch):
         layer = trainer.model.model.encoder.layers[0].fc1
@@ -27,14 +29,13 @@ def test_updates_are_those_of_training(tmp_path, monkeypatch):
         batches.append((int(batch["labels"].ne(-100).sum()), int(num_items_in_batch)))
         return step(trainer, model, batch, num_items_in_batch)
 
-    step = TranslationTrainer.training_step
     monkeypatch.setattr(TranslationTrainer, "training_step", training_step)
     recipe = tiny_recipe(tmp_path, bf16=True, gradient_accumulation_steps=2, max_tokens=400)
     found = speed.measure_speed({"plain": recipe})["plain"]
     assert types == {torch.bfloat16}
     assert len(batches) == 2 * 2 * (speed.WARM_UP + 1)  # one of two updates is timed
-    for first, second in zip(batches[::2], batches[1::2], strict=True):
-        assert first[0] + second[0] == first[1] == second[1]
+    for (first, total), (second, same) in zip(batches[::2], batches[1::2], strict=True):
+        assert first + second == total == same
     assert found.relative == 1.0
     assert min(found.scoring, found.evaluation) > 0
     assert found.run_seconds(recipe) > 4 * found.seconds

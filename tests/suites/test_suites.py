@@ -2,7 +2,6 @@
 """Suites: what they expand to, and that those of the repository can be trained."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -52,12 +51,12 @@ def write_suite(folder, **changes):
 
 def test_a_suite_becomes_runs(tmp_path):
     suite = load_suite(write_suite(tmp_path), data_dir="here")
-    runs = {(run.system, run.data, run.seed): run.recipe for run in suite.runs}
-    assert (
-        len(runs) == len(suite.runs) == 14
-    )  # 4 systems × 2 data sets × 2 seeds, less one seed of "soft"
-    assert [run.seed for run in suite.runs] == [3] * 8 + [4] * 6
-    plain, soft, local, grid = (runs[name, "two", 3] for name in ("plain", "soft", "2D", "grid"))
+    runs = {run.key: run.recipe for run in suite.runs}
+    # 4 systems × 2 data sets × 2 seeds, less one seed of "soft"
+    assert [seed for _, _, seed in runs] == [3] * 8 + [4] * 6
+    for (_, _, seed), recipe in runs.items():
+        assert recipe["training"] == {"max_steps": 20, "seed": seed}
+    plain, soft, local, grid = (runs["two", name, 3] for name in suite.systems)
     assert plain["config"] == {
         "d_model": 16,
         "encoder_layers": 2,
@@ -69,10 +68,8 @@ def test_a_suite_becomes_runs(tmp_path):
     assert soft["config"]["local_window"] is None
     assert (local["config"]["local_window"], local["config"]["head_area"]) == (7, 5)
     assert grid["config"] == {"num_layers": 2}
-    assert grid["data"] == {**plain["data"], "train": "more.tsv"}
-    assert all(recipe["training"]["max_steps"] == 20 for recipe in runs.values())
-    assert all(recipe["training"]["seed"] == seed for (_, _, seed), recipe in runs.items())
     assert plain["data"] == {**BASE["data"], "data_dir": "here", "test": "test.tsv"}
+    assert grid["data"] == {**plain["data"], "train": "more.tsv"}
     assert suite.tables == {
         "dev": {"one": ("one", ("validation",)), "two": ("two", ("validation",))},
         "test": {"two": ("two", ("test",))},
@@ -89,7 +86,6 @@ def test_a_suite_becomes_runs(tmp_path):
             {"systems": {"x": {"published": 3}}},
             r"systems\.x: published must hold names and their settings, got 3",
         ),
-        ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
         ({"seeds": 3}, "seeds must be a list of different whole numbers, got 3"),
         (
@@ -120,15 +116,10 @@ def test_a_suite_becomes_runs(tmp_path):
         ({"sise": 3}, "unknown key sise"),
         ({"data": {}}, "data must hold names"),
         ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
-        ({"sizes": {"small": {"base": "none.yaml"}}}, "There is no recipe .*none.yaml"),
         ({"sizes": {1: {"base": "base.yaml"}}}, "sizes: the name 1 is no text: put it in quotes"),
         (
             {"systems": {"x": "plain"}},
             r"systems\.x must hold keys of a recipe and their values, got 'plain'",
-        ),
-        (
-            {"systems": {"x": {"config": [1]}}},
-            r"systems\.x: the section config must hold keys and values",
         ),
         (
             {"systems": {"x": {"seeds": -1}}},
@@ -143,8 +134,11 @@ def test_a_suite_becomes_runs(tmp_path):
     ],
 )
 def test_what_a_suite_cannot_say(tmp_path, changes, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(RecipeError, match=words):
         load_suite(write_suite(tmp_path, **changes))
+
+
+def test_a_size_that_is_not_there(tmp_path):
     with pytest.raises(RecipeError, match="no size 'large', only small"):
         load_suite(write_suite(tmp_path), size="large")
 
@@ -162,19 +156,13 @@ def test_splits_of_several_language_pairs(tmp_path):
 
 def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
     copy = shutil.copy(SUITES.file("multi30k"), tmp_path)
-    scripts = Path(__file__).parents[2] / "scripts"
-    assert (
-        load_suite(scripts / "suites/g2p.yaml").runs[0].recipe == load_suite("g2p").runs[0].recipe
-    )
     assert load_suite(copy).runs[0].recipe == load_suite("multi30k").runs[0].recipe
-    path = write_suite(
-        tmp_path, data={"one": {}}, tables=None, sizes={"small": {"base": "numbers"}}
-    )
-    assert load_suite(path).runs[0].recipe["data"]["dataset"] == "numbers"
-    with pytest.raises(
-        RecipeError, match=r"There is no recipe .*other.yaml. The folder holds .*base.yaml"
-    ):
-        load_suite(write_suite(tmp_path, sizes={"small": {"base": "other.yaml"}}))
+    sizes = {"small": {"base": "numbers"}}
+    suite = load_suite(write_suite(tmp_path, data={"one": {}}, tables=None, sizes=sizes))
+    assert suite.runs[0].recipe["data"]["dataset"] == "numbers"
+    sizes = {"small": {"base": "other.yaml"}}
+    with pytest.raises(RecipeError, match=r"There is no recipe .*other.yaml. The folder holds .*b"):
+        load_suite(write_suite(tmp_path, sizes=sizes))
 
 
 @pytest.mark.parametrize(("name", "size"), SIZES)
