@@ -9,7 +9,6 @@ import copy
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,9 +24,8 @@ from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.utils import can_return_tuple
 
 from ..models.seq2seq_model import (
-    TARGET_TOKENIZER_SUBFOLDER,
+    Seq2SeqPreTrained,
     count_labels,
-    keep_target_tokenizer,
     known_keywords,
     takes_past_key_values,
 )
@@ -59,8 +57,11 @@ class EnsembleConfig(PreTrainedConfig):
         configs = self.member_configs()
         if not configs:
             return
-        for name in (*_TOKENS, "share_encoder_decoder_embeddings"):
+        for name in _TOKENS:
             setattr(self, name, getattr(configs[0], name, None))
+        self.share_encoder_decoder_embeddings = getattr(
+            configs[0], "share_encoder_decoder_embeddings", True
+        )
         self.vocab_size = target_size(configs[0])
         limits = [max_positions(config) for config in configs]
         self.max_position_embeddings = min(
@@ -96,16 +97,6 @@ class EnsembleCache(Cache):
         for cache in self.caches:
             cache.reorder_cache(beam_idx)
 
-    def activate_past_recording(self) -> None:
-        """Keep in every member's cache what `crop` needs."""
-        for cache in self.caches:
-            cache.activate_past_recording()
-
-    def crop(self, *args: Any) -> None:
-        """Forget the last positions, in every member's cache."""
-        for cache in self.caches:
-            cache.crop(*args)
-
 
 class _Encoders(nn.Module):
     """The members' encoders: `last_hidden_state` of the first, `member_1` of the second and so on,
@@ -137,7 +128,7 @@ class _Encoders(nn.Module):
         return outputs
 
 
-class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
+class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
     """Sequence-to-sequence models over the same vocabularies, as one model that averages their
     probabilities.
 
@@ -154,9 +145,10 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         ValueError: The members differ in their vocabularies, or in padding, end or start token.
     """
 
-    config_class = EnsembleConfig
-    config: EnsembleConfig
+    config_class = EnsembleConfig  # type: ignore[assignment]
+    config: EnsembleConfig  # type: ignore[assignment]
     main_input_name = "input_ids"
+    _is_stateful = True  # its cache cannot give up the drafts of an assistant
     gives_attention = False
 
     def __init__(
@@ -191,7 +183,11 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, names: object, *args: Any, trust_remote_code: bool = False, **kwargs: Any
+        cls,
+        names: str | os.PathLike | list | tuple,
+        *args: Any,
+        trust_remote_code: bool = False,
+        **kwargs: Any,
     ) -> Any:
         """Loads a list of models, or an ensemble that was saved; arguments are those of
         `from_pretrained`.
@@ -201,7 +197,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 needs code that is not trusted, or a saved ensemble lacks weights.
         """
         if not isinstance(names, list | tuple):
-            return cls._from_checkpoint(names, *args, **kwargs)
+            return super().from_pretrained(names, *args, **kwargs)
         from csan_hf.data.tokenization import LOCATION_OPTIONS, TokenizerPair  # slow to import
 
         options = (*LOCATION_OPTIONS, "subfolder")
@@ -227,35 +223,11 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         ]
         return cls.of(members)
 
-    @classmethod
-    def _from_checkpoint(
-        cls, name: object, *args: Any, output_loading_info: bool = False, **kwargs: Any
-    ) -> Any:
-        load: Any = super().from_pretrained
-        ensemble, report = load(name, *args, output_loading_info=True, **kwargs)
-        if output_loading_info:
-            return ensemble, report
-        if missing := sorted(report["missing_keys"]):
-            raise ValueError(
-                f"The checkpoint {str(name)!r} lacks {len(missing)} weights ({missing[0]}, ...): "
-                "copy or download it again."
-            )
-        return ensemble
-
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Saves all members as one checkpoint, and the target's tokenizer where the first member
-        has one.
-        """
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if self.config.share_encoder_decoder_embeddings is False:
-            keep_target_tokenizer(self.config, Path(save_directory, TARGET_TOKENIZER_SUBFOLDER))
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+    def tied_weights(self) -> dict[str, str]:
         """The members' tied weights."""
         keys = {}
         for number, member in enumerate(self.members):
-            member_keys = member.get_expanded_tied_weights_keys(all_submodels)
-            for name, source in member_keys.items():
+            for name, source in member.all_tied_weights_keys.items():
                 keys[f"members.{number}.{name}"] = f"members.{number}.{source}"
         return keys
 

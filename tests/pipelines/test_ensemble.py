@@ -89,9 +89,7 @@ def test_generation_averages_probabilities(beams):
         assert found.sequences[row][: len(expected_ids)].tolist() == expected_ids.tolist()
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"num_beams": 3}, {"use_cache": False}, {"prompt_lookup_num_tokens": 2}]
-)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_cache": False}])
 def test_caches_lie_side_by_side(options):
     models = [tiny.csan(0), marian(4)]
     ensemble = EnsembleForConditionalGeneration.of(models)
@@ -112,19 +110,14 @@ def test_caches_lie_side_by_side(options):
     assert sizes == [1] * LENGTH
 
 
-@pytest.mark.parametrize("help_from", ["prompt lookup", "assistant"])
-@pytest.mark.parametrize("kind", range(5), ids=["csan", "grid", "rnn", "conv", "marian"])
-def test_drafts_that_are_wrong_are_taken_back(kind, help_from):
-    ensemble = EnsembleForConditionalGeneration.of([members()[kind], tiny.csan(1)])
+@pytest.mark.parametrize(
+    "drafts", [{"prompt_lookup_num_tokens": 2}, {"assistant_model": tiny.csan(0)}], ids=str
+)
+def test_drafts_are_refused(drafts):
+    ensemble = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(1)])
     source = {name: tensor[:1] for name, tensor in SOURCE.items()}
-    length = {"max_new_tokens": 30, "min_new_tokens": 30}
-    drafts = (
-        {"prompt_lookup_num_tokens": 2}
-        if help_from == "prompt lookup"
-        else {"assistant_model": EnsembleForConditionalGeneration.of([members()[kind]])}
-    )
-    expected = ensemble.generate(**source, **length)
-    assert ensemble.generate(**source, **length, **drafts).tolist() == expected.tolist()
+    with pytest.raises(ValueError, match="assisted generation is not supported"):
+        ensemble.generate(**source, **drafts)
 
 
 @torch.no_grad()
@@ -238,10 +231,8 @@ def test_a_saved_ensemble_that_lacks_weights_is_refused(tmp_path):
     weights = load_file(file)
     del weights["members.1.model.encoder.layers.0.fc1.weight"]
     save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"lacks 1 weights \(members\.1.*fc1\.weight"):
-        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    _, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert len(report["missing_keys"]) == 1
+    with pytest.raises(ValueError, match=r"lacks members\.1.*fc1\.weight"):
+        EnsembleForConditionalGeneration.from_pretrained(tmp_path)
 
 
 def test_an_ensemble_has_the_positions_of_its_members():
