@@ -79,8 +79,6 @@ class TextTranslationPipeline(TranslationPipeline):
 
     Args:
         *args: Passed to `TranslationPipeline`.
-        split_texts (`bool`, *optional*, defaults to `True`): Split texts as described, or give each
-            as it is.
         split_sentences (`str`, *optional*, defaults to `"auto"`): Lines that are split into
             sentences: `"auto"`, those described, `"always"`, all, or `"never"`, those with more
             tokens than the model takes. With `truncation=True` sources are cut instead, with
@@ -102,10 +100,8 @@ class TextTranslationPipeline(TranslationPipeline):
     def __init__(
         self,
         *args: Any,
-        split_texts: bool = True,
         split_sentences: SplitSentences = "auto",
         unknown: Unknown = "warn",
-        return_scores: bool = False,
         return_alignments: bool = False,
         check_coverage: bool = False,
         trust_target_tokenizer: bool = False,
@@ -113,10 +109,8 @@ class TextTranslationPipeline(TranslationPipeline):
     ) -> None:
         self._trusts_target_tokenizer = trust_target_tokenizer
         super().__init__(*args, **kwargs)
-        self.split_texts = split_texts
         self.split_sentences = split_sentences
         self.unknown = unknown
-        self.return_scores = return_scores
         self.return_alignments = return_alignments
         self.check_coverage = check_coverage
 
@@ -126,21 +120,18 @@ class TextTranslationPipeline(TranslationPipeline):
         preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(
             **kwargs
         )
-        if return_scores is not None:
-            forward_params["return_scores"] = return_scores
+        if return_scores is not None or return_words:
+            forward_params["return_scores"] = return_scores or return_words
         if return_words is not None:
-            forward_params["return_words"] = return_words
+            postprocess_params["return_words"] = return_words
         return preprocess_params, forward_params, postprocess_params
 
     def __call__(  # type: ignore[override]
         self,
         inputs: str | Sequence[str] | Iterable[str],
         *,
-        split_texts: bool | None = None,
         split_sentences: SplitSentences | None = None,
         unknown: Unknown | None = None,
-        return_scores: bool | None = None,
-        return_words: bool = False,
         return_alignments: bool | None = None,
         check_coverage: bool | None = None,
         markup: Markup | None = None,
@@ -152,8 +143,6 @@ class TextTranslationPipeline(TranslationPipeline):
 
         Args:
             inputs (`str`, sequence, generator or data set of `str`): What to translate.
-            split_texts (`bool`, *optional*): Whether to split texts, as the description of the
-                class says.
             split_sentences (`str`, *optional*): Lines that are split into sentences: `"auto"`,
                 `"always"` or `"never"`; see the arguments of the class.
             unknown (`str`, *optional*): `"warn"`, `"skip"` or `"error"`; see the arguments of the
@@ -201,17 +190,7 @@ class TextTranslationPipeline(TranslationPipeline):
             "check_coverage": self.check_coverage if check_coverage is None else check_coverage,
             "split_sentences": split_sentences or self.split_sentences,
             "unknown": unknown or self.unknown,
-            "return_scores": self.return_scores if return_scores is None else return_scores,
         }
-        if return_words:
-            options["return_words"] = True
-        # Sources that are to be cut are not split, unless all are to be, nor are those whose
-        # translations, as tokens, cannot be joined
-        settings = {**self._preprocess_params, **self._postprocess_params, **kwargs}
-        is_cut = settings.get("truncation") and options["split_sentences"] != "always"
-        whole = is_cut or settings.get("return_tensors")
-        splits = self.split_texts if split_texts is None else split_texts
-        options["split_texts"] = splits and not whole
         if isinstance(inputs, str):
             return self._translate([inputs], **options)[0]
         if isinstance(inputs, Sequence):
@@ -228,11 +207,7 @@ class TextTranslationPipeline(TranslationPipeline):
         self, inputs: Any, *, batch_size: int, **options: Any
     ) -> Iterator[list[dict[str, Any]]]:
         """Translates texts as they come, few at a time."""
-        texts: Iterator[str]
-        if hasattr(inputs, "__iter__"):
-            texts = iter(inputs)
-        else:  # of torch, data sets may have __getitem__ and __len__ alone
-            texts = (inputs[number] for number in range(len(inputs)))
+        texts = iter(inputs)
         size = 1 if batch_size == 1 else _WINDOW_IN_BATCHES * batch_size
         first_line = 1
         while window := list(islice(texts, size)):
@@ -246,7 +221,6 @@ class TextTranslationPipeline(TranslationPipeline):
         texts: list[str],
         *,
         batch_size: int,
-        split_texts: bool,
         split_sentences: SplitSentences,
         unknown: Unknown,
         markup: Markup | None,
@@ -259,13 +233,14 @@ class TextTranslationPipeline(TranslationPipeline):
         marked_texts = self.without_tags(texts, markup)
         texts = [marked.text for marked in marked_texts]
         texts = self.check_letters(texts, unknown, first_line)
-        if split_texts:
+        if {**self._postprocess_params, **options}.get("return_tensors"):
+            # Translations as tokens cannot be joined
+            splits = [SplitText((text,), ("", "")) for text in texts]
+        else:
             splits = self.split(texts, split_sentences=split_sentences, **options)
             is_auto = split_sentences == "auto" and self.usual_source is not None
             if is_auto and any(split.split_lines for split in splits):
                 logger.warning_once(self.notice_of_splits("Some lines"))
-        else:
-            splits = [SplitText((text,), ("", "")) for text in texts]
         segments = [segment for split in splits for segment in split.segments]
         translations = self._translate_by_length(segments, batch_size=batch_size, **options)
         remaining = iter(translations)
@@ -402,9 +377,7 @@ class TextTranslationPipeline(TranslationPipeline):
         return check_letters(
             texts,
             unknown,
-            unknown_pieces=partial(
-                _unknown_pieces, tokenizer, target_ids if of_target else _source_ids
-            ),
+            unknown_pieces=partial(_unknown_pieces, tokenizer, of_target=of_target),
             first_line=first_line,
             side="target" if of_target else "source",
         )
@@ -649,31 +622,22 @@ class TextTranslationPipeline(TranslationPipeline):
                 )
 
     def _forward(  # type: ignore[override]
-        self,
-        model_inputs: Any,
-        return_scores: bool = False,
-        return_words: bool = False,
-        **generate_kwargs: Any,
+        self, model_inputs: Any, return_scores: bool = False, **generate_kwargs: Any
     ) -> Any:
-        """As in `TranslationPipeline`; with `return_scores` also `log_probability` and `score` [B,
-        R].
-        """
+        """As in `TranslationPipeline`; with `return_scores` also `log_probabilities`: `_score`."""
         if self.model.config.model_type in FAMILIES and self.device.type == "cpu":
             generate_kwargs = search_by_default(generate_kwargs)
         outputs = super()._forward(model_inputs, **generate_kwargs)
-        if return_scores or return_words:
-            scores = self._score(model_inputs, outputs["output_ids"])
-            if not return_words:
-                del scores["token_log_probabilities"]
-            outputs |= scores
+        if return_scores:
+            outputs["log_probabilities"] = self._score(model_inputs, outputs["output_ids"])
         return outputs
 
-    def _score(self, model_inputs: Any, output_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Sum and mean [B, R] of the log-probabilities of the tokens of `output_ids` [B, R, T],
-        from one pass, and these [B, R, T - 1], NaN where a token does not count.
+    def _score(self, model_inputs: Any, output_ids: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities [B, R, T - 1] of the tokens of `output_ids` [B, R, T], from one pass;
+        NaN where a token does not count.
         """
         batch, returned, length = output_ids.shape
-        ids = output_ids.reshape(batch * returned, length)
+        ids = output_ids.flatten(0, 1)
         logits = self.model(
             input_ids=model_inputs["input_ids"].repeat_interleave(returned, 0),
             attention_mask=model_inputs["attention_mask"].repeat_interleave(returned, 0),
@@ -689,15 +653,7 @@ class TextTranslationPipeline(TranslationPipeline):
             padding=self.target_tokenizer.pad_token_id,
         )
         counted = torch.from_numpy(is_counted).to(tokens.device)
-        total = (scores * counted).sum(-1)
-        mean = total / counted.sum(-1).clamp(min=1)
-        return {
-            "log_probability": total.reshape(batch, returned),
-            "score": mean.reshape(batch, returned),
-            "token_log_probabilities": scores.masked_fill(~counted, math.nan).reshape(
-                batch, returned, length - 1
-            ),
-        }
+        return scores.masked_fill(~counted, math.nan).reshape(batch, returned, length - 1)
 
     @property
     def _not_text(self) -> set[int]:
@@ -705,21 +661,22 @@ class TextTranslationPipeline(TranslationPipeline):
         return {*self.target_tokenizer.all_special_ids} - {self.target_tokenizer.unk_token_id}
 
     def postprocess(  # type: ignore[override]
-        self, model_outputs: dict[str, torch.Tensor], **kwargs: Any
+        self, model_outputs: dict[str, torch.Tensor], return_words: bool = False, **kwargs: Any
     ) -> list[dict[str, Any]]:
         """As in `TranslationPipeline`; with scores, each dict has its `log_probability` and
-        `score`.
+        `score`, with `return_words` its `words`.
         """
         results = super().postprocess(model_outputs, **kwargs)
-        for name in ("log_probability", "score"):
-            if name in model_outputs:
-                for result, value in zip(results, model_outputs[name][0].tolist(), strict=True):
-                    result[name] = value
-        if "token_log_probabilities" in model_outputs:
-            ids = model_outputs["output_ids"][0, :, 1:]
-            values = model_outputs["token_log_probabilities"][0]
-            for result, row, row_values in zip(results, ids, values, strict=True):
-                result["words"] = self._words(row.tolist(), row_values.tolist())
+        if "log_probabilities" not in model_outputs:
+            return results
+        ids = model_outputs["output_ids"][0, :, 1:].tolist()
+        log_probabilities = model_outputs["log_probabilities"][0].tolist()
+        for result, row, values in zip(results, ids, log_probabilities, strict=True):
+            counted = [value for value in values if not math.isnan(value)]
+            result["log_probability"] = sum(counted)
+            result["score"] = sum(counted) / max(len(counted), 1)
+            if return_words:
+                result["words"] = self._words(row, values)
         return results
 
     def _words(self, ids: list[int], log_probabilities: list[float]) -> list[dict[str, Any]]:
@@ -746,18 +703,18 @@ class TextTranslationPipeline(TranslationPipeline):
 
 def target_ids(tokenizer: Any, texts: str | list[str]) -> Any:
     """The tokens of a target text, or of several, by the target's tokenizer."""
+    return _encode(tokenizer, texts, of_target=True)["input_ids"]
+
+
+def _encode(
+    tokenizer: Any, texts: str | list[str], *, of_target: bool, **options: Any
+) -> Mapping[str, Any]:
     # Some tokenizers hold two vocabularies; those of several languages would ask for one
-    name = "text" if hasattr(tokenizer, "src_lang") else "text_target"
-    return tokenizer(**{name: texts}, add_special_tokens=False, verbose=False)["input_ids"]
+    name = "text_target" if of_target and not hasattr(tokenizer, "src_lang") else "text"
+    return tokenizer(**{name: texts}, add_special_tokens=False, verbose=False, **options)
 
 
-def _source_ids(tokenizer: Any, texts: list[str]) -> Any:
-    return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-
-
-def _unknown_pieces(
-    tokenizer: Any, encode: Callable[[Any, list[str]], Any], texts: list[str]
-) -> list[list[str]]:
+def _unknown_pieces(tokenizer: Any, texts: list[str], *, of_target: bool) -> list[list[str]]:
     """The pieces of each text that are unknown; the letters, of a slow tokenizer."""
     pieces: list[list[str]] = [[] for _ in texts]
     unknown = tokenizer.unk_token_id
@@ -766,16 +723,13 @@ def _unknown_pieces(
     knows_all = backend is not None and getattr(backend.model, "unk_token", "") is None
     if not texts or knows_all or unknown is None:
         return pieces
-    if tokenizer.is_fast:
-        encoded = tokenizer(
-            texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        for number, ids in enumerate(encoded["input_ids"]):
+    encode = partial(_encode, tokenizer, of_target=of_target)
+    encoded = encode(texts, return_offsets_mapping=tokenizer.is_fast)
+    for number, ids in enumerate(encoded["input_ids"]):
+        text = texts[number]
+        if tokenizer.is_fast:
             places = zip(ids, encoded["offset_mapping"][number], strict=True)
-            text = texts[number]
             pieces[number] = [text[start:end] for token, (start, end) in places if token == unknown]
-        return pieces
-    for number, ids in enumerate(encode(tokenizer, texts)):
-        letters = texts[number] if unknown in ids else ""
-        pieces[number] = [letter for letter in letters if unknown in encode(tokenizer, [letter])[0]]
+        elif unknown in ids:
+            pieces[number] = [letter for letter in text if unknown in encode(letter)["input_ids"]]
     return pieces

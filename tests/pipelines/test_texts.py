@@ -128,7 +128,7 @@ def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
     parts = translator([f"{sentence}.", "Katze."], truncation=True)
     assert by_sentence["translation_text"] == " ".join(part["translation_text"] for part in parts)
     with pytest.raises(IndexError):
-        translator(text, split_texts=False)
+        TranslationPipeline.__call__(translator, text)
     translator("Hund " * 70)
     assert "A sentence is longer than the 64 tokens" in library_log.text
 
