@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from csan_hf_runtime import __version__
+from csan_hf_runtime.text_files import printable
 
 BAD_INPUT = 2
 BY_SIGNAL = 128  # plus the number of the signal: the exit status by the shell's convention
@@ -165,7 +166,7 @@ def _one_line(error: Exception) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return printable(" ".join(text.split()))
 
 
 def _discard_output() -> None:

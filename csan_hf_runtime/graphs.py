@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -69,15 +69,12 @@ class Graphs:
         self._past_names = [name.replace(PRESENT, PAST) for name in self._outputs[1:]]
 
     @classmethod
-    def from_directory(
-        cls, directory: str | os.PathLike, *, threads: int = 1, **options: Any
-    ) -> Graphs:
+    def from_directory(cls, directory: str | os.PathLike, *, threads: int = 1) -> Graphs:
         """Loads what `csan-hf export-onnx` wrote.
 
         Args:
             directory: The directory.
-            threads: Threads of a product, unless `sess_options` say it.
-            **options: See `onnxruntime.InferenceSession`.
+            threads: Threads of a product.
 
         Raises:
             OSError: A file is missing or damaged, or of another model or program. (Exports of
@@ -85,10 +82,9 @@ class Graphs:
         """
         from onnxruntime import InferenceSession, SessionOptions  # not where csan_hf has no graphs
 
-        if "sess_options" not in options:
-            options["sess_options"] = SessionOptions()
-            options["sess_options"].intra_op_num_threads = threads
-        options.setdefault("disabled_optimizers", ["SkipLayerNormFusion"])  # slower than its parts
+        options = SessionOptions()
+        options.intra_op_num_threads = threads
+        slow = ["SkipLayerNormFusion"]  # slower than its parts
         files = [Path(directory, name) for name in (ENCODER, DECODER)]
         if missing := [file.name for file in files if not file.is_file()]:
             raise FileNotFoundError(
@@ -97,7 +93,7 @@ class Graphs:
         if (source := Path(directory, SOURCE)).is_file():
             files.append(source)
         try:
-            sessions = [InferenceSession(file, **options) for file in files]
+            sessions = [InferenceSession(file, options, disabled_optimizers=slow) for file in files]
         except Exception as error:  # of a class for each fault
             raise OSError(
                 f"{directory} cannot be read ({error}): export the model again."

@@ -140,24 +140,6 @@ class LanguageTags:
         return text, prefix
 
 
-def checked_usual_source(usual: Any) -> dict[str, Any] | None:
-    """Returns `usual_source` of a generation config: the "tokens" and "sentences" that 99 % of the
-    training sources had at most, and their "language"; None = not known, or of no importance.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    is_whole = isinstance(usual, Mapping) and all(
-        isinstance(usual.get(size), int) for size in EVERY_LINE
-    )
-    if usual is not None and not is_whole:
-        raise ValueError(
-            f"`usual_source` in generation_config.json is {str(usual)[:60]!r}; it must hold the "
-            "numbers `tokens` and `sentences`. Correct or remove it."
-        )
-    return usual
-
-
 def notice_of_splits(usual: Mapping[str, Any], lines: str) -> str:
     """Says that lines were split at their sentences, and how to prevent it."""
     return (
@@ -182,7 +164,8 @@ def split_texts(
     Args:
         texts: The texts.
         split_sentences: Which lines are split into sentences.
-        usual: See `checked_usual_source`.
+        usual: Tokens and sentences that 99 % of the training sources had at most; None = not
+            known, or of no importance.
         limit: The most tokens of a segment.
         language: Of the texts.
         tag_of: Returns the tag of a language that a text begins with, or nothing.

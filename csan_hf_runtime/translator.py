@@ -29,7 +29,6 @@ from .texts import (
     Unknown,
     batches_by_length,
     check_letters,
-    checked_usual_source,
     first_of_each_text,
     notice_of_splits,
     split_texts,
@@ -85,7 +84,6 @@ class Translator:
         self._config = config
         # Sources of a Marian model need none
         self._tags = LanguageTags(() if source.kind == "MarianTokenizer" else source.added)
-        self._usual_source = checked_usual_source(generation.usual_source)
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike, *, threads: int = 1) -> Translator:
@@ -321,8 +319,7 @@ class Translator:
         source_lang: str | None,
         target_lang: str | None,
     ) -> list[SplitText]:
-        usual = None if truncation else self._usual_source
-
+        usual = None if truncation else self.generation.usual_source
         splits = split_texts(
             texts,
             split_sentences=split_sentences,

@@ -101,13 +101,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         self._graphs = graphs
 
     @classmethod
-    def from_directory(cls, directory: str | os.PathLike, **options: Any) -> OnnxTranslationModel:
-        """Loads what `export_onnx` wrote.
-
-        Args:
-            directory: The directory.
-            **options: See `onnxruntime.InferenceSession`; without `sess_options`, with as many
-                threads as torch.
+    def from_directory(cls, directory: str | os.PathLike) -> OnnxTranslationModel:
+        """Loads what `export_onnx` wrote, with as many threads as torch has.
 
         Raises:
             OSError: The directory or a file is missing or damaged.
@@ -116,7 +111,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         check_installed()
         # The graphs need no code
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        graphs = Graphs.from_directory(directory, threads=torch.get_num_threads(), **options)
+        graphs = Graphs.from_directory(directory, threads=torch.get_num_threads())
         model = cls(config, graphs)
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.name_or_path = str(directory)

@@ -22,7 +22,6 @@ from csan_hf_runtime.texts import (
     Unknown,
     check_choice,
     check_letters,
-    checked_usual_source,
     notice_of_splits,
     split_texts,
     words_of,
@@ -386,11 +385,8 @@ class TextTranslationPipeline(TranslationPipeline):
     def usual_source(self) -> dict[str, Any] | None:
         """The "tokens" and "sentences" that 99 % of the training sources had at most, and their
         "language"; None = not known, or of no importance.
-
-        Raises:
-            ValueError: The generation config holds something else.
         """
-        return checked_usual_source(getattr(self.model.generation_config, "usual_source", None))
+        return getattr(self.model.generation_config, "usual_source", None)
 
     def notice_of_splits(self, lines: str) -> str:
         """Says that lines were split at their sentences, and how to prevent it."""
@@ -585,9 +581,8 @@ class TextTranslationPipeline(TranslationPipeline):
         reason = None
         if not getattr(self.model, "gives_attention", True):
             reason = type(self.model).__name__
-        for option in ("return_tensors", "truncation"):
-            if options.get(option):
-                reason = option
+        if options.get("truncation"):
+            reason = "truncation"
         if reason is not None:
             raise ValueError(
                 f"check_coverage reads the cross-attention to whole sources, which {reason} does "

@@ -163,13 +163,6 @@ def test_a_line_longer_than_the_training_sources_is_split_into_sentences(transla
         translator(line, split_sentences="sometimes")
 
 
-@pytest.mark.parametrize("usual", [5, "x", {}, {"tokens": 23}, {"tokens": "x", "sentences": 1}])
-def test_a_damaged_length_of_sources_is_one_line(translator, usual):
-    translator.model.generation_config.usual_source = usual
-    with pytest.raises(ValueError, match=r"`usual_source` in generation_config\.json is .*remove"):
-        translator("a")
-
-
 @pytest.mark.parametrize("space", ["\u00a0", "\u2009", "\u3000", "\u2028", "\t"])
 def test_spaces_of_every_kind_are_between_sentences(space):
     line = f"Plan A{space}. Two.{space}Three."
@@ -462,7 +455,6 @@ def test_a_translation_that_leaves_out_a_sentence_is_warned_of(
         translator, "model", EnsembleForConditionalGeneration.of([translator.model] * 2)
     )
     for options, told in (
-        ({"return_tensors": True}, "which return_tensors"),
         ({}, "which EnsembleForConditionalGeneration"),
         ({"truncation": True}, "which truncation"),
     ):

@@ -10,7 +10,6 @@ import json
 import os
 import stat
 import sys
-import time
 from contextlib import nullcontext
 
 import pytest
@@ -184,23 +183,6 @@ def test_a_steady_writer_is_answered_after_a_while(monkeypatch):
         program.write(b"two\nnine\n")
         lines = read_lines_as_they_come(pause=9)
         assert [next(lines) for _ in range(4)] == ["two", None, "nine", None]
-
-
-def test_long_lines_are_read_ahead_up_to_so_many_characters(monkeypatch):
-    read = []
-
-    def long_lines(path):
-        for number in range(100):
-            read.append(number)
-            yield "x" * 399
-
-    monkeypatch.setattr("csan_hf_runtime.text_files.read_lines", long_lines)
-    monkeypatch.setattr("csan_hf_runtime.text_files._CHARACTERS_AHEAD", 1200)
-    lines = read_lines_as_they_come(pause=9)
-    assert len(next(lines)) == 399
-    time.sleep(0.1)
-    assert len(read) <= 5, "the one taken, three that wait and one that has no room"
-    assert sum(line is not None for line in lines) == 99
 
 
 @pytest.mark.parametrize("ending", [b"", b"\xff\n"])
