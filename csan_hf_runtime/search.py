@@ -80,7 +80,7 @@ class Sampling:
         top_p: Draw from the likeliest tokens whose probabilities reach this sum.
 
     Raises:
-        ValueError: `temperature` is not above 0.
+        ValueError: `temperature` is not above 0, or `top_p` not from 0 to 1.
     """
 
     generator: np.random.Generator
@@ -94,6 +94,8 @@ class Sampling:
                 f"temperature must be above 0, got {self.temperature}: search without sampling for "
                 "the likeliest tokens."
             )
+        if not 0 <= self.top_p <= 1:
+            raise ValueError(f"top_p must be from 0 to 1, got {self.top_p}.")
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
         """Draws a token for each row of scores [S, V]."""

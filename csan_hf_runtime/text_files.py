@@ -29,7 +29,7 @@ VARIANTS = "\ufdd0"
 """Separates the references of a sentence that has several: a noncharacter, which no text has."""
 
 _LONGEST_WAIT = 1.0  # seconds that lines of standard input are waited for, all together
-_LINES_AHEAD = 4096  # of standard input, read while earlier ones are translated
+_LINES_AHEAD = 512  # of standard input, read while earlier ones are translated
 
 
 @contextmanager

@@ -241,8 +241,14 @@ class TextTranslationPipeline(TranslationPipeline):
             if is_auto and any(split.split_lines for split in splits):
                 logger.warning_once(self.notice_of_splits("Some lines"))
         segments = [segment for split in splits for segment in split.segments]
-        translations = self._translate_by_length(segments, batch_size=batch_size, **options)
-        remaining = iter(translations)
+        # The longest first; results are in the order of the segments
+        count = self.token_counter(**options)
+        order = sorted(range(len(segments)), key=lambda number: -count(segments[number]))
+        translations = self.translate_segments(
+            [segments[number] for number in order], batch_size=batch_size, **options
+        )
+        by_number = dict(zip(order, translations, strict=True))
+        remaining = (by_number[number] for number in range(len(segments)))
         results = [
             self.join(split, list(islice(remaining, len(split.segments))), options)
             for split in splits
@@ -276,16 +282,6 @@ class TextTranslationPipeline(TranslationPipeline):
                     source_word=source_word,
                     target_word=target_word,
                 )
-
-    def _translate_by_length(
-        self, segments: list[str], **options: Any
-    ) -> list[list[dict[str, Any]]]:
-        """Translates the longest segments first; returns results in the order of the segments."""
-        count = self.token_counter(**options)
-        order = sorted(range(len(segments)), key=lambda number: -count(segments[number]))
-        results = self.translate_segments([segments[number] for number in order], **options)
-        by_number = dict(zip(order, results, strict=True))
-        return [by_number[number] for number in range(len(segments))]
 
     def _add_alignments(
         self,

@@ -179,6 +179,7 @@ def test_languages(name, source, target, make):
         ("letters", {"unknown": "error"}, "line 2: the source vocabulary does not have '☃'"),
         ("letters", {"n_best": 3, "num_beams": 2}, "n_best=3 needs as many beams"),
         ("bpe", {"sample": True, "temperature": 0.0}, r"temperature must be above 0, got 0\.0"),
+        ("bpe", {"sample": True, "top_p": 1.5}, r"top_p must be from 0 to 1, got 1\.5"),
     ],
 )
 def test_what_is_refused(name, options, message, make):
