@@ -5,6 +5,8 @@ import multilingual
 import pytest
 import tiny
 
+from csan_hf.pipelines import TextTranslationPipeline
+
 GERMAN = tuple(
     "eins zwei drei vier fünf sechs sieben acht neun zehn und ein Haus Hund Katze".split()  # noqa: SIM905
 )
@@ -19,6 +21,10 @@ def build_model(source_size, target_size=None):
         decoder_vocab_size=target_size or source_size,
         share_encoder_decoder_embeddings=target_size is None,
     )
+
+
+def translator_of(model, tokenizer, **options):
+    return TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", **options)
 
 
 @pytest.fixture

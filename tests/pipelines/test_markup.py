@@ -10,9 +10,9 @@ import pytest
 import tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from pipelines.conftest import translator_of
 
 from csan_hf.data import train_tokenizer
-from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.pipelines.markup import parse_markup
 
 WORD = re.compile(r"\S+")
@@ -95,9 +95,7 @@ def test_tags_stand_where_the_aligned_words_do(kind, source, translation, links,
 
 def test_the_pipeline_translates_what_stands_between_the_tags():
     tokenizer = train_tokenizer(["the number is & two"] * 3, 300)
-    translator = TextTranslationPipeline(
-        model=tiny.csan(vocab_size=len(tokenizer)), tokenizer=tokenizer, device="cpu"
-    )
+    translator = translator_of(tiny.csan(vocab_size=len(tokenizer)), tokenizer)
     marked = "<p>the <b>number</b> is &amp; two</p>"
     [result] = translator(marked, markup="html", max_new_tokens=9)
     [plain] = translator("the number is & two", max_new_tokens=9)

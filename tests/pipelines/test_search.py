@@ -6,10 +6,10 @@ done.
 import pytest
 import tiny
 import torch
+from pipelines.conftest import translator_of
 from tiny import padded_sources as sources
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.pipelines.search import CHECK_EVERY, search
 
 MODELS = {
@@ -163,9 +163,7 @@ def test_the_pipeline_searches_so(monkeypatch):
     monkeypatch.setattr(
         model, "generate", lambda *args, **kwargs: asked.append(kwargs) or generate(*args, **kwargs)
     )
-    translate = TextTranslationPipeline(
-        model=model, tokenizer=tiny.tokenizer(["a", "b"]), device="cpu"
-    )
+    translate = translator_of(model, tiny.tokenizer(["a", "b"]))
     translate("a b")
     assert asked[-1]["custom_generate"] is search
     translate("a b", tokenizer=None)

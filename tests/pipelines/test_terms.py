@@ -6,11 +6,11 @@ import logging
 import multilingual
 import pytest
 import tiny
+from pipelines.conftest import translator_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from csan_hf.data import train_tokenizer
-from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.pipelines.terms import Terms, lacking
 
 SENTENCES = ["eins zwei drei", "ein Hund und Katze", "vier Hund", "zehn und eins", "Katze"]
@@ -47,29 +47,22 @@ def test_a_file_of_terms(tmp_path):
             Terms.read(path)
 
 
-def test_every_translation_holds_the_targets(joint):
-    model, tokenizer = joint
-    translator = TextTranslationPipeline(
-        model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=12
-    )
-    for options in (
-        {"num_beams": 1},
-        {"num_beams": 3},
-        {"num_beams": 3, "num_return_sequences": 2},
-    ):
-        free = translator(SENTENCES, batch_size=3, **options)
-        held = translator(SENTENCES, batch_size=3, terms=TERMS, **options)
-        changed = 0
-        for sentence, before, after in zip(SENTENCES, free, held, strict=True):
-            targets = TERMS.targets_of(sentence)
-            for result in after if isinstance(after, list) else [after]:
-                assert lacking(targets, result["translation_text"]) == []
-            changed += before != after
-            assert targets or before == after
-        assert changed == 3, "the test wants translations that lack a term"
-        assert [translator(text, terms=TERMS, **options)[0] for text in SENTENCES] == [
-            each[0] if isinstance(each, list) else each for each in held
-        ]
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}]
+)
+def test_every_translation_holds_the_targets(options, joint):
+    translator = translator_of(*joint, max_new_tokens=12)
+    free = translator(iter(SENTENCES), batch_size=3, **options)
+    held = list(translator(iter(SENTENCES), batch_size=3, terms=TERMS, **options))
+    changed = 0
+    for sentence, before, after in zip(SENTENCES, free, held, strict=True):
+        targets = TERMS.targets_of(sentence)
+        for result in after:
+            assert lacking(targets, result["translation_text"]) == []
+        changed += before != after
+        assert targets or before == after
+    assert changed == 3, "the test wants translations that lack a term"
+    assert [translator(text, terms=TERMS, **options) for text in SENTENCES] == held
 
 
 def byte_level(vocabulary):
@@ -105,16 +98,14 @@ def test_a_target_is_cut_as_within_a_sentence(build, vocabulary, tokens):
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=backend, unk_token="<unk>", pad_token="<unk>"
         )
-    translator = TextTranslationPipeline(
-        model=tiny.csan(vocab_size=len(tokenizer)), tokenizer=tokenizer, device="cpu"
-    )
+    translator = translator_of(tiny.csan(vocab_size=len(tokenizer)), tokenizer)
     ids = translator.tokens_within_text("ab")
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
 
 
 def test_a_target_is_cut_without_a_language(tmp_path, library_log):
     model, tokenizer = multilingual.m2m100(tmp_path)
-    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    translator = translator_of(model, tokenizer)
     tokens = tokenizer.convert_ids_to_tokens(translator.tokens_within_text("zwei drei"))
     assert tokens == ["▁zwei", "▁drei"]
     translator.check_letters(["zwei ☃"], of_target=True)
@@ -123,7 +114,7 @@ def test_a_target_is_cut_without_a_language(tmp_path, library_log):
 
 def test_what_cannot_be_is_said(joint, library_log):
     model, tokenizer = joint
-    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    translator = translator_of(model, tokenizer)
     with pytest.raises(ValueError, match=r"'perro' has letters or signs that the target voc"):
         translator("Hund", terms=Terms({"Hund": "perro"}))
     with library_log.at_level(logging.WARNING):
