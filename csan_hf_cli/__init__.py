@@ -110,11 +110,11 @@ def stopping_on_signals() -> Iterator[None]:
     def stop(number: int, frame: types.FrameType | None) -> None:
         raise Stopped(number)
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in handlers.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, stop)
+    handlers = {}
+    for number in signal.Signals:
+        handler = signal.getsignal(number)
+        if number.name in ("SIGTERM", "SIGHUP") and handler != signal.SIG_IGN:
+            handlers[number] = signal.signal(number, stop)
     try:
         yield
     finally:

@@ -29,19 +29,11 @@ from .search import (
     token_by_token,
 )
 
-# Of searches that the runtime does not have, or of no effect on tokens
 _WITHOUT_EFFECT = {
     "_from_model_config",
-    "assistant_confidence_threshold",
-    "assistant_lookbehind",
     "bos_token_id",
-    "num_assistant_tokens",
-    "num_assistant_tokens_schedule",
-    "output_attentions",
-    "output_hidden_states",
-    "output_scores",
-    "return_dict_in_generate",
-    "target_lookbehind",
+    "num_return_sequences",
+    "pad_token_id",
     "transformers_version",
     "use_cache",
 }
@@ -55,13 +47,11 @@ class Generation:
 
     decoder_start_token_id: int | None = None
     eos_token_id: int | Sequence[int] | None = None
-    pad_token_id: int | None = None
     max_length: int | None = None
     max_new_tokens: int | None = None
     min_length: int = 0
     min_new_tokens: int | None = None
     num_beams: int = 1
-    num_return_sequences: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     do_sample: bool = False
@@ -83,7 +73,7 @@ class Generation:
         """Reads what generation_config.json holds; null is the default.
 
         Raises:
-            ValueError: A setting is unknown here, and may change the tokens; or there are no beams.
+            ValueError: A setting is unknown here, and may change the tokens.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         for name, value in settings.items():
@@ -93,13 +83,7 @@ class Generation:
                     f"generation_config.json: {name} is {value!r}, which graphs are not searched "
                     "with: remove it, or translate with the checkpoint that was exported."
                 )
-        chosen = {name: settings[name] for name in names if settings.get(name) is not None}
-        beams = chosen.get("num_beams", 1)
-        if not isinstance(beams, int) or beams < 1:
-            raise ValueError(
-                f"generation_config.json: `num_beams` must be at least 1, got {beams!r}."
-            )
-        return cls(**chosen)
+        return cls(**{name: settings[name] for name in names if settings.get(name) is not None})
 
     @property
     def ends(self) -> np.ndarray:

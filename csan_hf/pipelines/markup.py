@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import pairwise
 from operator import itemgetter
 
 from csan_hf_runtime.texts import Markup
@@ -158,7 +159,8 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
     names: list[str] = []  # of start tags that may have an end
     places: list[int] = []  # of these among `tags`
     is_separated = False
-    for part in _Parser(source, kind).parts:
+    parts = _Parser(source, kind).parts
+    for part, following in pairwise([*parts, _Part("end of the text", len(source))]):
         if part.kind == "text":
             if is_separated and text[-1:].strip() and part.content[:1].strip():
                 text += " "
@@ -166,7 +168,7 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
             is_separated = False
             continue
         is_separated |= kind == "html" and part.name in _SEPARATORS
-        written = source[part.start : part.end]
+        written = source[part.start : following.start]
         if part.kind == "end" and part.name in names:
             last = len(names) - 1 - names[::-1].index(part.name)
             first_child = places[last] + 1
@@ -186,13 +188,12 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
 
 @dataclass
 class _Part:
-    """A piece of a marked text, from `start` to `end`: of `kind` "text", "start", "end" or "empty".
+    """What begins at `start` of a marked text; its `kind` is "text", "start", "end" or "empty".
 
     `name` is that of the tag, with the number of its pair; `content` is the text."""
 
     kind: str
     start: int
-    end: int = 0
     name: str = ""
     content: str = ""
 
@@ -209,9 +210,6 @@ class _Parser(HTMLParser):
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", source))]
         self.feed(source)
         self.close()
-        ends = [part.start for part in self.parts[1:]]
-        for part, end in zip(self.parts, [*ends, len(source)], strict=False):
-            part.end = end
 
     def _add(self, kind: str, name: str = "", content: str = "") -> None:
         line, column = self.getpos()

@@ -114,12 +114,15 @@ def search(
         return model.search(
             input_ids, logits_processor, stopping_criteria, generation_config, **inputs
         )
+    # Beyond its positions a model may fail
+    positions = getattr(model.config, "max_position_embeddings", None)
+    max_length = generation_config.max_length
     decoder = _Decoder(
         model=model,
         inputs=inputs,
         rules=logits_processor,
         beams=generation_config.num_beams,
-        last_length=_last_length(model, generation_config.max_length),
+        last_length=min(max_length, positions or max_length),
         check_every=1 if phrases is not None else CHECK_EVERY.get(input_ids.device.type, 1),
     )
     if mode == GenerationMode.GREEDY_SEARCH and phrases is None:
@@ -147,12 +150,6 @@ def search_by_default(options: dict[str, Any]) -> dict[str, Any]:
     if options.keys() & _NEEDS_THE_LIBRARY:
         return options
     return {"custom_generate": search, **options}
-
-
-def _last_length(model: Any, max_length: int) -> int:
-    """The length at which hypotheses end, or beyond which the model may have no positions."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    return min(max_length, positions or max_length)
 
 
 def _can_drop_rows(cache: Any) -> bool:
