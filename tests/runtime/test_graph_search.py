@@ -5,6 +5,7 @@ and any settings of generation_config.json that it takes.
 
 import math
 import random
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -168,15 +169,11 @@ def test_samples_of_a_sentence_differ_and_a_seed_gives_them_again(exported):
         assert len(several) == 9
 
 
-def test_rows_that_are_done_are_not_computed(exported, monkeypatch):
+@pytest.mark.parametrize("beams", [1, 3])
+def test_rows_that_are_done_are_not_computed(beams, exported):
     graphs = Graphs.from_directory(exported("rnnsearch")[1])
-    rows = []
-    step = graphs.step
-    monkeypatch.setattr(
-        graphs, "step", lambda tokens, *rest: rows.append(len(tokens)) or step(tokens, *rest)
-    )
-    for beams in (1, 3):
-        settings = {"decoder_start_token_id": 0, "num_beams": beams}
-        searched(graphs, settings, sources(LENGTHS), limits=np.array([3, 3, 5, 6]))
-        assert rows == [beams * left for left in (4, 4, 2, 2, 1)]
-        rows.clear()
+    graphs.step = Mock(wraps=graphs.step)
+    settings = {"decoder_start_token_id": 0, "num_beams": beams}
+    searched(graphs, settings, sources(LENGTHS), limits=np.array([3, 3, 5, 6]))
+    rows = [len(call.args[0]) for call in graphs.step.call_args_list]
+    assert rows == [beams * left for left in (4, 4, 2, 2, 1)]

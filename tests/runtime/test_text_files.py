@@ -31,37 +31,28 @@ from csan_hf_runtime.text_files import (
 
 
 def test_what_cannot_be_written_is_known_before_anything_is_written(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    for place in (
-        tmp_path / "file",
-        tmp_path / "new" / "folder" / "file",
-        "/dev/null",
-        "/dev/stdout",
-        "-",
-    ):
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, tmp_path / "new/folder/file", "/dev/null", "/dev/stdout", "-"):
         check_writable(place)
-    for place, error in (
-        (tmp_path, IsADirectoryError),
-        (tmp_path / "file" / "x", NotADirectoryError),
-    ):
-        with pytest.raises(error) as caught:
-            check_writable(place)
-        assert caught.value.filename == str(place)
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: False
-    )  # may be read, by whoever runs the tests
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        check_writable(tmp_path)
+    with pytest.raises(NotADirectoryError, match=f"{file}/x"):
+        check_writable(file / "x")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     with pytest.raises(PermissionError):
-        check_writable(tmp_path / "new" / "file")
+        check_writable(tmp_path / "new/file")
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_one_line_is_one_sentence(tmp_path):
-    write_lines(tmp_path / "deep" / "lines.txt", ["a\nb", "", "ä\u2028c"])
-    assert (tmp_path / "deep" / "lines.txt").read_bytes() == "a b\n\nä c\n".encode()
-    digest = hashlib.sha256((tmp_path / "deep" / "lines.txt").read_bytes()).hexdigest()
+    path = tmp_path / "deep/lines.txt"
+    write_lines(path, ["a\nb", "", "ä\u2028c"])
+    assert path.read_bytes() == "a b\n\nä c\n".encode()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert digest_of_lines(["a\r\nb", "", "ä\u2028c"]) == digest
-    write_json(tmp_path / "x.json", {"ä": [1.5, None]})
-    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"ä": [1.5, None]}
+    write_json(path, {"ä": [1.5, None]})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"ä": [1.5, None]}
 
 
 def test_links_are_followed_and_permissions_are_those_of_the_umask_or_of_the_file_before(tmp_path):
@@ -73,16 +64,12 @@ def test_links_are_followed_and_permissions_are_those_of_the_umask_or_of_the_fil
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
     os.chmod(tmp_path / "there.txt", 0o604)
-    for target in ("/dev/null", "there.txt", "not/there/yet.txt"):
-        link = tmp_path / f"link to {target.replace('/', ' ')}"
+    for number, target in enumerate(("/dev/null", "there.txt", "not/there/yet.txt")):
+        link = tmp_path / f"link {number}"
         link.symlink_to(target)
         write_text(link, "new")
         assert link.is_symlink()
-        assert (
-            stat.S_ISCHR(link.stat().st_mode)
-            if target == "/dev/null"
-            else link.read_text() == "new"
-        )
+        assert link.read_text() == ("" if target == "/dev/null" else "new")
     assert stat.S_IMODE((tmp_path / "there.txt").stat().st_mode) == 0o604
 
 
@@ -98,11 +85,9 @@ def test_neither_a_link_nor_a_name_leads_out_of_a_folder(tmp_path):
         with pytest.raises(ValueError, match="cannot be the name of a file"):
             path_inside(model, name)
     assert check_file_name("سرب\u200cی 日本語", "the system")
-    (tmp_path / "link").symlink_to(model)
-    assert (
-        path_inside(tmp_path / "link", "hypotheses", "test.txt")
-        == tmp_path / "link" / "hypotheses" / "test.txt"
-    )
+    link = tmp_path / "link"
+    link.symlink_to(model)
+    assert path_inside(link, "hypotheses", "test.txt") == link / "hypotheses/test.txt"
 
 
 def test_a_failed_write_leaves_the_old_file_and_half_a_file_has_another_name(tmp_path):
@@ -114,22 +99,16 @@ def test_a_failed_write_leaves_the_old_file_and_half_a_file_has_another_name(tmp
             file.write(text)
             raise KeyboardInterrupt
 
-    for lines, error in (
-        (iter(lambda: 1 / 0, None), ZeroDivisionError),
-        (["new", "\ud800"], UnicodeEncodeError),
-    ):
-        with pytest.raises(error):
-            write_lines(path, lines)
-    assert ([entry.name for entry in tmp_path.iterdir()], path.read_text()) == (["out"], "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_lines(path, ["new", "\ud800"])
+    assert os.listdir(tmp_path) == ["out"]
     with pytest.raises(KeyboardInterrupt):
         write("half")
-    assert (path.read_text(), partial_name(path).read_text()) == ("old", "half")
-    partial_name(path).unlink()
+    assert partial_name(path).read_text() == "half"
     with pytest.raises(KeyboardInterrupt):
         write("")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"], (
-        "nothing was written, nothing is kept"
-    )
+    assert os.listdir(tmp_path) == ["out"], "nothing was written, nothing is kept"
+    assert path.read_text() == "old"
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout"])
