@@ -8,7 +8,7 @@ hold, and the beams are divided among the banks. Shapes are those of `search`.""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,33 +18,48 @@ LOW = -1.0e9
 
 Phrases: TypeAlias = Sequence[Sequence[int]]
 """The tokens of each phrase of a sentence."""
-Progress: TypeAlias = tuple[int, ...]
-"""Tokens of each phrase: all of them, if a hypothesis holds it, or else those that it ends with."""
 
 
-def advance(phrases: Phrases, progress: Progress, token: int) -> Progress:
-    """The progress of a hypothesis with one more token."""
-    lengths = []
-    for phrase, length in zip(phrases, progress, strict=True):
-        if length < len(phrase):
-            ending = [*phrase[:length], token]
-            while ending != list(phrase[: len(ending)]):
-                del ending[0]
-            length = len(ending)
-        lengths.append(length)
-    return tuple(lengths)
+class Progress(NamedTuple):
+    """What a hypothesis holds of the phrases of its sentence.
 
+    Attributes:
+        phrases: The phrases.
+        lengths: Tokens of each phrase: all of them, if the hypothesis holds it, or else those that
+            it ends with.
+    """
 
-def count_met(phrases: Phrases, progress: Progress) -> int:
-    """Tokens of whole phrases, and of the one that the hypothesis has most of."""
-    whole = 0
-    begun = 0
-    for phrase, length in zip(phrases, progress, strict=True):
-        if length == len(phrase):
-            whole += length
-        else:
-            begun = max(begun, length)
-    return whole + begun
+    phrases: Phrases
+    lengths: Sequence[int]
+
+    def after(self, token: int) -> Progress:
+        """The progress with one more token."""
+        lengths = []
+        for phrase, length in zip(self.phrases, self.lengths, strict=True):
+            if length < len(phrase):
+                ending = [*phrase[:length], token]
+                while ending != list(phrase[: len(ending)]):
+                    del ending[0]
+                length = len(ending)
+            lengths.append(length)
+        return Progress(self.phrases, lengths)
+
+    @property
+    def met(self) -> int:
+        """Tokens of whole phrases, and of the one that the hypothesis has most of."""
+        whole = 0
+        begun = 0
+        for phrase, length in zip(self.phrases, self.lengths, strict=True):
+            if length == len(phrase):
+                whole += length
+            else:
+                begun = max(begun, length)
+        return whole + begun
+
+    @property
+    def total(self) -> int:
+        """Tokens of all phrases."""
+        return sum(map(len, self.phrases))
 
 
 def bank_sizes(beams: int, counts: Sequence[int]) -> list[int]:
@@ -70,10 +85,11 @@ class Constraints:
     """
 
     def __init__(self, phrases: Sequence[Phrases], beams: int, ends: Sequence[int]) -> None:
-        self._phrases = list(phrases)
         self._beams = beams
         self._ends = list(ends)
-        self._of_beams = [[(0,) * len(of_sentence)] * beams for of_sentence in phrases]
+        self._of_beams = [
+            [Progress(of_sentence, [0] * len(of_sentence))] * beams for of_sentence in phrases
+        ]
         self._of_candidates: list[list[Progress]] = []
 
     def candidates(self, total: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,10 +117,7 @@ class Constraints:
 
     def _forbid_ends(self, total: Tensor) -> None:
         """Takes its ends from each beam that lacks tokens."""
-        lacks = [
-            [self._missing(sentence, progress) > 0 for progress in beams]
-            for sentence, beams in enumerate(self._of_beams)
-        ]
+        lacks = [[progress.met < progress.total for progress in row] for row in self._of_beams]
         is_open = torch.tensor(lacks, device=total.device)
         ends = total[..., self._ends].masked_fill(is_open[..., None], -torch.inf)
         total[..., self._ends] = ends
@@ -116,27 +129,26 @@ class Constraints:
         best_of_beams = total.argmax(-1) + first_places
         best_of_all = total.flatten(1).topk(kept).indices
         proposals = torch.cat([best_of_all, best_of_beams], dim=1).tolist()
-        for sentence, beams in enumerate(self._of_beams):
+        for row, beams in zip(proposals, self._of_beams, strict=True):
             for beam, progress in enumerate(beams):
-                for phrase, length in zip(self._phrases[sentence], progress, strict=True):
+                for phrase, length in zip(progress.phrases, progress.lengths, strict=True):
                     if length < len(phrase):
-                        proposals[sentence].append(beam * vocabulary + phrase[length])
+                        row.append(beam * vocabulary + phrase[length])
         return [list(dict.fromkeys(row)) for row in proposals]
 
     def _follow(self, places: Tensor, vocabulary: int) -> Tensor:
         """Keeps the progress of candidates; returns how many tokens they lack [S, C]."""
         self._of_candidates = []
         missing = []
-        for sentence, row in enumerate(places.tolist()):
-            phrases = self._phrases[sentence]
+        for beams, row in zip(self._of_beams, places.tolist(), strict=True):
             candidates = []
             missing_tokens = []
             for place in row:
                 beam, token = divmod(place, vocabulary)
-                progress = advance(phrases, self._of_beams[sentence][beam], token)
+                progress = beams[beam].after(token)
                 candidates.append(progress)
-                has_no_end = len(phrases) > 0 and token not in self._ends
-                missing_tokens.append(self._missing(sentence, progress) + has_no_end)
+                has_no_end = progress.total > 0 and token not in self._ends
+                missing_tokens.append(progress.total - progress.met + has_no_end)
             self._of_candidates.append(candidates)
             missing.append(missing_tokens)
         return torch.tensor(missing, device=places.device)
@@ -151,11 +163,10 @@ class Constraints:
             Scores and numbers [S, K] of those that do; scores are `LOW` where there are fewer.
         """
         chosen = []
-        for sentence, row in enumerate(scores.tolist()):
-            phrases = self._phrases[sentence]
-            banks = [count_met(phrases, progress) for progress in self._of_candidates[sentence]]
+        for candidates, row in zip(self._of_candidates, scores.tolist(), strict=True):
+            banks = [progress.met for progress in candidates]
             going_on = [number for number, score in enumerate(row) if score > LOW / 2]
-            counts = [0] * (1 + _size(phrases))
+            counts = [0] * (1 + candidates[0].total)
             for number in going_on:
                 counts[banks[number]] += 1
             sizes = bank_sizes(self._beams, counts)
@@ -176,13 +187,4 @@ class Constraints:
 
     def select(self, rows: Tensor) -> None:
         """Goes on with some sentences."""
-        self._phrases = [self._phrases[row] for row in rows.tolist()]
         self._of_beams = [self._of_beams[row] for row in rows.tolist()]
-
-    def _missing(self, sentence: int, progress: Progress) -> int:
-        phrases = self._phrases[sentence]
-        return _size(phrases) - count_met(phrases, progress)
-
-
-def _size(phrases: Phrases) -> int:
-    return sum(map(len, phrases))
