@@ -13,6 +13,18 @@ GERMAN = tuple(
 ENGLISH = tuple("one two three four five six seven eight nine ten and a house dog cat".split())  # noqa: SIM905
 
 
+SEARCHED = {
+    "csan": lambda: tiny.csan(seed=2),
+    "csan, windows": lambda: tiny.csan(
+        seed=2, decoder_locality=[{"window": 3}, None], encoder_locality=[{"window": 3}, None]
+    ),
+    "csan, sums": lambda: tiny.csan(seed=2, cross_locality=[None, {"moving_gaussian": 3.0}]),
+    "pervasive attention": lambda: tiny.grid(seed=2, num_layers=2),
+    "conv_s2s": lambda: tiny.convolutional(seed=2),
+    "rnnsearch": lambda: tiny.recurrent(seed=2),
+}
+
+
 def build_model(source_size, target_size=None):
     """A random model whose translations depend on the source: hence the large weights."""
     return tiny.marian(

@@ -107,16 +107,16 @@ def t5(folder):
             "max_length": 12,
         }
     }
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "d_model": 16,
-        "d_kv": 8,
-        "d_ff": 16,
-        "num_layers": 1,
-        "num_heads": 2,
-    }
     config = T5Config(
-        **sizes, initializer_factor=20.0, decoder_start_token_id=0, task_specific_params=tasks
+        vocab_size=len(tokenizer),
+        d_model=16,
+        d_kv=8,
+        d_ff=16,
+        num_layers=1,
+        num_heads=2,
+        initializer_factor=20.0,
+        decoder_start_token_id=0,
+        task_specific_params=tasks,
     )
     return build(T5ForConditionalGeneration, config, tokenizer)
 

@@ -6,20 +6,14 @@ from itertools import product
 import pytest
 import tiny
 import torch
+from pipelines.conftest import SEARCHED
 from tiny import EOS, PAD
 from tiny import padded_sources as sources
 
 from csan_hf.pipelines.constraints import bank_sizes
 from csan_hf.pipelines.search import search
 
-MODELS = {
-    "csan": lambda: tiny.csan(seed=2),
-    "csan, windows": lambda: tiny.csan(
-        seed=2, decoder_locality=[{"window": 3}, None], encoder_locality=[{"window": 3}, None]
-    ),
-    "pervasive attention": lambda: tiny.grid(seed=2, num_layers=2),
-    "rnnsearch": lambda: tiny.recurrent(seed=2),
-}
+MODELS = ("csan", "csan, windows", "pervasive attention", "rnnsearch")
 PHRASES = [[], [[3, 4]], [[5], [3, 4, 3]], [[6, 6]], [[7, 8, 9], [9]]]
 
 
@@ -76,7 +70,7 @@ def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("beams", [1, 4, 8])
 def test_sentences_of_a_batch_are_translated_as_alone(name, beams):
-    model, batch = MODELS[name](), sources((9, 3, 7, 1, 12))
+    model, batch = SEARCHED[name](), sources((9, 3, 7, 1, 12))
     options = {"custom_generate": search, "num_beams": beams, "max_new_tokens": 20}
     together = model.generate(**batch, phrases=PHRASES, **options)
     for number, phrases in enumerate(PHRASES):

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import multilingual
 import pytest
-from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+import tiny
+from transformers import MarianTokenizer
 
 from csan_hf.data import TokenizerPair
 from csan_hf.evaluation import translate_stream
@@ -36,11 +37,9 @@ def as_documented(name, model, tokenizer, source, target):
     text, settings = TEXT, {"max_length": 12}
     if name in ("nllb", "mbart", "mbart50", "m2m100"):
         tokenizer.src_lang = source
-        code = (
-            tokenizer.get_lang_id(target)
-            if name == "m2m100"
-            else tokenizer.convert_tokens_to_ids(target)
-        )
+        code = tokenizer.convert_tokens_to_ids(target)
+        if name == "m2m100":
+            code = tokenizer.get_lang_id(target)
         settings["decoder_start_token_id" if name == "mbart" else "forced_bos_token_id"] = code
     elif name == "t5":
         text = f"translate English to German: {TEXT}"
@@ -75,18 +74,20 @@ def test_languages(family, library_log):
 
 
 def test_prefixes_of_two_vocabularies_are_targets(tmp_path, library_log):
-    files = []
-    for first in (("</s>", "<unk>", "<pad>"), ("</s>", "<unk>", "<pad>", "more", "tokens")):
-        folder = tmp_path / str(len(first))
-        files.append(multilingual.sentencepiece_model(folder, first))
-    (source, source_ids), (target, target_ids) = files
+    special = ("</s>", "<unk>", "<pad>")
+    source, source_ids = multilingual.sentencepiece_model(tmp_path / "source", special)
+    more = (*special, "more", "tokens")
+    target, target_ids = multilingual.sentencepiece_model(tmp_path / "target", more)
     tokenizer = MarianTokenizer(source, target, source_ids, target_ids, separate_vocabs=True)
-    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer.decoder)}
-    config = MarianConfig(
-        **{**sizes, **multilingual.SIZES, "share_encoder_decoder_embeddings": False},
-        **{"pad_token_id": 2, "decoder_start_token_id": 2, "eos_token_id": 0},
+    model = tiny.marian(
+        **multilingual.SIZES,
+        vocab_size=len(tokenizer),
+        decoder_vocab_size=len(tokenizer.decoder),
+        share_encoder_decoder_embeddings=False,
+        pad_token_id=2,
+        decoder_start_token_id=2,
+        eos_token_id=0,
     )
-    model = multilingual.build(MarianMTModel, config, tokenizer)[0]
     pair = TokenizerPair(tokenizer, tokenizer)
     [[text]] = translate_stream(model, pair, ["one"], prefixes=["eins zwei"], max_new_tokens=6)
     assert text.startswith("eins zwei")
@@ -130,14 +131,13 @@ def test_the_language_of_a_call_is_of_that_call_alone(tmp_path):
 def test_unknown_and_missing_languages(tmp_path):
     model, tokenizer = multilingual.nllb(tmp_path)
     translator = translation_pipeline(model, tokenizer=tokenizer, device="cpu", max_length=12)
-    with pytest.raises(
-        ValueError, match=r"NllbTokenizer has no language 'de'. Did you mean 'deu_Latn'\?"
+    for languages, message in (
+        ({"tgt_lang": "de"}, r"NllbTokenizer has no language 'de'. Did you mean 'deu_Latn'\?"),
+        ({"src_lang": "English", "tgt_lang": "deu_Latn"}, "has no language 'English'"),
+        ({}, "several languages: pass tgt_lang="),
     ):
-        translator(TEXT, tgt_lang="de")
-    with pytest.raises(ValueError, match=r"has no language 'English'"):
-        translator(TEXT, src_lang="English", tgt_lang="deu_Latn")
-    with pytest.raises(ValueError, match="several languages: pass tgt_lang="):
-        translator(TEXT)
+        with pytest.raises(ValueError, match=message):
+            translator(TEXT, **languages)
     german = tokenizer.convert_tokens_to_ids("deu_Latn")
     assert translator(TEXT, forced_bos_token_id=german) == translator(TEXT, tgt_lang="deu_Latn")
 
@@ -152,6 +152,5 @@ def test_what_has_no_effect_is_said(joint, tmp_path, library_log):
     plain = translator("eins", max_length=9)
     assert "this model knows translation_en_to_de" in library_log.text
     assert translator("eins", prefix="", max_length=9) == plain
-    assert translator("eins", prefix="two three ", max_length=9) == translator(
-        "two three eins", prefix="", max_length=9
-    )
+    whole = translator("two three eins", prefix="", max_length=9)
+    assert translator("eins", prefix="two three ", max_length=9) == whole

@@ -6,22 +6,12 @@ done.
 import pytest
 import tiny
 import torch
-from pipelines.conftest import translator_of
+from pipelines.conftest import SEARCHED, translator_of
 from tiny import padded_sources as sources
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from csan_hf.pipelines.search import CHECK_EVERY, search
 
-MODELS = {
-    "csan": lambda: tiny.csan(seed=2),
-    "csan, windows": lambda: tiny.csan(
-        seed=2, decoder_locality=[{"window": 3}, None], encoder_locality=[{"window": 3}, None]
-    ),
-    "csan, sums": lambda: tiny.csan(seed=2, cross_locality=[None, {"moving_gaussian": 3.0}]),
-    "pervasive attention": lambda: tiny.grid(seed=2, num_layers=2),
-    "conv_s2s": lambda: tiny.convolutional(seed=2),
-    "rnnsearch": lambda: tiny.recurrent(seed=2),
-}
 ENDS = [2, 5, 7, 9, 11]  # so that many hypotheses end
 OPTIONS = {
     "greedy": {},
@@ -50,10 +40,10 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SEARCHED)
 def test_tokens_of_the_library(name, options, monkeypatch):
     """Whether ends are looked for at every step, as on a CPU, or at every eighth, as on a GPU."""
-    model, batch = MODELS[name](), sources((9, 3, 7, 1, 12))
+    model, batch = SEARCHED[name](), sources((9, 3, 7, 1, 12))
     if options == "padded on the left":
         batch = {key: tensor.flip(1) for key, tensor in batch.items()}
     arguments = {**batch, "max_new_tokens": 20, **OPTIONS[options]}

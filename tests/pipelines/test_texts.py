@@ -221,10 +221,10 @@ def test_what_is_no_text_is_refused_at_once(translator):
 @pytest.mark.parametrize("where", ["pipeline", "model"])
 def test_an_empty_text_has_as_many_translations_as_the_others(joint, where):
     model, tokenizer = joint
-    several = {"num_beams": 2, "num_return_sequences": 2}
+    options = {"num_beams": 2, "num_return_sequences": 2}
     if where == "model":
-        model.generation_config.update(**several)
-    options = several if where == "pipeline" else {}
+        model.generation_config.update(**options)
+        options = {}
     translator = translator_of(model, tokenizer, max_new_tokens=3, **options)
     assert [len(results) for results in translator(["", "ein Hund"])] == [2, 2]
 

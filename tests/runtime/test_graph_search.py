@@ -146,27 +146,19 @@ def test_samples_have_the_distribution_of_the_library(options):
     np.testing.assert_allclose(shares, expected, atol=0.01)
 
 
-def test_samples_of_a_sentence_differ_and_a_seed_gives_them_again(exported):
-    graphs = Graphs.from_directory(exported("rnnsearch")[1])
-    settings = {"eos_token_id": 1, "decoder_start_token_id": 0, "do_sample": True}
-
-    def samples():
-        found = searched(
-            graphs,
-            settings,
-            sources(LENGTHS),
-            limits=np.array([5, 6, 7, 8]),
-            returned=9,
-            generator=np.random.default_rng(3),
-        )
-        return [[row.tokens.tolist() for row in several] for several in found]
-
-    drawn = samples()
-    assert drawn == samples()
-    for several, limit in zip(drawn, [5, 6, 7, 8], strict=True):
-        assert len({tuple(row) for row in several}) > 1
-        assert max(map(len, several)) < limit
+def test_samples_of_a_sentence_differ_and_end_within_its_limit(exported):
+    samples = searched(
+        Graphs.from_directory(exported("rnnsearch")[1]),
+        {"eos_token_id": 1, "decoder_start_token_id": 0, "do_sample": True},
+        sources(LENGTHS),
+        limits=np.array([5, 6, 7, 8]),
+        returned=9,
+        generator=np.random.default_rng(3),
+    )
+    for several, limit in zip(samples, [5, 6, 7, 8], strict=True):
         assert len(several) == 9
+        assert len({tuple(sample.tokens) for sample in several}) > 1
+        assert max(len(sample.tokens) for sample in several) < limit
 
 
 @pytest.mark.parametrize("beams", [1, 3])

@@ -50,22 +50,11 @@ def unigram(folder):
     return TokenizerPair.from_pretrained(folder / "unigram.model")
 
 
-def of_library(name):
-    def make(folder):
-        tokenizer = getattr(multilingual, name)(folder)[1]
-        return TokenizerPair(tokenizer, tokenizer)
-
-    return make
-
-
 VOCABULARIES = {
     "bpe": bpe,
     "letters": letters_and_symbols,
     "tags": tags,
     "unigram": unigram,
-    "nllb": of_library("nllb"),
-    "mbart": of_library("mbart"),
-    "mbart50": of_library("mbart50"),
 }
 
 
@@ -79,7 +68,11 @@ def make(exported, tmp_path, monkeypatch):
         model, graphs = exported("csan")
         folder = tmp_path / "onnx"
         shutil.copytree(graphs, folder)
-        tokenizers = VOCABULARIES[name](tmp_path)
+        if name in VOCABULARIES:
+            tokenizers = VOCABULARIES[name](tmp_path)
+        else:
+            tokenizer = getattr(multilingual, name)(tmp_path)[1]
+            tokenizers = TokenizerPair(tokenizer, tokenizer)
         tokenizers.save_pretrained(folder)
         target = tokenizers.target
         settings = {
