@@ -667,19 +667,14 @@ class TextTranslationPipeline(TranslationPipeline):
             result["log_probability"] = sum(counted)
             result["score"] = sum(counted) / max(len(counted), 1)
             if return_words:
-                result["words"] = self._words(row, values)
+                result["words"] = words_of(
+                    row,
+                    values,
+                    decode=self.target_tokenizer.decode,
+                    name_of=self.target_tokenizer.convert_ids_to_tokens,
+                    ends=self._not_text,
+                )
         return results
-
-    def _words(self, ids: list[int], log_probabilities: list[float]) -> list[dict[str, Any]]:
-        """The words that tokens make, what white space separates; the end belongs to none."""
-        tokenizer = self.target_tokenizer
-        return words_of(
-            ids,
-            log_probabilities,
-            decode=tokenizer.decode,
-            name_of=tokenizer.convert_ids_to_tokens,
-            ends=self._not_text,
-        )
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizers and the `TranslationPipeline`, which needs only transformers."""
