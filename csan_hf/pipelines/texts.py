@@ -234,12 +234,11 @@ class TextTranslationPipeline(TranslationPipeline):
         texts = self.check_letters(texts, unknown, first_line)
         if {**self._postprocess_params, **options}.get("return_tensors"):
             # Translations as tokens cannot be joined
-            splits = [SplitText((text,), ("", "")) for text in texts]
-        else:
-            splits = self.split(texts, split_sentences=split_sentences, **options)
-            is_auto = split_sentences == "auto" and self.usual_source is not None
-            if is_auto and any(split.split_lines for split in splits):
-                logger.warning_once(self.notice_of_splits("Some lines"))
+            return self.translate_segments(texts, batch_size=batch_size, **options)
+        splits = self.split(texts, split_sentences=split_sentences, **options)
+        is_auto = split_sentences == "auto" and self.usual_source is not None
+        if is_auto and any(split.split_lines for split in splits):
+            logger.warning_once(self.notice_of_splits("Some lines"))
         segments = [segment for split in splits for segment in split.segments]
         # The longest first; results are in the order of the segments
         count = self.token_counter(**options)
@@ -541,9 +540,6 @@ class TextTranslationPipeline(TranslationPipeline):
             return [{"translation_text": split.gaps[0]} for _ in range(count)]
         joined = []
         for sequence in zip(*results, strict=True):
-            if "translation_text" not in sequence[0]:  # return_tensors: a single segment
-                joined.append(sequence[0])
-                continue
             translations = [part["translation_text"] for part in sequence]
             result: dict[str, Any] = {"translation_text": split.join(translations)}
             if "alignment" in sequence[0]:

@@ -87,20 +87,25 @@ def test_sentences_of_a_batch_are_translated_as_alone(name, beams):
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_every_returned_hypothesis_holds_them_and_padding_may_stand_on_the_left(early_stopping):
     model, batch = tiny.csan(seed=2), sources((9, 3, 7, 1, 12))
-    options = {"num_beams": 6, "num_return_sequences": 3, "max_new_tokens": 20}
-    options["early_stopping"] = early_stopping
     model.final_logits_bias[0, EOS] += 4.0  # ends are likely before the phrases are there
-    batch = {key: each.flip(1) for key, each in batch.items()}
-    found = model.generate(**batch, custom_generate=search, phrases=PHRASES, **options)
+    found = model.generate(
+        **tiny.padded_on_the_left(batch),
+        custom_generate=search,
+        phrases=PHRASES,
+        num_beams=6,
+        num_return_sequences=3,
+        max_new_tokens=20,
+        early_stopping=early_stopping,
+    )
     assert lacked(found, PHRASES, count=3) == []
     assert len(found.unique(dim=0)) == len(found)
 
 
 def test_one_that_has_no_room_for_them_holds_what_it_can():
-    model, batch = tiny.csan(seed=2), sources((9,))
     phrases = [[[3, 4], [5, 6], [7, 8]]]
-    options = {"num_beams": 8, "max_new_tokens": 4, "early_stopping": True}
-    found = model.generate(**batch, custom_generate=search, phrases=phrases, **options)
+    found = tiny.csan(seed=2).generate(
+        **sources((9,)), custom_generate=search, phrases=phrases, num_beams=8, max_new_tokens=4
+    )
     assert len(lacked(found, phrases)) == 1
 
 
