@@ -27,14 +27,18 @@ class Progress(NamedTuple):
         phrases: The phrases.
         lengths: Tokens of each phrase: all of them, if the hypothesis holds it, or else those that
             it ends with.
+        met: Tokens of whole phrases, and of the one that the hypothesis has most of.
     """
 
     phrases: Phrases
     lengths: Sequence[int]
+    met: int = 0
 
     def after(self, token: int) -> Progress:
         """The progress with one more token."""
         lengths = []
+        whole = 0
+        begun = 0
         for phrase, length in zip(self.phrases, self.lengths, strict=True):
             if length < len(phrase):
                 ending = [*phrase[:length], token]
@@ -42,19 +46,11 @@ class Progress(NamedTuple):
                     del ending[0]
                 length = len(ending)
             lengths.append(length)
-        return Progress(self.phrases, lengths)
-
-    @property
-    def met(self) -> int:
-        """Tokens of whole phrases, and of the one that the hypothesis has most of."""
-        whole = 0
-        begun = 0
-        for phrase, length in zip(self.phrases, self.lengths, strict=True):
             if length == len(phrase):
                 whole += length
             else:
                 begun = max(begun, length)
-        return whole + begun
+        return Progress(self.phrases, lengths, whole + begun)
 
     @property
     def total(self) -> int:
@@ -117,7 +113,10 @@ class Constraints:
 
     def _forbid_ends(self, total: Tensor) -> None:
         """Takes its ends from each beam that lacks tokens."""
-        lacks = [[progress.met < progress.total for progress in row] for row in self._of_beams]
+        lacks = []
+        for beams in self._of_beams:
+            needed = beams[0].total
+            lacks.append([progress.met < needed for progress in beams])
         is_open = torch.tensor(lacks, device=total.device)
         ends = total[..., self._ends].masked_fill(is_open[..., None], -torch.inf)
         total[..., self._ends] = ends
@@ -143,12 +142,13 @@ class Constraints:
         for beams, row in zip(self._of_beams, places.tolist(), strict=True):
             candidates = []
             missing_tokens = []
+            needed = beams[0].total
             for place in row:
                 beam, token = divmod(place, vocabulary)
                 progress = beams[beam].after(token)
                 candidates.append(progress)
-                has_no_end = progress.total > 0 and token not in self._ends
-                missing_tokens.append(progress.total - progress.met + has_no_end)
+                has_no_end = needed > 0 and token not in self._ends
+                missing_tokens.append(needed - progress.met + has_no_end)
             self._of_candidates.append(candidates)
             missing.append(missing_tokens)
         return torch.tensor(missing, device=places.device)
