@@ -4,6 +4,7 @@ import logging
 import multilingual
 import pytest
 import tiny
+from transformers.utils.logging import warning_once
 
 from csan_hf.pipelines import TextTranslationPipeline
 
@@ -59,6 +60,7 @@ def separate():
 @pytest.fixture
 def library_log(caplog):
     """The warnings of transformers, whose loggers do not propagate."""
+    warning_once.cache_clear()
     logger = logging.getLogger("csan_hf")
     logger.addHandler(caplog.handler)
     yield caplog
