@@ -97,6 +97,16 @@ class EnsembleCache(Cache):
         for cache in self.caches:
             cache.reorder_cache(beam_idx)
 
+    def activate_past_recording(self) -> None:
+        """Keep in every member's cache what `crop` needs."""
+        for cache in self.caches:
+            cache.activate_past_recording()
+
+    def crop(self, *args: Any) -> None:
+        """Forget the last positions, in every member's cache."""
+        for cache in self.caches:
+            cache.crop(*args)
+
 
 class _Encoders(nn.Module):
     """The members' encoders: `last_hidden_state` of the first, `member_1` of the second and so on,
@@ -148,7 +158,6 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
     config_class = EnsembleConfig  # type: ignore[assignment]
     config: EnsembleConfig  # type: ignore[assignment]
     main_input_name = "input_ids"
-    _is_stateful = True  # its cache cannot give up the drafts of an assistant
     gives_attention = False
 
     def __init__(

@@ -104,14 +104,17 @@ def test_caches_lie_side_by_side(beams):
     assert sizes == [1] * 40
 
 
-@pytest.mark.parametrize(
-    "drafts", [{"prompt_lookup_num_tokens": 2}, {"assistant_model": tiny.csan(0)}], ids=str
-)
-def test_drafts_are_refused(drafts):
-    ensemble = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(1)])
-    source = {name: tensor[:1] for name, tensor in SOURCE.items()}
-    with pytest.raises(ValueError, match="assisted generation is not supported"):
-        ensemble.generate(**source, **drafts)
+@pytest.mark.parametrize("helper", ["prompt lookup", "assistant"])
+@pytest.mark.parametrize("kind", range(5), ids=["csan", "grid", "rnn", "conv", "marian"])
+def test_drafts_that_are_wrong_are_taken_back(kind, helper):
+    ensemble = EnsembleForConditionalGeneration.of([members()[kind], tiny.csan(1)])
+    options = {name: tensor[:1] for name, tensor in SOURCE.items()}
+    options |= {"max_new_tokens": 30, "min_new_tokens": 30}
+    drafts = {"prompt_lookup_num_tokens": 2}
+    if helper == "assistant":
+        drafts = {"assistant_model": EnsembleForConditionalGeneration.of([members()[kind]])}
+    expected = ensemble.generate(**options)
+    assert ensemble.generate(**options, **drafts).tolist() == expected.tolist()
 
 
 @torch.no_grad()
