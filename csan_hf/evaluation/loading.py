@@ -147,9 +147,17 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
             if any(Path(name, file).is_file() for file in (ENCODER, DECODER)):
                 model: Any = OnnxTranslationModel.from_directory(name)
             else:
-                model = AutoModelForSeq2SeqLM.from_pretrained(
-                    name, dtype=dtype, trust_remote_code=trust_remote_code
+                model, report = AutoModelForSeq2SeqLM.from_pretrained(
+                    name,
+                    dtype=dtype,
+                    trust_remote_code=trust_remote_code,
+                    output_loading_info=True,
                 )
+                if missing := sorted(report["missing_keys"]):
+                    raise ValueError(
+                        f"{name}: the weights lack {missing[0]}, which would be random: copy or "
+                        "download the checkpoint again."
+                    )
         except RuntimeError as error:  # the library's report, logged before, names the tensors
             raise ValueError(f"{name}: the weights do not fit config.json: {error}") from error
         _check_weights(name, model)

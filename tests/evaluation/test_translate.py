@@ -588,6 +588,15 @@ def test_weights_that_are_nan_are_one_line(command, model, tokenizers, tmp_path,
     assert told.count("\n") == 1
 
 
+def test_weights_that_are_missing_are_named(model, tokenizers, tmp_path):
+    broken = copy.deepcopy(model)
+    del broken.model.encoder.layers[0].fc1.weight
+    broken.save_pretrained(tmp_path)
+    tokenizers.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"the weights lack model.encoder.layers.0.fc1.weight"):
+        load_translation_model(str(tmp_path))
+
+
 def error_of(command, model, folder, capsys):
     """Runs a command that fails on a model and a text of two lines; returns its standard error."""
     capsys.readouterr()  # what saving has printed
