@@ -29,11 +29,21 @@ from .search import (
     token_by_token,
 )
 
+# Of searches that the runtime does not have, or of no effect on tokens
 _WITHOUT_EFFECT = {
     "_from_model_config",
+    "assistant_confidence_threshold",
+    "assistant_lookbehind",
     "bos_token_id",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
     "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
     "pad_token_id",
+    "return_dict_in_generate",
+    "target_lookbehind",
     "transformers_version",
     "use_cache",
 }

@@ -13,10 +13,17 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 if "HF_DATASETS_CACHE" not in os.environ:
     _cache = tempfile.TemporaryDirectory(prefix="datasets-")  # removed at the end
     os.environ["HF_DATASETS_CACHE"] = _cache.name
+# Code of checkpoints, which goes by the names of their folders: a cache for each process
+os.environ["HF_MODULES_CACHE"] = os.path.join(
+    os.environ["HF_DATASETS_CACHE"], "modules", os.environ.get("PYTEST_XDIST_WORKER", "main")
+)
 
+import huggingface_hub
 import pytest
 import torch
+import transformers
 from hypothesis import HealthCheck, settings
+from reference.loopback_hub import LoopbackHub
 
 settings.register_profile(
     "ci",
@@ -51,6 +58,23 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def hub():
+    """A Hub on this machine."""
+    with LoopbackHub() as server:
+        yield server
+
+
+@pytest.fixture
+def hub_here(hub, monkeypatch):
+    """The same Hub, which this process pushes to."""
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # which keeps its endpoint
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    return hub
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 
 import ast
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import tiny
-from transformers import dynamic_module_utils
 
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.evaluation.loading import load_translation_model
@@ -74,13 +72,6 @@ def save_odd_tokenizer(folder, subfolder=""):
     (folder / "odd_tokenizer.py").write_text(CODE.format(marker=str(folder.parent / "ran")))
 
 
-@pytest.fixture
-def modules(tmp_path, monkeypatch):
-    """A folder of its own for the code that is loaded."""
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-
 def test_the_text_is_not_read_as_an_answer(checkpoint, standard_input, tmp_path, capsys):
     standard_input(LINES)
     assert main(["translate", "--model", str(checkpoint)]) == 2
@@ -91,7 +82,6 @@ def test_the_text_is_not_read_as_an_answer(checkpoint, standard_input, tmp_path,
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.usefixtures("modules")
 def test_trusted_code_runs_and_every_line_is_translated(
     checkpoint, standard_input, tmp_path, capsys
 ):
@@ -101,7 +91,6 @@ def test_trusted_code_runs_and_every_line_is_translated(
     assert (tmp_path / "ran").exists()
 
 
-@pytest.mark.usefixtures("modules")
 def test_a_pipeline_trusts_the_target_tokenizer_as_it_is_told(tmp_path):
     folder = tmp_path / "model"
     separate = {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False}

@@ -157,9 +157,6 @@ def run_code(tmp_path, monkeypatch, capsys):
     printed.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
-    )
 
     def run(text):
         exec(card_code(text), {})

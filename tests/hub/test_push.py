@@ -4,13 +4,12 @@
 import json
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import yaml
 from hub.elsewhere import card_code, run_elsewhere
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
-from reference.loopback_hub import LoopbackHub, Repository
+from reference.loopback_hub import Repository
 
 import csan_hf_cli
 from csan_hf import CsanForTokenClassification
@@ -68,21 +67,6 @@ training: {max_tokens: 2000, max_steps: 4, eval_steps: 2, logging_steps: 1, lear
   hub_strategy: every_save, hub_always_push: true}
 generation: {num_beams: 1, max_length: 12}
 """)
-
-
-@pytest.fixture
-def hub():
-    with LoopbackHub() as server:
-        yield server
-
-
-@pytest.fixture
-def hub_here(hub, monkeypatch):
-    """The same Hub, which this process pushes to."""
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("HF_TOKEN", "hf_token")
-    return hub
 
 
 def load_elsewhere(hub, folder, names, sentences, cards=()):

@@ -5,12 +5,10 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
-import huggingface_hub
 import numpy as np
 import pytest
 import tiny
 import torch
-from reference.loopback_hub import LoopbackHub
 from safetensors.torch import save_file
 from torch.nn import functional as F
 from training.tiny_runs import LOSS_ALONE, tiny_grid
@@ -315,13 +313,10 @@ def test_no_label_gives_zero_not_nan():
     assert logits.grad.abs().sum() == 0
 
 
-def test_a_trainer_pushes_public_files_alone(make_trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    with LoopbackHub() as hub:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-        trainer = make_trainer(hub_model_id="tester/trained", hub_token="hf_token")
-        (tmp_path / "run" / "notes.md").write_text("private")
-        trainer.push_to_hub()
-    files = set(hub.repositories["tester/trained"].files)
+def test_a_trainer_pushes_public_files_alone(hub_here, make_trainer, tmp_path):
+    trainer = make_trainer(hub_model_id="tester/trained")
+    (tmp_path / "run" / "notes.md").write_text("private")
+    trainer.push_to_hub()
+    files = set(hub_here.repositories["tester/trained"].files)
     assert {"README.md", "model.safetensors", "tokenizer.json"} <= files
     assert not files & {"notes.md", "training_args.bin"}
