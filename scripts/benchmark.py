@@ -49,7 +49,7 @@ def benchmark(
     Every round runs each model once, in turn, so that a noisy machine disturbs all alike; the table
     shows the median time of a step (with one thread the processor's) and the median over the rounds
     of the first model's time divided by the model's (above 1 = faster). Peak memory is that of a
-    process of its own which makes one step, less what the process held before it. On a GPU
+    process of its own which runs one step, less what the process held before it. On a GPU
     scripts/gpu.py measures, in its stages training-step, encoders, generation, backends.
 
     Args:
@@ -57,8 +57,8 @@ def benchmark(
             all compute what they should; long: encoders of long texts beside LED, LongT5 (local)
             and full attention; decoding: 4,096 tokens, with windows, without, and by Mistral;
             backends: those of local attention beside the one chosen by default
-        rounds: times that each model runs
-        only: run only the workloads whose name contains this
+        rounds: times that each model runs (not of decoding, which generates once)
+        only: run only the workloads whose name contains this (not of decoding)
     """
     transformers_logging.set_verbosity_error()
     print(f"{SMALL}; {machine()}")
@@ -109,11 +109,11 @@ def build(name: str) -> PreTrainedModel:
 
 
 def make_batch(pairs: int, length: int) -> dict[str, Tensor]:
-    """Random sentences; lengths spread by a fifth around `length` where there are several."""
+    """Random sentences; of more than four, lengths spread by a fifth around `length`."""
     generator = torch.Generator().manual_seed(1)
     spread = length // 5 if pairs > 4 else 0
     lengths = torch.randint(length - spread, length + spread + 1, (2, pairs), generator=generator)
-    lengths[:, 0] = length + spread
+    lengths[:, 0] = length + spread  # a batch as wide as it can be
     return make_pairs(lengths, SMALL.vocabulary, "cpu")
 
 
@@ -226,9 +226,9 @@ def decoding(tokens: int = 4096, window: int = 129) -> Iterator[Row]:
         cache: Any = None
         seconds = []
         for _ in range(tokens):
-            start = time.process_time()
+            start = time.perf_counter()
             cache = model(**inputs, cache=cache, use_cache=True).cache
-            seconds.append(time.process_time() - start)
+            seconds.append(time.perf_counter() - start)
         layers = getattr(cache, "self_attention_cache", cache).layers
         yield {
             "decoder": name,

@@ -32,7 +32,8 @@ def print_table(rows: Iterable[Row]) -> None:
 
 
 def print_row(row: Row, columns: list[str]) -> list[str]:
-    """Prints a row, below a heading if its columns are not `columns`, those of the rows before.
+    """Prints a row, below a heading if its columns are not `columns`, those of the rows before; a
+    row with the column `error` stands below theirs.
 
     Returns:
         The columns of the table now.
@@ -88,7 +89,7 @@ def compare(workloads: Mapping[str, Variants], rounds: int, only: str = "") -> I
     """Rows: seconds, speed beside the anchor (above 1 = faster) and peak memory of each variant,
     for the workloads whose names contain `only`.
 
-    Each step is made once before, untimed; then every round makes each once, so that a noisy
+    Each step is run once before, untimed; then every round runs each once, so that a noisy
     machine disturbs all alike. The speed is the median over the rounds of the ratio.
     """
     for workload, variants in workloads.items():
@@ -103,7 +104,8 @@ def compare(workloads: Mapping[str, Variants], rounds: int, only: str = "") -> I
                 times[name].append(seconds_of(step))
         anchor = next(iter(steps))
         for name, seconds in times.items():
-            ratios = [base / time for base, time in zip(times[anchor], seconds, strict=True)]
+            pairs = zip(times[anchor], seconds, strict=True)
+            ratios = [anchor_seconds / its_seconds for anchor_seconds, its_seconds in pairs]
             yield {
                 "workload": workload,
                 "variant": name,
@@ -137,9 +139,7 @@ def seconds_of(step: Step, device: str = "cpu") -> float:
 
 
 def peak_memory_of(make_step: Callable[[], Step]) -> float:
-    """MiB that one step needs at its peak, beside what a fresh process that made it held before
-    (Linux).
-    """
+    """MiB by which running one step raises the peak of a fresh process that has made it (Linux)."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(_growth_of_memory, make_step).result()
 

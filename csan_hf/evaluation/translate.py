@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
@@ -17,6 +18,8 @@ from transformers.utils import logging
 
 from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.pipelines.markup import MarkedText
+from csan_hf_runtime.sentences import SplitText
 from csan_hf_runtime.text_files import counted
 from csan_hf_runtime.texts import Translation as Hypothesis
 from csan_hf_runtime.texts import batches_by_length, first_of_each_text
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 logger = logging.get_logger(__name__)
+
+Results = Callable[[], list[list[dict[str, Any]]]]
+"""Returns the results of each segment of a batch, best first."""
 
 
 def translate(
@@ -114,8 +120,8 @@ def n_best_stream(
     samples.
 
     Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a
-    single, blank, one. Hypotheses of one text, of other tokens, are one, with the better score;
-    samples are all there.
+    single, blank, one. Hypotheses with the same text but other tokens count as one, with the better
+    score; samples do not.
     `return_words` adds their words, `return_alignments` the alignment of these;
     `return_scores=False` saves the log-probabilities, which are 0 then.
 
@@ -146,6 +152,21 @@ def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
         alignment = result.get("alignment", ())
         hypotheses.append(Hypothesis(text, log_probability, words, alignment))
     return hypotheses
+
+
+@dataclass
+class _Window:
+    """Lines that are translated together.
+
+    Attributes:
+        marked_texts: The lines and their tags.
+        splits: The segments of each line.
+        work: Of each batch the numbers of its segments, and a function that returns their results.
+    """
+
+    marked_texts: list[MarkedText]
+    splits: list[SplitText]
+    work: list[tuple[list[int], Results]]
 
 
 def _translate_windows(
@@ -181,8 +202,8 @@ def _translate_windows(
     reader = None if prefixes is None else PrefixReader(prefixes, tokenizers.target)
     split_lines = 0
 
-    def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
-        """A window that is split, and its batches, which a pool begins to translate."""
+    def begin_window(sentences: Sequence[str], bar: tqdm) -> _Window:
+        """Splits the lines of a window; a pool begins to translate them."""
         nonlocal lines_read
         first_line = lines_read + 1
         marked_texts = translator.without_tags(sentences, markup)
@@ -206,20 +227,21 @@ def _translate_windows(
         bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
         if processes is not None:
             batches = batches[processes.process_index :: processes.num_processes]
-        work = []
+        work: list[tuple[list[int], Results]] = []
         for batch in batches:
             batch_options = {**options, "batch_size": len(batch)}
             if begins:
                 first_free = _first_free(translator, options)
                 begin = ForcedPrefixes([begins[number] for number in batch], first_free)
                 batch_options["logits_processor"] = [begin]
-            call = partial(
-                (pool or translator).translate_segments,
-                [segments[number] for number in batch],
-                **batch_options,
-            )
-            work.append((batch, call if pool is None else call().result))
-        return marked_texts, splits, work
+            batch_segments = [segments[number] for number in batch]
+            if pool is None:
+                results = partial(translator.translate_segments, batch_segments, **batch_options)
+                work.append((batch, results))
+            else:  # begun now, waited for later
+                future = pool.translate_segments(batch_segments, **batch_options)
+                work.append((batch, future.result))
+        return _Window(marked_texts, splits, work)
 
     total = None  # a process counts its own share alone
     if processes is None and isinstance(sentences, Sized):
@@ -229,23 +251,22 @@ def _translate_windows(
         total=total, desc="translating", unit=" sentences", disable=not (progress and is_main)
     ) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
-        for marked_texts, splits, work in ahead(
-            (started(window, bar) for window in windows), pool is not None
-        ):
+        begun = (begin_window(window, bar) for window in windows)
+        for window in ahead(begun, 0 if pool is None else 1):
             numbered_results: list[tuple[int, list[dict[str, Any]]]] = []
-            for batch, results in work:
+            for batch, results in window.work:
                 numbered_results += zip(batch, results(), strict=True)
                 bar.update(len(batch))
             if processes is not None:
                 numbered_results = gather_object(numbered_results)
-            split_lines += sum(split.split_lines for split in splits)
+            split_lines += sum(split.split_lines for split in window.splits)
             by_place = iter(result for _, result in sorted(numbered_results, key=itemgetter(0)))
             translations = [
                 translator.join(split, list(islice(by_place, len(split.segments))), options)
-                for split in splits
+                for split in window.splits
             ]
             if markup is not None:
-                translator.add_tags(translations, marked_texts)
+                translator.add_tags(translations, window.marked_texts)
             yield translations
     if reader is not None:
         reader.check_end()
@@ -263,6 +284,9 @@ def _first_free(translator: TextTranslationPipeline, options: dict[str, Any]) ->
     """The place of the first token that the model chooses: after the start and, where it is forced,
     the language.
     """
-    languages = translator._language_settings(options.get("src_lang"), options.get("tgt_lang"))[1]
+    _, generate_arguments = translator._language_settings(
+        options.get("src_lang"), options.get("tgt_lang")
+    )
     usual = translator.model.generation_config.forced_bos_token_id
-    return 1 + (languages.get("forced_bos_token_id", usual) is not None)
+    forced = generate_arguments.get("forced_bos_token_id", usual)
+    return 1 if forced is None else 2

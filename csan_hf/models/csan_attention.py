@@ -30,9 +30,9 @@ from .locality import LayerLocality, LocalityMethod, parameters_name
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own: local layers in blocks, the others as "sdpa"."""
 
-# Attention implementations that local layers follow, by the backend of that name; under others,
-# such as "sdpa", the library's default, and "flash_attention_2", they run by the fastest.
-# Under "eager" the other layers do, too: full attention is local attention without a limit
+# Attention implementations that are a backend of local layers, too; under any other, such as "sdpa"
+# and "flash_attention_2", these take the fastest backend. Under "eager" full layers run as local
+# attention without a limit
 _LOCAL_BACKENDS = ("eager", BLOCKED, "flex_attention")
 
 
@@ -86,6 +86,7 @@ class CsanAttention(nn.Module):
         self.area = locality.area
         self.past_tokens = locality.past_tokens
         self.replacement = locality.replacement
+        # The decoder's cache has the running sums after the keys of its layers, in order
         below = [config.layer_locality(part, layer) for layer in range(layer_idx)]
         self.place_of_sum = config.decoder_layers + sum(map(_keeps_a_sum, below))
         if self.replacement is None:
@@ -311,8 +312,8 @@ class _BeamSharedCache(DynamicCache):
 
 
 def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache for decoder layers, each of which keeps the keys that it needs; `num_beams`
-    consecutive rows share a source.
+    """An empty cache for decoder layers, with the keys that each of them needs, and the running sums
+    behind them; `num_beams` consecutive rows share a source.
     """
     cache = DynamicCache()
     for layer in layers:

@@ -69,7 +69,7 @@ class TextTranslationPipeline(TranslationPipeline):
     too long is cut after a clause or between words, with a warning. So nothing is lost, unless
     `truncation=True` asks for it.
 
-    **Languages.** Of T5 they are the codes in its tasks (`translation_en_to_de` in
+    **Languages.** Those of T5 are the codes in the names of its tasks (`translation_en_to_de` in
     `config.task_specific_params`, with prefix and generation settings).
 
     **Batches.** `batch_size` counts lines and sentences; those of similar length share a batch. Of
@@ -79,21 +79,20 @@ class TextTranslationPipeline(TranslationPipeline):
     Args:
         *args: Passed to `TranslationPipeline`.
         split_sentences (`str`, *optional*, defaults to `"auto"`): Lines that are split into
-            sentences: `"auto"`, those described, `"always"`, all, or `"never"`, those with more
-            tokens than the model takes. With `truncation=True` sources are cut instead, with
-            `"always"` sentence by sentence.
+            sentences: `"always"`, all; `"auto"`, unusually long ones (see Length); `"never"`, only
+            those with more tokens than the model takes. With `truncation=True` sources are cut
+            instead, with `"always"` sentence by sentence.
         unknown (`str`, *optional*, defaults to `"warn"`): What is done with a text of letters or
             signs that the source vocabulary does not have, for which a model invents something:
             `"warn"`, `"skip"` (its translation is empty) or `"error"`.
-        return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see
-            `__call__`.
         return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see
             `__call__`.
         check_coverage (`bool`, *optional*, defaults to `False`): Warn of sentences left out; see
             `__call__`.
         trust_target_tokenizer (`bool`, *optional*, defaults to `False`): Let code of the target
             tokenizer in the checkpoint run.
-        **kwargs: Passed to `TranslationPipeline`.
+        **kwargs: Passed to `TranslationPipeline`; `return_scores` and `return_words` as in
+            `__call__`.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class TextTranslationPipeline(TranslationPipeline):
                 count over the whole text; `"sentences"` have their own.
             check_coverage (`bool`, *optional*): Warn where a translation seems to leave out a
                 sentence of a line that has several, because the cross-attention hardly covers it
-                (`csan_hf.analysis.coverage`).
+                (`csan_hf.alignment.coverage`).
             markup (`str`, *optional*): `"html"` or `"xliff"`: inline tags of the texts are put back
                 where the words aligned to theirs stand (`csan_hf.pipelines.markup`), and entities
                 such as `&amp;` are read and written. All else, `alignment` too, is of the text
@@ -549,7 +548,7 @@ class TextTranslationPipeline(TranslationPipeline):
                     source_word=word_pattern(self.tokenizer),
                     target_word=word_pattern(self.target_tokenizer),
                 )
-            if len(sequence[0]) > 1:  # scores or alignments
+            if sequence[0].keys() & {"score", "alignment"}:
                 result["sentences"] = [
                     {"source_text": segment, **part}
                     for segment, part in zip(split.segments, sequence, strict=True)
@@ -587,7 +586,7 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def _warn_of_omissions(
         self,
-        segments: list[list[str]],
+        sentences_of_segments: list[list[str]],
         results: list[list[dict[str, Any]]],
         batch_size: int,
         options: dict[str, Any],
@@ -595,7 +594,7 @@ class TextTranslationPipeline(TranslationPipeline):
         """Warns of sentences that the best translations hardly attend to; [] is not checked."""
         checked = []
         pairs = []
-        for sentences, sequences in zip(segments, results, strict=True):
+        for sentences, sequences in zip(sentences_of_segments, results, strict=True):
             if sentences:
                 checked.append(sentences)
                 pairs.append(("".join(sentences), sequences[0]["translation_text"]))
@@ -691,7 +690,8 @@ def target_ids(tokenizer: Any, texts: str | list[str]) -> Any:
 def _encode(
     tokenizer: Any, texts: str | list[str], *, of_target: bool, **options: Any
 ) -> Mapping[str, Any]:
-    # Some tokenizers hold two vocabularies; those of several languages would ask for one
+    # `text_target` chooses the target's vocabulary of a tokenizer that has two; multilingual ones
+    # have one, and would ask for a target language
     name = "text_target" if of_target and not hasattr(tokenizer, "src_lang") else "text"
     return tokenizer(**{name: texts}, add_special_tokens=False, verbose=False, **options)
 

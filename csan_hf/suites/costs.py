@@ -52,7 +52,8 @@ def _fingerprints(suite: Suite) -> dict[str, str]:
     """Fingerprints of the recipes on which systems' speeds depend: their own and the baseline's."""
     affecting = Affects.SPEED | Affects.TRAINING | Affects.SCORES
     fingerprints = {
-        system: fingerprint_of(run.recipe, affecting) for system, run in suite.first_run_of.items()
+        system: fingerprint_of(run.recipe, affecting)
+        for system, run in suite.first_run_by_system.items()
     }
     baseline = fingerprints[suite.baseline]
     return {system: f"{baseline} {fingerprint}" for system, fingerprint in fingerprints.items()}

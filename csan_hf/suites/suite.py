@@ -64,7 +64,8 @@ class Run:
         data: Name of the data set.
         system: Name of the system.
         seed: Seed of weights and batches.
-        recipe: Keys and sections of its recipe, without output_dir.
+        recipe: Keys and sections of its recipe, without output_dir; of an ensemble its data and its
+            members'.
         members: Of an ensemble, the runs whose models it combines; it is not trained itself.
     """
 
@@ -144,12 +145,12 @@ class Suite:
         return tuple(dict.fromkeys(run.seed for run in self.runs))
 
     @property
-    def first_runs(self) -> dict[str, Run]:
+    def first_run_by_data(self) -> dict[str, Run]:
         """Data set -> the first run on it."""
         return {run.data: run for run in reversed(self.runs)}
 
     @property
-    def first_run_of(self) -> dict[str, Run]:
+    def first_run_by_system(self) -> dict[str, Run]:
         """System -> its first run, which is on the first data set."""
         return {run.system: run for run in reversed(self.runs)}
 
@@ -188,10 +189,10 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         return _expand(content, chosen, base, f"{title}, size {size}")
 
 
-def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Suite:
-    """The suite of one size over a base recipe."""
-    systems = _with_size(content, size, "systems")
-    data = _with_size(content, size, "data")
+def _expand(content: Settings, chosen: Settings, base: Settings, name: str) -> Suite:
+    """The suite of the chosen size over a base recipe."""
+    systems = _with_size(content, chosen, "systems")
+    data = _with_size(content, chosen, "data")
     baseline = content.get("baseline", next(iter(systems)))
     _require(
         baseline in systems,
@@ -205,7 +206,7 @@ def _expand(content: Settings, size: Settings, base: Settings, name: str) -> Sui
         _check_held_out(recipe, recipes[set_name, baseline], system, baseline)
 
     runs = []
-    seeds = _seeds(size.get("seeds", content.get("seeds", [1])))
+    seeds = _seeds(chosen.get("seeds", content.get("seeds", [1])))
     for number, seed in enumerate(seeds):
         for (set_name, system), recipe in recipes.items():
             if number < systems[system].get("seeds", len(seeds)):
@@ -407,8 +408,9 @@ def _held_out_splits(data: DataArguments) -> list[str]:
 
 
 def _seeds(seeds: Any) -> list[int]:
+    are_numbers = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
     _require(
-        isinstance(seeds, list) and seeds and len(set(seeds)) == len(seeds),
+        are_numbers and seeds and len(set(seeds)) == len(seeds),
         f"seeds must be a list of different whole numbers, got {seeds!r}.",
     )
     return seeds

@@ -68,7 +68,7 @@ class Texts:
 
     def metric(self, data: str, references: Sequence[str]) -> CorpusMetric:
         """The suite's metric, for the references of a data set."""
-        tokenize = self.suite.first_runs[data].recipe.get("bleu_tokenize")
+        tokenize = self.suite.first_run_by_data[data].recipe.get("bleu_tokenize")
         return load_metric(self.suite.metric, tokenize=tokenize or tokenizer_of(references))
 
     def _of_split(self, data: str, split: str) -> list[str]:
@@ -83,7 +83,9 @@ class Texts:
 
     def _load(self, data: str, split: str) -> list[str]:
         """The references in the data, which must be those that the runs were scored with."""
-        arguments = self.suite.first_runs[data].recipe_in(self._records.output).data_arguments()
+        arguments = (
+            self.suite.first_run_by_data[data].recipe_in(self._records.output).data_arguments()
+        )
         splits, _ = load_translation_dataset(arguments, [split])
         lines = [one_line(line) for line in splits[split]["target"]]
         source = str(arguments.data_dir or arguments.dataset)

@@ -121,7 +121,7 @@ def _measure_speeds(records: SuiteRecords) -> dict[str, Speed]:
     suite = records.suite
     recipes = {}
     for system in dict.fromkeys((suite.baseline, *suite.systems)):
-        recipes[system] = suite.first_run_of[system].recipe_in(records.output)
+        recipes[system] = suite.first_run_by_system[system].recipe_in(records.output)
     speeds = measure_speed(recipes)
     write_json(records.output / SPEEDS, speeds_as_json(suite, speeds))
     return speeds

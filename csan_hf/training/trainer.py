@@ -250,7 +250,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
 
     def _cut_buffer(self, buffer: Dataset, number: int) -> Iterable[list[dict[str, Any]]]:
-        """The batches of a buffer of a stream."""
+        """The batches of a buffer of a stream, shuffled by its number."""
         batches = training_batches(buffer, self.args, self.family, processes=1)
         batches.set_epoch(number)
         rows = self._remove_unused_columns(buffer, description="training")
@@ -320,7 +320,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             0 < state.max_steps <= state.global_step
             and (state.epoch or 0.0) >= args.num_train_epochs
         )
-        updates = self.set_initial_training_values(args, self.get_train_dataloader())[-1]
+        *_, updates = self.set_initial_training_values(args, self.get_train_dataloader())
         return reached_its_end or state.global_step >= updates
 
     def training_step(
@@ -348,8 +348,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         history = self.state.log_history
         if self._start_time is None:
             earlier = [entry.get("elapsed_seconds", 0.0) for entry in history]
-            resumed_at = now if start_time is None else start_time
-            self._start_time = resumed_at - max(earlier, default=0.0)
+            process_start = now if start_time is None else start_time
+            self._start_time = process_start - max(earlier, default=0.0)
         logs = dict(logs)
         # A run shorter than logging_steps has its speed in the last entry alone
         has_no_speed = not any("tokens_per_second" in entry for entry in history)
@@ -438,7 +438,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss, predictions, labels
 
     def _leave_out_copies(self, inputs: dict[str, Any]) -> None:
-        """Takes the labels of rows that accelerate repeats to even out the processes."""
+        """Hides the labels of rows that accelerate repeats to even out the processes: -100."""
         state = self.accelerator.gradient_state
         if state.end_of_dataloader and state.remainder > 0 and "labels" in inputs:
             labels = inputs["labels"]
@@ -496,12 +496,11 @@ class TranslationTrainer(Seq2SeqTrainer):
     def translate_dataset(
         self, dataset: Dataset, **generate_arguments: Any
     ) -> tuple[list[str], dict[str, Any]]:
-        """Translates and scores a tokenized dataset, also where `args.predict_with_generate` spares
-        evaluations that.
+        """Translates and scores a tokenized dataset, also if `args.predict_with_generate` is off.
 
         Returns:
             The hypotheses in dataset order; and `loss` and what `score_translations` returns for
-            ``args.metrics``.
+            `args.metrics`.
         """
         generate_arguments.setdefault("num_beams", self.model.generation_config.num_beams or 1)
         predict_with_generate = self.args.predict_with_generate
@@ -683,12 +682,15 @@ class TranslationTrainer(Seq2SeqTrainer):
 
 
 def _prepare_sharding(model: PreTrainedModel, has_batch_norm: bool) -> None:
-    """Merges embeddings that share their weights into one module: FSDP allows a weight in only one
-    of its groups.
+    """Makes embeddings that share their weights one module, as FSDP allows a weight in only one of
+    its groups.
+
+    Raises:
+        RecipeError: FSDP cannot shard the model.
     """
     embedding = model.get_input_embeddings()
     output = model.get_output_embeddings()
-    model.set_input_embeddings(embedding)
+    model.set_input_embeddings(embedding)  # in all places of the model
     parameters = model.named_parameters(remove_duplicate=False)
     uses = sum(parameter is output.weight for _, parameter in parameters)
     # Every process needs the statistics of batch normalisation whole

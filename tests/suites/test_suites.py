@@ -169,12 +169,12 @@ def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
 def test_the_suites_of_the_repository(name, size, tmp_path):
     suite = load_suite(name, size=size)
     assert {run.system for run in suite.runs} == set(suite.systems)
-    for run in suite.first_run_of.values():  # the model does not depend on the data set
+    for run in suite.first_run_by_system.values():  # the model does not depend on the data set
         recipe = run.recipe_in(tmp_path)
         assert recipe.training_arguments().max_steps > 0
         assert suite.metric in recipe.training_arguments().metrics
         resolve(recipe, with_data=False)
-    for run in suite.first_runs.values():
+    for run in suite.first_run_by_data.values():
         run.recipe_in(tmp_path)
 
 
