@@ -4,14 +4,13 @@
 
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
 import backend_grid
 import torch
-from measuring import Row, Variants, check_equal, compare, machine, print_table
+from measuring import Row, Variants, check_equal, compare, cpu_clock, machine, print_table
 from networks import (
     MOST_POSITIONS,
     SMALL,
@@ -226,9 +225,9 @@ def decoding(tokens: int = 4096, window: int = 129) -> Iterator[Row]:
         cache: Any = None
         seconds = []
         for _ in range(tokens):
-            start = time.perf_counter()
+            start = cpu_clock()
             cache = model(**inputs, cache=cache, use_cache=True).cache
-            seconds.append(time.perf_counter() - start)
+            seconds.append(cpu_clock() - start)
         layers = getattr(cache, "self_attention_cache", cache).layers
         yield {
             "decoder": name,

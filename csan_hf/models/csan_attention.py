@@ -312,8 +312,8 @@ class _BeamSharedCache(DynamicCache):
 
 
 def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache for decoder layers, with the keys that each of them needs, and the running sums
-    behind them; `num_beams` consecutive rows share a source.
+    """An empty cache for decoder layers: places for the keys that each needs, then for the running
+    sums; `num_beams` consecutive rows share a source.
     """
     cache = DynamicCache()
     for layer in layers:
