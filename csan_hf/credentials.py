@@ -6,6 +6,7 @@ never shown.
 import os
 import re
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 from huggingface_hub import get_token
 
@@ -45,7 +46,10 @@ def holds_credential(text: str, known: set[str] | None = None) -> bool:
     a known service.
     """
     known = _known_here() if known is None else known
-    return _FORMS.search(text) is not None or any(secret in text for secret in known)
+    return any(
+        _FORMS.search(form) or any(secret in form for secret in known)
+        for form in {text, unquote(text)}
+    )
 
 
 def _known_here() -> set[str]:
@@ -71,7 +75,7 @@ def find_credentials(value: object) -> Iterator[str]:
 def _find(value: object, where: str, seen: set[int], known: set[str]) -> Iterator[str]:
     if isinstance(value, str) and holds_credential(value, known):
         yield where
-    if not isinstance(value, dict | list) or id(value) in seen:
+    if not isinstance(value, dict | list | tuple | set) or id(value) in seen:
         return
     seen.add(id(value))  # YAML's aliases are looked at once, however often they stand there
     if not isinstance(value, dict):

@@ -83,7 +83,7 @@ class Generation:
         """Reads what generation_config.json holds; null is the default.
 
         Raises:
-            ValueError: A setting is unknown here, and may change the tokens.
+            ValueError: A setting is unknown here, and may change the tokens; or there are no beams.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         for name, value in settings.items():
@@ -93,7 +93,13 @@ class Generation:
                     f"generation_config.json: {name} is {value!r}, which graphs are not searched "
                     "with: remove it, or translate with the checkpoint that was exported."
                 )
-        return cls(**{name: settings[name] for name in names if settings.get(name) is not None})
+        chosen = {name: settings[name] for name in names if settings.get(name) is not None}
+        beams = chosen.get("num_beams", 1)
+        if not isinstance(beams, int) or beams < 1:
+            raise ValueError(
+                f"generation_config.json: `num_beams` must be at least 1, got {beams!r}."
+            )
+        return cls(**chosen)
 
     @property
     def ends(self) -> np.ndarray:

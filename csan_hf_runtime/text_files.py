@@ -29,7 +29,7 @@ VARIANTS = "\ufdd0"
 """Separates the references of a sentence that has several: a noncharacter, which no text has."""
 
 _LONGEST_WAIT = 1.0  # seconds that lines of standard input are waited for, all together
-_LINES_AHEAD = 512  # of standard input, read while earlier ones are translated
+_CHARACTERS_AHEAD = 2**22  # of standard input, so that who writes need not read meanwhile
 
 
 @contextmanager
@@ -308,11 +308,31 @@ def _open_lines_of(path: Path | str) -> AbstractContextManager[Iterable[bytes]]:
     return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")
 
 
+class _LinesAhead(queue.Queue[str | Exception | None]):
+    """A queue whose size is that of its lines in characters, each with its end."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._characters = 0
+
+    def _qsize(self) -> int:
+        return self._characters
+
+    def _put(self, item: str | Exception | None) -> None:
+        super()._put(item)
+        self._characters += len(f"{item}\n")
+
+    def _get(self) -> str | Exception | None:
+        item = super()._get()
+        self._characters -= len(f"{item}\n")
+        return item
+
+
 def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:
     """Yields the lines of standard input, and None whenever none has come for `pause` seconds, or
     they took `_LONGEST_WAIT` to come.
     """
-    arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=_LINES_AHEAD)
+    arrived = _LinesAhead(maxsize=_CHARACTERS_AHEAD)
 
     def read() -> None:
         try:

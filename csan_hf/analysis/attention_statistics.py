@@ -75,7 +75,8 @@ def attention_statistics(
         progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: If one has more tokens than the model has positions.
+        ValueError: If one has more tokens than the model has positions, or the model's encoder has
+            no attention.
     """
     mass: list[np.ndarray] = []
     entropy: list[np.ndarray] = []
@@ -85,6 +86,8 @@ def attention_statistics(
     model.set_attn_implementation("eager")
     for batch in _batches(model, tokenizers, sentences, progress):
         layers = model.get_encoder()(**batch, output_attentions=True).attentions
+        if not layers:
+            raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
         real = batch["attention_mask"].bool()
         seen = real[:, None, :, None] & real[:, None, None, :]
         masses, entropies = zip(

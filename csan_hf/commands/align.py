@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf align`."""
 
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,9 +72,13 @@ def align(
         )
     if gold is not None and target is None:
         raise ValueError("--gold belongs to given translations: give --target too")
-    for path in (output, translations, heat_map):
-        if path is not None:
-            check_writable(path, (source, target, gold))
+    outputs = [str(path) for path in (output, translations, heat_map) if path is not None]
+    if len({os.path.realpath(path) for path in outputs}) < len(outputs):
+        raise ValueError(
+            f"--output, --translations and --heat_map are {', '.join(outputs)}: choose two files."
+        )
+    for path in outputs:
+        check_writable(path, (source, target, gold))
     targets = None
     if target is None:
         sources = open_lines(source)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from csan_hf import hub
@@ -50,7 +51,7 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
                 f"a model of type {model_type!r} cannot be converted, only {', '.join(converters)}."
             )
         model = pkgutil.resolve_name(converters[model_type])(source, **fields)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, StrictDataclassError) as error:
         raise ValueError(f"{source}: {error}") from error
     try:
         tokenizers = TokenizerPair.from_pretrained(source)

@@ -133,7 +133,8 @@ def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, st
                 continue
         if len(fields) > len(names):  # a comma of a sentence without quotes, or a tab too many
             raise csv.Error(f"line {number} has {len(fields)} fields instead of {len(names)}")
-        yield f"line {number}", dict(zip(names, fields, strict=False))
+        row = [*zip(names, fields, strict=False)]
+        yield f"line {number}", dict(row) | dict(row[::-1])  # of equal names the first
 
 
 # A pronunciation that is not a word's first: "read(2)"

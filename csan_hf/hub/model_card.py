@@ -111,12 +111,13 @@ def build_model_card(
     family = family_of(model_type)
     task = task_of(config)
     tag = (recipe.get("task") or task) if task == "translation" else task
-    name = recipe.get("name") or output_dir.resolve().name
-    languages = _languages(recipe)
+    name = _line(recipe.get("name") or output_dir.resolve().name)
+    languages = [_line(language) for language in _languages(recipe)]
     data = recipe.get("data") or {}
     dataset = recipe.get("dataset_name") or _public_name(
         data.get("dataset") or data.get("data_dir")
     )
+    dataset = dataset and _line(dataset)
     hub_dataset = _hub_name(data.get("dataset"))
     training_data = hub_dataset or _hub_name(recipe.get("hub_dataset"))
     # A converted checkpoint, which was not trained here, has no results
@@ -168,8 +169,8 @@ def build_model_card(
         has_code=family.module != "transformers",
         labels=list((config.get("id2label") or _LIBRARY_LABELS).values()),
         # Python string literals, from which no text can break out
-        model_id=json.dumps(model_id, ensure_ascii=False),
-        example=json.dumps(example, ensure_ascii=False),
+        model_id=json.dumps(str(model_id), ensure_ascii=False),
+        example=json.dumps(str(example), ensure_ascii=False),
         minimum_transformers=MINIMUM_TRANSFORMERS,
         untested_transformers=UNTESTED_TRANSFORMERS,
         dataset=dataset,
@@ -416,3 +417,10 @@ def _public_name(name: object) -> str | None:
     folder.
     """
     return None if name is None else (_hub_name(name) or Path(str(name)).name)
+
+
+def _line(text: object) -> str:
+    """Returns a name of a recipe as one line of Markdown, which begins nothing new and holds no
+    HTML.
+    """
+    return " ".join(str(text).split()).replace("<", "&lt;")

@@ -194,6 +194,8 @@ def _parse(name: str, text: str) -> Any:
     try:
         if name == "recipe.yaml":
             return yaml.safe_load(text)
+        if name.endswith(".py"):
+            return dict(re.findall(r"""^\s*(\w+)\s*=\s*["'](.+)["']""", text, flags=re.MULTILINE))
         if name.endswith(".json") and not name.endswith("tokenizer.json"):
             return json.loads(text)
         return None

@@ -13,8 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
+from huggingface_hub.utils import filter_repo_objects
 from transformers import PreTrainedModel
 from yaml import YAMLError
 
@@ -28,6 +29,22 @@ from .public_files import (
     public_files,
     read_json,
 )
+
+# Files that the library's own pushes may have left in a repository, which must
+# not stay public
+_NOT_PUBLIC = [
+    "training_args.bin",
+    "_*",
+    "checkpoint-*/*",
+    "last-checkpoint/*",
+    "runs/*",
+    "evaluation/*",
+    "*.pt",
+    "*.pth",
+    "optimizer*",
+    "complete.json",
+    "trainer_state.json",
+]
 
 # Environment variables with the login of the Hub, which the check does not need
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -166,8 +183,12 @@ def push_checkpoint(
     api = HfApi(token=token)
     try:
         api.create_repo(repo_id, private=private, exist_ok=True)
+        private_files = filter_repo_objects(
+            api.list_repo_files(repo_id, revision=revision), allow_patterns=_NOT_PUBLIC
+        )
+        operations: Any = [*additions, *map(CommitOperationDelete, private_files)]
         commit = api.create_commit(
-            repo_id, additions, revision=revision, commit_message=commit_message
+            repo_id, operations, revision=revision, commit_message=commit_message
         )
         for addition in additions:
             if addition.path_in_repo == "README.md":

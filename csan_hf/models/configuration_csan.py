@@ -226,7 +226,7 @@ class CsanConfig(Seq2SeqConfig):
                 layers = values.pop("localness_layers", None)
                 if layers is None:
                     layers = _lowest_layers(depth)
-            composed = {**specification, **_short_form_specification(part, values)}
+            composed = _with_short_form(specification, part, values)
             values[field] = [composed if index in layers else None for index in range(depth)]
             is_composed = True
         is_read = any(
@@ -394,6 +394,18 @@ def _short_form_specification(part: str, fields: Mapping[str, Any]) -> dict[str,
             "size": setting["localness_window_size"],
         }
     return specification
+
+
+def _with_short_form(
+    specification: Mapping[str, Any], part: str, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A preset's specification together with the short form in `fields`."""
+    composed = {**specification, **_short_form_specification(part, fields)}
+    tables = composed.get("relative_positions")
+    if "head_area" in composed and isinstance(tables, Mapping) and tables.get("per_head"):
+        # The heads of an area share one softmax, and so the tables
+        composed["relative_positions"] = {**tables, "per_head": False}
+    return composed
 
 
 CsanConfig.register_for_auto_class()

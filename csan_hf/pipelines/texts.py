@@ -205,7 +205,11 @@ class TextTranslationPipeline(TranslationPipeline):
         self, inputs: Any, *, batch_size: int, **options: Any
     ) -> Iterator[list[dict[str, Any]]]:
         """Translates texts as they come, few at a time."""
-        texts = iter(inputs)
+        texts: Iterator[str]
+        if hasattr(inputs, "__iter__"):
+            texts = iter(inputs)
+        else:  # of torch, data sets may have __getitem__ and __len__ alone
+            texts = (inputs[number] for number in range(len(inputs)))
         size = 1 if batch_size == 1 else _WINDOW_IN_BATCHES * batch_size
         first_line = 1
         while window := list(islice(texts, size)):

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from csan_hf.credentials import holds_credential
 from csan_hf.training.checkpoints import list_checkpoints
 from csan_hf.training.record import FINISHED, RECIPE, recipe_text
 from csan_hf_runtime.text_files import printable, write_json, write_text
@@ -100,7 +101,10 @@ class _Process:
         if status < 0:
             ended = f"ended by {signal.Signals(-status).name}"
         lines = self.text().strip().splitlines() or ["it wrote nothing"]
-        return f"{ended}, {self.log}: {printable(lines[-1])[:300]}"
+        last = printable(lines[-1])[:300]
+        if holds_credential(lines[-1]):
+            last = "its last line holds a credential"
+        return f"{ended}, {self.log}: {last}"
 
 
 def _end_with_parent() -> None:

@@ -408,10 +408,12 @@ def _held_out_splits(data: DataArguments) -> list[str]:
 
 
 def _seeds(seeds: Any) -> list[int]:
-    are_numbers = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
+    are_seeds = isinstance(seeds, list) and all(
+        type(seed) is int and 0 <= seed < 2**32 for seed in seeds
+    )
     _require(
-        are_numbers and seeds and len(set(seeds)) == len(seeds),
-        f"seeds must be a list of different whole numbers, got {seeds!r}.",
+        are_seeds and seeds and len(set(seeds)) == len(seeds),
+        f"seeds must be a list of different whole numbers from 0 to 2^32 - 1, got {seeds!r}.",
     )
     return seeds
 

@@ -58,6 +58,10 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value in ("end", "every_save"),
         "hub_strategy",
     ),
+    "without even_batches: false: processes share an evaluation in equal batches": (
+        lambda value: not isinstance(value, dict) or value.get("even_batches", True),
+        "accelerator_config",
+    ),
     "names of metrics of translations, not of alignments": (
         lambda names: all(find_metric(name).needs != "alignments" for name in names),
         "metrics",

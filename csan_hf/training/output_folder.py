@@ -186,20 +186,22 @@ def lock_folder(folder: Path) -> Iterator[None]:
         RecipeError: If another process holds the folder, or if it cannot be written to.
     """
     is_new = not folder.exists()
+    no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | no_link, 0o666)
     except OSError as error:
         reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
         raise RecipeError(
             f"{folder} cannot be written to ({reason}): change that, or choose another folder."
         ) from error
-    with file:
+    with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
         _lock(file, folder)
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
-        file.flush()
+        with contextlib.suppress(OSError):  # a full disk; the text is only for people
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
+            file.flush()
         try:
             yield
         finally:

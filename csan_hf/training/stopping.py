@@ -215,6 +215,9 @@ class RunGuard(TrainerCallback):
         """Lets a signal wait for the end of the update from here on."""
         # The library would keep the intervals of the interrupted run
         state.compute_steps(args, state.max_steps)
+        self._losses_finite = []
+        self._unread = None
+        self._stop_signal = 0
         self.signals.phase = "training"
 
     def on_step_end(

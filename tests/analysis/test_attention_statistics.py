@@ -67,6 +67,13 @@ def test_mass_by_distance_and_entropy(tokenizers, two_at_a_time):
     assert statistics.entropy == pytest.approx(entropy / queries, abs=1e-6)
 
 
+def test_an_encoder_without_attention_is_named(tokenizers):
+    with pytest.raises(ValueError, match=r"RnnSearch.* gives no encoder_attentions"):
+        attention_statistics(
+            tiny.recurrent(vocab_size=len(tokenizers.source)), tokenizers, SENTENCES
+        )
+
+
 def test_learned_windows(tokenizers, two_at_a_time):
     model = make_model(tokenizers, localness_window="query", localness_layers=[1])
     windows = learned_windows(model, tokenizers, SENTENCES)

@@ -214,7 +214,8 @@ def test_empty_splits_are_refused(folder):
 
 
 def test_tables(tmp_path):
-    (tmp_path / "train.csv").write_text('english,german\n"one, two","eins, zwei"\n')
+    # Of columns of one name the first counts
+    (tmp_path / "train.csv").write_text('english,german,german\n"one, two","eins, zwei",x\n')
     pq.write_table(pa.table({"english": ["three"], "german": ["drei"]}), tmp_path / "test.parquet")
     args = DataArguments(
         data_dir=str(tmp_path),

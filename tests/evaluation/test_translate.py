@@ -158,6 +158,8 @@ def test_a_device_that_is_not_there_is_said_before_a_model_is_loaded(device, tmp
         "translate --model {model} --input {text} --output {text}",
         "translate --model {model} --input {model}/config.json --output {text} --prefixes {text}",
         "evaluate --model {model} --source {text} --reference {model}/config.json --output_dir {folder}",
+        "align {model} --source {text} --output {folder}/out --translations {folder}/out",
+        "align {model} --source {text} --output {folder}/out --heat_map {folder}/./out",
         "translate --model {model} --input {text} --output {folder}/text.hypotheses",
     ],
 )

@@ -158,6 +158,8 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
         "training": {**TRAIN["training"], "run_name": f"{person}/run"},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    left = {"training_args.bin": TOKEN.encode(), "last-checkpoint/rng_state.pth": TOKEN.encode()}
+    hub_here.repositories["tester/trained"] = Repository(left.copy())
     for name, value in {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.chdir(person)
@@ -171,7 +173,7 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
         for private in (TOKEN, USER, str(tmp_path), str(ROOT)):
             assert private.encode() not in content, (name, private)
     for files in repository.history[:2]:
-        assert set(files) <= PUBLIC | code
+        assert set(files) <= PUBLIC | code | set(left)
     assert repository.messages == [
         "Training in progress, step 2",
         "Training in progress, step 4",
@@ -369,6 +371,7 @@ def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
         ("results.json", '{"environment": {"key": "hf_' + "a1B2" * 8 + '"}}'),
         ("translation.py", f"TOKEN = '{TOKEN}'"),
         ("translation.py", "# AKIA" + "IOSFODNN7EXAMPLE"),
+        ("translation.py", "password = 'correct horse'"),
         ("hypotheses/test.txt", TOKEN),
     ],
 )

@@ -194,6 +194,9 @@ def test_short_form_beside_a_preset_composes():
     assert config.specifications("encoder") == [None] * 5 + [{"bi_direct": True, **area}]
     config = CsanConfig.preset("bi_direct", local_window=11, decoder_localness_layers=[0])
     assert config.specifications("decoder")[0] == {"window": 11}
+    # An area of heads has one softmax, and so one table
+    first_layer, *_ = CsanConfig.preset("rel_pos", head_area=3).specifications("encoder")
+    assert first_layer["relative_positions"] == {"max_distance": 16, "per_head": False}
 
 
 def test_a_card_can_cite_the_paper_of_every_method_and_family():

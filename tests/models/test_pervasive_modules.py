@@ -226,6 +226,15 @@ def batches(count: int) -> list[dict[str, Tensor]]:
     ]
 
 
+def test_dropout_is_a_module_that_may_act_in_evaluation():
+    """Monte-Carlo dropout (Gal and Ghahramani, 2016)."""
+    model = tiny_model(dropout=0.5).eval()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.train()
+    assert not torch.equal(model(**BATCH).logits, model(**BATCH).logits)
+
+
 def test_refreshed_statistics_are_averages_over_the_batches():
     model = tiny_model().double()
     data = batches(4)

@@ -236,6 +236,20 @@ def test_streams_are_read_as_they_are_needed(translator, batch_size, most):
     assert next(numbers) <= 1 + max(most, 3)
 
 
+class Rows:
+    """A data set of torch, which has no end but its length."""
+
+    def __len__(self):
+        return len(SENTENCES)
+
+    def __getitem__(self, number):
+        return SENTENCES[number % len(SENTENCES)]
+
+
+def test_data_sets_end_with_their_length(translator):
+    assert [result for [result] in translator(Rows())] == translator(SENTENCES)
+
+
 def german_to_english(family, **overrides):
     tokenizer = tiny.tokenizer([*GERMAN, "one", "two"], model_max_length=64)
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}

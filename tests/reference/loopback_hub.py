@@ -102,6 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
                 repository.messages.append(value["summary"])
             elif entry["key"] == "file":
                 repository.files[value["path"]] = base64.b64decode(value["content"])
+            elif entry["key"] in ("deletedFile", "deletedFolder"):
+                for path in [path for path in repository.files if path.startswith(value["path"])]:
+                    del repository.files[path]
         repository.history.append(dict(repository.files))
         return repository.commit
 

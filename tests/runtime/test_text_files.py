@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import sys
+import time
 
 import pytest
 
@@ -201,3 +202,20 @@ def test_only_newlines_end_a_line_and_a_file_is_read_anew(tmp_path):
             assert list(lines) == list(read_lines(tmp_path / name)) == expected
     with pytest.raises(FileNotFoundError):
         open_lines(tmp_path / "none")
+
+
+def test_long_lines_are_read_ahead_up_to_so_many_characters(monkeypatch):
+    read = []
+
+    def long_lines(path):
+        for number in range(100):
+            read.append(number)
+            yield "x" * 399
+
+    monkeypatch.setattr("csan_hf_runtime.text_files.read_lines", long_lines)
+    monkeypatch.setattr("csan_hf_runtime.text_files._CHARACTERS_AHEAD", 1200)
+    lines = read_lines_as_they_come(pause=9)
+    assert len(next(lines)) == 399
+    time.sleep(0.1)
+    assert len(read) <= 5, "the one taken, three that wait and one that has no room"
+    assert sum(line is not None for line in lines) == 99

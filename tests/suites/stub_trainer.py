@@ -14,7 +14,8 @@ import yaml
 recipe = yaml.safe_load(Path(sys.argv[1]).read_text())
 folder = Path(recipe["output_dir"])
 if recipe["name"] == "fails":
-    print("there is no such\x1b[0m corpus")
+    token = f"hf_{34 * 'a'}"
+    print(token if recipe["training"]["seed"] == 3 else "there is no such\x1b[0m corpus")
     sys.exit(2)
 state = folder / "state"
 while (step := int(state.read_text()) if state.is_file() else 0) < recipe["training"]["max_steps"]:

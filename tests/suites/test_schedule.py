@@ -75,6 +75,7 @@ def test_a_run_that_fails_is_reported_and_tried_again(tmp_path):
     reason = ended.failed["fails, one, seed 1"]
     assert reason.startswith("exit status 2, ")
     assert reason.endswith(r"log.txt: there is no such\x1b[0m corpus")
+    assert ended.failed["fails, one, seed 3"].endswith("log.txt: its last line holds a credential")
     text = report_of(suite, tmp_path, failed=ended.failed)
     assert "3 of 6 runs are not finished" in text
     assert r"log.txt: there is no such\\x1b\[0m corpus" in text

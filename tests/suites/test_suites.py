@@ -87,7 +87,10 @@ def test_a_suite_becomes_runs(tmp_path):
             r"systems\.x: published must hold names and their settings, got 3",
         ),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
-        ({"seeds": 3}, "seeds must be a list of different whole numbers, got 3"),
+        (
+            {"seeds": [-1]},
+            r"seeds must be a list of different whole numbers from 0 to 2\^32 - 1, got \[-1\]",
+        ),
         (
             {"systems": {"x": {"overwrite": True}}},
             "x: overwrite says what to do with a run, which a suite decides",

@@ -105,6 +105,15 @@ def test_a_file_is_no_folder_for_a_run(tmp_path):
         train_from_recipe(make_recipe(tmp_path / "mine"))
 
 
+def test_the_lock_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK_FILE).symlink_to(tmp_path / "mine")
+    with pytest.raises(RecipeError, match="cannot be written to"):
+        train_from_recipe(make_recipe(tmp_path / "run"))
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 # ---- two runs in one folder: the second is refused, until the first has ended, however it ended
 
 

@@ -276,6 +276,7 @@ def test_a_recipe_builds_on_another(tmp_path, recipe_file):
         ("data: {train: 'https://joe:correct%20horse@example.org/train.{lang}'}", "data.train"),
         ("data: {train: 'https://example.org/train.tsv?access_token=correct+horse'}", "data.train"),
         ("description: 'Authorization: Basic correct+horse'", "description"),
+        ("description: 'https%3A%2F%2Fjoe%3Acorrect-horse%40example.org'", "description"),
         (f"deepspeed: {{credentials: {{user: joe, value: {PASSWORD}}}}}", "deepspeed.credentials"),
         ("deepspeed: {password: 20061}", "deepspeed.password"),
         (f"data: {{test: {{a: &x [{{password: {PASSWORD}}}], b: *x}}}}", "data.test.a[0].password"),
@@ -399,6 +400,10 @@ def no_data(monkeypatch):
             "must be one of loss, as .*predict_with_generate is false, got",
         ),
         ({"bleu_tokenize": "31a"}, "bleu_tokenize must be one of none, zh, 13a,.*got '31a'"),
+        (
+            {"accelerator_config": "{even_batches: false}"},
+            "accelerator_config must be without even",
+        ),
         ({"learning_rate": "nan"}, "training.learning_rate must be at least 0 and finite, got nan"),
         ({"training.seed": "-1"}, r"training.seed must be in \[0, 2\^32\), got -1"),
         (
