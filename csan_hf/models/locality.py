@@ -13,6 +13,8 @@ key) of a backend:
     class Neighbours(Term):
         def visible(self, cells):
             return (cells.distance.abs() <= 2) | (cells.head == 0)
+
+`LOCALITY_METHODS` in configuration_csan.py lists the methods of the package.
 """
 
 from __future__ import annotations

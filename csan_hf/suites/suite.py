@@ -179,12 +179,11 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         _require("base" in chosen, "a size needs a base, the recipe that it starts from.")
         base = read_recipe(find_base(chosen["base"], path))
         base.pop("output_dir", None)
-        base = merge(
-            _settings(base, str(chosen["base"])),
-            _settings(chosen.get("settings"), f"sizes.{size}.settings"),
-        )
+        settings = _settings(chosen.get("settings"), f"sizes.{size}.settings")
         if data_dir:
-            base = merge(base, {"data": {"data_dir": data_dir}})
+            data = settings.get("data") or {}
+            settings = {**settings, "data": {**data, "data_dir": data_dir}}
+        base = merge(_settings(base, str(chosen["base"])), settings)
         title = one_line(str(content.get("name", path.stem)))
         return _expand(content, chosen, base, f"{title}, size {size}")
 

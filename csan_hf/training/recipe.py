@@ -549,11 +549,12 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         RecipeError: If one of the two cannot be read, or holds a credential or a section without
             keys and values.
     """
-    content = read_yaml(path)
+    file = _locate(path)
+    content = read_yaml(file)
     base = content.pop("base", None)
     if base is None:
         return content
-    below = read_yaml(find_base(base, RECIPES.locate(path)))
+    below = read_yaml(_locate(find_base(base, file)))
     if "base" in below:
         raise RecipeError(
             f"{path}: the base {base} has a base itself: name that one, and repeat what {base} "
@@ -561,6 +562,13 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         )
     below.pop("output_dir", None)
     return merge(below, content)
+
+
+def _locate(path: Path | str) -> Path:
+    try:
+        return RECIPES.locate(path)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
 
 
 def find_base(base: Any, file: Path) -> Path:
@@ -609,18 +617,22 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def read_yaml(path: Path | str) -> dict[str, Any]:
-    """Reads a YAML file of keys and values, none of them a credential; a name means the recipe that
-    comes with csan_hf.
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Reads a YAML file of keys and values, none of them a credential.
+
+    Raises:
+        RecipeError: It cannot be read, or holds something else.
     """
     try:
-        content = yaml.load(RECIPES.locate(path).read_text(encoding="utf-8"), Loader=_StrictLoader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
         # Without the original error, which shows lines of the file: they may hold a credential
         reason = getattr(error, "problem", None) or getattr(error, "reason", error)
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = f"it is not valid YAML: {place}{reason}"
+    except OSError as error:
+        problem = f"it cannot be read: {error.strerror}"
     except (yaml.YAMLError, ValueError) as error:
         problem = str(error)
     else:
