@@ -80,7 +80,8 @@ def test_models_have_names_and_translate_every_sentence():
     assert text.target == [*sentence.target * 2, "\n\n", *sentence.target], (
         "not the first of a line alone"
     )
-    width, last = len(sentence.target), text.rows[-1]
+    width = len(sentence.target)
+    last = text.rows[-1]
     assert [start for start, _ in text.rows[::width][:2]] == [0, 4]
     assert (last[0], last[1].tolist()) == (
         8,
@@ -141,7 +142,8 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
         num_beams = models[0].pipeline.model.generation_config.num_beams
         expected = [model.translate(TEXT, num_beams) for model in models]
         for number, translated in enumerate(expected):
-            path, last = f"#translation-{number} .token", len(translated.target) - 1
+            path = f"#translation-{number} .token"
+            last = len(translated.target) - 1
             assert wait.until(lambda _, path=path: texts(path)) == translated.target
             wait.until(
                 lambda browser, path=path: (

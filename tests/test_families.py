@@ -81,7 +81,8 @@ class EchoBase(EchoPreTrained, Seq2SeqModel):
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.width)
-        self.encoder, self.decoder = EchoEncoder(config), EchoDecoder(config)
+        self.encoder = EchoEncoder(config)
+        self.decoder = EchoDecoder(config)
         self.post_init()
 
 

@@ -330,7 +330,8 @@ def decode_in_steps(
             **options,
         )
         steps.append(outputs)
-        cache, start = outputs.cache, end
+        cache = outputs.cache
+        start = end
     return torch.cat([step.logits for step in steps], dim=1), steps
 
 

@@ -272,7 +272,8 @@ def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
     texts = ["one two", "", "three", "one", "two three one"]
     monkeypatch.setattr("csan_hf.alignment.aligned_pairs.WINDOW_LINES", 2)
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
-    sources, targets = Lines(texts), None if translates else Lines(texts[::-1])
+    sources = Lines(texts)
+    targets = None if translates else Lines(texts[::-1])
     stream = align_stream(model, tokenizers, sources, targets)
     first = next(stream)
     assert sources.read == (2 + 2 if translates else 2)  # once to translate, once to align

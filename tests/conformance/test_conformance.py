@@ -44,8 +44,17 @@ except UnavailableError as error:
 
 
 # The sizes and tokens of Marian's own tester
-BATCH, LENGTH, WORDS, WIDTH, LAYERS, HEADS, FFN = 13, 7, 99, 16, 2, 4, 4
-START, PAD, EOS, BOS = 3, 1, 2, 0
+BATCH = 13
+LENGTH = 7
+WORDS = 99
+WIDTH = 16
+LAYERS = 2
+HEADS = 4
+FFN = 4
+START = 3
+PAD = 1
+EOS = 2
+BOS = 0
 TOKENS = {
     "vocab_size": WORDS,
     "dropout": 0.1,

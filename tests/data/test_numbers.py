@@ -22,7 +22,10 @@ def test_splits_are_disjoint_and_have_the_sizes_asked_for(source, target):
 
 def test_the_seed_decides_and_test_does_not_depend_on_the_training_size():
     make = partial(load_numbers, train_size=100, validation_size=20, test_size=30, seed=4)
-    first, again, larger, reseeded = make(), make(), make(train_size=300), make(seed=5)
+    first = make()
+    again = make()
+    larger = make(train_size=300)
+    reseeded = make(seed=5)
     for split in first:
         assert first[split][:] == again[split][:]
         assert first[split][:] != reseeded[split][:]
@@ -65,7 +68,8 @@ def test_the_package_loads_no_words_before_a_corpus_is_made():
 )
 def test_a_source_sentence_has_one_translation(source, target):
     """Corpora of several seeds share sentences, which are drawn apart."""
-    translations, shared = {}, 0
+    translations = {}
+    shared = 0
     for seed in range(3):
         for pair in load_numbers(
             source, target, train_size=2_000, validation_size=0, test_size=0, seed=seed

@@ -88,7 +88,8 @@ def test_flash_attention_gets_the_full_layers(locality, expected, flash_calls):
     """Padding, in decoding, too; local layers have backends of their own."""
     model = tiny.csan(seed=1, **tiny.PLAIN, **locality)
     search = {"max_new_tokens": 8, "min_new_tokens": 8, "no_repeat_ngram_size": 1}
-    logits, translations = logits_of(model), model.generate(**sources(), **search)
+    logits = logits_of(model)
+    translations = model.generate(**sources(), **search)
     model.config._attn_implementation_internal = "flash_attention_2"
     torch.testing.assert_close(logits_of(model), logits, rtol=0, atol=1e-5)
     assert torch.equal(model.generate(**sources(), **search), translations)

@@ -48,7 +48,8 @@ def programs_after(
     compiled = torch.compile(twin, backend=counter, **options)
     counts = []
     for batch in batches:
-        expected, found = model(**batch), compiled(**batch)
+        expected = model(**batch)
+        found = compiled(**batch)
         for name in {"logits", "last_hidden_state"} & expected.keys():
             assert_close(found[name], expected[name], **tolerance)
         if backend == "aot_eager":

@@ -137,7 +137,8 @@ def exported(tmp_path_factory):
 
     @cache
     def make(name, precision="float32"):
-        model, tokenizers = ONNX_MODELS[name](), None
+        model = ONNX_MODELS[name]()
+        tokenizers = None
         if name == "pervasive attention, residual":
             model.generation_config.max_length = 14
             tokenizers = TokenizerPair(LETTERS, PHONES)

@@ -46,7 +46,8 @@ ASSISTED = {"max_new_tokens": STEPS, "min_new_tokens": STEPS}
 @every_family
 @pytest.mark.parametrize("helper", ["itself", "a stranger", "prompt lookup"])
 def test_assisted_generation_equals_greedy(family, helper):
-    model, batch = family.tiny_model(seed=1), sources((5,))
+    model = family.tiny_model(seed=1)
+    batch = sources((5,))
     helps = {"prompt_lookup_num_tokens": 3}
     if helper != "prompt lookup":
         helps = {"assistant_model": family.tiny_model(seed=1 if helper == "itself" else 3)}
@@ -70,10 +71,12 @@ def test_decoder_prompts(family):
 @every_family
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_other_ways_to_give_the_source(family, num_beams):
-    model, batch = family.tiny_model(seed=1), sources(LENGTHS)
+    model = family.tiny_model(seed=1)
+    batch = sources(LENGTHS)
     search = {**VARIED, "num_beams": num_beams}
     expected = model.generate(**batch, **search).tolist()
-    embeddings, mask = model.get_input_embeddings()(batch["input_ids"]), batch["attention_mask"]
+    embeddings = model.get_input_embeddings()(batch["input_ids"])
+    mask = batch["attention_mask"]
     assert (
         model.generate(inputs_embeds=embeddings, attention_mask=mask, **search).tolist() == expected
     )

@@ -45,7 +45,8 @@ def test_save_and_load_is_bitwise(family, options, expected, tmp_path):
         load_file(tmp_path / "model.safetensors"),
     )
     assert sorted(tables) == expected, "tied ones once"
-    saved, config = json.loads((tmp_path / "config.json").read_text()), loaded.config.to_dict()
+    saved = json.loads((tmp_path / "config.json").read_text())
+    config = loaded.config.to_dict()
     assert {name: config[name] for name in saved} == saved
     assert_same(model, loaded)
     assert_same(model, AutoModelForSeq2SeqLM.from_pretrained(tmp_path))

@@ -74,7 +74,8 @@ def test_labels_are_smoothed(family, tmp_path):
 @every_family
 def test_the_loss_is_torchs_cross_entropy(family):
     """Labels of -100 do not count, and labels are not shifted a second time."""
-    model, batch = family.tiny_model(**family.shared), training_batch()
+    model = family.tiny_model(**family.shared)
+    batch = training_batch()
     labels = batch.pop("labels")
     outputs = model(**batch, labels=labels)
     expected = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=-100)

@@ -58,7 +58,10 @@ def test_the_command_writes_a_score_for_each_line(tmp_path, capsys):
     words += f" --source_lang eng_Latn --target_lang fra_Latn --source {tmp_path}/text"
     words += f" --reference {tmp_path}/text"
     assert main(words.split()) == 0
-    own.src_lang, own.tgt_lang, loss, tokens = "eng_Latn", "fra_Latn", 0.0, 0
+    own.src_lang = "eng_Latn"
+    own.tgt_lang = "fra_Latn"
+    loss = 0.0
+    tokens = 0
     for line, text in zip(
         (tmp_path / "text.forced.jsonl").read_text().splitlines(), lines, strict=True
     ):

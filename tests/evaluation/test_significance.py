@@ -83,10 +83,8 @@ def test_agrees_with_sacrebleu(name, scorer, test, short, samples, small_chunks)
 def test_a_p_value_of_two_sides_says_what_the_interval_says():
     metric = load_metric("exact_match")
     ones = np.ones(200)
-    only_ours, only_theirs = (
-        (np.arange(200) < 29).astype(float),
-        (np.arange(200) >= 183).astype(float),
-    )
+    only_ours = (np.arange(200) < 29).astype(float)
+    only_theirs = (np.arange(200) >= 183).astype(float)
     # 29 words against 17: 12 are 1.78 of their standard deviations, and 0.075 of a normal
     # distribution lies beyond
     ours, theirs = np.stack([only_ours, ones], axis=1), np.stack([only_theirs, ones], axis=1)
@@ -172,7 +170,9 @@ def test_equal_systems_seem_to_differ_as_often_as_promised(
     seeds, of_run, of_segment_in_run, of_segment
 ):
     """Scores are drawn at random; segments and seeds are a sample of possible ones."""
-    metric, trials, segments = load_metric("exact_match"), 1000, 60
+    metric = load_metric("exact_match")
+    trials = 1000
+    segments = 60
     generator = np.random.default_rng(11)
 
     def system(number):

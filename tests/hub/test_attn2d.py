@@ -62,7 +62,9 @@ def build_state_dict(
     statistics.
     """
     size = {**SIZES, **sizes}
-    width, k, growth = size["d_s"] + size["d_t"], size["kernel"], size["growth"]
+    width = size["d_s"] + size["d_t"]
+    k = size["kernel"]
+    growth = size["growth"]
     inner, channels = size["factor"] * growth, width // 2
     weights = {}
 

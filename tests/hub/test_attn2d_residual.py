@@ -14,7 +14,12 @@ from safetensors.torch import load_file
 import csan_hf_cli
 from csan_hf.hub import convert_attn2d_residual
 
-WIDTH, FFN, LAYERS, KERNEL, SOURCE_WORDS, TARGET_WORDS = 6, 9, 2, 5, 13, 11
+WIDTH = 6
+FFN = 9
+LAYERS = 2
+KERNEL = 5
+SOURCE_WORDS = 13
+TARGET_WORDS = 11
 OPTIONS = {"arch": "pervasive", "convnet": "resnet", "aggregator": "gated-max", "conv_stride": 1}
 
 
@@ -83,7 +88,8 @@ def theirs(weights, source, target, gated, learned):
     for number in range(LAYERS):
         layer = f"decoder.net.residual_blocks.{number}"
         image = linear(x, f"{layer}.conv1").permute(2, 0, 1)
-        kernel, bias = weights[f"{layer}.mconv2.weight"] * mask, weights.get(f"{layer}.mconv2.bias")
+        kernel = weights[f"{layer}.mconv2.weight"] * mask
+        bias = weights.get(f"{layer}.mconv2.bias")
         image = F.conv2d(image, kernel, bias, padding=KERNEL // 2, groups=WIDTH)
         x = math.sqrt(0.5) * (image.permute(1, 2, 0) + x)
         x = math.sqrt(0.5) * (linear(linear(x, f"{layer}.fc1").relu(), f"{layer}.fc2") + x)

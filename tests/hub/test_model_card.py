@@ -50,7 +50,8 @@ def run(tmp_path, undrawn):
 
 def test_metadata_and_text_say_what_was_measured(run):
     path = write_model_card(run, RECIPE, RESULTS)
-    data, text = ModelCard.load(path).data, path.read_text(encoding="utf-8")
+    data = ModelCard.load(path).data
+    text = path.read_text(encoding="utf-8")
     expected = {
         "library_name": "transformers",
         "pipeline_tag": "translation",
@@ -180,7 +181,8 @@ def test_the_card_of_a_classifier(head, task, unit, joint, tmp_path, run_code):
     directory = save_self_contained(model, joint[1], tmp_path / "model")
     scores = {"test": {"accuracy": 0.91234, "f1": 0.8, "sentences": 30, "seconds": 3.0}}
     path = write_model_card(directory, {"license": "mit", "language": "de"}, {"scores": scores})
-    card, text = ModelCard.load(path), path.read_text(encoding="utf-8")
+    card = ModelCard.load(path)
+    text = path.read_text(encoding="utf-8")
     assert card_problems(card, {"scores": scores}, pipeline_tag=task) == []
     assert task in card.data.tags
     assert "translation" not in card.data.tags
@@ -339,7 +341,8 @@ def test_the_card_is_whole_keeps_the_rules_and_agrees_with_its_run(path):
     assert results.keys() >= {"model", "parameters", "chosen", "scores", "training", "environment"}
     languages, signature = ["en"], "per_signature"  # a pronouncer's
     if path.stem != "pronouncer_english":
-        languages, signature = card.data.language, "bleu_signature"
+        languages = card.data.language
+        signature = "bleu_signature"
         assert len(languages) == 2
     version = r"(version|rapidfuzz):\d"
     assert all(re.search(version, entry[signature]) for entry in results["scores"].values())

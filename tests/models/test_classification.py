@@ -84,13 +84,15 @@ def test_a_row_of_padding_alone_is_finite(head, locality, implementation):
 @torch.no_grad()
 def test_logits_are_scores_of_the_encoders_states(head, locality):
     """Of each token, or of the mean of a sentence's."""
-    model, sources = tiny(head, **locality), padded_sources(LENGTHS)
+    model = tiny(head, **locality)
+    sources = padded_sources(LENGTHS)
     logits = model(**sources).logits
     for row, length in enumerate(LENGTHS):
         ids = sources["input_ids"][row : row + 1, :length]
         states = model.model(ids).last_hidden_state[0]
         if head is CsanForSequenceClassification:
-            states, expected = states.mean(0), logits[row]
+            states = states.mean(0)
+            expected = logits[row]
         else:
             expected = logits[row, :length]
         found = states @ model.score.weight.T + model.score.bias
@@ -124,10 +126,8 @@ PROBLEMS = {
 def test_problems_of_sequence_classification(problem, tmp_path):
     """What the labels say is inferred, kept and saved."""
     num_labels, labels, loss = PROBLEMS[problem]
-    model, sources = (
-        tiny(CsanForSequenceClassification, num_labels=num_labels),
-        padded_sources(LENGTHS),
-    )
+    model = tiny(CsanForSequenceClassification, num_labels=num_labels)
+    sources = padded_sources(LENGTHS)
     assert model.config.problem_type is None
     output = model(**sources, labels=labels)
     assert model.config.problem_type == problem
@@ -146,7 +146,8 @@ def test_ignored_labels_have_no_loss(head):
     sources = padded_sources(LENGTHS)
     labels = labels_for(model, sources)
     if head is CsanForTokenClassification:
-        output, kept = model(**sources, labels=labels), labels != -100
+        output = model(**sources, labels=labels)
+        kept = labels != -100
         assert kept.sum() == sum(LENGTHS)
         assert_close(output.loss, F.cross_entropy(output.logits[kept], labels[kept]))
     loss = model(**sources, labels=torch.full_like(labels, -100)).loss

@@ -103,7 +103,8 @@ def test_steps_with_windows_and_sums_compile_in_one_graph(gain, chunks):
         ],
     }
     model = tiny_model(**{**PLAIN, **locality})
-    sources, targets = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)
+    sources = padded_sources((6, 3))
+    targets = decoder_inputs(rows=2, length=8)
     full = model(**sources, **targets, use_cache=False).logits
     torch.compiler.reset()
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
@@ -129,7 +130,8 @@ def test_cached_logits_equal_the_full_forward(locality, chunks, implementation, 
     apart.
     """
     model = tiny_model(seed=2, attn_implementation=implementation, **locality)
-    sources, targets = padded_sources((9, 4, 13)), decoder_inputs(rows=3)
+    sources = padded_sources((9, 4, 13))
+    targets = decoder_inputs(rows=3)
     real = torch.ones(3, STEPS, dtype=torch.bool)
     if padding is not None:
         real = torch.arange(STEPS) >= torch.tensor(padding)[:, None]

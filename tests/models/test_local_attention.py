@@ -147,7 +147,9 @@ def draw_tensors(case: Case) -> dict[str, Tensor]:
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    B, H, D = case.batch, case.heads, case.head_width
+    B = case.batch
+    H = case.heads
+    D = case.head_width
     tensors = {
         "query": normal(B, H, case.queries, D),
         "key": normal(B, H, case.keys, D),
@@ -305,7 +307,8 @@ def compare_in_bfloat16(case: Case, backend: str | None) -> int:
     assert_results_close(actual, expected, tolerance)
     held = 0
     for name in {"center", "width"} & expected.keys():
-        size, error = expected[name].norm(), (actual[name].double() - expected[name]).norm()
+        size = expected[name].norm()
+        error = (actual[name].double() - expected[name]).norm()
         bound = 4 * (rounded[name] - expected[name]).norm() + 8 * BFLOAT16_EPS * size
         if (
             expected[name].numel() >= 16 and bound < size
@@ -466,7 +469,8 @@ def test_memory_is_linear_in_length(backend, window, causal, monkeypatch):
 
     def measured(length: int) -> Operations:
         leaves = [torch.randn(1, 2, length, 4, requires_grad=True) for _ in range(3)]
-        center, width = torch.zeros(1, 2, length, requires_grad=True), torch.ones(1, 2, length)
+        center = torch.zeros(1, 2, length, requires_grad=True)
+        width = torch.ones(1, 2, length)
         with Operations() as operations:
             output = local_attention(
                 *leaves,

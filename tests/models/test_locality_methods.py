@@ -32,7 +32,10 @@ from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.models.distances import RelativeBiasTerm
 from csan_hf.models.gaussian import MINIMUM_WINDOW, GaussianTerm, raise_to_floor
 
-B, T, H, D = 2, 7, 4, 3
+B = 2
+T = 7
+H = 4
+D = 3
 LENGTHS = (7, 5)  # the padding is no whole number of blocks
 SPECIFICATIONS = {
     "relative positions": {"relative_positions": 2},
@@ -388,7 +391,8 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
 def test_a_moving_gaussian_keeps_its_place_in_the_cache(search, cross):
     """As without a cache, which adds all steps up again; also in caches that others make."""
     locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": cross}
-    model, sources = tiny_model(**{**PLAIN, **locality}), padded_sources((9, 4))
+    model = tiny_model(**{**PLAIN, **locality})
+    sources = padded_sources((9, 4))
 
     def translate(**options):
         torch.manual_seed(0)
@@ -425,7 +429,8 @@ def test_a_self_correcting_gaussian_moves_alike_in_steps_and_at_once(length):
 def test_padding_before_a_target_moves_no_gaussian(gain):
     gaussian = {"moving_gaussian": {"width": 3.0, "gain": gain}}
     model = tiny_model(**{**PLAIN, "cross_locality": [gaussian, None]})
-    sources, targets = padded_sources((9, 9)), padded_sources((6, 4))["input_ids"]
+    sources = padded_sources((9, 9))
+    targets = padded_sources((6, 4))["input_ids"]
     targets[1] = targets[1].roll(2)
     mask = torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
     padded = model(**sources, decoder_input_ids=targets, decoder_attention_mask=mask).logits
@@ -503,7 +508,8 @@ def test_layers_share_tables(method, tmp_path):
         modules = [getattr(layer.self_attn, method, None) for layer in stack.layers]
         return {parameter for module in filter(None, modules) for parameter in module.parameters()}
 
-    model, sources = model_of(shared=True), padded_sources((9, 4))
+    model = model_of(shared=True)
+    sources = padded_sources((9, 4))
     model(**sources, labels=sources["input_ids"]).loss.backward()
     shared = tables(model.model.encoder)
     assert all(table.grad.any() for table in shared)
@@ -564,7 +570,8 @@ def test_a_predicted_window_has_a_floor(strategy, part):
     query, key = (torch.ones(1, H, 6, D, requires_grad=True) for _ in range(2))
     call = AttentionCall(query, key, key, KeyArea(causal=part == "decoder"), 1.0)
     term = module(call)
-    energies, center = energies_of(term, call), term.center.detach().expand(1, H, 6)
+    energies = energies_of(term, call)
+    center = term.center.detach().expand(1, H, 6)
     expected = gaussian_energy(center, torch.full_like(center, MINIMUM_WINDOW), 6)
     assert_close(energies.double(), expected, rtol=1e-4, atol=1e-5)
     energies.sum().backward()

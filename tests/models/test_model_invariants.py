@@ -41,7 +41,8 @@ def training_batch() -> dict[str, torch.Tensor]:
 def test_a_sentence_does_not_notice_its_batch(locality, implementation):
     """Nor a row of padding alone in it (the last one of an uneven evaluation may be one)."""
     model = tiny_model(attn_implementation=implementation, **locality)
-    sources, labels = padded_sources((*LENGTHS, 0)), labels_of((*TARGETS, 2))
+    sources = padded_sources((*LENGTHS, 0))
+    labels = labels_of((*TARGETS, 2))
     together = model(**sources, labels=labels).logits
     assert together.isfinite().all()
     for row, (source, target) in enumerate(zip(LENGTHS, TARGETS, strict=True)):

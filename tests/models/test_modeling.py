@@ -102,7 +102,8 @@ def test_dtypes_of_training_and_of_inference(locality, monkeypatch):
     bfloat16.
     """
     model = tiny_model(**locality).train()
-    seen, fused = set(), F.scaled_dot_product_attention
+    seen = set()
+    fused = F.scaled_dot_product_attention
 
     def attend(query, *args, **kwargs):
         seen.add(query.dtype)

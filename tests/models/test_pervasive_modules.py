@@ -135,12 +135,14 @@ def test_one_norm_rests(how):
     """In eval mode, or without a trainable parameter: its statistics stay and are what is
     normalised with.
     """
-    found, name = [], "model.decoder.dense_block.layers.1.norm2"
+    found = []
+    name = "model.decoder.dense_block.layers.1.norm2"
     for model in (
         tiny_model(kernel_size=3).double().train(),
         watched(tiny_model(kernel_size=3).double().train()),
     ):
-        norm, before = model.get_submodule(name), statistics(model)
+        norm = model.get_submodule(name)
+        before = statistics(model)
         norm.eval() if how == "eval" else norm.requires_grad_(False)
         found.append(step(model))
         assert before.keys() - moved(model, before) == {
@@ -254,7 +256,8 @@ def test_refreshing_statistics_changes_nothing_else():
     model = tiny_model().train()
     name = "model.decoder.dense_block.layers.1.norm2"
     model.get_submodule(name).eval()
-    before, weights = statistics(model), [parameter.clone() for parameter in model.parameters()]
+    before = statistics(model)
+    weights = [parameter.clone() for parameter in model.parameters()]
     modes = [module.training for module in model.modules()]
     assert model.refresh_batch_statistics([]) == 0
     assert not moved(model, before)

@@ -234,11 +234,9 @@ def test_two_forwards_before_their_backwards(training):
     losses = []
     for batch in (PADDED, UNPADDED):
         losses.append(model(**batch).logits[batch["decoder_attention_mask"].bool()].square().sum())
-    both, first, second = (
-        gradients(losses[1], losses[0]),
-        gradients(losses[0]),
-        gradients(losses[1]),
-    )
+    both = gradients(losses[1], losses[0])
+    first = gradients(losses[0])
+    second = gradients(losses[1])
     expected = {name: first[name] + second[name] for name in both}
     assert_close(both, expected, rtol=1e-9, atol=1e-9)
 

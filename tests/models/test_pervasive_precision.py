@@ -38,7 +38,8 @@ def test_bf16_is_near_float32(training):
 
 
 def test_torch_func_differentiates():
-    model, batch = tiny_model().double(), pairs(5, 3, 4)
+    model = tiny_model().double()
+    batch = pairs(5, 3, 4)
 
     def loss_of(parameters: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(model, parameters, (), batch).loss

@@ -75,7 +75,8 @@ def test_logits_attentions_and_gradients_equal_the_loops(options, side):
     model = make(options)
     source, source_mask = pad(SOURCES, side)
     target, target_mask = pad(TARGETS, side)
-    rows, columns = target_mask.bool(), source_mask.bool()
+    rows = target_mask.bool()
+    columns = source_mask.bool()
     output = model(
         source, source_mask, target, target_mask, use_cache=False, output_attentions=True
     )
@@ -112,7 +113,8 @@ def test_a_cache_changes_nothing(options):
     target, target_mask = pad(TARGETS, "left")
     sources = {"input_ids": source, "attention_mask": source_mask}
     targets = {"decoder_input_ids": target, "decoder_attention_mask": target_mask}
-    full, real = model(**sources, **targets, use_cache=False).logits, target_mask.bool()
+    full = model(**sources, **targets, use_cache=False).logits
+    real = target_mask.bool()
     for chunks in ([1] * 6, [6], [2, 4]):
         logits, _ = decode_in_steps(model, sources, targets, chunks)
         assert_close(logits[real], full[real])
@@ -154,7 +156,8 @@ def test_a_convolution_keeps_no_more_than_it_reads_again(kernel, kept):
 
 def test_checkpointed_layers_keep_nothing_in_a_cache():
     """Computed again in the backward pass, a layer would find its own inputs there."""
-    source, gradients = torch.tensor(SOURCES[:1]), []
+    source = torch.tensor(SOURCES[:1])
+    gradients = []
     for checkpointed in (False, True):
         model = make(CONVOLUTIONAL["k 3, 2 + 2"]).train()
         if checkpointed:
@@ -168,7 +171,8 @@ def test_checkpointed_layers_keep_nothing_in_a_cache():
 
 @every_network
 def test_a_model_can_be_pickled(options):
-    model, source = make(options), torch.tensor(SOURCES[:1])
+    model = make(options)
+    source = torch.tensor(SOURCES[:1])
     copy = pickle.loads(pickle.dumps(model))
     assert torch.equal(
         copy(source, decoder_input_ids=source).logits,

@@ -97,7 +97,8 @@ class Near(Term):
 
 @every_implementation
 def test_terms_that_hold_anything_share_no_mask_wrongly(implementation):
-    tensor, shared = torch.randn(1, 2, 6, 4), ForwardPass()
+    tensor = torch.randn(1, 2, 6, 4)
+    shared = ForwardPass()
     for reach in ([0], [2]):
         terms = (Near(reach),)
         once = AttentionCall(

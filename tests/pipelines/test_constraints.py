@@ -70,7 +70,8 @@ def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("beams", [1, 4, 8])
 def test_sentences_of_a_batch_are_translated_as_alone(name, beams):
-    model, batch = SEARCHED[name](), sources((9, 3, 7, 1, 12))
+    model = SEARCHED[name]()
+    batch = sources((9, 3, 7, 1, 12))
     options = {"custom_generate": search, "num_beams": beams, "max_new_tokens": 20}
     together = model.generate(**batch, phrases=PHRASES, **options)
     for number, phrases in enumerate(PHRASES):
@@ -86,7 +87,8 @@ def test_sentences_of_a_batch_are_translated_as_alone(name, beams):
 
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_every_returned_hypothesis_holds_them_and_padding_may_stand_on_the_left(early_stopping):
-    model, batch = tiny.csan(seed=2), sources((9, 3, 7, 1, 12))
+    model = tiny.csan(seed=2)
+    batch = sources((9, 3, 7, 1, 12))
     model.final_logits_bias[0, EOS] += 4.0  # ends are likely before the phrases are there
     found = model.generate(
         **tiny.padded_on_the_left(batch),

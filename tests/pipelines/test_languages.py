@@ -34,7 +34,8 @@ def family(request, tmp_path):
 
 def as_documented(name, model, tokenizer, source, target):
     """What the library's documentation of the family says, word for word."""
-    text, settings = TEXT, {"max_length": 12}
+    text = TEXT
+    settings = {"max_length": 12}
     if name in ("nllb", "mbart", "mbart50", "m2m100"):
         tokenizer.src_lang = source
         code = tokenizer.convert_tokens_to_ids(target)

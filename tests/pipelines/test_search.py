@@ -45,7 +45,8 @@ OPTIONS = {
 @pytest.mark.parametrize("name", SEARCHED)
 def test_tokens_of_the_library(name, options, monkeypatch):
     """Whether ends are looked for at every step, as on a CPU, or at every eighth, as on a GPU."""
-    model, batch = SEARCHED[name](), sources((9, 3, 7, 1, 12))
+    model = SEARCHED[name]()
+    batch = sources((9, 3, 7, 1, 12))
     if options == "padded on the left":
         batch = tiny.padded_on_the_left(batch)
     arguments = {**batch, "max_new_tokens": 20, **OPTIONS[options]}

@@ -321,7 +321,9 @@ def log_probabilities(model, tokenizer, text, tokens):
 
 def test_padding_counts_where_it_was_generated(joint, monkeypatch):
     model, tokenizer = joint
-    word, pad, end = 5, tokenizer.pad_token_id, tokenizer.eos_token_id
+    word = 5
+    pad = tokenizer.pad_token_id
+    end = tokenizer.eos_token_id
     tokens = torch.tensor([model.config.decoder_start_token_id, pad, word, pad, end, pad, pad])
     monkeypatch.setattr(type(model), "generate", lambda self, **options: tokens[None])
     [result] = translator_of(model, tokenizer)("ein Hund", return_scores=True)
@@ -339,7 +341,8 @@ def test_alignments(name, tmp_path):
     [result] = translator(text, return_alignments=True)
     assert texts_of([result]) == texts_of(translator(text))
     for sentence in result["sentences"]:
-        sources, targets = sentence["source_text"].split(), sentence["translation_text"].split()
+        sources = sentence["source_text"].split()
+        targets = sentence["translation_text"].split()
         assert targets, "the test needs words"
         assert {target for _, target in sentence["alignment"]} == set(range(len(targets)))
         assert {source for source, _ in sentence["alignment"]} <= set(range(len(sources)))

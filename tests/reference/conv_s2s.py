@@ -28,7 +28,8 @@ def normalized_weight(weights: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def linear(weights: Mapping[str, Tensor], name: str, vectors: list[Tensor]) -> list[Tensor]:
-    matrix, bias = normalized_weight(weights, name), weights[f"{name}.bias"]
+    matrix = normalized_weight(weights, name)
+    bias = weights[f"{name}.bias"]
     return [matrix @ vector + bias for vector in vectors]
 
 
@@ -40,7 +41,8 @@ def gated_convolution(
 
     The kernel [2d, d, k] of position i begins at i - zeros_before; beyond both ends there are
     zeros."""
-    kernel, bias = normalized_weight(weights, name), weights[f"{name}.bias"]
+    kernel = normalized_weight(weights, name)
+    bias = weights[f"{name}.bias"]
     outputs = []
     for i in range(len(vectors)):
         total = bias

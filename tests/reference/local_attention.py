@@ -68,7 +68,9 @@ def local_attention(
     product that stores them in fewer bits. Returns [B, H, I, D] in float64."""
     B, H, I, D = query.shape  # noqa: E741
     J = key.shape[2]
-    query, key, value = query.double(), key.double(), value.double()
+    query = query.double()
+    key = key.double()
+    value = value.double()
     scale = 1 / math.sqrt(D) if scale is None else scale
     rounded = rounding if rounding is not None else (lambda tensor: tensor)
     energy_bias = None if bias is None else bias.double().expand(B, H, I, J)
@@ -109,7 +111,8 @@ def gaussian_energy(center: Tensor, width: Tensor, key_length: int) -> Tensor:
     for b in range(B):
         for h in range(H):
             for i in range(I):
-                p, sigma = center[b, h, i].double(), width[b, h, i].double() / 2
+                p = center[b, h, i].double()
+                sigma = width[b, h, i].double() / 2
                 energies.append(-((j - p) ** 2) / (2 * sigma**2))
     return torch.stack(energies).view(B, H, I, key_length)
 

@@ -138,7 +138,8 @@ class RelativeBias(Method):
     def energy(self, sentence, h, i, s, j):
         distance = j - sentence.position(i)
         side = self.table.shape[0] if sentence.causal else self.table.shape[0] // 2
-        far, exact = abs(distance), side // 2
+        far = abs(distance)
+        exact = side // 2
         bucket = far
         if far >= exact:
             share = math.log(far / exact) / math.log(self.max_distance / exact)

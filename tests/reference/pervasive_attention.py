@@ -131,11 +131,9 @@ class Network:
             else f"model.{side}.embed_tokens"
         )
         vector = self.state[f"{owner}.weight"][token]
-        width, kind, scale = (
-            len(vector),
-            self.config.position_embeddings,
-            self.config.scale_embedding,
-        )
+        width = len(vector)
+        kind = self.config.position_embeddings
+        scale = self.config.scale_embedding
         if scale:
             vector = math.sqrt(width) * vector
         if kind is None:

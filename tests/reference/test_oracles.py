@@ -30,11 +30,9 @@ def test_rel_pos_by_hand():
     """Two tokens, one head, D = 1, q = 2, keys 0, clip 1: energies are 2 a^K; only the distance
     tells keys apart.
     """
-    query, key, value = (
-        torch.full((1, 1, 2, 1), 2.0),
-        torch.zeros(1, 1, 2, 1),
-        torch.tensor([10.0, 20.0]),
-    )
+    query = torch.full((1, 1, 2, 1), 2.0)
+    key = torch.zeros(1, 1, 2, 1)
+    value = torch.tensor([10.0, 20.0])
     key_table, value_table = (
         torch.tensor([[0.5], [0.0], [-0.5]]),
         torch.tensor([[1.0], [2.0], [3.0]]),

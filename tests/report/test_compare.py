@@ -256,7 +256,8 @@ def test_files_are_read_a_part_at_a_time(tmp_path, invented, monkeypatch):
     options = {"metrics": ["wer"], "samples": 10}
     monkeypatch.setattr(compare, "MOST_LISTED", 50)
     expected = compare_systems([System("ours", [ours])], sources, references, **options)
-    parts, counted = [], WordErrorRate.statistics
+    parts = []
+    counted = WordErrorRate.statistics
 
     def statistics(self, lines, *others):
         parts.append(len(lines))

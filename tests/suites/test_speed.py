@@ -43,7 +43,9 @@ def test_updates_are_those_of_training(tmp_path, monkeypatch):
 
 def test_no_system_pays_for_the_one_before(monkeypatch):
     """On a clock on which an update takes 1 s, after another system's 3 s."""
-    now, last, order = [0.0], [""], []
+    now = [0.0]
+    last = [""]
+    order = []
 
     def updates(name, seconds):
         while True:

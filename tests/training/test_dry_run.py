@@ -144,7 +144,10 @@ def test_operations_of_an_lstm_count():
 
 
 def test_operations_inside_fused_attention_count():
-    d, ffn, source, target = 32, 64, 25, 20
+    d = 32
+    ffn = 64
+    source = 25
+    target = 20
     sizes = transformer_sizes(d, layers=1, heads=8, ffn=ffn)
     model = CsanForConditionalGeneration(
         CsanConfig(vocab_size=30, local_window=None, head_area=1, **sizes)

@@ -34,7 +34,8 @@ SIZES = {
 
 @pytest.mark.parametrize("family", SIZES)
 def test_trains_evaluates_and_translates(family, tmp_path):
-    output, is_own = tmp_path / "run", family in FAMILIES
+    output = tmp_path / "run"
+    is_own = family in FAMILIES
     recipe = {**RECIPE, "config": SIZES[family]}
     shorter = {
         "max_steps": 40,

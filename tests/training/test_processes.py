@@ -154,7 +154,8 @@ def test_evaluations_and_translations_are_put_together_without_loss_or_copies(la
     """Sizes that two processes cannot share equally, one sentence for two processes among them."""
     folder, found, _ = launched
     trainer = make_trainer(folder, family)
-    alone, translated = evaluate(trainer, folder), translate_all(trainer, folder)
+    alone = evaluate(trainer, folder)
+    translated = translate_all(trainer, folder)
     assert [process[family]["translated"] for process in found] == [translated, translated]
     for process in found:
         for size in SIZES:

@@ -233,7 +233,8 @@ PASSWORD = "correct horse"
 
 def test_a_recipe_builds_on_another(tmp_path, recipe_file):
     path = recipe_file("base: numbers\nconfig: {d_model: 64}\ntraining: {seed: 5}")
-    found, base = load_recipe(path).to_dict(), load_recipe("numbers").to_dict()
+    found = load_recipe(path).to_dict()
+    base = load_recipe("numbers").to_dict()
     assert base.pop("output_dir"), "where the base's run lies"
     assert found == {
         **base,

@@ -261,7 +261,8 @@ def test_a_loss_that_is_nan_ends_the_run(make_trainer, accumulated):
     trainer = make_trainer(
         max_steps=8, eval_steps=3, gradient_accumulation_steps=accumulated, **LOSS_ALONE
     )
-    batches, compute = itertools.count(1), trainer.compute_loss
+    batches = itertools.count(1)
+    compute = trainer.compute_loss
 
     def compute_loss(model, *arguments, **options):
         loss = compute(model, *arguments, **options)
@@ -420,7 +421,8 @@ def _signal_after(function, calls, number):
     """Has the process signal itself when a function returns for the given time; what the handler
     raises is lost.
     """
-    original, count = pkgutil.resolve_name(function), itertools.count(1)
+    original = pkgutil.resolve_name(function)
+    count = itertools.count(1)
 
     def call(*arguments, **options):
         result = original(*arguments, **options)

@@ -264,7 +264,8 @@ def test_finished_runs_are_recognised(make_trainer):
         state.global_step = step
         assert trainer.is_finished(state) == (step >= 10)
     assert trainer.is_finished(_state([3, 2, 1]))
-    trainer.args.early_stopping_patience, trainer.args.max_steps = None, -1
+    trainer.args.early_stopping_patience = None
+    trainer.args.max_steps = -1
     assert not trainer.is_finished(state)
 
 
