@@ -158,6 +158,8 @@ class DataArguments:
         names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
         external = [name for name in names if getattr(self, name)]
         languages = f"source_lang and target_lang are both {self.source_lang!r}"
+        longer = self.join_test or []
+        joined_names = {f"{name}_x{count}" for name in self.test_patterns for count in longer}
         contradictions = {
             "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as "
             "train": (self.dataset is None and not {"train", "validation", "test"} & {*external}),
@@ -185,8 +187,11 @@ class DataArguments:
             "language_pairs finds columns by language: leave out source_column, target_column": (
                 self.language_pairs and (self.source_column or self.target_column)
             ),
-            f"join_test must hold numbers from 2 on, got {self.join_test}": (
-                min(self.join_test or [2]) < 2
+            f"join_test must hold different numbers from 2 on, got {longer}": (
+                any(count < 2 for count in longer) or len({*longer}) < len(longer)
+            ),
+            "test has an entry of a name that join_test makes; give the test set another": (
+                joined_names & {*self.test_patterns}
             ),
             "test has an entry called train or validation; give the test set another name": (
                 {*_SHARED} & {*self.test_patterns}

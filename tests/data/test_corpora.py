@@ -312,7 +312,12 @@ def test_a_damaged_data_set_is_named(tmp_path, monkeypatch, content, reason):
         ({"train_size": 0}, "train_size is 0; it must be at least 1"),
         ({"max_source_length": 1}, "max_source_length is 1; it must be at least 2"),
         ({"dataset": None, "test": {"train": "y"}}, "test has an entry called train or validation"),
-        ({"join_test": [1]}, "join_test must hold numbers from 2 on"),
+        ({"join_test": [1]}, "join_test must hold different numbers from 2 on"),
+        ({"join_test": [3, 3]}, "join_test must hold different numbers from 2 on"),
+        (
+            {"dataset": None, "test": {"far": "a", "far_x2": "b"}, "join_test": [2]},
+            "test has an entry of a name that join_test makes",
+        ),
         ({"dataset": "of_mine", "train": ["a", "b"]}, "train has several patterns, of files"),
         ({"dataset": None, "train": {"a.{lang}": 0}}, "train is .*; its weights must be above 0"),
         ({"temperature": 5}, "temperature mixes several language_pairs"),
