@@ -385,7 +385,8 @@ def _plots(results: dict[str, Any], output_dir: Path) -> list[dict[str, str]]:
     for entry in results.get("plots") or []:
         name = str(entry["name"])
         title = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", " ".join(str(entry["title"]).split()))
-        if all((output_dir / PLOTS / f"{name}{end}").is_file() for end in (".png", ".svg")):
+        files = [output_dir / PLOTS / f"{name}{end}" for end in (".png", ".svg")]
+        if re.fullmatch(r"[\w-]+", name) and all(file.is_file() for file in files):
             plots.append({"name": name, "title": title})
     return plots
 

@@ -23,7 +23,7 @@ from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from csan_hf_runtime.text_files import write_json
+from csan_hf_runtime.text_files import check_file_name, write_json
 
 from .arguments import TranslationTrainingArguments
 from .recipe import RecipeError
@@ -189,7 +189,10 @@ def _weight_paths(checkpoint: Path) -> list[Path]:
     if not index.is_file():
         return [checkpoint / SAFE_WEIGHTS_NAME]
     files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return [checkpoint / name for name in sorted(files)]
+    return [
+        checkpoint / check_file_name(name, f"{index}: the file of weights")
+        for name in sorted(files)
+    ]
 
 
 def checkpoint_step(path: Path) -> int:

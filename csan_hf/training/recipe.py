@@ -573,9 +573,16 @@ def _locate(path: Path | str) -> Path:
 
 def find_base(base: Any, file: Path) -> Path:
     """Returns the file of a base that `file` names: a path as seen from it, or the name of a recipe
-    that comes with csan_hf.
+    that comes with csan_hf; YAML only, as errors show what was read.
     """
-    return RECIPES.file(base) if base in RECIPES.names() else file.parent / str(base)
+    if base in RECIPES.names():
+        return RECIPES.file(base)
+    if not str(base).endswith((".yaml", ".yml")):
+        raise RecipeError(
+            f"{file}: a base must be the path of a recipe (.yaml) as seen from this file, or the "
+            f"name of one that comes with csan_hf, got {base!r}."
+        )
+    return file.parent / base
 
 
 def check_sections(content: dict[str, Any], source: str) -> None:

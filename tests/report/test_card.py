@@ -10,7 +10,8 @@ from huggingface_hub import ModelCard
 from csan_hf import CsanConfig
 from csan_hf.analysis.figures import new_figure
 from csan_hf.hub import card_problems, copy_model_card, write_model_card
-from csan_hf.hub.public_files import public_content, public_files
+from csan_hf.hub.model_card import build_model_card
+from csan_hf.hub.public_files import public_content, public_files, read_json
 from csan_hf.report import Report, ReportPlot, System, show_in_card
 
 RESULTS = {"parameters": 7, "scores": {"test": {"exact_match": 50.0, "sentences": 4}}}
@@ -69,6 +70,12 @@ def test_what_is_uploaded_is_what_the_card_shows(run):
     assert {name for name in public_files(run) if name.endswith((".png", ".svg", ".txt"))} - {
         "locality.png"
     } == SHOWN
+    results = read_json(run / "results.json")
+    results["plots"].append({"name": "../../stranger", "title": "x"})
+    (run / "results.json").write_text(json.dumps(results))
+    for ending in ("png", "svg"):
+        (run.parent / f"stranger.{ending}").write_text("private")
+    assert "stranger" not in build_model_card(run, {}, results).text
     svg = run / "plots" / "by_length.svg"
     svg.write_text(f"<svg><text>{run}/notes</text></svg>")
     cleaned = public_content(run, "plots/by_length.svg", svg, run / "recipe.yaml")

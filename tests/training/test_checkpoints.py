@@ -1,6 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Which checkpoints stay, and their average."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -142,6 +144,18 @@ def test_a_run_does_not_go_on_from_half_a_checkpoint(make_trainer):
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"fc1\.bias missing"):
         make_trainer(**options).train(resume_from_checkpoint=str(path))
+
+
+def test_an_index_that_names_files_elsewhere_is_not_read(tmp_path):
+    save_file({"w": torch.ones(2)}, tmp_path / "other.safetensors")
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"w": "../other.safetensors"}})
+    )
+    with pytest.raises(ValueError, match="cannot be the name of a file"):
+        read_weights(folder)
+    assert "cannot be the name of a file" in find_fault(folder, to_resume=False)
 
 
 def test_a_stream_goes_on_with_as_many_processes(tmp_path, monkeypatch):

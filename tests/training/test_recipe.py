@@ -247,6 +247,7 @@ def test_a_recipe_builds_on_another(tmp_path, recipe_file):
     (tmp_path / "first.yaml").write_text("base: numbers")
     for text, words in {
         "base: first.yaml": r"the base first.yaml has a base itself",
+        "base: /etc/passwd": r"must be the path of a recipe \(.yaml\)",
         "base: other.yaml": "There is no recipe .*other.yaml",
         "base: numbers\nconfig: 3": "section config must hold keys and values, got a int",
     }.items():
