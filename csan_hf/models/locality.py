@@ -110,7 +110,8 @@ class LocalityMethod:
     Attributes:
         key: Name in specifications.
         module_name: Name of its parameters in the attention module (state dict); `None` = the key.
-        parts: Where it has a meaning.
+        parts: Where it has a meaning; with `before` or `attend`, in the encoder alone: they see no
+            cache, mask of the future or other sequence.
         presets: Names of `CsanConfig.preset` and the fields that they set. `encoder_locality` is
             the specification of the lowest three encoder layers; a list with one specification
             is for every layer of the part.
@@ -135,6 +136,11 @@ class LocalityMethod:
     has_effect: ClassVar[Any] = True
     needs_all_keys: ClassVar[Any] = False
     keeps_a_sum: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.before is not None or cls.attend is not None:
+            cls.parts = ("encoder",)
 
     def check(self, site: AttentionSite, name: str) -> None:
         """Raise `ValueError` where the settings, in messages `name` (`encoder_locality[2].window`),

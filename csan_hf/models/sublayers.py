@@ -162,7 +162,6 @@ class Block(LocalityMethod):
     width: int | None = bounded(None, 1, MOST_TOKENS)
 
     key = "block"
-    parts = ("encoder",)
     presets: ClassVar = {"block": {"encoder_locality": {"block": {"length": 4, "width": 300}}}}
 
     def build(self, site: AttentionSite) -> BlockSelfAttention:
@@ -217,7 +216,6 @@ class Convolution(LocalityMethod):
     layers: int = bounded(4, 1, MOST_LAYERS)
 
     key = "cnn"
-    parts = ("encoder",)
     presets: ClassVar = {"cnn": {"encoder_locality": {"cnn": {"kernel_size": 7, "layers": 4}}}}
 
     def build(self, site: AttentionSite) -> nn.ModuleList:

@@ -111,7 +111,6 @@ def test_a_replacement_stands_alone(registry):
     @dataclass(frozen=True)
     class Averaging(LocalityMethod):
         key: ClassVar[str] = "averaging"
-        parts: ClassVar[tuple[str, ...]] = ("encoder",)
 
         def attend(self, module, states, padding):
             return states.mean(dim=1, keepdim=True).expand_as(states), None
@@ -122,6 +121,9 @@ def test_a_replacement_stands_alone(registry):
     register_locality(Averaging)
     with pytest.raises(ValueError, match=r"averaging`.*beside 'window'.*replaces the attention"):
         CsanConfig(encoder_layers=2, encoder_locality=[{"averaging": True, "window": 3}, None])
+    for part in ("decoder", "cross"):
+        with pytest.raises(ValueError, match=rf"{part}_locality\[0\].averaging.* no meaning in"):
+            CsanConfig(decoder_layers=1, **{f"{part}_locality": [{"averaging": True}]})
     model = tiny_model(**{**PLAIN, "encoder_locality": [{"averaging": True}, None]})
     layer = model.model.encoder.layers[0]
     states = torch.randn(2, 5, 32)
