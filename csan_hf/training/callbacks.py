@@ -23,7 +23,7 @@ from csan_hf.analysis.figures import COLOURS, new_figure
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
 from csan_hf_runtime.text_files import open_for_writing
 
-from .checkpoints import scores_by_step, values_by_step
+from .checkpoints import ranked_steps, scores_by_step, values_by_step
 
 
 def evaluations_without_gain(args: TrainingArguments, state: TrainerState, threshold: float) -> int:
@@ -67,10 +67,11 @@ class ScoreEarlyStopping(EarlyStoppingCallback):
         """Counts an evaluation and says so when it is the last."""
         super().on_evaluate(args, state, control, metrics, **kwargs)
         if control.should_training_stop and state.is_world_process_zero:
+            best_step = ranked_steps(args, state.log_history)[0]
             tqdm.write(
                 f"Early stopping at step {state.global_step}: no better "
                 f"{args.metric_for_best_model} in {self.early_stopping_patience_counter} "
-                f"evaluations (best {state.best_metric:.2f} at step {state.best_global_step}).",
+                f"evaluations (best {state.best_metric:.2f} at step {best_step}).",
                 file=sys.stderr,
             )
 

@@ -130,9 +130,11 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
 def _unreadable_text(checkpoint: Path) -> str | None:
     """Finds a file of settings, state or tokenizers that is missing, empty or cut off."""
     try:
-        TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
     except (OSError, ValueError, TypeError) as error:
         return f"{TRAINER_STATE_NAME} cannot be read ({error})"
+    if state.global_step != checkpoint_step(checkpoint):
+        return f"{TRAINER_STATE_NAME} is of update {state.global_step}"
     required = {checkpoint / name for name in (CONFIG_NAME, "tokenizer_config.json", FACTS)}
     for path in sorted(required.union(checkpoint.rglob("*.json"))):
         try:
@@ -243,20 +245,21 @@ def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict
     return values_by_step(log_history, f"eval_{metric.removeprefix('eval_')}")
 
 
-def rank_checkpoints(args: TrainingArguments, state: TrainerState) -> list[Path]:
-    """Lists the checkpoints of a run by their score, best first; those without one are left out.
+def ranked_steps(args: TrainingArguments, log_history: Sequence[dict[str, float]]) -> list[int]:
+    """Lists the evaluated updates of a run by their score, best first.
 
     Between equal scores the validation loss decides; of equals in both, the later comes first.
     """
     sign = -1.0 if args.greater_is_better else 1.0
-    scores = scores_by_step(state.log_history, args.metric_for_best_model or "loss")
-    losses = scores_by_step(state.log_history, "loss")
+    scores = scores_by_step(log_history, args.metric_for_best_model or "loss")
+    losses = scores_by_step(log_history, "loss")
+    return sorted(scores, key=lambda step: (sign * scores[step], losses.get(step, 0.0), -step))
+
+
+def rank_checkpoints(args: TrainingArguments, state: TrainerState) -> list[Path]:
+    """Lists the checkpoints of a run as `ranked_steps` does; those without a score are left out."""
     by_step = {checkpoint_step(path): path for path in list_checkpoints(str(args.output_dir))}
-    ranked = sorted(
-        by_step.keys() & scores,
-        key=lambda step: (sign * scores[step], losses.get(step, 0.0), -step),
-    )
-    return [by_step[step] for step in ranked]
+    return [by_step[step] for step in ranked_steps(args, state.log_history) if step in by_step]
 
 
 def rotate_checkpoints(output_dir: Path | str, best: Collection[Path]) -> None:

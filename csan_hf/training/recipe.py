@@ -730,13 +730,26 @@ def parse_recipe(
             "fields, and its defaults are used (--help lists them)."
         )
     changes: dict[str, Any] = {name: {} for name in sections}
-    for name, text in overrides:
-        option = find_key(f"tokenizer.{PRETRAINED}" if name == "tokenizer" else name, sections)
-        if text == "true" and not option.takes(bool):  # the text of a key without a value
+    for name, value in _single_keys(overrides):
+        option = find_key(name, sections)
+        if value == "true" and not option.takes(bool):  # the text of a key without a value
             raise RecipeError(f"--{option.path} needs a value: {option.type_name}.")
-        changes[option.section][option.name] = option.convert(text, f"--{option.path}")
+        changes[option.section][option.name] = option.convert(value, f"--{option.path}")
     top = values.pop("")
     top_changes = changes.pop("")
     recipe = merge({**top, **values}, {**top_changes, **changes})
     recipe["config"] = with_preset(recipe["config"])
     return Recipe(**recipe)
+
+
+def _single_keys(overrides: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
+    """Yields overrides of keys: those of a section that is given as a mapping, one by one."""
+    for name, text in overrides:
+        section = _as_yaml(text) if name in SECTIONS else None
+        if isinstance(section, dict):
+            for key, value in section.items():
+                yield f"{name}.{key}", value
+        elif name == "tokenizer":
+            yield f"tokenizer.{PRETRAINED}", text
+        else:
+            yield name, text

@@ -132,7 +132,10 @@ def test_lists_on_the_command_line():
             "localness_layers": [0, 2]
         }
     assert load_recipe(None, [("language", "[de, en]")]).language == ["de", "en"]
-    assert load_recipe(None, [("tokenizer", "sp.model")]).tokenizer == {"pretrained": "sp.model"}
+    for text in ("sp.model", "{pretrained: sp.model}"):
+        assert load_recipe(None, [("tokenizer", text)]).tokenizer == {"pretrained": "sp.model"}
+    sections = load_recipe(None, [("generation", "{num_beams: 2}"), ("num_beams", "3")])
+    assert sections.generation == {"num_beams": 3}
     assert load_recipe(None, [("language", "no")]).language == "no"  # Norwegian, not false
 
 

@@ -54,6 +54,10 @@ def empty(path):
     path.write_bytes(b"")
 
 
+def of_update_4(path):
+    write_json(path, {"global_step": 4})
+
+
 def names(folder):
     return sorted(path.name for path in folder.glob("*checkpoint-*"))
 
@@ -75,6 +79,7 @@ FAULTS = [
     ("model.safetensors", Path.unlink, "its weights cannot be read"),
     ("trainer_state.json", Path.unlink, "trainer_state.json cannot be read"),
     ("trainer_state.json", truncate, "trainer_state.json cannot be read"),
+    ("trainer_state.json", of_update_4, "trainer_state.json is of update 4"),
     ("optimizer.pt", Path.unlink, "it was saved without the optimizer's state"),
     ("scheduler.pt", Path.unlink, "it was saved without scheduler.pt"),
     ("rng_state.pth", Path.unlink, "it was saved without rng_state.pth"),

@@ -252,6 +252,17 @@ def test_early_stopping_counts_across_a_resumption(make_trainer, metric, scores,
     assert callback.early_stopping_patience_counter == count
 
 
+def test_early_stopping_names_the_best_as_they_are_ranked(make_trainer, capsys):
+    args = make_trainer(early_stopping_patience=1).args
+    state = _state([5, 5])
+    for entry, loss in zip(state.log_history, (0.2, 0.1), strict=True):
+        entry["eval_loss"] = loss
+    state.best_metric = 5.0
+    metrics = {"eval_bleu": 5.0}
+    ScoreEarlyStopping(1).on_evaluate(args, state, TrainerControl(), metrics)
+    assert "(best 5.00 at step 2)" in capsys.readouterr().err
+
+
 def _state(scores, metric="bleu"):
     log = [{"step": step, f"eval_{metric}": score} for step, score in enumerate(scores, 1)]
     return TrainerState(log_history=log)
