@@ -39,15 +39,30 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "at least 0 and finite": (
         lambda value: 0 <= value < math.inf,
         "learning_rate weight_decay warmup_steps adam_epsilon max_grad_norm "
-        "early_stopping_threshold batch_norm_batches dataloader_num_workers",
+        "early_stopping_threshold batch_norm_batches dataloader_num_workers min_length "
+        "min_new_tokens no_repeat_ngram_size encoder_no_repeat_ngram_size top_k",
     ),
     "above 0 and finite": (
         lambda value: 0 < value < math.inf,
-        "eval_steps save_steps logging_steps num_train_epochs",
+        "eval_steps save_steps logging_steps num_train_epochs max_time repetition_penalty "
+        "encoder_repetition_penalty temperature",
     ),
     "in [0, 1)": (
         lambda value: 0 <= value < 1,
-        "adam_beta1 adam_beta2 label_smoothing_factor bpe_dropout",
+        "adam_beta1 adam_beta2 label_smoothing_factor bpe_dropout epsilon_cutoff eta_cutoff",
+    ),
+    "above 0 and at most 1": (lambda value: 0 < value <= 1, "top_p typical_p"),
+    "in [0, 1]": (lambda value: 0 <= value <= 1, "min_p"),
+    "finite": (math.isfinite, "length_penalty"),
+    "a position of at least 0 and a factor above 0": (
+        lambda value: len(value) == 2 and value[0] >= 0 and 0 < value[1] < math.inf,
+        "exponential_decay_length_penalty",
+    ),
+    "other than quantized, for decoders alone, and offloaded, for accelerators": (
+        lambda kind: (
+            kind != "quantized" and ("offloaded" not in kind or torch.accelerator.is_available())
+        ),
+        "cache_implementation",
     ),
     "in [0, 2^32)": (lambda value: 0 <= value < 2**32, "seed data_seed"),
     "at least 1, or -1 for num_train_epochs": (

@@ -10,7 +10,6 @@ import torch
 from datasets import DatasetDict
 from transformers import (
     AutoConfig,
-    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -39,7 +38,8 @@ from csan_hf.families import ModelFamily
 from csan_hf.models.translation import language_id
 from csan_hf_runtime.text_files import reading_folder_or_name
 
-from .arguments import TranslationTrainingArguments, check_bounds
+from .arguments import TranslationTrainingArguments
+from .generation_settings import check_generation
 from .recipe import (
     PRETRAINED,
     Recipe,
@@ -116,6 +116,8 @@ class Plan:
         positions = getattr(self.config, "max_position_embeddings", None)
         if positions and "max_length" not in self.recipe.generation and "max_length" in generation:
             generation["max_length"] = min(generation["max_length"], positions)
+        with refusing("The section generation is refused"):  # a corpus may give fewer tokens
+            check_generation(generation, _target_size(model.config))
         model.generation_config.update(**generation)
         model.generation_config._from_model_config = False
         return model
@@ -160,15 +162,14 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     generation = {**DEFAULT_GENERATION, **recipe.generation}
     if "max_new_tokens" in recipe.generation and "max_length" not in recipe.generation:
         del generation["max_length"]
-    with refusing("The section generation is refused"):
-        check_bounds("generation", generation)
-        GenerationConfig(**generation).validate(strict=True)
     converter = None
     if recipe.init_from:
         config, converter = _initial_config(recipe, recipe.init_from, family)
     tokenizers, vocabulary_fields = _plan_vocabularies(recipe, data)
     if not recipe.init_from:
         config = _new_config(recipe, family, vocabulary_fields)
+    with refusing("The section generation is refused"):
+        check_generation(generation, _target_size(config))
     _check_positions(recipe, data, config)
     return Plan(
         recipe=recipe,
@@ -180,6 +181,10 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
         converter=converter,
         generation=generation,
     )
+
+
+def _target_size(config: PreTrainedConfig) -> int:
+    return getattr(config, "decoder_vocab_size", None) or config.vocab_size
 
 
 def _check_initial_folder(initial: str | None, output: str) -> None:

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.commands.train import format_help, split_command_line
 from csan_hf.credentials import find_credentials, holds_credential
-from csan_hf.data import train_tokenizer
+from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
 from csan_hf.training.dry_run import dry_run
@@ -400,6 +400,49 @@ def no_data(monkeypatch):
             {"generation.max_length": "1"},
             "generation is refused: generation.max_length must be at least 2, .*, got 1",
         ),
+        *(
+            (
+                {f"generation.{key}": value},
+                f"refused: generation.{key} must have tokens .* 999, got ",
+            )
+            for key, value in (
+                ("forced_bos_token_id", "1000"),
+                ("forced_eos_token_id", "[1, -1]"),
+                ("suppress_tokens", "[3, 1000]"),
+                ("begin_suppress_tokens", "[-1]"),
+                ("bad_words_ids", "[[3], [5, 1000]]"),
+                ("sequence_bias", "[[[5, 1000], 1.0]]"),
+            )
+        ),
+        *(
+            ({f"generation.{key}": value}, f"section generation is refused: generation.{key} must ")
+            for key, value in (
+                ("bad_words_ids", "[[]]"),
+                ("forced_eos_token_id", "[]"),
+                ("sequence_bias", "[[3, 1.0]]"),
+                ("sequence_bias", "[[[3], nan]]"),
+                ("min_new_tokens", "-1"),
+                ("max_time", "nan"),
+                ("length_penalty", "nan"),
+                ("repetition_penalty", "0"),
+                ("temperature", "0"),
+                ("top_p", "2"),
+                ("exponential_decay_length_penalty", "[1]"),
+                ("cache_implementation", "quantized"),
+            )
+        ),
+        *(
+            (
+                {f"generation.{least}": "90", f"generation.{most}": "20"},
+                f"generation.{least} must be at most {bound}, as generation.{most} is 20, got 90",
+            )
+            for least, most, bound in (
+                ("min_length", "max_length", 20),
+                ("min_new_tokens", "max_length", 19),
+                ("min_length", "max_new_tokens", 21),
+                ("min_new_tokens", "max_new_tokens", 20),
+            )
+        ),
         (
             {"predict_with_generate": "false"},
             "must be one of loss, as .*predict_with_generate is false, got",
@@ -487,6 +530,14 @@ def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
         words,
         tmp_path,
     )
+
+
+def test_a_small_corpus_may_not_give_the_tokens_of_generation(tmp_path):
+    overrides = [("suppress_tokens", "[900]"), ("output_dir", str(tmp_path))]
+    plan = resolve(load_recipe("numbers", overrides))
+    tokenizer = train_tokenizer(["one"], vocab_size=300)
+    with pytest.raises(RecipeError, match="suppress_tokens must have tokens .*, got 900"):
+        plan.build_model(TokenizerPair(tokenizer, tokenizer))
 
 
 @pytest.mark.parametrize("run", [dry_run, train_from_recipe])
