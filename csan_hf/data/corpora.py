@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import random
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -101,7 +102,8 @@ class DataArguments:
             drawn at random from another corpus (default: all).
         validation_size: Number of validation pairs that 'numbers' makes (default 1,000), or that
             are taken from the start of another set (default: all). Without a validation set they
-            are drawn at random from the training set.
+            are drawn at random from the training set; sources that differ in case or Unicode form
+            alone stay together.
         test_size: Number of pairs per test set, as in validation_size.
         join: Join up to this many neighbouring pairs of the training and the validation set into
             one, each number equally often: longer texts from a corpus of sentences.
@@ -522,7 +524,8 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
             f"validation_size is {size}, and there are {len(rows)} training pairs to draw from: "
             "set a lower one"
         )
-    counts = Counter(rows["source"][:])
+    words = [_caseless(source) for source in rows["source"][:]]
+    counts = Counter(words)
     if len(counts) == len(rows):
         halves = rows.train_test_split(test_size=size, seed=args.data_seed)
         return DatasetDict(train=halves["train"], validation=halves["test"])
@@ -535,9 +538,17 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
         if pairs + counts[source] <= size:
             held_out.add(source)
             pairs += counts[source]
-    is_held_out = np.array([source in held_out for source in rows["source"][:]])
+    is_held_out = np.array([word in held_out for word in words])
     train = rows.select(np.flatnonzero(~is_held_out))
     return DatasetDict(train=train, validation=rows.select(np.flatnonzero(is_held_out)))
+
+
+def _caseless(text: str) -> str:
+    """The text without case, Unicode form and widths of white space, which tokenizers may ignore;
+    of no particular tokenizer, so that all systems are compared on the same validation set.
+    """
+    compatible = unicodedata.normalize("NFKD", text).casefold().replace("’", "'")
+    return " ".join(unicodedata.normalize("NFKC", compatible).split())
 
 
 def _one_of(load: Callable[[], DatasetDict], split: str) -> Dataset:

@@ -129,14 +129,18 @@ def test_patterns_may_name_the_languages(tmp_path):
     assert load_translation_dataset(data)[0]["train"][0] == {"source": "ab", "target": "a b"}
 
 
-def test_a_words_pronunciations_are_on_one_side(tmp_path):
-    lines = [f"w{number // 2}\t{number}" for number in range(40)]
+@pytest.mark.parametrize("form", ["É", "é", "E\u0301", "e\u0301", "Ｅ\u0301"])
+def test_a_words_pronunciations_are_on_one_side(form, tmp_path):
+    lines = [f"{form if number % 2 else 'é'}{number // 2}\t{number}" for number in range(40)]
     (tmp_path / "words.tsv").write_text("\n".join(lines))
     columns = {"source_column": "0", "target_column": "1"}
     data = DataArguments(data_dir=str(tmp_path), train="words.tsv", validation_size=9, **columns)
     splits, _ = load_translation_dataset(data)
-    sources = {name: set(split["source"]) for name, split in splits.items()}
-    assert not sources["train"] & sources["validation"]
+    words = {
+        name: {int(source.lstrip(f"é{form}")) for source in split["source"]}
+        for name, split in splits.items()
+    }
+    assert not words["train"] & words["validation"]
     assert (len(splits["train"]), len(splits["validation"])) == (32, 8)
     targets = [*splits["train"]["target"], *splits["validation"]["target"]]
     assert sorted(targets) == sorted(line.split("\t")[1] for line in lines)

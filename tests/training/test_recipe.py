@@ -536,7 +536,7 @@ def test_a_small_corpus_may_not_give_the_tokens_of_generation(tmp_path):
     overrides = [("suppress_tokens", "[900]"), ("output_dir", str(tmp_path))]
     plan = resolve(load_recipe("numbers", overrides))
     tokenizer = train_tokenizer(["one"], vocab_size=300)
-    with pytest.raises(RecipeError, match="suppress_tokens must have tokens .*, got 900"):
+    with pytest.raises(RecipeError, match=r"suppress_tokens must have tokens .*, got 900"):
         plan.build_model(TokenizerPair(tokenizer, tokenizer))
 
 
