@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import functools
 import hashlib
 import importlib.metadata
 import json
@@ -27,7 +26,7 @@ from transformers.utils import logging
 
 from csan_hf_runtime import text_files
 
-from .corpora import DataArguments, FilterReport, content_digests, load_translation_dataset
+from .corpora import DataArguments, content_digests, load_translation_dataset
 from .tokenization import TokenizerPair, tokenize_dataset
 
 logger = logging.get_logger(__name__)
@@ -35,6 +34,7 @@ logger = logging.get_logger(__name__)
 _CORPORA = "corpora"
 _TOKENIZERS = "tokenizers"
 _WORK = "unfinished"
+_LOCK = ".lock"
 _REPORT = "report.txt"
 _NAME = "[0-9a-f]" * 32  # of a folder that is the cache's, for `glob`
 
@@ -84,27 +84,50 @@ def prepare_corpus(
     for name in ("cache_dir", "data_dir", "buffer_size"):
         del fields[name]
     corpus = _digest(fields, content_digests(args), _digest_of_code())
-    work_dir = cache / _WORK / corpus
+    learned = cache / _TOKENIZERS / _digest(corpus, settings)
 
-    @functools.cache
-    def text() -> tuple[DatasetDict, FilterReport]:
-        return load_translation_dataset(args, work_dir=work_dir)
+    def folder_of(pair: TokenizerPair) -> Path:
+        return cache / _CORPORA / _digest(corpus, pair.digest())
 
-    with _alone(cache, corpus, work_dir):
-        if tokenizers is None:
-            folder = cache / _TOKENIZERS / _digest(corpus, settings)
-            if not folder.is_dir():
-                learn(text()[0]).save_pretrained(work_dir / _TOKENIZERS)
-                _move(work_dir / _TOKENIZERS, folder)
-            with _reading(folder):
-                tokenizers = TokenizerPair.from_pretrained(folder)
-        folder = cache / _CORPORA / _digest(corpus, tokenizers.digest())
+    def find() -> PreparedCorpus | None:
+        """Reads the corpus, if it is there; the right to write is not needed."""
+        pair = tokenizers
+        if pair is None and learned.is_dir():
+            pair = _read_tokenizers(learned)
+        if pair is None or not folder_of(pair).is_dir():
+            return None
+        return _read_corpus(folder_of(pair), pair)
+
+    def prepare(work_dir: Path) -> PreparedCorpus:
+        pair = tokenizers
+        splits, report = load_translation_dataset(args, work_dir=work_dir)
+        if pair is None:
+            if not learned.is_dir():
+                learn(splits).save_pretrained(work_dir / _TOKENIZERS)
+                _move(work_dir / _TOKENIZERS, learned)
+            pair = _read_tokenizers(learned)
+        folder = folder_of(pair)
         if not folder.is_dir():
-            splits, report = text()
-            tokenized, report = tokenize_dataset(splits, tokenizers, args, report)
+            tokenized, report = tokenize_dataset(splits, pair, args, report)
             tokenized.save_to_disk(work_dir / _CORPORA)
             (work_dir / _CORPORA / _REPORT).write_text(str(report), encoding="utf-8")
             _move(work_dir / _CORPORA, folder)
+        return _read_corpus(folder, pair)
+
+    prepared = find()
+    if prepared is None:
+        work_dir = cache / _WORK / corpus
+        with _alone(cache, work_dir):
+            prepared = find() or prepare(work_dir)  # another process may have been first
+    return prepared
+
+
+def _read_tokenizers(folder: Path) -> TokenizerPair:
+    with _reading(folder):
+        return TokenizerPair.from_pretrained(folder)
+
+
+def _read_corpus(folder: Path, tokenizers: TokenizerPair) -> PreparedCorpus:
     with _reading(folder):
         return PreparedCorpus(
             tokenizers,
@@ -125,26 +148,30 @@ def _reading(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _alone(cache: Path, corpus: str, work_dir: Path) -> Iterator[None]:
+def _alone(cache: Path, work_dir: Path) -> Iterator[None]:
     """Holds the lock of a corpus and an empty `work_dir`, which is removed at the end."""
-    work_dir.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(cache / _WORK / f"{corpus}.lock")
+    lock = FileLock(f"{work_dir}{_LOCK}")
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        logger.warning("Another process prepares this corpus; waiting for it.")
-        lock.acquire()
-    try:
+        work_dir.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            logger.warning("Another process prepares this corpus; waiting for it.")
+            lock.acquire()
         shutil.rmtree(work_dir, ignore_errors=True)  # of a process that was killed
         work_dir.mkdir()
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             error.filename = str(cache)  # data.cache_dir, which the system does not name
+        if error.errno in (errno.EACCES, errno.EROFS) and not lock.is_locked:
+            reason = "it lacks this corpus, and cannot be written to: set another data.cache_dir"
+            raise OSError(error.errno, reason, str(cache)) from error
         raise
     finally:
-        shutil.rmtree(work_dir, ignore_errors=True)
-        lock.release()
+        if lock.is_locked:
+            shutil.rmtree(work_dir, ignore_errors=True)
+            lock.release()
 
 
 def _move(source: Path, target: Path) -> None:
@@ -180,6 +207,19 @@ def kept_corpora(cache: Path) -> list[tuple[Path, int]]:
 
 
 def clear_cache(cache: Path) -> None:
-    """Removes all prepared corpora and tokenizers; processes that use them keep what they have."""
-    for folder, _ in kept_corpora(cache):
-        shutil.rmtree(folder)
+    """Removes all prepared corpora and tokenizers; processes that use them keep what they have.
+
+    Raises:
+        ValueError: Another process prepares a corpus.
+    """
+    with contextlib.ExitStack() as locks:
+        for path in (cache / _WORK).glob(f"{_NAME}{_LOCK}"):
+            try:
+                locks.enter_context(FileLock(path, timeout=0))
+            except Timeout:
+                raise ValueError(
+                    f"{cache} is in use: another process prepares a corpus there. Wait for it, "
+                    "then clear the cache."
+                ) from None
+        for folder, _ in kept_corpora(cache):
+            shutil.rmtree(folder)

@@ -1,5 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+import contextlib
 import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +13,7 @@ from csan_hf.data import (
     DataArguments,
     load_translation_dataset,
     prepare_corpus,
+    tokenize_dataset,
     train_tokenizers,
 )
 from csan_hf.data import prepared as module
@@ -63,6 +69,45 @@ def test_a_corpus_is_prepared_once(folder, reads):
         assert corpus.report == first.report
         assert corpus.tokenizers.digest() == first.tokenizers.digest()
     assert "train: 30 of 30 pairs" in first.report
+
+
+@contextlib.contextmanager
+def without_right_to_write(folder):
+    """Permissions do not bind root, who becomes somebody else."""
+    user = os.geteuid()
+    folder.chmod(0o555)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
+
+
+def test_a_cache_is_read_without_the_right_to_write(folder, monkeypatch):
+    monkeypatch.chdir(folder)  # somebody else cannot enter the folders above
+    folder.chmod(0o755)
+    with tempfile.TemporaryDirectory() as name:
+        args = arguments(Path(), cache_dir=name)
+        prepared(args)
+        shutil.rmtree(Path(name, "unfinished"))
+        with without_right_to_write(Path(name)):
+            assert len(prepared(args).splits["train"]) == 30
+            with pytest.raises(OSError, match=rf"lacks this corpus, .*: set another .*: '{name}'"):
+                prepared(arguments(Path(), cache_dir=name, max_source_length=9))
+
+
+def test_a_cache_is_not_cleared_while_a_corpus_is_prepared(folder, monkeypatch):
+    args = arguments(folder)
+
+    def clear_first(*words):
+        with pytest.raises(ValueError, match="cache is in use: another process prepares a corpus"):
+            clear_cache(cache_folder(args.cache_dir))
+        return tokenize_dataset(*words)
+
+    monkeypatch.setattr(module, "tokenize_dataset", clear_first)
+    assert len(prepared(args).splits["train"]) == 30
 
 
 @pytest.mark.parametrize("change", ["file", "data", "settings", "tokenizers", "code"])
