@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from .languages import base_language
+
 logger = logging.getLogger(__name__)
 
 EVERY_LINE = {"tokens": 0, "sentences": 0}
@@ -194,20 +196,6 @@ def sentences_of(line: str, language: str | None) -> list[str]:
             sentences.append(line[start : start + length])
             start += length
     return sentences
-
-
-def base_language(language: str) -> str:
-    """Returns the shortest code of a language, without script and country: "de" for "deu_Latn"."""
-    code = re.split(r"[_-]", language)[0].lower()
-    if len(code) <= 2:
-        return code
-    try:
-        from babel.core import get_global  # slow to load, and most codes are short
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"Sentences of the language {language} need Babel: pip install Babel"
-        ) from error
-    return get_global("language_aliases").get(code, code)
 
 
 def _halve(text: str, fits: Callable[[str], bool]) -> list[str]:

@@ -25,7 +25,7 @@ from csan_hf.alignment import align_pairs
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import EXAMPLES
 from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf_runtime.sentences import base_language
+from csan_hf_runtime.languages import base_language
 
 # What can be clicked needs a category
 _WORD = "word"

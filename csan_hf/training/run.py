@@ -82,7 +82,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         generation: Any = model.generation_config
         # None, too: a model that it starts from may have another
         language, _ = plan.data.pairs[0]
-        generation.usual_source = _usual_source(model.config, tokenized["train"], language)
+        generation.usual_source = usual_source(model.config, tokenized["train"], language)
         notify(_describe_run(model, tokenizers, tokenized, args))
         training_set: Dataset | TokenStream = tokenized["train"]
         if plan.data.is_endless:
@@ -106,11 +106,11 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         return finish_run(trainer, plan.recipe, tokenized, signals)
 
 
-def _usual_source(
+def usual_source(
     config: PreTrainedConfig, train: Dataset, language: str
 ) -> dict[str, int | str] | None:
-    """The tokens and sentences that 99 % of the training sources have at most, and their language,
-    for the pipeline; None for a model that takes texts of any length.
+    """Returns the tokens and sentences that 99 % of the training sources have at most, and their
+    language, for the pipeline; None for a model that takes texts of any length.
     """
     if _follows_its_source(config):
         return None

@@ -159,6 +159,16 @@ def test_a_line_is_read_in_parts():
     assert all(part.startswith(("Wort", "Ende", "Zwei")) for part in parts)
 
 
+@pytest.mark.parametrize("code", ["de", "deu", "ger", "deu_Latn", "DE-AT"])
+def test_a_language_has_its_rules_whatever_its_code(code):
+    assert sentences_of("Am 3. Mai. Zwei.", code) == ["Am 3. Mai. ", "Zwei."]
+
+
+@pytest.mark.parametrize("code", ["und", "ady", "hbs_latn", "words", ""])
+def test_languages_without_rules_have_sentences(code):
+    assert sentences_of("Eins. Zwei.", code) == ["Eins. ", "Zwei."]
+
+
 def test_letters_that_the_vocabulary_does_not_have_are_named(tiny_csan_of_letters, library_log):
     translator = tiny_csan_of_letters
     [cat] = translator(["cat"])

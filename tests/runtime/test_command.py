@@ -158,11 +158,3 @@ def test_graphs_run_as_they_were_exported(words, graphs, source, capsys):
     command = ["translate", "--model", str(graphs), "--input", str(source), *words.split()]
     assert csan_hf_cli.main(command) == 2
     assert "run on the CPU as they were exported" in capsys.readouterr().err
-
-
-def test_a_package_that_a_language_needs_is_named(graphs, source):
-    words = ["translate", "--model", graphs, "--input", source, "--source_lang", "deu_Latn"]
-    words += ["--split_sentences", "always"]
-    done = run(words, f"import sys; sys.modules['babel'] = None; {COMMAND}")
-    assert done.returncode == 2
-    assert "Sentences of the language deu_Latn need Babel: pip install Babel" in done.stderr

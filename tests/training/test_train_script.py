@@ -23,7 +23,7 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.models import RnnSearchConfig
 from csan_hf.training import load_recipe
 from csan_hf.training.output_folder import MARK
-from csan_hf.training.run import _usual_source
+from csan_hf.training.run import usual_source
 
 ROOT = Path(__file__).parents[2]
 CHANGES = {
@@ -103,10 +103,10 @@ def test_what_follows_its_source_takes_any_number_of_sentences():
         {"source": ["Two dogs. Three cats."], "input_ids": [[5, 1]], "labels": [[1]]}
     )
     long = CsanConfig(**CsanConfig.preset_fields("long", {}))
-    assert _usual_source(long, train, "en") is None
+    assert usual_source(long, train, "en") is None
     for config in (CsanConfig(sinusoids=None), RnnSearchConfig()):
         usual = {"tokens": 2, "sentences": 2, "language": "en"}
-        assert _usual_source(config, train, "en") == usual
+        assert usual_source(config, train, "en") == usual
 
 
 def main(words):
