@@ -295,7 +295,7 @@ def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Takes `--name value ...` and `--name=value` out of a command line; several values make a
     list, none is true.
     """
-    import yaml
+    from csan_hf_runtime.yaml_text import load_yaml
 
     remaining: list[str] = []
     fields: dict[str, list[Any]] = {}
@@ -303,13 +303,13 @@ def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     for word in words:
         if word.startswith("--") and word != "--help":
             name, equals, value = word[2:].partition("=")
-            fields[name] = [yaml.safe_load(value)] if equals else []
+            fields[name] = [load_yaml(value)] if equals else []
             if equals:
                 name = None
         elif name is None:
             remaining.append(word)
         else:
-            fields[name].append(yaml.safe_load(word))
+            fields[name].append(load_yaml(word))
     return remaining, {field: _field_value(values) for field, values in fields.items()}
 
 

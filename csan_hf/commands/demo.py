@@ -216,7 +216,8 @@ def _card_of(name: str) -> ModelCard | None:
     readme = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False)
     try:
         return ModelCard.load(readme, ignore_metadata_errors=True) if readme else None
-    except (YAMLError, ValueError):  # somebody else's, which says nothing that the page needs
+    # Somebody else's, which says nothing that the page needs
+    except (YAMLError, ValueError, RecursionError):
         return None
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import yaml
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from csan_hf_runtime.yaml_text import load_yaml
+
 from .. import models
 from ..credentials import find_credentials, holds_credential
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
@@ -193,13 +195,13 @@ def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
 def _parse(name: str, text: str) -> Any:
     try:
         if name == "recipe.yaml":
-            return yaml.safe_load(text)
+            return load_yaml(text)
         if name.endswith(".py"):
             return dict(re.findall(r"""^\s*(\w+)\s*=\s*["'](.+)["']""", text, flags=re.MULTILINE))
         if name.endswith(".json") and not name.endswith("tokenizer.json"):
             return json.loads(text)
         return None
-    except (ValueError, yaml.YAMLError):
+    except ValueError:
         return None
 
 

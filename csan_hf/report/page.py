@@ -11,13 +11,13 @@ from typing import Any
 
 import jinja2
 import numpy as np
-import yaml
 from matplotlib.figure import Figure
 
 from csan_hf.analysis.figures import page_svg, save_as_png_and_svg
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.significance import SIGNIFICANT, Test, shown_p_value
 from csan_hf.hub.model_card import PLOTS, write_model_card
+from csan_hf.training.recipe import read_yaml
 from csan_hf_runtime.text_files import VARIANTS, write_json, write_text
 
 from .side_by_side import LOW_CHRF, PieceRow
@@ -143,8 +143,7 @@ def check_card(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{folder} has no recipe.yaml and results.json, of which its card is made: --card "
             "needs a run's folder."
         )
-    read_recipe = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    return read_recipe, json.loads(results.read_text(encoding="utf-8"))
+    return read_yaml(recipe), json.loads(results.read_text(encoding="utf-8"))
 
 
 def show_in_card(report: Report, folder: Path | str) -> None:

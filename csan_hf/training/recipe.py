@@ -35,6 +35,7 @@ from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
 from csan_hf.models.configuration_csan import CsanConfig
 from csan_hf.models.locality import locality_presets
 from csan_hf.recipes import RECIPES
+from csan_hf_runtime.yaml_text import BoundedLoader, load_yaml
 
 from .arguments import GenerationArguments, TranslationTrainingArguments
 
@@ -525,7 +526,7 @@ def _unknown(path: str, sections: Mapping[str, Section]) -> str:
 # ---- the file
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(BoundedLoader):
     """YAML in which a repeated key is an error, unless it comes with `<<: *other`."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -671,8 +672,8 @@ def _as_yaml(text: str) -> Any:
     stays.
     """
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+        return load_yaml(text)
+    except ValueError:
         return text
 
 

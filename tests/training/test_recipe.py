@@ -13,12 +13,15 @@ from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.commands.train import format_help, split_command_line
 from csan_hf.credentials import find_credentials, holds_credential
 from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.report import check_card
+from csan_hf.suites import load_suite
 from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError, load_recipe, recipe_options
 from csan_hf.training.run import train_from_recipe
+from csan_hf_runtime.yaml_text import load_yaml
 
 
 @pytest.fixture
@@ -359,6 +362,30 @@ def test_no_pickle_of_arguments_has_a_token(tmp_path):
     assert args.hub_token == PASSWORD
     with pytest.raises(ValueError, match="hub_strategy must be 'end' or 'every_save'"):
         TranslationTrainingArguments(output_dir=str(tmp_path), hub_strategy="checkpoint")
+
+
+MULTIPLYING_ALIASES = "a: &a0 [x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join(9 * [f'*a{level - 1}'])}]\n" for level in range(1, 7)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (MULTIPLYING_ALIASES, "stands for more than 100,000 values"),
+        ("a: &a [*a]", "stands for more than 100,000 values"),
+        ("<<: &a {<<: *a}", "stands for more than 100,000 values"),
+        ("config: " + 2000 * "[", "nested too deep"),
+    ],
+    ids=["aliases that multiply", "a list in itself", "keys merged into themselves", "brackets"],
+)
+def test_yaml_that_would_grow_without_end_is_refused(recipe_file, text, problem):
+    path = recipe_file(text)
+    (path.parent / "results.json").write_text("{}")
+    checks = {load_recipe: path, load_suite: path, check_card: path.parent, load_yaml: text}
+    for check, argument in checks.items():
+        with pytest.raises(ValueError, match=problem):
+            check(argument)
 
 
 def test_aliases_and_merged_keys_are_read(recipe_file):
