@@ -76,6 +76,8 @@ class SplitText:
     ) -> list[tuple[int, int]]:
         """Numbers the linked words of segments and their translations as words of the whole text.
 
+        The tag is no word.
+
         Args:
             translations: Translations of the segments.
             links: For each segment its links (source word, target word).
@@ -85,7 +87,6 @@ class SplitText:
         source_pieces = [self.gaps[0]]
         for segment, gap in zip(self.segments, self.gaps[1:], strict=True):
             source_pieces += [segment.removeprefix(self.tag), gap]
-        # The tag, word 0 of each segment, is word 0 of the text
         source_starts = _first_words(source_pieces, source_word)[1::2]
         target_starts = _first_words(self._pieces(translations), target_word)[1::2]
         joined = []
@@ -93,9 +94,7 @@ class SplitText:
             source_starts, target_starts, links, strict=True
         ):
             for source, target in segment_links:
-                is_tag = self.tag != "" and source == 0
-                source_number = 0 if is_tag else source_start + source
-                joined.append((source_number, target_start + target))
+                joined.append((source_start + source, target_start + target))
         return joined
 
 

@@ -111,17 +111,18 @@ class LanguageTags:
             if match:
                 self._tags[match[1]] = token
 
-    def leading(self, text: str) -> str:
-        """Returns the tag that a text begins with, or nothing."""
-        for tag in self._tags.values():
-            if text.startswith(tag):
+    def leading(self, text: str, language: str | None = None) -> str:
+        """Returns the tag that a text begins with, or nothing; with a language only that one's."""
+        for name, tag in self._tags.items():
+            if language in (None, name) and text.startswith(tag):
                 return tag
         return ""
 
     def mark(self, text: str, prefix: str, language: str | None) -> tuple[str, str]:
         """Returns a text without the tag of its target language, and what stands before it.
 
-        A tag within a text is text, unless the text begins with it and no language is given.
+        A tag within a text is text, unless the text begins with it and no language is given. The
+        two, joined, are what the model reads.
 
         Raises:
             ValueError: There is neither a language nor a tag that the model knows.
@@ -137,6 +138,10 @@ class LanguageTags:
                 f"The model translates into {', '.join(self._tags)}: give one of them as the "
                 f"target language, got {language!r}, or begin texts with its tag, such as {first}."
             )
+        tag = self.leading(text)
+        if tag and not prefix:
+            untagged = text.removeprefix(tag).lstrip(" ")
+            return untagged, text.removesuffix(untagged)
         return text, prefix
 
 

@@ -326,7 +326,7 @@ class Translator:
             usual=usual,
             limit=None if truncation else self.source_limit,
             language=source_lang or self.source.source_language or (usual or {}).get("language"),
-            tag_of=self._tags.leading if target_lang is None else lambda text: "",
+            tag_of=partial(self._tags.leading, language=target_lang),
             count_tokens=lambda text: len(encode(text)),
         )
         is_split = any(split.split_lines for split in splits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
+
+from csan_hf_runtime.texts import LanguageTags
 
 from ..models.evaluation_view import evaluation_view
 from .positions import check_positions
@@ -111,6 +114,7 @@ def align_pairs(
     total: int | None = None,
     progress: bool = False,
     forward: Callable[..., Outputs] | None = None,
+    read: Callable[[str], tuple[str, str]] | None = None,
 ) -> Iterator[Alignment]:
     """Aligns sentence pairs, in memory that does not grow with their number; see
     `csan_hf.analysis.align`.
@@ -120,8 +124,14 @@ def align_pairs(
         total: Number of pairs, for the bar.
         forward: A function to call instead of the model, with the same arguments; it returns
             cross-attentions.
+        read: Takes a source and returns its words and what stands before them for the model, which
+            is not aligned; None = the tag that it begins with, in a model with several target
+            languages.
     """
     model = evaluation_view(model)
+    if read is None:
+        tags = LanguageTags(tokenizers.source.get_added_vocab())
+        read = partial(tags.mark, prefix="", language=None)
     if getattr(model.config, "_attn_implementation", None) not in (None, "eager"):
         # The faster implementations never have the attention weights
         model.set_attn_implementation("eager")
@@ -131,7 +141,10 @@ def align_pairs(
     with tqdm(total=total, desc="aligning", unit=" sentences", disable=not progress) as bar:
         for window in _windows(pairs):
             sources, targets = zip(*window, strict=True)
-            source_texts = tokenize_texts(tokenizers.source, sources)
+            # A blank source needs no language
+            marked = [read(source) if source.strip() else (source, "") for source in sources]
+            texts, prefixes = zip(*marked, strict=True)
+            source_texts = tokenize_texts(tokenizers.source, texts, prefixes=prefixes)
             target_texts = tokenize_texts(tokenizers.target, targets, target=True)
             check_positions(model, (len(text.ids) for text in source_texts + target_texts))
             tokenized = list(zip(source_texts, target_texts, strict=True))

@@ -52,7 +52,11 @@ class TokenizedText:
 
 
 def tokenize_texts(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, target: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    *,
+    target: bool = False,
+    prefixes: Sequence[str] = (),
 ) -> list[TokenizedText]:
     """Tokenizes texts whole, however long, and finds the word of every token.
 
@@ -60,6 +64,7 @@ def tokenize_texts(
         tokenizer: A fast tokenizer: only those tell where in the text a token comes from.
         texts: The texts.
         target: Whether they are in the target language, which some tokenizers need to know.
+        prefixes: What stands before each of the texts, and belongs to no word; () = nothing.
 
     Raises:
         ValueError: If the tokenizer is not a fast one.
@@ -67,15 +72,23 @@ def tokenize_texts(
     check_fast(tokenizer)
     if not texts:
         return []
+    prefixes = prefixes or [""] * len(texts)
+    read = [prefix + text for prefix, text in zip(prefixes, texts, strict=True)]
     encoded: Any = tokenizer(
-        **{"text_target" if target else "text": list(texts)},
+        **{"text_target" if target else "text": read},
         verbose=False,
     )
     byte_level = "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
     word = word_pattern(tokenizer)
     tokenized = []
-    for text, encoding in zip(texts, encoded.encodings, strict=True):
-        starts = tuple(start for start, _ in encoding.offsets)
+    for text, prefix, encoding in zip(texts, prefixes, encoded.encodings, strict=True):
+        length = len(prefix)
+        starts = tuple(max(start - length, 0) for start, _ in encoding.offsets)
+        is_outside = []
+        for is_special, (_, end) in zip(
+            encoding.special_tokens_mask, encoding.offsets, strict=True
+        ):
+            is_outside.append(bool(is_special) or 0 < length >= end)
         tokens = tokenizer.convert_ids_to_tokens(encoding.ids)
         tokenized.append(
             TokenizedText(
@@ -83,9 +96,7 @@ def tokenize_texts(
                 ids=tuple(encoding.ids),
                 tokens=tuple(_readable(token, byte_level) for token in tokens),
                 words=tuple(word.findall(text)),
-                word_of_token=tuple(
-                    _words_of_tokens(text, word, starts, encoding.special_tokens_mask)
-                ),
+                word_of_token=tuple(_words_of_tokens(text, word, starts, is_outside)),
                 starts=starts,
             )
         )
@@ -111,20 +122,20 @@ def word_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 
 
 def _words_of_tokens(
-    text: str, word: re.Pattern[str], starts: Sequence[int], special: Iterable[int]
+    text: str, word: re.Pattern[str], starts: Sequence[int], is_outside: Iterable[bool]
 ) -> list[int | None]:
     """Finds the word of each token by where the token begins in the text.
 
     The places are those of the text as it was given, so that it does not matter what the tokenizer
-    normalises. Several tokens may begin at one place (the bytes of one character). `special` is 1
-    for each token that stands for nothing in the text.
+    normalises. Several tokens may begin at one place (the bytes of one character). A token
+    `is_outside` that stands for nothing in the text.
     """
     ends = [match.end() for match in word.finditer(text)]
     # The word around this place, or else the next one
     numbers = np.searchsorted(ends, starts, side="right").tolist()
     return [
-        None if is_special or number == len(ends) else number
-        for number, is_special in zip(numbers, special, strict=True)
+        None if outside or number == len(ends) else number
+        for number, outside in zip(numbers, is_outside, strict=True)
     ]
 
 

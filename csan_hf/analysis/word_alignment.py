@@ -2,6 +2,7 @@
 """Alignments of sentence pairs, read off a translation model's cross-attention."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -10,6 +11,8 @@ from transformers import PreTrainedModel
 from csan_hf.alignment import Alignment, align_pairs, check_fast
 from csan_hf.data import TokenizerPair
 from csan_hf.evaluation import translate_stream
+from csan_hf.models.evaluation_view import evaluation_view
+from csan_hf.pipelines import TextTranslationPipeline
 
 
 def align(
@@ -21,6 +24,8 @@ def align(
     layer: int = -1,
     batch_size: int = 32,
     progress: bool = False,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     **generate_arguments: Any,
 ) -> list[Alignment]:
     """Aligns sentence pairs by a model's cross-attention while it predicts the given targets.
@@ -44,6 +49,9 @@ def align(
         layer: Decoder layer, counted from 0, or from the last with -1.
         batch_size: Sentence pairs at a time; pairs of similar lengths are put together.
         progress: Shows bars on standard error.
+        src_lang: Language of the sources, of a model of several.
+        tgt_lang: Language of the targets, of a model of several; or the sources begin with its tag,
+            which is no word.
         generate_arguments: For `generate`, where targets is None; None means the generation
             config's value.
 
@@ -52,8 +60,8 @@ def align(
 
     Raises:
         ValueError: If the numbers of sentences differ, there is no such layer, a tokenizer is not a
-            fast one, the model gives no cross-attention, or a sentence has more tokens than the
-            model has positions.
+            fast one, the model gives no cross-attention, a sentence has more tokens than the model
+            has positions, or a language is unknown or missing.
     """
     alignments = align_stream(
         model,
@@ -63,6 +71,8 @@ def align(
         layer=layer,
         batch_size=batch_size,
         progress=progress,
+        src_lang=src_lang,
+        tgt_lang=tgt_lang,
         **generate_arguments,
     )
     return list(alignments)
@@ -77,6 +87,8 @@ def align_stream(
     layer: int = -1,
     batch_size: int = 32,
     progress: bool = False,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     **generate_arguments: Any,
 ) -> Iterator[Alignment]:
     """Aligns sentence pairs as `align` does, in memory that does not grow with their number.
@@ -90,6 +102,13 @@ def align_stream(
             "are given."
         )
     check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
+    pipeline = TextTranslationPipeline(
+        model=evaluation_view(model),
+        tokenizer=tokenizers.source,
+        target_tokenizer=tokenizers.target,
+        device=model.device,
+    )
+    tokenizers.choose_languages(src_lang, tgt_lang)
     if targets is None:
         windows = translate_stream(
             model,
@@ -97,6 +116,8 @@ def align_stream(
             sources,
             progress=progress,
             split_sentences="never",
+            src_lang=src_lang,
+            tgt_lang=tgt_lang,
             **generate_arguments,
         )
         translations: Iterable[str] = chain.from_iterable(windows)
@@ -110,4 +131,5 @@ def align_stream(
         batch_size=batch_size,
         total=len(sources),
         progress=progress,
+        read=partial(pipeline.marked, src_lang=src_lang, tgt_lang=tgt_lang),
     )

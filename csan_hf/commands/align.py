@@ -35,6 +35,8 @@ def align(
     heat_map: Path | None = None,
     sentence: int | None = None,
     gold: Path | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
     num_beams: PositiveInt | None = None,
     batch_size: PositiveInt = 32,
     device: str | None = None,
@@ -46,7 +48,8 @@ def align(
     word 0, 1 with 2.
 
     Words are separated by white space; for a pronouncer, each letter is a word. Without --target,
-    the model's own translations are aligned.
+    the model's own translations are aligned. The tag of a target language, ">>de<<", with which a
+    source may begin, is no word.
 
     Args:
         source: source sentences, one per line (may be .gz); - = standard input
@@ -105,6 +108,8 @@ def align(
         layer=layer,
         batch_size=batch_size,
         progress=not quiet,
+        src_lang=source_lang,
+        tgt_lang=target_lang,
         **generate_arguments,
     )
     links = []

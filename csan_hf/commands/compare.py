@@ -111,6 +111,8 @@ def report(
     samples: PositiveInt = 1000,
     aligned: int = 1000,
     pieces: tuple[Path, Path] | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
     num_beams: PositiveInt | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
@@ -176,6 +178,8 @@ def report(
         device=device,
         trust_remote_code=trust_remote_code,
         progress=not quiet,
+        src_lang=source_lang,
+        tgt_lang=target_lang,
         num_beams=num_beams,
     )
     names = ", ".join(system.name for system in loaded)

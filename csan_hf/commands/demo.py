@@ -163,9 +163,7 @@ class DemoModel:
             **chosen,
         )
         self.pipeline("1", num_beams=1)  # where languages are missing it fails now, not on the page
-        if hasattr(source, "src_lang"):  # for the alignment
-            source.src_lang = src_lang or source.src_lang
-            source.tgt_lang = tgt_lang or source.tgt_lang
+        pair.choose_languages(src_lang, tgt_lang)  # for the alignment
         card = _card_of(name)
         pairs: list[Any] = [list(chosen.values())]
         for names_of_pair in (("src_lang", "tgt_lang"), ("source_lang", "target_lang")):
@@ -193,7 +191,9 @@ class DemoModel:
         pairs = list(zip(split.segments, translations, strict=True))
         sources: list[Sequence[str]] = [source.split() for source in split.segments]
         try:
-            alignments = list(align_pairs(self.pipeline.model, self.tokenizers, pairs))
+            alignments = list(
+                align_pairs(self.pipeline.model, self.tokenizers, pairs, read=self.pipeline.marked)
+            )
             matrices = [alignment.word_matrix() for alignment in alignments]
             sources = [alignment.source.words for alignment in alignments]  # or letters
         except ValueError as error:

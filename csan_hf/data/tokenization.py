@@ -37,6 +37,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import SentencePieceExtractor
 from transformers.utils import cached_file, logging
 
+from csan_hf.models.translation import language_id
 from csan_hf.source_tokenizer import SourceTokenizer
 from csan_hf_runtime.text_files import VARIANTS
 
@@ -213,6 +214,20 @@ class TokenizerPair:
     def is_joint(self) -> bool:
         """Whether one tokenizer serves both languages."""
         return self.source is self.target
+
+    def choose_languages(self, src_lang: str | None, tgt_lang: str | None) -> None:
+        """Makes multilingual tokenizers mark texts with these languages; None = theirs.
+
+        Raises:
+            ValueError: They do not know a language.
+        """
+        for tokenizer in (self.source, self.target):
+            if not hasattr(tokenizer, "src_lang"):
+                continue
+            for language in filter(None, (src_lang, tgt_lang)):
+                language_id(tokenizer, language)
+            tokenizer.src_lang = src_lang or tokenizer.src_lang
+            tokenizer.tgt_lang = tgt_lang or tokenizer.tgt_lang
 
     def digest(self) -> str:
         """A digest of how the tokenizers cut text."""

@@ -54,8 +54,7 @@ def score_forced(
         target_tokenizer=tokenizers.target,
         device=model.device,
     )
-    if tgt_lang is not None and hasattr(tokenizers.target, "tgt_lang"):
-        tokenizers.target.tgt_lang = tgt_lang
+    tokenizers.choose_languages(src_lang, tgt_lang)
     inputs = [
         pipeline.preprocess(text, src_lang=src_lang, tgt_lang=tgt_lang)["input_ids"][0]
         for text in sources

@@ -266,7 +266,7 @@ def _translate_windows(
                 for split in window.splits
             ]
             if markup is not None:
-                translator.add_tags(translations, window.marked_texts)
+                translator.add_tags(translations, window.marked_texts, **options)
             yield translations
     if reader is not None:
         reader.check_end()

@@ -59,6 +59,7 @@ class MarkedText:
         *,
         source_word: re.Pattern[str],
         target_word: re.Pattern[str],
+        first: int = 0,
     ) -> str:
         """Puts the tags into the translation of the text, and writes `&`, `<` and `>` as entities.
 
@@ -72,6 +73,7 @@ class MarkedText:
             links: Pairs (source word, target word).
             source_word: What a word of the text is.
             target_word: What a word of the translation is.
+            first: Where the first word of the text may begin: behind the tag of a language.
         """
         targets: dict[int, list[int]] = {}
         for source, target in links:
@@ -79,7 +81,7 @@ class MarkedText:
         sides = _Sides(
             source=self.text,
             translation=translation,
-            source_words=[match.span() for match in source_word.finditer(self.text)],
+            source_words=[match.span() for match in source_word.finditer(self.text, first)],
             target_words=[match.span() for match in target_word.finditer(translation)],
             targets=targets,
         )

@@ -256,7 +256,7 @@ class TextTranslationPipeline(TranslationPipeline):
             for split in splits
         ]
         if markup:
-            self.add_tags(results, marked_texts)
+            self.add_tags(results, marked_texts, **options)
         return results
 
     def without_tags(self, texts: Iterable[str], markup: Markup | None) -> list[MarkedText]:
@@ -271,18 +271,26 @@ class TextTranslationPipeline(TranslationPipeline):
         return [parse_markup(text, markup) for text in texts]
 
     def add_tags(
-        self, results: Iterable[list[dict[str, Any]]], marked_texts: Iterable[MarkedText]
+        self,
+        results: Iterable[list[dict[str, Any]]],
+        marked_texts: Iterable[MarkedText],
+        **options: Any,
     ) -> None:
-        """Puts the tags of texts into their translations, by the alignments of these."""
+        """Puts the tags of texts into their translations, by the alignments of these; options are a
+        call's.
+        """
+        language = self._target_language(options)
         source_word = word_pattern(self.tokenizer)
         target_word = word_pattern(self.target_tokenizer)
         for sequences, marked in zip(results, marked_texts, strict=True):
+            language_tag = self._target_tags.leading(marked.text, language)
             for result in sequences:
                 result["translation_text"] = marked.restore(
                     result["translation_text"],
                     result.get("alignment", ()),
                     source_word=source_word,
                     target_word=target_word,
+                    first=len(language_tag),
                 )
 
     def _add_alignments(
@@ -343,15 +351,13 @@ class TextTranslationPipeline(TranslationPipeline):
             ValueError: `split_sentences` is none of `SplitSentences`.
         """
         is_cut = options.get("truncation")
-        target = {**self._preprocess_params, **options}.get("tgt_lang")
-
         return split_texts(
             texts,
             split_sentences=split_sentences,
             usual=None if is_cut else self.usual_source,
             limit=None if is_cut else self.source_limit,
             language=self._language_of(options),
-            tag_of=(lambda text: "") if target else self._target_tags.leading,
+            tag_of=partial(self._target_tags.leading, language=self._target_language(options)),
             count_tokens=self.token_counter(**options),
         )
 
@@ -406,10 +412,32 @@ class TextTranslationPipeline(TranslationPipeline):
         """As in `TranslationPipeline`; a tag within a text is text, unless the text begins with it
         and no language is given.
         """
-        text, prefix = self._target_tags.mark(text, kwargs.get("prefix") or "", tgt_lang)
-        if prefix:
-            kwargs["prefix"] = prefix
-        return super()._tokenize(text, src_lang, tgt_lang, **kwargs)
+        given_prefix = kwargs.pop("prefix", None)
+        text, prefix = self._marked(text, src_lang, tgt_lang, given_prefix)
+        return super()._tokenize(text, src_lang, tgt_lang, prefix=prefix, **kwargs)
+
+    def _marked(
+        self, text: str, src_lang: str | None, tgt_lang: str | None, prefix: str | None
+    ) -> tuple[str, str]:
+        """Returns a text without its tag, and what stands before it where the model reads it."""
+        text, mark = self._target_tags.mark(text, prefix or "", tgt_lang)
+        if not mark and prefix is None:
+            mark = self._language_settings(src_lang, tgt_lang)[0]
+        return text, mark
+
+    def marked(self, text: str, **options: Any) -> tuple[str, str]:
+        """The same, with a call's options or those of the pipeline.
+
+        Raises:
+            ValueError: The model translates into several languages, and neither the options nor the
+                text name one that it knows.
+        """
+        settings = {**self._preprocess_params, **options}
+        return self._marked(text, *map(settings.get, ("src_lang", "tgt_lang", "prefix")))
+
+    def _target_language(self, options: dict[str, Any]) -> str | None:
+        """The target language of a call or of the pipeline; None = the tokenizer's."""
+        return options.get("tgt_lang") or self._preprocess_params.get("tgt_lang")
 
     def _source_language(self, options: dict[str, Any]) -> str | None:
         """The source language of a call or of the pipeline; None = the tokenizer's."""
@@ -442,7 +470,7 @@ class TextTranslationPipeline(TranslationPipeline):
         if terms is not None:
             self._require_terms(segments, results, terms, batch_size, options)
         if any(sentences):
-            self._warn_of_omissions(sentences, results, batch_size, options)
+            self._warn_of_omissions(segments, sentences, results, batch_size, options)
         if return_alignments:
             self._add_alignments(segments, results, batch_size, options)
         return results
@@ -567,7 +595,15 @@ class TextTranslationPipeline(TranslationPipeline):
 
         tokenizers = TokenizerPair(self.tokenizer, self.target_tokenizer)
         with self.source_language(self._source_language(options)):
-            return list(align_pairs(self.model, tokenizers, pairs, batch_size=batch_size))
+            return list(
+                align_pairs(
+                    self.model,
+                    tokenizers,
+                    pairs,
+                    batch_size=batch_size,
+                    read=partial(self.marked, **options),
+                )
+            )
 
     def _sentences_to_check(
         self, segments: Sequence[str], options: dict[str, Any]
@@ -585,11 +621,13 @@ class TextTranslationPipeline(TranslationPipeline):
             )
         check_fast(self.tokenizer, self.target_tokenizer)
         language = self._language_of(options)
-        split = [sentences_of(segment, language) for segment in segments]
+        texts = [self.marked(segment, **options)[0] for segment in segments]
+        split = [sentences_of(text, language) for text in texts]
         return [sentences if len(sentences) > 1 else [] for sentences in split]
 
     def _warn_of_omissions(
         self,
+        segments: Sequence[str],
         sentences_of_segments: list[list[str]],
         results: list[list[dict[str, Any]]],
         batch_size: int,
@@ -598,10 +636,12 @@ class TextTranslationPipeline(TranslationPipeline):
         """Warns of sentences that the best translations hardly attend to; [] is not checked."""
         checked = []
         pairs = []
-        for sentences, sequences in zip(sentences_of_segments, results, strict=True):
+        for segment, sentences, sequences in zip(
+            segments, sentences_of_segments, results, strict=True
+        ):
             if sentences:
                 checked.append(sentences)
-                pairs.append(("".join(sentences), sequences[0]["translation_text"]))
+                pairs.append((segment, sequences[0]["translation_text"]))
         alignments = self._align(pairs, batch_size, options)
         for sentences, alignment in zip(checked, alignments, strict=True):
             for number in uncovered_sentences(alignment, sentences):

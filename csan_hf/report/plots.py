@@ -22,7 +22,7 @@ from csan_hf.analysis.heat_map import plot_heat_map
 from csan_hf.data import TokenizerPair
 
 from .page import ReportPlot
-from .systems import System, WordAlignment
+from .systems import System, WordAlignment, tagged_sources
 
 _ALIGNED_AT_ONCE = 16
 _EXAMPLE_WORDS = range(5, 16)
@@ -43,22 +43,26 @@ def word_alignments(
         return {}
     model, tokenizers = system.model, system.tokenizers
     targets = list(islice(system.runs[0], len(sources)))
-    numbers = pairs_within_positions(model, tokenizers, sources, targets)
+    read_sources = tagged_sources(system, sources)
+    numbers = pairs_within_positions(model, tokenizers, read_sources, targets)
     aligned = align(
         model,
         tokenizers,
-        [sources[number] for number in numbers],
+        [read_sources[number] for number in numbers],
         [targets[number] for number in numbers],
         batch_size=_ALIGNED_AT_ONCE,
         progress=progress,
     )
     alignments = {}
     for number, alignment in zip(numbers, aligned, strict=True):
-        matrix = alignment.word_matrix()
+        # A tag that was typed is a word of the page, and none of the alignment
+        tags = max(len(sources[number].split()) - len(alignment.source.words), 0)
+        matrix = np.pad(alignment.word_matrix(), [(0, 0), (tags, 0)])
+        links = [(tags + source, target) for source, target in alignment.links()]
         largest = np.abs(matrix).max(initial=0)
         if largest > 0:
             scaled = np.rint(99 * matrix / largest).astype(int).tolist()
-            alignments[number] = WordAlignment(scaled, alignment.links())
+            alignments[number] = WordAlignment(scaled, links)
     return alignments
 
 
@@ -72,6 +76,7 @@ def checkpoint_plots(
     if model is None or tokenizers is None:
         return []
     targets = list(islice(system.runs[0], len(sources)))
+    sources = tagged_sources(system, sources)
     plots = attention_plots(model, tokenizers, sources, progress=progress)
     plots += alignment_plots(model, tokenizers, sources, targets, progress=progress)
     return [

@@ -18,6 +18,7 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.significance import PairedTest
 from csan_hf.evaluation.translate import search_name
 from csan_hf_runtime.text_files import counted, open_lines
+from csan_hf_runtime.texts import LanguageTags
 
 logger = logging.get_logger(__name__)
 _HUB_NAME = re.compile(r"(?!-)([\w-]+|[\w-][\w.-]*/[\w.-]+)")
@@ -58,6 +59,7 @@ class System:
             seed.
         model: The model of the first run, if it is a checkpoint that gives attention.
         tokenizers: The model's.
+        target_language: That of the translations, if it was chosen among several of the model.
         search: How it translated, if it is a checkpoint: greedy, beam 5.
         scores: A cell for each metric.
         segment_scores: For each metric the score of every sentence of the first run.
@@ -68,6 +70,7 @@ class System:
     runs: list[Collection[str]]
     model: PreTrainedModel | None = None
     tokenizers: TokenizerPair | None = None
+    target_language: str | None = None
     search: str = ""
     scores: list[ScoreCell] = field(default_factory=list)
     segment_scores: list[np.ndarray] = field(default_factory=list)
@@ -81,6 +84,8 @@ def load_systems(
     device: str | None = None,
     trust_remote_code: bool = False,
     progress: bool = False,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     **generate_arguments: Any,
 ) -> list[System]:
     """Reads the translations of systems, or makes them; files are checked before a checkpoint
@@ -94,6 +99,8 @@ def load_systems(
         device: torch device for checkpoints; None = the accelerator if there is one.
         trust_remote_code: Whether code in a checkpoint may run.
         progress: Shows bars on standard error.
+        src_lang: Language of the sources, for checkpoints of several.
+        tgt_lang: Language of the translations, likewise.
         generate_arguments: For `generate`; None means the generation config's value.
 
     Raises:
@@ -123,7 +130,9 @@ def load_systems(
             model, tokenizers = load_translation_model(
                 path, device=device, trust_remote_code=trust_remote_code, progress=progress
             )
+            tokenizers.choose_languages(src_lang, tgt_lang)
             if not system.runs:
+                system.target_language = tgt_lang
                 if getattr(model, "gives_attention", True):
                     system.model = model
                     system.tokenizers = tokenizers
@@ -137,11 +146,27 @@ def load_systems(
                 list(sources),
                 progress=progress,
                 split_sentences="never",
+                src_lang=src_lang,
+                tgt_lang=tgt_lang,
                 **generate_arguments,
             )
             system.runs.append(translations)
         systems.append(system)
     return systems
+
+
+def tagged_sources(system: System, sources: Sequence[str]) -> list[str]:
+    """The sources of a checkpoint with the tags of its target language, as its encoder reads them.
+
+    A blank source has none, nor has any of a model without tags."""
+    tags = LanguageTags(system.tokenizers.source.get_added_vocab() if system.tokenizers else ())
+    tagged = []
+    for source in sources:
+        text, tag = source, ""
+        if source.strip():
+            text, tag = tags.mark(source, "", system.target_language)
+        tagged.append(tag + text)
+    return tagged
 
 
 def check_names(names: list[str], baseline: str | None = None) -> None:

@@ -1,11 +1,15 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf align` on files, with a tiny untrained model."""
 
+import copy
+from itertools import product
+
 import pytest
 import tiny
 
 import csan_hf_cli
 from csan_hf.analysis import align
+from csan_hf.data.tokenization import add_language_tags
 from csan_hf.evaluation import translate
 from csan_hf_runtime.text_files import write_lines
 
@@ -103,6 +107,51 @@ def test_standard_input_and_the_models_translations(
     assert printed == lines_of(align(model, tokenizers, SOURCES, translations))
     assert (tmp_path / "translations").read_text().split("\n") == [*translations, ""]
     assert "aligning" in told
+
+
+@pytest.fixture(scope="module")
+def of_two_languages(tokenizers, tmp_path_factory):
+    """The folder of a model whose sources begin with the tag of their target language."""
+    pair = copy.deepcopy(tokenizers)
+    add_language_tags(pair, [">>de<<", ">>fr<<"])
+    model = tiny.csan(vocab_size=len(pair.source))
+    model.generation_config.max_length = 12
+    path = tmp_path_factory.mktemp("languages")
+    model.save_pretrained(path)
+    pair.save_pretrained(path)
+    return path
+
+
+def test_a_model_of_several_languages_reads_a_tag_that_is_no_word(
+    of_two_languages, files, tmp_path, capsys
+):
+    source, target = files
+    typed = tmp_path / "typed"
+    write_lines(typed, [line and f">>de<< {line}" for line in SOURCES])
+    links = []
+    for options in (f"--source {source} --target_lang de", f"--source {typed}"):
+        assert main(f"{of_two_languages} {options} --target {target} --quiet --threshold 0") == 0
+        links.append(capsys.readouterr().out)
+    assert links[0] == links[1]
+    expected = []
+    for source_text, target_text in zip(SOURCES, TARGETS, strict=True):
+        pairs = product(range(len(source_text.split())), range(len(target_text.split())))
+        expected.append(" ".join(f"{word}-{translation}" for word, translation in pairs))
+    assert links[0].splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    "command", ["align {model} --target {target}", "report {model} --reference {target}"]
+)
+@pytest.mark.parametrize("options", ["", "--target_lang it"])
+def test_a_model_of_several_languages_asks_for_one(
+    command, options, of_two_languages, files, tmp_path, capsys
+):
+    words = command.format(model=of_two_languages, target=files[1])
+    words = f"{words} --source {files[0]} --output {tmp_path}/out.html --quiet {options}"
+    assert csan_hf_cli.main(words.split()) == 2
+    assert "error: The model translates into de, fr: give one of them" in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
 
 
 @pytest.mark.parametrize(

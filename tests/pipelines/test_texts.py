@@ -366,7 +366,7 @@ def test_alignments(name, tmp_path):
     [
         (SplitText(("a b", "c"), ("", " ", "")), ["x", "y z"], [(0, 0), (1, 0), (2, 2)]),
         (SplitText(("a b", "c"), ("", "", "")), ["走", "y z"], [(0, 0), (1, 0), (1, 1)]),
-        (SplitText(("T a", "T c"), ("", " ", ""), tag="T"), ["x", "y z"], [(0, 0), (1, 0), (0, 2)]),
+        (SplitText(("T a", "T c"), ("", " ", ""), tag="T"), ["x", "y z"], [(0, 0), (1, 0), (1, 2)]),
     ],
     ids=["words", "cut within a word", "tag"],
 )

@@ -1,12 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What a report says, and how the systems get into it."""
 
+import copy
 import html
 import json
 import os
 import re
 import threading
 import xml.etree.ElementTree
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -17,6 +19,7 @@ import csan_hf_cli
 from csan_hf.analysis import align, channel_shares
 from csan_hf.analysis.figures import page_svg
 from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.data.tokenization import add_language_tags
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import (
     WordErrorRate,
@@ -41,7 +44,7 @@ from csan_hf.report import (
     render_report,
     write_report,
 )
-from csan_hf.report.plots import attention_plots, checkpoint_plots
+from csan_hf.report.plots import attention_plots, checkpoint_plots, word_alignments
 from csan_hf.report.systems import ScoreCell
 from csan_hf_runtime.text_files import VARIANTS, open_lines, write_lines
 
@@ -216,6 +219,20 @@ def test_checkpoints_and_files(checkpoint, tmp_path):
     identifiers = re.findall(r'\bid="([^"]+)"', page)
     assert len(identifiers) == len({*identifiers})
     assert {*re.findall(r'(?:url\(|href=")#([^)"]+)', page)} <= {*identifiers}
+
+
+def test_words_of_the_page_are_those_of_its_alignment(tokenizers):
+    pair = copy.deepcopy(tokenizers)
+    add_language_tags(pair, [">>de<<", ">>fr<<"])
+    model = tiny.csan(vocab_size=len(pair.source), decoder_layers=1)
+    system = System("s", [OURS], model, pair, target_language="de")
+    named = word_alignments(system, SOURCES)
+    typed_sources = [source and f">>de<< {source}" for source in SOURCES]
+    typed = word_alignments(replace(system, target_language=None), typed_sources)
+    for number, alignment in named.items():
+        assert typed[number].matrix == [[0, *row] for row in alignment.matrix]
+        assert typed[number].links == [(1 + s, t) for s, t in alignment.links]
+    assert checkpoint_plots(system, "s", SOURCES)
 
 
 def test_pervasive_attention_shows_its_channels(tokenizers):
