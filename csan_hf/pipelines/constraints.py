@@ -7,7 +7,9 @@ hold, and the beams are divided among the banks. Shapes are those of `search`.""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -20,42 +22,117 @@ Phrases: TypeAlias = Sequence[Sequence[int]]
 """The tokens of each phrase of a sentence."""
 
 
-class Progress(NamedTuple):
-    """What a hypothesis holds of the phrases of its sentence.
+@dataclass(frozen=True)
+class Endings:
+    """How far a word may go on behind a phrase.
 
     Attributes:
-        phrases: The phrases.
-        lengths: Tokens of each phrase: all of them, if the hypothesis holds it, or else those that
-            it ends with.
-        met: Tokens of whole phrases, and of the one that the hypothesis has most of.
+        letters: Of tokens that continue a word, how many letters they add to it.
+        most: For each phrase of each sentence the most letters that may follow it in its word;
+            None = any number.
     """
 
-    phrases: Phrases
-    lengths: Sequence[int]
-    met: int = 0
+    letters: Mapping[int, int]
+    most: Sequence[Sequence[int | None]]
 
-    def after(self, token: int) -> Progress:
-        """The progress with one more token."""
-        lengths = []
-        whole = 0
-        begun = 0
-        for phrase, length in zip(self.phrases, self.lengths, strict=True):
-            if length < len(phrase):
-                ending = [*phrase[:length], token]
-                while ending != list(phrase[: len(ending)]):
-                    del ending[0]
-                length = len(ending)
-            lengths.append(length)
-            if length == len(phrase):
-                whole += length
-            else:
-                begun = max(begun, length)
-        return Progress(self.phrases, lengths, whole + begun)
+
+class PhraseState(NamedTuple):
+    """What a hypothesis holds of a phrase.
+
+    Attributes:
+        tokens: The phrase.
+        most_letters: See `Endings`.
+        length: Tokens of the phrase that the hypothesis ends with, while it does not hold it.
+        age: Tokens behind the phrase; None = the hypothesis does not hold it.
+        room: Letters that may still follow in the phrase's word; None = any number.
+    """
+
+    tokens: Sequence[int]
+    most_letters: int | None = None
+    length: int = 0
+    age: int | None = None
+    room: int | None = None
+
+    def after(self, token: int, letters: int) -> PhraseState:
+        """The state with one more token, which adds so many letters to the word before it."""
+        if self.age is None:
+            return self._ending_with([*self.tokens[: self.length], token])
+        room = None
+        if self.room is not None and letters:
+            room = self.room - letters
+            if room < 0:
+                return self.lost()
+        return self._replace(age=self.age + 1, room=room)
+
+    def _ending_with(self, tokens: list[int]) -> PhraseState:
+        while tokens != list(self.tokens[: len(tokens)]):
+            del tokens[0]
+        return self._replace(length=len(tokens))
 
     @property
-    def total(self) -> int:
-        """Tokens of all phrases."""
-        return sum(map(len, self.phrases))
+    def is_complete(self) -> bool:
+        """Whether the hypothesis ends with the phrase."""
+        return self.age is None and self.length == len(self.tokens)
+
+    def held(self) -> PhraseState:
+        """The phrase at the end of the hypothesis is what the hypothesis holds of it."""
+        return self._replace(length=0, age=0, room=self.most_letters)
+
+    def lost(self) -> PhraseState:
+        """The phrase is not there, or what is there is another one's."""
+        return self._replace(length=0, age=None, room=None)
+
+    def refused(self) -> PhraseState:
+        """The phrase at the end of the hypothesis is partly another one's."""
+        return self._ending_with([*self.tokens[1 : self.length]])
+
+    def shared(self, length: int) -> int:
+        """How many of the last tokens of the hypothesis are those of the phrase that it holds."""
+        if self.age is None:
+            return 0
+        return max(min(length - self.age, len(self.tokens)), 0)
+
+
+class Progress:
+    """What a hypothesis holds of the phrases of its sentence: each of its tokens serves one phrase,
+    of two that overlap the longer.
+
+    Attributes:
+        states: That of each phrase.
+        met: Tokens of whole phrases, and of the one that the hypothesis has most of.
+        total: Tokens of all phrases.
+    """
+
+    def __init__(self, states: Sequence[PhraseState]) -> None:
+        self.states = states
+        self.total = sum(len(state.tokens) for state in states)
+        whole = 0
+        begun = 0
+        for state in states:
+            if state.age is not None:
+                whole += len(state.tokens)
+            else:
+                shared = sum(other.shared(state.length) for other in states)
+                begun = max(begun, state.length - shared)
+        self.met = whole + begun
+
+    def after(self, token: int, letters: int = 0) -> Progress:
+        """The progress with one more token, which adds so many letters to the word before it."""
+        states = [state.after(token, letters) for state in self.states]
+        longest_first = sorted(range(len(states)), key=lambda number: -len(states[number].tokens))
+        for number in longest_first:
+            state = states[number]
+            if not state.is_complete:
+                continue
+            length = len(state.tokens)
+            overlapping = [place for place, other in enumerate(states) if other.shared(length)]
+            if any(len(states[place].tokens) >= length for place in overlapping):
+                states[number] = state.refused()
+                continue
+            for place in overlapping:
+                states[place] = states[place].lost()
+            states[number] = state.held()
+        return Progress(states)
 
 
 def bank_sizes(beams: int, counts: Sequence[int]) -> list[int]:
@@ -78,14 +155,24 @@ class Constraints:
         phrases: The phrases of each sentence.
         beams: K.
         ends: Tokens that end a hypothesis.
+        endings: What may follow a phrase in its word; None = anything.
     """
 
-    def __init__(self, phrases: Sequence[Phrases], beams: int, ends: Sequence[int]) -> None:
+    def __init__(
+        self,
+        phrases: Sequence[Phrases],
+        beams: int,
+        ends: Sequence[int],
+        endings: Endings | None = None,
+    ) -> None:
         self._beams = beams
         self._ends = list(ends)
-        self._of_beams = [
-            [Progress(of_sentence, [0] * len(of_sentence))] * beams for of_sentence in phrases
-        ]
+        self._letters: Mapping[int, int] = {} if endings is None else endings.letters
+        self._of_beams = []
+        for number, of_sentence in enumerate(phrases):
+            most = repeat(None) if endings is None else endings.most[number]
+            start = Progress(list(map(PhraseState, of_sentence, most)))
+            self._of_beams.append([start] * beams)
         self._of_candidates: list[list[Progress]] = []
 
     def candidates(self, total: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,9 +217,9 @@ class Constraints:
         proposals = torch.cat([best_of_all, best_of_beams], dim=1).tolist()
         for row, beams in zip(proposals, self._of_beams, strict=True):
             for beam, progress in enumerate(beams):
-                for phrase, length in zip(progress.phrases, progress.lengths, strict=True):
-                    if length < len(phrase):
-                        row.append(beam * vocabulary + phrase[length])
+                for state in progress.states:
+                    if state.age is None:
+                        row.append(beam * vocabulary + state.tokens[state.length])
         return [list(dict.fromkeys(row)) for row in proposals]
 
     def _follow(self, places: Tensor, vocabulary: int) -> Tensor:
@@ -145,7 +232,7 @@ class Constraints:
             needed = beams[0].total
             for place in row:
                 beam, token = divmod(place, vocabulary)
-                progress = beams[beam].after(token)
+                progress = beams[beam].after(token, self._letters.get(token, 0))
                 candidates.append(progress)
                 has_no_end = needed > 0 and token not in self._ends
                 missing_tokens.append(needed - progress.met + has_no_end)

@@ -26,7 +26,7 @@ from transformers.generation import logits_process as rules
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
 
-from .constraints import LOW, Constraints, Phrases
+from .constraints import LOW, Constraints, Endings, Phrases
 
 # Processors that treat each row alike; those that may count rows are left to the library's loops
 _ROW_BY_ROW = (
@@ -63,6 +63,7 @@ def search(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     phrases: Sequence[Phrases] | None = None,
+    endings: Endings | None = None,
     **inputs: Any,
 ) -> Any:
     """Decodes for `generate`, which calls this with its prepared inputs; leaves to the library's
@@ -81,8 +82,8 @@ def search(
     search of a model without an end of sentence gives token 0 there, and not further tokens.
 
     `phrases` are the tokens of what the hypotheses of each sentence must hold, anywhere and in any
-    order; see `constraints`. One that lacks some of them, or its end, at its greatest length is
-    returned only where no hypothesis has all.
+    order, `endings` what may follow these in a word; see `constraints`. A hypothesis that lacks
+    some of them, or its end, at its greatest length is returned only where none has all.
 
     Returns:
         Tokens [B · returned sequences, T], or what the library's loop returns.
@@ -127,7 +128,7 @@ def search(
     )
     if mode == GenerationMode.GREEDY_SEARCH and phrases is None:
         return _greedy(decoder, input_ids, stopping_criteria, generation_config)
-    return _beams(decoder, input_ids, stopping_criteria, generation_config, phrases)
+    return _beams(decoder, input_ids, stopping_criteria, generation_config, phrases, endings)
 
 
 def _is_covered(
@@ -292,6 +293,7 @@ def _beams(
     stop: StoppingCriteriaList,
     config: GenerationConfig,
     phrases: Sequence[Phrases] | None,
+    endings: Endings | None,
 ) -> Tensor:
     """See `search`: the best hypotheses of all sentences, padded."""
     beams = config.num_beams
@@ -315,7 +317,8 @@ def _beams(
     is_best = torch.arange(kept, device=flat.device) < beams
     constraints = None
     if phrases is not None:
-        constraints = Constraints(phrases, beams, [] if end is None else end.tolist())
+        ends = [] if end is None else end.tolist()
+        constraints = Constraints(phrases, beams, ends, endings)
     done: list[tuple[Tensor, _Hypotheses]] = []
     while len(left):
         # The best continuations of all beams

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 from csan_hf_runtime.sentences import is_wide
@@ -55,6 +56,9 @@ class Terms:
         return list(dict.fromkeys(self._targets[term] for term in terms))
 
 
+_LONGEST_ENDING = 3  # letters
+
+
 def _as_words(term: str) -> str:
     end = "" if is_wide(term[-1]) else r"(?!\w)"
     return _at_word_start(term) + end
@@ -65,6 +69,45 @@ def _at_word_start(term: str) -> str:
     return start + re.escape(term)
 
 
+def most_letters_after(target: str) -> int | None:
+    """The most letters that are an ending and no other word: three, and of a short word half of it.
+
+    None where anything may follow: signs, and scripts without spaces.
+    """
+    last_word = re.search(r"\w*$", target)
+    if not last_word or not last_word[0] or is_wide(target[-1]):
+        return None
+    return min(_LONGEST_ENDING, (len(last_word[0]) + 1) // 2)
+
+
 def lacking(targets: list[str], translation: str) -> list[str]:
-    """Which targets do not stand in a translation, where a word begins; they may have an ending."""
-    return [target for target in targets if not re.search(_at_word_start(target), translation)]
+    """Which targets do not stand in a translation, where a word begins, perhaps with an ending.
+
+    Each piece of the translation serves one target. The longest chooses first, a place that the
+    fewest others could take."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    for target in sorted(targets, key=len, reverse=True):
+        most_letters = most_letters_after(target)
+        ending = "" if most_letters is None else rf"\w{{0,{most_letters}}}(?!\w)"
+        pattern = _at_word_start(target) + ending
+        places[target] = [match.span() for match in re.finditer(pattern, translation)]
+    missing = set()
+    while places:
+        target = next(iter(places))
+        candidates = places.pop(target)
+        if not candidates:
+            missing.add(target)
+            continue
+        rivals = list(chain.from_iterable(places.values()))
+        chosen = min(candidates, key=lambda place: len(_overlapping(place, rivals)))
+        for rival, rival_places in places.items():
+            taken = _overlapping(chosen, rival_places)
+            places[rival] = [place for place in rival_places if place not in taken]
+    return [target for target in targets if target in missing]
+
+
+def _overlapping(
+    place: tuple[int, int], rivals: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    start, end = place
+    return [rival for rival in rivals if rival[0] < end and start < rival[1]]

@@ -30,9 +30,10 @@ from csan_hf_runtime.texts import (
 from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences, word_pattern
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
+from .constraints import Endings
 from .markup import MarkedText, Markup, parse_markup
 from .search import search, search_by_default
-from .terms import Terms, lacking
+from .terms import Terms, lacking, most_letters_after
 
 logger = logging.get_logger(__name__)
 
@@ -505,10 +506,12 @@ class TextTranslationPipeline(TranslationPipeline):
             for start in range(0, len(numbers), batch_size):
                 batch = numbers[start : start + batch_size]
                 limits = [self._limit_with(results[n], phrases[n]) for n in batch]
+                most_letters = [list(map(most_letters_after, targets[n])) for n in batch]
                 constrained = {
                     **options,
                     "custom_generate": search,
                     "phrases": [phrases[n] for n in batch],
+                    "endings": Endings(self._continuing_letters, most_letters),
                     "num_beams": beams,
                     "batch_size": len(batch),
                 }
@@ -536,6 +539,26 @@ class TextTranslationPipeline(TranslationPipeline):
             for sequence in sequences
         ]
         return max(lengths) + sum(map(len, phrases)) + _ROOM_FOR_TERMS
+
+    @cached_property
+    def _continuing_letters(self) -> dict[int, int]:
+        """Tokens of the target that continue a word -> the letters that they add to it."""
+        config = self.model.config
+        size = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+        tokenizer = self.target_tokenizer
+        text_of = tokenizer.convert_tokens_to_string
+        not_text = self._not_text
+        letters = {}
+        word: list[str] = []  # a token that the others stand behind
+        for number, token in enumerate(tokenizer.convert_ids_to_tokens(list(range(size)))):
+            if token is None or number in not_text:
+                continue
+            if not word and text_of([token]).strip().isalpha():
+                word = [token]
+            added = text_of([*word, token]).removeprefix(text_of(word))
+            if match := re.match(r"\w+", added):
+                letters[number] = match.end()
+        return letters
 
     def tokens_within_text(self, term: str) -> list[int]:
         """The tokens of a target term after others: as a rule with the space before it."""

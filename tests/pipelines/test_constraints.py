@@ -10,29 +10,37 @@ from pipelines.conftest import SEARCHED
 from tiny import EOS, PAD
 from tiny import padded_sources as sources
 
-from csan_hf.pipelines.constraints import bank_sizes
+from csan_hf.pipelines.constraints import PhraseState, Progress, bank_sizes
 from csan_hf.pipelines.search import search
 
 MODELS = ("csan", "csan, windows", "pervasive attention", "rnnsearch")
-PHRASES = [[], [[3, 4]], [[5], [3, 4, 3]], [[6, 6]], [[7, 8, 9], [9]]]
+PHRASES = [[], [[3, 4]], [[5], [3, 4, 3]], [[6, 6], [6]], [[7, 8, 9], [9], [8, 9, 3]]]
 
 
-def holds(tokens, phrase):
-    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
+def holds(tokens, *phrases):
+    """Whether each of the phrases has tokens that are no other's."""
+    if not phrases:
+        return True
+    phrase, *others = phrases
+    for start in range(len(tokens)):
+        end = start + len(phrase)
+        remaining = [*tokens[:start], None, *tokens[end:]]
+        if tokens[start:end] == phrase and holds(remaining, *others):
+            return True
+    return False
 
 
 def lacked(sequences, phrases, count=1):
-    """Pairs of hypothesis and phrase that it does not hold."""
+    """The numbers of the hypotheses that do not hold their phrases."""
     return [
-        (number, phrase)
+        number
         for number, tokens in enumerate(sequences.tolist())
-        for phrase in phrases[number // count]
-        if not holds(tokens, phrase)
+        if not holds(tokens, *phrases[number // count])
     ]
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-@pytest.mark.parametrize("phrases", [[], [[3]], [[4, 4]], [[2, 3], [3, 5]], [[5], [2], [4]]])
+@pytest.mark.parametrize("phrases", [[], [[3]], [[4, 4]], [[2, 3], [3]], [[5], [2], [4]]])
 def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty):
     """With beams for all continuations the search is exhaustive."""
     most = 4
@@ -50,7 +58,7 @@ def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty)
     best = (-torch.inf, [])
     words = [token for token in range(6) if token != EOS]
     endings = [[*w, EOS] for length in range(most) for w in product(words, repeat=length)]
-    endings = [tokens for tokens in endings if all(holds(tokens, phrase) for phrase in phrases)]
+    endings = [tokens for tokens in endings if holds(tokens, *phrases)]
     if not phrases:  # free search takes those that are cut, too
         endings += map(list, product(words, repeat=most))
     for length in range(1, most + 1):
@@ -108,7 +116,8 @@ def test_one_that_has_no_room_for_them_holds_what_it_can():
     found = tiny.csan(seed=2).generate(
         **sources((9,)), custom_generate=search, phrases=phrases, num_beams=8, max_new_tokens=4
     )
-    assert len(lacked(found, phrases)) == 1
+    [tokens] = found.tolist()
+    assert sum(holds(tokens, phrase) for phrase in phrases[0]) == 2
 
 
 def test_other_searches_are_refused():
@@ -116,6 +125,23 @@ def test_other_searches_are_refused():
         tiny.csan().generate(
             **sources((4,)), custom_generate=search, phrases=[[[3]]], do_sample=True
         )
+
+
+def test_a_word_that_goes_on_too_long_is_another_one():
+    letters = {3: 1, 4: 2}
+    start = Progress([PhraseState([5], most_letters=2), PhraseState([6, 3])])
+    for tokens, met in {
+        (5,): 1,
+        (5, 3, 3): 1,
+        (5, 4, 7, 4): 1,
+        (5, 4, 3): 0,
+        (5, 4, 3, 5): 1,
+        (6, 3, 4, 4, 5): 3,
+    }.items():
+        progress = start
+        for token in tokens:
+            progress = progress.after(token, letters.get(token, 0))
+        assert progress.met == met
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,33 @@ def test_terms_are_found_as_whole_words(source, targets):
     assert Terms({**names, "東京": "Tokyo"}).targets_of(source) == targets
 
 
-def test_targets_stand_where_a_word_begins():
-    assert lacking(["Zahl", "aus", "東"], "Zahlen im Haus, 大東") == ["aus"]
+@pytest.mark.parametrize(
+    ("targets", "translation", "missing"),
+    [
+        ("Zahl aus 東", "Zahlen im Haus, 大東", "aus"),
+        ("Haus Haustür", "Die Haustür.", "Haus"),
+        ("Haus Haustür", "Des Hauses Haustüren.", ""),
+        ("Haus Rat", "Hausrat, Rathaus", "Haus Rat"),
+        ("Tag Box", "an Tagen, in Boxen", ""),
+        ("C++ b", "C++17 bc", ""),
+        ("b,c a,b", "a,b,c; b,c", ""),
+        ("a,b b,c", "a,b,c", "b,c"),
+        ("a,b b,c,d", "a,b,c,d", "a,b"),
+    ],
+)
+def test_each_target_has_a_place_of_its_own_where_a_word_begins(targets, translation, missing):
+    assert lacking(targets.split(), translation) == missing.split()
+
+
+def test_overlapping_terms_are_all_there(joint, library_log):
+    model, tokenizer = joint
+    translator = translator_of(model, tokenizer, max_new_tokens=60)
+    targets = ["house cat", "house", "cat", "cat and dog", "dog", "one", "one two"]
+    text = " ".join(f"t{number}" for number in range(len(targets)))
+    terms = Terms({f"t{number}": target for number, target in enumerate(targets)})
+    [result] = translator(text, terms=terms)
+    assert lacking(targets, result["translation_text"]) == []
+    assert "lacks" not in library_log.text
 
 
 def test_a_file_of_terms(tmp_path):
