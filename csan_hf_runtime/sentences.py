@@ -11,7 +11,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from .languages import base_language
 
@@ -29,6 +29,44 @@ _CUTS = (
     re.compile(r"\s+"),
     re.compile(r"(?<=.)(?=.)", re.DOTALL),
 )
+
+_CLOSING_SIGNS = {
+    "“": "”", "„": "“”", "‘": "’", "‚": "‘’", "«": "»", "»": "«", "‹": "›", "›": "‹",
+    '"': '"', "'": "'", "「": "」", "『": "』", "(": ")", "[": "]", "（": "）", "【": "】",
+}  # fmt: skip
+_BRACKETS = "([（【"
+_SENTENCE_SIGNS = ".!?…。！？"
+_MOST_ENCLOSURES = 3  # within each other
+_OPENING = "".join(_CLOSING_SIGNS)
+_CLOSING = "".join(_CLOSING_SIGNS.values())
+_OPENING_SIGN = re.compile(f"[{re.escape(_OPENING)}]")
+_CLOSING_AT_START = re.compile(rf"[{re.escape(_CLOSING)}]+(?:\s+|$)")
+
+# Numbers whose full stop ends no sentence: "1. One thing", "im 15. Jahrhundert"
+_LIST_NUMBER = re.compile(r"\s*\(?\d{1,3}\.\s+")
+_ORDINAL = re.compile(r"\d{1,2}\.")
+_LANGUAGES_OF_ORDINALS = re.compile(
+    "bs|cs|da|de|dsb|et|eu|fi|fo|hr|hsb|hu|is|lb|lv|nb|nds|nn|no|pl|sk|sl|sr|tr"
+)
+_CAPITAL_NOUNS = ("de", "lb", "nds")
+_NO_NOUN = re.compile(
+    r"(?:Aber|Am|Auf|Das|Dann|Der|Die|Diese?[rs]?|Eine?|Er|Es|Für|Ich|Im|In|Man|Mit|Sie|Und|Von|"
+    r"Wenn|Wir)\b"
+)
+
+
+def _enclosures() -> re.Pattern[str]:
+    """Matches what stands between two quotation marks or brackets, the last group."""
+    patterns = []
+    for opening, closing in _CLOSING_SIGNS.items():
+        pattern = f"{re.escape(opening)}(.+?)[{re.escape(closing)}]"
+        if closing in "\"'’":  # or it is an apostrophe
+            pattern = rf"(?<!\w){pattern}(?!\w)"
+        patterns.append(pattern)
+    return re.compile("|".join(patterns), re.DOTALL)
+
+
+_ENCLOSURES = _enclosures()
 
 
 @dataclass(frozen=True)
@@ -174,8 +212,6 @@ def split_text(
 
 def sentences_of(line: str, language: str | None) -> list[str]:
     """Returns the sentences of a line, which joined are the line; see `split_text`."""
-    from sentencex import segment  # slow to load, and most lines are one sentence
-
     code = base_language(language or "en")
     # Spaces of other kinds make sentencex panic
     plain = re.sub(r"\s", " ", line)
@@ -185,16 +221,79 @@ def sentences_of(line: str, language: str | None) -> list[str]:
         # A part at a time, as sentencex takes the square of a line's length; what a part ends
         # within belongs to the next
         part = plain[start : start + _LONGEST_PART]
-        lengths = [len(sentence) for sentence in segment(code, part)]
+        ends = _sentence_ends(part, code)
         if start + len(part) < len(line):
-            if len(lengths) > 1:
-                lengths.pop()
+            if len(ends) > 1:
+                ends.pop()
             else:
-                lengths = [part.rfind(" ") + 1 or len(part)]
-        for length in lengths:
-            sentences.append(line[start : start + length])
-            start += length
+                ends = [part.rfind(" ") + 1 or len(part)]
+        for sentence_start, end in pairwise([0, *ends]):
+            sentences.append(line[start + sentence_start : start + end])
+        start += ends[-1]
     return sentences
+
+
+def _sentence_ends(text: str, code: str, depth: int = 0) -> list[int]:
+    """Where the sentences of a text end, those within quotation marks and brackets, too."""
+    from sentencex import segment  # slow to load, and most lines are one sentence
+
+    ends: list[int] = []
+    start = 0
+    for place in accumulate(map(len, segment(code, text))):
+        end = _beside_signs(text, place)
+        sentence = text[start:end]
+        is_number = _LIST_NUMBER.fullmatch(sentence) or _is_ordinal(sentence, text[end:], code)
+        if end <= start or (is_number and end < len(text)):
+            continue
+        if depth < _MOST_ENCLOSURES and _OPENING_SIGN.search(sentence):
+            ends += [start + cut for cut in _cuts_within_enclosures(sentence, code, depth)]
+        ends.append(end)
+        start = end
+    return ends
+
+
+def _is_ordinal(sentence: str, following: str, code: str) -> bool:
+    """Whether what seems to be the end of a sentence is a number such as "15." for fifteenth."""
+    words = sentence.split()
+    is_number = words and _ORDINAL.fullmatch(words[-1])
+    if not is_number or not _LANGUAGES_OF_ORDINALS.fullmatch(code):
+        return False
+    if following[:1].islower():
+        return True
+    is_name = len(words) > 2 and not words[-2][0].islower()  # "Apache 2."
+    return code in _CAPITAL_NOUNS and not is_name and not _NO_NOUN.match(following)
+
+
+def _beside_signs(text: str, place: int) -> int:
+    """The end of a sentence, behind its closing signs and before the opening ones of the next."""
+    closing = _CLOSING_AT_START.match(text, place)
+    if closing and not text[place - 1].isspace():
+        return closing.end()
+    without_signs = text[:place].rstrip(_OPENING)
+    return len(without_signs) if without_signs[-1:].isspace() else place
+
+
+def _cuts_within_enclosures(sentence: str, code: str, depth: int) -> list[int]:
+    """Where what is one sentence but for its quotation marks and brackets is to be cut.
+
+    Brackets within a sentence are left to it."""
+    cuts = [0]
+    for match in _ENCLOSURES.finditer(sentence):
+        is_bracket = match[0][0] in _BRACKETS
+        if is_bracket and sentence[cuts[-1] : match.start()].strip():
+            continue
+        content = match[match.lastindex or 0]
+        ends = _sentence_ends(content, code, depth + 1)
+        for end in ends[:-1]:
+            if content[end - 1].isspace() or is_wide(content[end - 1]):
+                cuts.append(match.start() + 1 + end)
+        following = re.compile(r"\s+").match(sentence, match.end())
+        is_sentence = content.rstrip()[-1:] in _SENTENCE_SIGNS and len(content.split()) > 1
+        if following and is_sentence and (is_bracket or len(ends) > 1):
+            letter = re.compile(r"\w").search(sentence, following.end())
+            if letter and not letter[0].islower():
+                cuts.append(following.end())
+    return cuts[1:]
 
 
 def _halve(text: str, fits: Callable[[str], bool]) -> list[str]:

@@ -9,6 +9,8 @@ import multilingual
 import pytest
 import tiny
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from pipelines.conftest import GERMAN, translator_of
 
 from csan_hf import EnsembleForConditionalGeneration
@@ -148,6 +150,33 @@ def test_a_line_longer_than_the_training_sources_is_split_into_sentences(transla
 def test_spaces_of_every_kind_are_between_sentences(space):
     line = f"Plan A{space}. Two.{space}Three."
     assert "".join(sentences_of(line, "en")) == line
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("de", "„Ein Hund läuft im Schnee. |Eine Frau sitzt.“ |Dann fährt ein Mann Rad."),
+        ("de", "Er sagte: »Sie rief: ›Ein Hund läuft. |Ein Kind sitzt.‹ |Dann ging er.« |Gut."),
+        ("en", "He said 'A dog runs. |It's big.' |The dogs' house. |A cat."),
+        ("en", '"Stop!" he said. |"I go." |Then he said: "It rains. |It snows." and left.'),
+        ("en", "(A dog runs. |It is big.) |The dog (It is brown. It is big.) sits. |(It is good.) |No."),
+        ("en", "'Tis good. |It's the file a.b.c, see \"x.Y. z\" there."),
+        ("zh", "他说：“你好。|世界！”|好。"),
+        ("en", "1. One thing. |2. Another thing. |In 1990. |In 5. |There."),
+        ("de", "Im 15. Jahrhundert war Krieg. |Er ist 15. |Sie ist 12. |Das 2. Mal. |Es ist Linux 2. |Ja."),
+        ("cs", "V 15. století byla válka. |Je mi 15. |Jdu."),
+        ("en", "(" * 2000 + "A dog runs. |It is big." + ")" * 2000),
+    ],
+)  # fmt: skip
+def test_sentences_within_quotes_and_brackets_and_numbers(language, sentences):
+    assert sentences_of(sentences.replace("|", ""), language) == sentences.split("|")
+
+
+@given(st.text(alphabet="aA1.! '\"„“»«()「」。", max_size=30))
+def test_sentences_joined_are_the_line(line):
+    sentences = sentences_of(line, "de")
+    assert "".join(sentences) == line
+    assert all(sentences)
 
 
 def test_a_line_is_read_in_parts():
