@@ -27,6 +27,8 @@ from typing import Any
 from csan_hf_runtime import __version__
 from csan_hf_runtime.text_files import printable
 
+from .declarations import declaration
+
 BAD_INPUT = 2
 BY_SIGNAL = 128  # plus the number of the signal: the exit status by the shell's convention
 BROKEN_PIPE = BY_SIGNAL + 13
@@ -40,11 +42,11 @@ IMPORTS = "CSAN_HF_IMPORT"
 
 COMMANDS = {
     "train": (
-        "train:main",
+        "csan_hf_cli.train:train",
         "train a model by a recipe, score it and write its card; the same command resumes",
     ),
     "prepare": (
-        "train:prepare",
+        "csan_hf_cli.train:prepare",
         "tokenize a recipe's corpus before training; list or clear prepared corpora",
     ),
     "evaluate": ("evaluate:evaluate", "score a checkpoint on a test set"),
@@ -247,7 +249,7 @@ def _folded(text: str) -> str:
     return "\n\n".join(folded)
 
 
-def _listed(entries: Mapping[str, str]) -> list[str]:
+def listed(entries: Mapping[str, str]) -> list[str]:
     """Lines of names with their descriptions, folded in a column of their own, or below where a
     name is long.
     """
@@ -335,16 +337,14 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         name: recipe or suite to print or copy (default: list all)
         output: new file for the copy
     """
-    package = importlib.util.find_spec("csan_hf")
-    if package is None or package.origin is None:
-        raise ImportError(f"The list of recipes needs {FULL_PACKAGE}")
     # Run alone, as the package imports torch
-    module = runpy.run_path(str(Path(package.origin).parent / "recipes" / "__init__.py"))
+    file = package_folder("The list of recipes") / "recipes" / "__init__.py"
+    module = runpy.run_path(str(file))
     recipes = module["RECIPES"]
     suites = module["SUITES"]
     if name is None:
         for title, files in (("Recipes:", recipes), ("\nSuites:", suites)):
-            print(title, *_listed({file: files.title(file) for file in files.names()}), sep="\n")
+            print(title, *listed({file: files.title(file) for file in files.names()}), sep="\n")
         return
     names = [*recipes.names(), *suites.names()]
     if name not in names:
@@ -382,7 +382,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import_csan_hf("own_code", "--import").import_modules(modules)
     name = words[0] if words else "--help"
     if name in ("-h", "--help"):
-        lines = _listed({command: text for command, (_, text) in COMMANDS.items()})
+        lines = listed({command: text for command, (_, text) in COMMANDS.items()})
         print(USAGE, "", *lines, "", "csan-hf COMMAND --help lists its options.", sep="\n")
         return 0 if words else BAD_INPUT
     if name == "--version":
@@ -397,11 +397,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def function_of(command: str) -> Callable:
-    """Returns the function of a subcommand."""
-    module, function = COMMANDS[command][0].split(":")
+    """Returns the function of a subcommand; of one in csan_hf.commands its declaration, which
+    imports the function when it is called.
+    """
+    module, name = COMMANDS[command][0].split(":")
     if module.startswith(__name__):
-        return getattr(importlib.import_module(module), function)
-    return getattr(import_csan_hf(f"commands.{module}", f"csan-hf {command}"), function)
+        return getattr(importlib.import_module(module), name)
+    what = f"csan-hf {command}"
+    declared = declaration(package_folder(what) / "commands" / f"{module}.py", name)
+
+    @functools.wraps(declared)
+    def imported(*arguments: Any, **options: Any) -> int | None:
+        function = getattr(import_csan_hf(f"commands.{module}", what), name)
+        return function(*arguments, **options)
+
+    return imported
+
+
+def package_folder(what: str) -> Path:
+    """Returns the folder of csan_hf, which is not imported; where it is missing `ImportError` names
+    `what` needs it.
+    """
+    package = importlib.util.find_spec("csan_hf")
+    if package is None or package.origin is None:
+        raise ImportError(f"{what} needs {FULL_PACKAGE}")
+    return Path(package.origin).parent
 
 
 def import_csan_hf(module: str, what: str) -> types.ModuleType:

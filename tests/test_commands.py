@@ -79,7 +79,7 @@ def test_every_option_that_existed_is_still_there(name):
 
 @pytest.mark.parametrize("model", ["csan", "pervasive_attention"])
 def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
-    assert main(["train", "--model", model, "--help"]) == 0
+    assert main(["train", "--model", model, "--help", "all"]) == 0
     told = capsys.readouterr().out
     assert [key for key in FROZEN[f"train {model}"] if f"  {key}  (" not in told] == []
 
@@ -112,6 +112,8 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ("translate --model x --terms -", "can be standard input: name files."),
         ("translate --model x --markup a", "Expected a typing.Literal['html', 'xliff']. Got value"),
         ("translate --model x --beams 5", "unrecognized arguments: --beams 5"),
+        ("train numbers --processes 2", "start several by torchrun --nproc_per_node N -m csan_hf"),
+        ("train --help sections", "unknown key sections. Did you mean "),
         ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
         (
             "evaluate --model x --source y",
@@ -335,12 +337,18 @@ def test_importing_the_package_loads_neither_plotting_nor_training_nor_corpora()
     assert not loaded & {*HEAVY, *(f"csan_hf.{area}" for area in AREAS), "csan_hf.commands"}
 
 
-@pytest.mark.parametrize("word", ["--help", "recipes", "--version"])
-def test_what_needs_no_model_answers_at_once(word):
+@pytest.mark.parametrize(
+    "words", ["--help", "recipes", "--version", *(f"{name} --help" for name in COMMANDS)]
+)
+def test_what_needs_no_model_answers_at_once(words):
     code = "import csan_hf_cli, sys; print(csan_hf_cli.main(sys.argv[1:]), 'torch' in sys.modules, file=sys.stderr)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-c", code, word], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-c", code, *words.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stderr == "0 False\n"

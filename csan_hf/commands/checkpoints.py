@@ -29,8 +29,8 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         csan-hf convert Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --head_area 3
         csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --head_area 3
 
-    Any field of `CsanConfig` is an option (`csan-hf train --help` explains them). Values are YAML,
-    and several values make a list: `--localness_layers 0 1`, `--localness_window query`,
+    Any field of `CsanConfig` is an option (`csan-hf train --help config` explains them). Values are
+    YAML, and several values make a list: `--localness_layers 0 1`, `--localness_window query`,
     `--encoder_locality '[{window: 5}, null, null]'`. Without options locality is off.
 
     Args:

@@ -21,7 +21,6 @@ from csan_hf.evaluation.metrics import (
 )
 from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.pipelines.texts import SplitSentences
 from csan_hf.training.recipe import Recipe, load_recipe
 from csan_hf_cli.common import Dtype, PositiveInt
 from csan_hf_runtime.text_files import (
@@ -32,6 +31,7 @@ from csan_hf_runtime.text_files import (
     write_json,
     write_lines,
 )
+from csan_hf_runtime.texts import SplitSentences
 
 from . import join_references
 

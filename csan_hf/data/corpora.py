@@ -40,7 +40,7 @@ _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 _SHARED = ("train", "validation")  # splits that several pairs of languages have together
-_LEAST = {
+LEAST = {
     "train_size": 1,
     "validation_size": 1,
     "test_size": 1,
@@ -52,6 +52,7 @@ _LEAST = {
     "buffer_size": 1,
     "temperature": 1,
 }
+"""The least value of fields of `DataArguments`."""
 
 Pair = tuple[str, str]
 
@@ -153,7 +154,7 @@ class DataArguments:
     def __post_init__(self) -> None:
         for name in self.test_patterns:
             check_file_name(name, "test: the test set")  # its hypotheses' file has this name
-        for name, least in _LEAST.items():
+        for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")

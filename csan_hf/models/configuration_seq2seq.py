@@ -185,11 +185,16 @@ def check_fields(instance: Any, prefix: str = "") -> None:
         except TypeError:
             fits = False
         if not fits or value in (float("inf"), float("-inf")):
-            limits = " and ".join(
-                words if words == "odd" else f"{words} {bound}" for words, bound in bounds.items()
-            )
-            expected = f"{_in_words(field.type)} {limits}".strip()
+            expected = f"{_in_words(field.type)} {bounds_text(field)}".strip()
             raise ValueError(f"`{prefix}{field.name}` must be {expected}, got {value!r}.")
+
+
+def bounds_text(field: dataclasses.Field) -> str:
+    """The bounds of a field in words: "at least 1 and odd"; "" if it has none."""
+    bounds = field.metadata.get("bounds", {})
+    return " and ".join(
+        words if words == "odd" else f"{words} {bound}" for words, bound in bounds.items()
+    )
 
 
 def _in_words(kind: Any) -> str:

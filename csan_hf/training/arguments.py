@@ -93,6 +93,14 @@ def check_bounds(section: str, values: Mapping[str, Any]) -> None:
                 raise ValueError(f"{section}.{name} must be {words}, got {value}.")
 
 
+def bounds_by_name() -> dict[str, str]:
+    """Returns the bounds of each field that has some, in words."""
+    bounds = {}
+    for words, (_, names) in _BOUNDS.items():
+        bounds |= dict.fromkeys(names.split(), words)
+    return bounds
+
+
 @dataclass
 class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` with translation's defaults and a few fields of our own.

@@ -15,7 +15,6 @@ import hashlib
 import inspect
 import json
 import os
-import re
 import sys
 import types
 import typing
@@ -31,13 +30,16 @@ from transformers import PreTrainedConfig
 
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
+from csan_hf.data.corpora import LEAST
 from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
 from csan_hf.models.configuration_csan import CsanConfig
+from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.models.locality import locality_presets
 from csan_hf.recipes import RECIPES
+from csan_hf_cli.declarations import option_text, type_name, union_members
 from csan_hf_runtime.yaml_text import BoundedLoader, load_yaml
 
-from .arguments import GenerationArguments, TranslationTrainingArguments
+from .arguments import GenerationArguments, TranslationTrainingArguments, bounds_by_name
 
 
 class RecipeError(ValueError):
@@ -117,7 +119,8 @@ SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 PRETRAINED = "pretrained"
 _OF_A_FAMILY = {"name": None, "description": None}  # they do not hold for another family
 
-# Keys that the underlying classes have but a recipe may not set, by the reason that the error gives
+# Keys that the underlying classes have, or that are looked for, but a recipe may not set, by the
+# reason that the error gives
 _RESERVED_FOR = {
     "it follows from tokenizer.vocab_size": "config.vocab_size config.decoder_vocab_size",
     "it follows from the tokenizer": (
@@ -146,6 +149,9 @@ _RESERVED_FOR = {
     "use training.eval_strategy": "training.do_eval",
     "the launcher sets it (accelerate launch --config_file)": (
         "training.local_rank training.parallelism_config"
+    ),
+    "start several by torchrun --nproc_per_node N -m csan_hf train RECIPE (docs/many-gpus.md)": (
+        "training.processes training.num_processes training.nproc_per_node training.gpus"
     ),
     f"a run writes and uploads its recipe: {WHERE_INSTEAD}": "training.hub_token",
     "one translation of each sentence is scored": "generation.num_return_sequences",
@@ -180,12 +186,15 @@ class Recipe:
         resume: Continue from the last checkpoint in output_dir.
         overwrite: Delete the earlier run in output_dir before training.
         dry_run: Check the recipe and its data, print sizes, memory and time, and do not train.
-        config: Fields of the model's configuration.
-        data: Fields of `csan_hf.data.DataArguments`.
+        config: The network: sizes, dropout, locality. Fields of the family's configuration.
+        data: The corpus: languages, files or data set, what is kept of it. Fields of
+            `csan_hf.data.DataArguments`.
         tokenizer: Arguments of `csan_hf.data.train_tokenizers` (vocab_size, joint...), or the name
             of an existing one.
-        training: Fields of `TranslationTrainingArguments`.
-        generation: Fields of `GenerationArguments`, for the final scores and the saved model.
+        training: Batches, optimiser, evaluation, checkpoints. Fields of
+            `TranslationTrainingArguments`.
+        generation: The search, for the final scores and the saved model. Fields of
+            `GenerationArguments`.
     """
 
     model: str = "csan"
@@ -296,6 +305,7 @@ class Option:
         annotation: Its type.
         default: Its value where a recipe leaves it out.
         help: A sentence or two.
+        bounds: Its bounds in words; "" if it has none besides its type.
         parser: Parser of the section.
     """
 
@@ -304,6 +314,7 @@ class Option:
     annotation: Any
     default: Any
     help: str
+    bounds: str
     parser: ArgumentParser
 
     @property
@@ -312,30 +323,15 @@ class Option:
         return f"{self.section}.{self.name}" if self.section else self.name
 
     @property
-    def _members(self) -> tuple[Any, ...]:
-        """The members of a union, or the type alone."""
-        is_union = typing.get_origin(self.annotation) in (typing.Union, types.UnionType)
-        return typing.get_args(self.annotation) if is_union else (self.annotation,)
-
-    @property
-    def type_name(self) -> str:
-        """The type for people, without modules: `int | null`, `list[int]`."""
-        names = (
-            "null" if member is types.NoneType else inspect.formatannotation(member)
-            for member in self._members
-        )
-        return re.sub(r"(\w+\.)+", "", " | ".join(names))
-
-    @property
-    def default_text(self) -> str:
-        """The default as YAML: `null`, `true`, `"relu"`."""
-        return json.dumps(self.default)
+    def text(self) -> str:
+        """Lines of help: name, type, default, bounds, and what the key is."""
+        return option_text(self.path, self.annotation, self.default, self.help, self.bounds)
 
     def takes(self, kind: type) -> bool:
         """Whether a value of this type fits."""
         return any(
             member is Any or (typing.get_origin(member) or member) is kind
-            for member in self._members
+            for member in union_members(self.annotation)
         )
 
     def convert(self, value: object, where: str) -> Any:
@@ -352,7 +348,9 @@ class Option:
         hint = ""
         if isinstance(value, bool) and self.takes(str):
             hint = " YAML reads no, off, yes and on as true or false: put the text in quotes."
-        raise RecipeError(f"{where} must be {self.type_name}, got {value!r:.200}.{hint}")
+        raise RecipeError(
+            f"{where} must be {type_name(self.annotation)}, got {value!r:.200}.{hint}"
+        )
 
 
 def _readings(value: object) -> Iterator[Any]:
@@ -401,6 +399,7 @@ def _section(section: str, source: Callable[..., Any], without: tuple[str, ...] 
     skipped: set[Any] = parameters.keys() - set(names)
     add_arguments(source, None, skip=skipped, fail_untyped=False)
     help_texts = _help_texts(source)
+    bounds = _bounds(section, source)
     actions = {action.dest: action for action in parser._actions}
     options = {}
     for name in names:
@@ -411,6 +410,7 @@ def _section(section: str, source: Callable[..., Any], without: tuple[str, ...] 
             annotation=getattr(action, "_typehint", action.type),
             default=getattr(action.default, "value", action.default),
             help=" ".join((help_texts.get(name) or "").split()).replace("None", "null"),
+            bounds=bounds.get(name, ""),
             parser=parser,
         )
     return options
@@ -428,6 +428,19 @@ def _help_texts(source: Callable[..., Any]) -> dict[str, str | None]:
     for entry in docstring_parser.parse_from_object(source).params:
         texts |= dict.fromkeys(entry.arg_name.split(", "), entry.description)
     return texts
+
+
+def _bounds(section: str, source: Callable[..., Any]) -> dict[str, str]:
+    """Returns the bounds, in words, of those keys of a section that have some."""
+    if section == "data":
+        return {name: f"at least {least}" for name, least in LEAST.items()}
+    if section in ("training", "generation"):
+        return bounds_by_name()
+    bounds = {}
+    if dataclasses.is_dataclass(source):
+        for argument in dataclasses.fields(source):
+            bounds[argument.name] = bounds_text(argument)
+    return bounds
 
 
 def find_family(name: object) -> ModelFamily:
@@ -520,7 +533,7 @@ def _unknown(path: str, sections: Mapping[str, Section]) -> str:
     for key in difflib.get_close_matches(name, paths, n=3):
         similar += paths[key]
     hint = f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
-    return f"unknown key {path}.{hint} (--help lists all keys)"
+    return f"unknown key {path}.{hint} (--help all lists all keys)"
 
 
 # ---- the file
@@ -728,13 +741,13 @@ def parse_recipe(
     if foreign:
         notify(
             f"{source}: {', '.join(foreign)} left out: {find_family(model).config} has no such "
-            "fields, and its defaults are used (--help lists them)."
+            "fields, and its defaults are used (--help config lists them)."
         )
     changes: dict[str, Any] = {name: {} for name in sections}
     for name, value in _single_keys(overrides):
         option = find_key(name, sections)
         if value == "true" and not option.takes(bool):  # the text of a key without a value
-            raise RecipeError(f"--{option.path} needs a value: {option.type_name}.")
+            raise RecipeError(f"--{option.path} needs a value: {type_name(option.annotation)}.")
         changes[option.section][option.name] = option.convert(value, f"--{option.path}")
     top = values.pop("")
     top_changes = changes.pop("")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from csan_hf.commands.train import prepare
 from csan_hf.data import (
     DataArguments,
     load_translation_dataset,
@@ -19,6 +18,7 @@ from csan_hf.data import (
 from csan_hf.data import prepared as module
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
 from csan_hf.hub.public_files import public_recipe
+from csan_hf_cli.train import prepare
 from csan_hf_runtime.text_files import write_lines
 
 SETTINGS = {"vocab_size": 300}

@@ -10,7 +10,7 @@ from training.tiny_runs import RECIPE, write_recipe
 from transformers import GenerationConfig
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.commands.train import format_help, split_command_line
+from csan_hf.commands.train import format_help
 from csan_hf.credentials import find_credentials, holds_credential
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.report import check_card
@@ -19,8 +19,10 @@ from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import RecipeError, load_recipe, recipe_options
+from csan_hf.training.recipe import RecipeError, load_recipe, recipe_options, recipe_sections
 from csan_hf.training.run import train_from_recipe
+from csan_hf_cli import main
+from csan_hf_cli.train import split_command_line
 from csan_hf_runtime.yaml_text import load_yaml
 
 
@@ -80,9 +82,9 @@ def test_command_line_wins_with_and_without_section(recipe_file):
         "--learning_rate 3e-4 --config.local_window null --training.seed=7 --output-dir there "
         "--overwrite"
     )
-    name, overrides, wants_help = split_command_line([str(path), *arguments.split()])
+    name, overrides, help = split_command_line([str(path), *arguments.split()])
     recipe = load_recipe(name, overrides)
-    assert not wants_help
+    assert help is None
     assert recipe.training == {"learning_rate": 3e-4, "seed": 7}
     assert recipe.config == {"local_window": None}
     assert (recipe.output_dir, recipe.overwrite) == ("there", True)
@@ -218,13 +220,35 @@ def test_resolved_recipe_gives_itself_again(recipe_file):
     assert not again.overwrite
 
 
-def test_help_has_every_key_with_help():
-    text = format_help()
+def test_help_has_every_key_with_help(capsys):
+    text = format_help("all")
     for option in recipe_options():
-        assert f"--{option.path}  (" in text
+        assert option.text in text
         assert option.help, option.path
     assert "None" not in text, "YAML's null is"
     assert "%%" not in text, "argparse reads that as %"
+    assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    for name, section in recipe_sections().items():
+        assert f"\n  {name}  " in short or all(option.text in short for option in section.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "head"),
+    [
+        ("--help training", "--training.max_steps (int; default -1; at least 1, or -1 for "),
+        ("numbers --data.help", "--data.join (int; default 1; at least 1)"),
+        ("--help generation", "--generation.num_beams (int | null; default null; at least 1)"),
+        ("--help config --model rnnsearch", "--config.hidden_size (int; default 256; at least 2)"),
+        ("--help keep_best", "--training.keep_best (int; default 5; at least 1)"),
+    ],
+)
+def test_help_of_a_section_or_a_key_says_bounds(words, head, capsys):
+    assert main(["train", *words.split()]) == 0
+    told = capsys.readouterr().out
+    assert head in " ".join(told.split())
+    paths = [line.split()[0] for line in told.splitlines() if line.startswith("  --")]
+    assert len({path.rpartition(".")[0] for path in paths}) == 1, "one section's"
 
 
 def test_every_setting_of_generation_is_one_of_the_library():

@@ -1,0 +1,137 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""`csan-hf train` and `csan-hf prepare`: their command line and the help that needs no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from . import import_csan_hf, listed, package_folder
+from .declarations import declaration, option_text
+
+_TRAIN_USAGE = """usage: csan-hf train RECIPE [--key value ...]
+       csan-hf train --help [SECTION | KEY | all]
+
+Trains the model of a recipe (a YAML file, or a name that `csan-hf recipes`
+lists), scores it on the test sets and writes model, tokenizer, scores and
+model card into output_dir. Options override keys of the recipe:
+  csan-hf train numbers --training.learning_rate 1e-3 --local_window 5
+The section (`training.`) may be left out if no other section has the key.
+Values are YAML. A recipe with `base: RECIPE` needs only the keys that differ.
+The same command again resumes an interrupted run; --overwrite starts anew.
+Without training, --dry_run checks a recipe and estimates memory and time.
+Several processes: torchrun --nproc_per_node 2 -m csan_hf train RECIPE
+"""
+
+_PREPARE_USAGE = """usage: csan-hf prepare RECIPE [--key value ...]
+       csan-hf prepare [--cache_dir FOLDER] [--clear]
+
+Reads the corpus of a recipe, learns its vocabulary and cuts it into tokens, as
+`csan-hf train` does before the first update; every training on the same data
+with the same tokenizers then starts at once. Takes the keys of `csan-hf train`.
+
+Without a recipe: shows the corpora that are kept, with their sizes, and where.
+
+options:
+  --cache_dir FOLDER    where corpora are kept (default: csan_hf in the cache of
+                        the library datasets, HF_DATASETS_CACHE)
+  --clear               remove all of them
+"""
+
+
+class RecipeCommand(NamedTuple):
+    """A command line of a recipe.
+
+    Args:
+        recipe: File or name, if there is one.
+        overrides: Pairs of a key and the text of a value.
+        help: The section or key that help was asked for, "" for the short help; None: no help.
+    """
+
+    recipe: str | None
+    overrides: list[tuple[str, str]]
+    help: str | None
+
+
+def split_command_line(arguments: Sequence[str]) -> RecipeCommand:
+    """Splits `RECIPE.yaml --key value --key=value --flag`, with `--help`, `--help SECTION` or
+    `--SECTION.help` anywhere.
+
+    Raises:
+        ValueError: On a second file name or an argument that is neither a file nor an option.
+    """
+    recipe: str | None = None
+    overrides: list[tuple[str, str]] = []
+    help: str | None = None
+    remaining = list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
+        has_value = bool(remaining) and not remaining[0].startswith("--")
+        if argument in ("-h", "--help"):
+            help = remaining.pop(0) if has_value else ""
+        elif argument.startswith("--") and argument.endswith(".help"):
+            help = argument.removeprefix("--").removesuffix(".help")
+        elif argument.startswith("--"):
+            key, equals, value = argument[2:].partition("=")
+            if not equals:
+                value = remaining.pop(0) if has_value else "true"
+            overrides.append((key, value))
+        elif argument.startswith("-") or recipe is not None:
+            raise ValueError(
+                f"{argument!r} is not understood: pass one recipe, then --key value pairs."
+            )
+        else:
+            recipe = argument
+    return RecipeCommand(recipe, overrides, help)
+
+
+def train(arguments: list[str]) -> int:
+    """Runs `csan-hf train`."""
+    recipe, overrides, help = split_command_line(arguments)
+    if help == "":
+        print(_format_short_help())
+        return 0
+    command = import_csan_hf("commands.train", "csan-hf train")
+    if help is not None:
+        model = dict(overrides).get("model", "csan")
+        print(command.format_help(help, model))
+        return 0
+    if recipe is None:
+        raise ValueError(
+            "no recipe given. Try: csan-hf train numbers (`csan-hf recipes` lists them)"
+        )
+    return command.train(recipe, overrides)
+
+
+def prepare(arguments: list[str]) -> int:
+    """Runs `csan-hf prepare`."""
+    recipe, overrides, help = split_command_line(arguments)
+    if help is not None:
+        print(_PREPARE_USAGE, end="")
+        return 0
+    command = import_csan_hf("commands.train", "csan-hf prepare")
+    if recipe is None:
+        return command.show_kept(dict(overrides))
+    return command.prepare(recipe, overrides)
+
+
+def _format_short_help() -> str:
+    """Returns the usage, the sections, and the keys at the top of a recipe."""
+    import docstring_parser
+
+    file = package_folder("csan-hf train") / "training" / "recipe.py"
+    recipe = declaration(file, "Recipe")
+    helps = {}
+    for argument in docstring_parser.parse(recipe.__doc__).params:
+        helps[argument.arg_name] = " ".join((argument.description or "").split())
+    sections = {}
+    options = []
+    for field in dataclasses.fields(recipe):
+        if field.default is dataclasses.MISSING:  # a section
+            sections[field.name] = helps[field.name]
+        else:
+            text = option_text(field.name, field.type, field.default, helps[field.name])
+            options.append(text)
+    lines = [_TRAIN_USAGE, "sections (csan-hf train --help training):", *listed(sections)]
+    return "\n".join([*lines, "", "top of the file:", *options])
