@@ -59,10 +59,12 @@ def _fingerprints(suite: Suite) -> dict[str, str]:
     return {system: f"{baseline} {fingerprint}" for system, fingerprint in fingerprints.items()}
 
 
-def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int) -> str:
-    """Describes the cost of a suite in lines of text: runs, parameters, speed and hours."""
+def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int, start: float) -> str:
+    """Describes the cost of a suite in lines of text: runs, parameters, speed and hours; a run's
+    process takes `start` seconds besides training.
+    """
     suite = records.suite
-    seconds = _run_seconds(records, speeds)
+    seconds = _run_seconds(records, speeds, start)
     size = f"{counted(len(suite.systems), 'system')}, {counted(len(suite.seeds), 'seed')}"
     lines = textwrap.wrap(f"{suite.name}: {counted(len(suite.runs), 'run')} ({size}).", _WIDTH)
     width = max(map(len, suite.systems))
@@ -75,34 +77,34 @@ def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int) ->
             f"× {speed.relative:.2f}  {len(run_seconds):>4}  {sum(run_seconds) / 3600:>5.1f}"
         )
     missing = [seconds[run] for run in suite.runs if not records.is_finished(run)]
-    hours = sum(missing) / 3600
+    whole = sum(missing)
     text = (
-        f"{counted(len(missing), 'run')} to be done: {hours:.1f} hours one after the other at the "
-        f"speeds in {SPEEDS}"
+        f"{counted(len(missing), 'run')} to be done: {duration_text(whole)} one after the other at "
+        f"the speeds in {SPEEDS}, with {start:.0f} seconds to start each"
     )
     if jobs > 1:
-        text += f", {hours / jobs:.1f} with {jobs} side by side on as many free cores"
+        text += f"; {duration_text(whole / jobs)} with {jobs} side by side on as many free cores"
     lines += textwrap.wrap(f"{text}. Speeds are multiples of {suite.baseline}'s.", _WIDTH)
     return "\n".join(lines)
 
 
-def _run_seconds(records: SuiteRecords, speeds: dict[str, Speed]) -> dict[Run, float]:
+def _run_seconds(records: SuiteRecords, speeds: dict[str, Speed], start: float) -> dict[Run, float]:
     seconds = {}
     for run in records.suite.runs:
-        seconds[run] = speeds[run.system].run_seconds(run.recipe_in(records.output))
+        seconds[run] = start + speeds[run.system].run_seconds(run.recipe_in(records.output))
     return seconds
 
 
 def progress_reporter(
-    records: SuiteRecords, speeds: dict[str, Speed], jobs: int
+    records: SuiteRecords, speeds: dict[str, Speed], jobs: int, start: float
 ) -> Callable[[Progress], None]:
-    """Returns a function that prints where a suite stands, with the hours to go at the speeds
-    measured.
+    """Returns a function that prints where a suite stands, with the time to go at the speeds
+    measured and `start` seconds for the process of each run.
 
     It prints a line whenever a run ends, and every ten minutes; on a terminal one line that
     changes.
     """
-    seconds = _run_seconds(records, speeds)
+    seconds = _run_seconds(records, speeds, start)
     is_terminal = sys.stderr.isatty()
     interval = 1.0 if is_terminal else _SECONDS_BETWEEN_LINES
     last_ended = -1

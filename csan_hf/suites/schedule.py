@@ -132,6 +132,13 @@ def run_environment(slot: int, threads: int, accelerators: int) -> dict[str, str
     return environment
 
 
+def measure_start() -> float:
+    """Returns the seconds that a run's process takes to import what it needs, and to end."""
+    begin = time.perf_counter()
+    subprocess.run([*COMMAND, "--help", "all"], capture_output=True, check=False)
+    return time.perf_counter() - begin
+
+
 def train_runs(
     records: SuiteRecords,
     *,

@@ -198,17 +198,17 @@ def test_costs_and_the_hours_to_go(tmp_path, capsys):
     suite = make_suite(tmp_path, steps=3600)
     records = SuiteRecords(suite, tmp_path)
     speeds = dict.fromkeys(suite.systems, SPEED)
-    # 3,600 updates at 0.5 s, 7 evaluations of 30 s and 120 s of scoring: 2,130 s a run
-    text = describe_cost(records, speeds, 2)
+    # 70 s to start, 3,600 updates at 0.5 s, 7 evaluations of 30 s, 120 s of scoring: 2,200 s a run
+    text = describe_cost(records, speeds, 2, 70.0)
     assert max(map(len, text.splitlines())) < 80
-    assert text.splitlines()[2].split() == ["plain", "1,000", "0.500", "×", "1.00", "6", "3.5"]
-    assert "12 runs to be done: 7.1 hours one after the other" in text
-    assert "3.5 with 2 side by side" in " ".join(text.split())
-    show = progress_reporter(records, speeds, 2)
+    assert text.splitlines()[2].split() == ["plain", "1,000", "0.500", "×", "1.00", "6", "3.7"]
+    assert "12 runs to be done: 7.3 hours one after the other" in text
+    assert "with 70 seconds to start each; 3.7 hours with 2 side by side" in " ".join(text.split())
+    show = progress_reporter(records, speeds, 2, 70.0)
     name = suite.runs[0].name
     for share, failed in ((0.5, {}), (0.6, {}), (0.9, {suite.runs[1].name: "no"})):
         show(Progress(len(suite.runs), failed=failed, running={name: share}))
     assert capsys.readouterr().err.splitlines() == [  # 11.5 runs, then 10.1
-        f"0 of 12 runs done; about 3.4 hours to go. Running: {name} 50%.",
-        f"0 of 12 runs done, 1 failed; about 3.0 hours to go. Running: {name} 90%.",
+        f"0 of 12 runs done; about 3.5 hours to go. Running: {name} 50%.",
+        f"0 of 12 runs done, 1 failed; about 3.1 hours to go. Running: {name} 90%.",
     ]

@@ -186,7 +186,7 @@ function showAlignment(row, system) {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
-const nameTheme = () => element("theme").setAttribute("aria-pressed", String(isDark()));
+const nameTheme = () => { element("theme").textContent = isDark() ? "Light mode" : "Dark mode"; };
 const plots = document.getElementById("plots");
 if (plots) plots.open = matchMedia("(min-width: 60rem)").matches;
 element("theme").addEventListener("click", () => {
