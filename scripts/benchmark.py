@@ -12,8 +12,10 @@ import backend_grid
 import torch
 from measuring import Row, Variants, check_equal, compare, cpu_clock, machine, print_table
 from networks import (
+    BASE,
     MOST_POSITIONS,
     SMALL,
+    Size,
     Step,
     encoding_step,
     make_csan,
@@ -85,24 +87,28 @@ def marian_workloads() -> dict[str, Variants]:
         "training step, 80 pairs of about 25 tokens": partial(train, pairs=80, length=25),
         "training step, 4 pairs of 512 tokens": partial(train, pairs=4, length=512),
         "training step, 1 pair of 2,048 tokens": partial(train, pairs=1, length=2048),
-        "encoder alone, 1 sentence of 2,048 tokens, forward": partial(encode, backward=False),
-        "encoder alone, 1 sentence of 2,048 tokens, forward and backward": partial(
-            encode, backward=True
-        ),
         "beam 5, 16 sentences of about 25 tokens": search,
     }
+    for length in (2048, 4096):
+        for backward in (False, True):
+            passes = "forward and backward" if backward else "forward"
+            workload = f"encoder alone, 1 sentence of {length:,} tokens, {passes}"
+            makers[workload] = partial(encode, length=length, backward=backward)
+        base = f"six layers of width 512, the lowest three local, {length:,} tokens"
+        makers[f"{base}, encoder alone, forward"] = partial(encode, length=length, size=BASE)
+        makers[f"{base}, training step"] = partial(train, pairs=1, length=length, size=BASE)
     workloads: dict[str, Variants] = {}
     for workload, make_step in makers.items():
         workloads[workload] = {name: partial(make_step, name) for name in (MARIAN, *PRESETS)}
     return workloads
 
 
-def build(name: str) -> PreTrainedModel:
+def build(name: str, size: Size = SMALL) -> PreTrainedModel:
     """The model of that name, all with the same weights."""
-    marian = make_marian(SMALL)
+    marian = make_marian(size)
     if name == MARIAN:
         return marian
-    model = make_csan(PRESETS[name], SMALL, max_position_embeddings=MOST_POSITIONS)
+    model = make_csan(PRESETS[name], size, max_position_embeddings=MOST_POSITIONS)
     model.load_state_dict(marian.state_dict(), strict=False)  # positions are made, not loaded
     return model
 
@@ -116,15 +122,15 @@ def make_batch(pairs: int, length: int) -> dict[str, Tensor]:
     return make_pairs(lengths, SMALL.vocabulary, "cpu")
 
 
-def train(name: str, pairs: int, length: int) -> Step:
+def train(name: str, pairs: int, length: int, size: Size = SMALL) -> Step:
     """A training step, without the optimiser's."""
-    return training_step(build(name), make_batch(pairs, length))
+    return training_step(build(name, size), make_batch(pairs, length))
 
 
-def encode(name: str, backward: bool) -> Step:
-    """The encoder alone, on a sentence of as many tokens as the models take."""
-    text = random_text(MOST_POSITIONS, SMALL.vocabulary)
-    return encoding_step(build(name).get_encoder(), text, backward=backward)
+def encode(name: str, length: int, backward: bool = False, size: Size = SMALL) -> Step:
+    """The encoder alone, on one sentence."""
+    text = random_text(length, size.vocabulary)
+    return encoding_step(build(name, size).get_encoder(), text, backward=backward)
 
 
 def search(name: str) -> Step:

@@ -7,6 +7,7 @@ import html
 import importlib
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,18 @@ class TypesOfSignatures(griffe.Extension):
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Puts the version into the head of every page."""
+    """Puts the version and the links of pyproject.toml into every page: the repository into its
+    head, the place for reports into its foot.
+    """
     config.site_name = f"csan_hf {csan_hf.__version__}"
+    project = Path(config["config_file_path"]).with_name("pyproject.toml")
+    urls = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["urls"]
+    if "Repository" in urls:
+        config.repo_url = urls["Repository"]
+        config.repo_name = "Repository"
+    if "Issues" in urls:
+        link = {"icon": "material/bug", "name": "Report a problem", "link": urls["Issues"]}
+        config.extra["social"] = [link]
 
 
 def on_files(files: Files, config: dict) -> Files:

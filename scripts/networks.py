@@ -20,7 +20,7 @@ from transformers.models.led.modeling_led import LEDEncoder
 from csan_hf import CsanConfig
 
 Step = Callable[[], object]
-MOST_POSITIONS = 2048
+MOST_POSITIONS = 4096
 
 
 class Size(NamedTuple):

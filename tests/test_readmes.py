@@ -3,13 +3,16 @@
 runs.
 """
 
+import csv
 import gzip
 import os
 import re
 import runpy
 import shlex
+import statistics
 import sys
 import textwrap
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,7 @@ NLLB_NAME = "facebook/nllb-200-distilled-600M"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
 LINES = {"de": f"{GERMAN}\n", "en": f"{ENGLISH}\n"}
 LINES |= {"deu_Latn": LINES["de"], "eng_Latn": LINES["en"]}
+SCORE = re.compile(r"\d+\.\d+")
 # What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs
 # this
 ELSEWHERE = (
@@ -124,7 +128,7 @@ def commands(readme):
     what is imported.
     """
     for block in blocks(readme, "bash"):
-        for line in block.splitlines():
+        for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if ">" in words:
                 words = words[: words.index(">")]
@@ -199,3 +203,48 @@ def test_every_path_in_a_guide_or_a_recipe_is_there():
     }
     assert len(named) > 20
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "model_cards/suites/README.md", "docs/which-locality.md"]
+)
+def test_scores_stand_in_the_pages_that_are_linked_beside_them(name):
+    page = ROOT / name
+    blocks = re.split(r"\n(?=- )|\n\n(?!\|)", page.read_text())
+    if name != "README.md":  # its table gives scores, what stands below may be of reports
+        blocks = re.findall(r"^\|.*", page.read_text(), flags=re.MULTILINE)
+    linked = 0
+    for block in blocks:
+        links = re.findall(r"\]\(([^)#:]+\.md)", block)
+        texts = [(page.parent / link).read_text() for link in links]
+        if links:
+            linked += 1
+            missing = set(SCORE.findall(block)) - set(SCORE.findall("".join(texts)))
+            assert not missing, f"{missing} of {block!r} are not in {links}"
+    assert linked > 4
+
+
+@pytest.mark.parametrize(
+    "suite", ["keep_place", "keep_place_multi30k", "lengths", "lengths_multi30k"]
+)
+def test_tables_of_lengths_are_those_of_the_published_scores(suite):
+    scores = defaultdict(list)
+    with (ROOT / f"model_cards/suites/{suite}/scores.csv").open() as file:
+        for row in csv.DictReader(file):
+            scores[row["system"], row["column"]].append(float(row["score"]))
+    systems = {system for system, _ in scores}
+    columns: list[str] = []
+    compared = set()
+    page = ROOT / f"docs/results/{suite}.md"
+    for line in re.findall(r"^\|(.*)\|$", page.read_text(), flags=re.MULTILINE):
+        name, *cells = [cell.strip() for cell in re.sub("[*`]", "", line).split("|")]
+        if name.startswith("BLEU, "):
+            columns = cells
+        system = re.sub(r" \((one seed|without .*|\d.*)\)$", "", name)
+        if system not in systems:
+            continue
+        compared.add(system)
+        for column, cell in zip(columns, cells, strict=True):
+            if values := scores.get((system, column.split()[0])):
+                assert cell.split()[0] == f"{statistics.mean(values):.1f}", (system, column)
+    assert len(compared) >= 2
