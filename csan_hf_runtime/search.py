@@ -12,9 +12,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .constraints import Constraints
 
 Rule = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 """Changes, in place, the scores [R, V] of what follows tokens [R, T]; the third argument is the
@@ -26,7 +29,9 @@ Stop = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Choose = Callable[[np.ndarray], np.ndarray]
 """Chooses a token [S] for each row of scores [S, V]."""
 
-_LOW = -1.0e9  # score of what cannot be
+LOW = -1.0e9
+"""The score of a hypothesis that is not to be chosen."""
+_MISSING = 1.0e4  # taken off the score of a hypothesis that had to end, for each token it lacks
 _CACHED = 2**17  # numbers that a processor's cache holds
 
 
@@ -107,7 +112,7 @@ class Sampling:
         probabilities /= probabilities.sum(axis=1, keepdims=True)
         if self.top_p < 1.0:
             order = probabilities.argsort(axis=1)
-            sums = _take(probabilities, order).cumsum(axis=1)
+            sums = take(probabilities, order).cumsum(axis=1)
             is_left_out = sums <= 1 - self.top_p
             is_left_out[:, -1] = False
             rows, places = is_left_out.nonzero()
@@ -179,7 +184,7 @@ class _Hypotheses:
     Attributes:
         tokens: [S, N, T].
         values: Log-probabilities of the tokens [S, N, T - prompt].
-        scores: [S, N], sums of what the rules make of these; `_LOW` where there is none.
+        scores: [S, N], sums of what the rules make of these; `LOW` where there is none.
     """
 
     tokens: np.ndarray
@@ -189,9 +194,9 @@ class _Hypotheses:
     def take(self, places: np.ndarray) -> _Hypotheses:
         """Those at `places` [S, M]."""
         return _Hypotheses(
-            tokens=_take(self.tokens, places),
-            values=_take(self.values, places),
-            scores=_take(self.scores, places),
+            tokens=take(self.tokens, places),
+            values=take(self.values, places),
+            scores=take(self.scores, places),
         )
 
 
@@ -203,6 +208,7 @@ def beam_search(
     limits: np.ndarray,
     stop: Stop,
     rules: Sequence[Rule] = (),
+    constraints: Constraints | None = None,
 ) -> list[list[Hypothesis]]:
     """Returns the best hypotheses for each of the prompts [B, T].
 
@@ -213,13 +219,14 @@ def beam_search(
         limits: The most tokens [B] of a hypothesis, its prompt included; `stop` must know them.
         stop: Tells what has ended.
         rules: Change the log-probabilities.
+        constraints: Phrases that the hypotheses must hold. One that lacks some of them, or its end,
+            at its greatest length is returned only where no hypothesis has all.
     """
     batch, prompt = tokens.shape
     count = beams.count
     kept = count * max(2, 1 + beams.ends)
-    is_best = np.arange(kept) < count
     # At first all beams of a sentence are alike: only one may go on
-    first_scores = np.full((batch, count), _LOW, np.float32)
+    first_scores = np.full((batch, count), LOW, np.float32)
     first_scores[:, 0] = 0.0
     opened = _Hypotheses(
         tokens=np.repeat(tokens[:, None], count, axis=1),
@@ -228,18 +235,25 @@ def beam_search(
     )
     # The best K of each sentence with their scores, divided by the length penalty, the best first
     nothing = Hypothesis(np.zeros(0, np.int64), np.zeros(0, np.float32))
-    ended: list[list[tuple[float, Hypothesis]]] = [[(_LOW, nothing)] * count for _ in range(batch)]
+    ended: list[list[tuple[float, Hypothesis]]] = [[(LOW, nothing)] * count for _ in range(batch)]
     sentences = np.arange(batch)
     while len(sentences):
-        candidates, rows = _continuations(decoder, opened, kept, rules, sentences)
+        step = _continuations(decoder, opened, kept, rules, sentences, constraints)
+        candidates = step.hypotheses
         length = candidates.tokens.shape[2] - prompt
         stops = stop(candidates.tokens, sentences)
         # Those that go on, and those that have ended
-        continued = candidates.scores + stops * np.float32(_LOW)
-        onward = _in_order(continued, count)
-        opened = replace(candidates, scores=continued).take(onward)
-        rows = _take(rows, onward)
+        continued = candidates.scores + stops * np.float32(LOW)
+        if constraints is None:
+            onward = in_order(continued, count)
+            scores = take(continued, onward)
+        else:
+            scores, onward = constraints.choose(continued)
+        opened = replace(candidates.take(onward), scores=scores)
+        rows = take(step.rows, onward)
         final = candidates.scores / np.float32(length**beams.length_penalty)
+        final = final - step.missing * np.float32(_MISSING)
+        is_best = (step.missing <= 1).cumsum(axis=1) <= count
         for row, place in np.argwhere(stops & is_best):
             ids = candidates.tokens[row, place, prompt:].copy()
             hypothesis = Hypothesis(ids, candidates.values[row, place].copy())
@@ -262,9 +276,25 @@ def beam_search(
         opened = _Hypotheses(
             tokens=opened.tokens[left], values=opened.values[left], scores=opened.scores[left]
         )
+        if constraints is not None:
+            constraints.select(left)
         if len(left):
             decoder.keep(rows[left].reshape(-1), left)
     return [[hypothesis for _, hypothesis in best[: beams.returned]] for best in ended]
+
+
+class _Continuations(NamedTuple):
+    """The candidates of a step.
+
+    Attributes:
+        hypotheses: C of each sentence, the best first.
+        rows: The rows [S, C] that they continue.
+        missing: Tokens [S, C] that they lack of phrases, and of an end after phrases.
+    """
+
+    hypotheses: _Hypotheses
+    rows: np.ndarray
+    missing: np.ndarray
 
 
 def _continuations(
@@ -273,34 +303,42 @@ def _continuations(
     count: int,
     rules: Sequence[Rule],
     sentences: np.ndarray,
-) -> tuple[_Hypotheses, np.ndarray]:
-    """The best C continuations of each sentence's beams, and the rows [S, C] that they continue."""
+    constraints: Constraints | None,
+) -> _Continuations:
+    """Continues each sentence's beams by a token."""
     beams = opened.scores.shape[1]
     tokens = opened.tokens.reshape(-1, opened.tokens.shape[2])
     logits = decoder.step(tokens)
     sums = log_sums(logits)
     offsets = opened.scores.reshape(-1, 1)
-    if rules:
+    if rules or constraints is not None:
         steps = logits - sums[:, None]
         for rule in rules:
             rule(tokens, steps, sentences.repeat(beams))
     else:  # the same, subtracted from the best alone
         steps = logits
         offsets = offsets - sums[:, None]
-    best_of_rows = _best_places(steps, count)
-    totals = (_take(steps, best_of_rows) + offsets).reshape(len(sentences), -1)
-    best = _in_order(totals, count)
-    chosen = _take(best_of_rows.reshape(totals.shape), best)
-    origins = best // best_of_rows.shape[1]
+    if constraints is None:
+        best_of_rows = best_places(steps, count)
+        totals = (take(steps, best_of_rows) + offsets).reshape(len(sentences), -1)
+        best = in_order(totals, count)
+        scores = take(totals, best)
+        chosen = take(best_of_rows.reshape(totals.shape), best)
+        origins = best // best_of_rows.shape[1]
+        missing = np.zeros_like(best)
+    else:
+        totals = (steps + offsets).reshape(len(sentences), beams, -1)
+        scores, best, missing = constraints.candidates(totals, count)
+        origins, chosen = np.divmod(best, logits.shape[1])
     rows = np.arange(len(sentences))[:, None] * beams + origins
     values = logits[rows, chosen] - sums[rows]
     continued = opened.take(origins)
-    candidates = _Hypotheses(
+    hypotheses = _Hypotheses(
         tokens=np.concatenate([continued.tokens, chosen[..., None]], axis=2),
         values=np.concatenate([continued.values, values[..., None]], axis=2),
-        scores=_take(totals, best),
+        scores=scores,
     )
-    return candidates, rows
+    return _Continuations(hypotheses, rows, missing)
 
 
 def _is_done(
@@ -310,7 +348,7 @@ def _is_done(
     score is `least` [S]; see `Beams`.
     """
     if beams.early_stopping is True:
-        return least > _LOW / 2
+        return least > LOW / 2
     reached = np.full_like(limits, length)
     if beams.early_stopping == "never" and beams.length_penalty > 0:
         reached = limits
@@ -318,12 +356,12 @@ def _is_done(
     return best_possible <= least
 
 
-def _in_order(scores: np.ndarray, count: int) -> np.ndarray:
+def in_order(scores: np.ndarray, count: int) -> np.ndarray:
     """Places [S, count] of the best of scores [S, N], the best first."""
     return (-scores).argsort(axis=1, kind="stable")[:, :count]
 
 
-def _take(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+def take(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Rows [S, N, ...] at `places` [S, M] -> [S, M, ...]."""
     return rows[np.arange(len(rows))[:, None], places]
 
@@ -341,7 +379,7 @@ def log_sums(logits: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
+def best_places(scores: np.ndarray, count: int) -> np.ndarray:
     """Places [R, count] of the best of scores [R, V], in any order; all places, where V is less."""
     rows, size = scores.shape
     if size < 64 * count:
@@ -357,9 +395,9 @@ def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
     places = (columns[:, :, None] + width * np.arange(height + 1)).reshape(rows, -1)
     is_beyond = places >= size
     places[is_beyond] = 0
-    candidates = _take(scores, places)
+    candidates = take(scores, places)
     candidates[is_beyond] = -math.inf
-    return _take(places, _best_of_few(candidates, count))
+    return take(places, _best_of_few(candidates, count))
 
 
 def _best_of_few(scores: np.ndarray, count: int) -> np.ndarray:

@@ -17,16 +17,13 @@ from transformers import (
     AutoConfig,
     GenerationConfig,
     GenerationMixin,
-    LogitsProcessorList,
     PreTrainedModel,
-    StoppingCriteriaList,
 )
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
-from csan_hf_runtime.graphs import DecoderCache, GraphDecoder, Graphs
-from csan_hf_runtime.search import Beams, beam_search, greedy, token_by_token
+from csan_hf_runtime.graphs import DecoderCache, Graphs
 
 from ..models.seq2seq_model import known_keywords, takes_past_key_values
 from .search import search_by_default
@@ -157,75 +154,6 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             self._graphs.step(tokens, states, mask, cache) for tokens in decoder_input_ids.numpy().T
         ]
         return Seq2SeqLMOutput(logits=torch.from_numpy(np.stack(logits, axis=1)), cache=cache)
-
-    def search(
-        self,
-        input_ids: Tensor,
-        rules: LogitsProcessorList,
-        criteria: StoppingCriteriaList,
-        config: Any,
-        *,
-        encoder_outputs: BaseModelOutput,
-        cache: Cache,
-        attention_mask: Tensor | None = None,
-        **inputs: Any,
-    ) -> Tensor:
-        """Greedy and beam search without torch; see `csan_hf.pipelines.search.search`, which checks
-        that it is what is asked for.
-        """
-        beams = config.num_beams
-        tokens = input_ids.numpy()[::beams]
-        batch = len(tokens)
-        states = encoder_outputs[0].numpy()
-        mask = _source_mask(attention_mask, states)
-        decoder = GraphDecoder(self._graphs, states[::beams], mask[::beams], _checked_cache(cache))
-        end = config._eos_token_tensor
-        ends = [] if end is None else end.tolist()
-
-        def change(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
-            ids: Any = torch.from_numpy(tokens)
-            scores[:] = rules(ids, torch.from_numpy(scores)).numpy()
-
-        def stop(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
-            # Criteria may know sentences by their place
-            whole = np.full((batch, *tokens.shape[1:]), fill)
-            whole[sentences] = tokens
-            rows = torch.from_numpy(whole).flatten(0, 1)
-            return criteria(rows, None).view(batch, -1).numpy()[sentences]
-
-        changes = [change] if rules else []
-        if beams == 1:
-            has_ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
-            fill = int(config._pad_token_tensor) if has_ends else 0
-            hypotheses = token_by_token(
-                decoder,
-                tokens,
-                choose=greedy,
-                stop=stop,
-                rules=changes,
-                with_scores=False,
-            )
-            best = [[hypothesis] for hypothesis in hypotheses]
-        else:
-            fill = int(config._pad_token_tensor or ends[0]) if ends else -1
-            best = beam_search(
-                decoder,
-                tokens,
-                beams=Beams(
-                    count=beams,
-                    returned=config.num_return_sequences,
-                    ends=len(ends),
-                    length_penalty=config.length_penalty,
-                    early_stopping=config.early_stopping,
-                ),
-                limits=np.full(batch, config.max_length),
-                stop=stop,
-                rules=changes,
-            )
-        rows = [torch.from_numpy(row.tokens) for several in best for row in several]
-        found = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
-        prompts = input_ids[::beams].repeat_interleave(len(best[0]), 0)
-        return torch.cat([prompts, found], dim=1)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """See transformers; greedy and beam search by `search`."""

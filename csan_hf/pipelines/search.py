@@ -1,21 +1,19 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Greedy and beam search that computes nothing for sentences that are done:
-`generate(custom_generate=search)`.
+"""The search of `csan_hf_runtime` for `generate(custom_generate=search)`.
 
-Tokens are those of transformers' own loops, whose rules these follow (`GenerationMixin._sample` and
-`_beam_search`). Shapes: S sentences that are not done, of B; K beams; R = S · K rows; C candidates
-of a sentence; V vocabulary; T tokens."""
+Tokens are those of transformers' own loops (`GenerationMixin._sample` and `_beam_search`), and
+nothing is computed for sentences that are done. Shapes: B sentences, S of them not done; K beams of
+each; R = S · K rows; V vocabulary; T tokens."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     EncoderDecoderCache,
     GenerationConfig,
@@ -26,7 +24,16 @@ from transformers.generation import logits_process as rules
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
 
-from .constraints import LOW, Constraints, Endings, Phrases
+from csan_hf_runtime.constraints import Constraints, Endings, Phrases
+from csan_hf_runtime.search import (
+    Beams,
+    Hypothesis,
+    Rule,
+    Stop,
+    beam_search,
+    greedy,
+    token_by_token,
+)
 
 # Processors that treat each row alike; those that may count rows are left to the library's loops
 _ROW_BY_ROW = (
@@ -49,11 +56,6 @@ _LOOPS = {  # of the library, for what is not covered
     GenerationMode.BEAM_SEARCH: "_beam_search",
     GenerationMode.BEAM_SAMPLE: "_beam_search",
 }
-CHECK_EVERY = {"cpu": 1, "cuda": 8}
-"""Steps from one look at what has ended to the next, by device type: to look, the program waits
-until a GPU has computed all that it was given.
-"""
-_MISSING = 1.0e4  # taken off the score of a hypothesis that had to end, for each token it lacks
 
 
 def search(
@@ -70,9 +72,7 @@ def search(
     loops what is not covered.
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
-    Sampling, scores, attentions, and processors of logits that may count rows are not. On a GPU
-    sentences that are done are dropped at every eighth step: until then stopping criteria see them
-    go on, which changes no tokens.
+    Sampling, scores, attentions, and processors of logits that may count rows are not.
 
     A loop that `generate` is given gets no `streamer`, no `tokenizer` for `stop_strings` and no
     `synced_gpus` (FSDP, ZeRO-3): leave this one out where they are needed.
@@ -82,8 +82,7 @@ def search(
     search of a model without an end of sentence gives token 0 there, and not further tokens.
 
     `phrases` are the tokens of what the hypotheses of each sentence must hold, anywhere and in any
-    order, `endings` what may follow these in a word; see `constraints`. A hypothesis that lacks
-    some of them, or its end, at its greatest length is returned only where none has all.
+    order, `endings` what may follow these in a word; see `csan_hf_runtime.search.beam_search`.
 
     Returns:
         Tokens [B · returned sequences, T], or what the library's loop returns.
@@ -111,24 +110,28 @@ def search(
             generation_config=generation_config,
             **inputs,
         )
-    if phrases is None and hasattr(model, "search"):  # without torch
-        return model.search(
-            input_ids, logits_processor, stopping_criteria, generation_config, **inputs
-        )
-    # Beyond its positions a model may fail
-    positions = getattr(model.config, "max_position_embeddings", None)
-    max_length = generation_config.max_length
-    decoder = _Decoder(
-        model=model,
-        inputs=inputs,
-        rules=logits_processor,
-        beams=generation_config.num_beams,
-        last_length=min(max_length, positions or max_length),
-        check_every=1 if phrases is not None else CHECK_EVERY.get(input_ids.device.type, 1),
-    )
+    beams = generation_config.num_beams
+    prompts = input_ids[::beams].cpu()
+    decoder = TorchDecoder(model, inputs, beams)
+    device = input_ids.device
+    changes = [_rule(logits_processor, device)] if logits_processor else []
+    fill = _fill(generation_config, stopping_criteria)
+    stop = _stop(stopping_criteria, device, batch=len(prompts), fill=fill)
     if mode == GenerationMode.GREEDY_SEARCH and phrases is None:
-        return _greedy(decoder, input_ids, stopping_criteria, generation_config)
-    return _beams(decoder, input_ids, stopping_criteria, generation_config, phrases, endings)
+        hypotheses = token_by_token(
+            decoder, prompts.numpy(), choose=greedy, stop=stop, rules=changes, with_scores=False
+        )
+        best = [[hypothesis] for hypothesis in hypotheses]
+    else:
+        constraints = None
+        if phrases is not None:
+            ends = _ends(generation_config)
+            constraints = Constraints(phrases, beams, ends, endings)
+        best = _beams(decoder, prompts.numpy(), generation_config, stop, changes, constraints)
+    rows = [torch.from_numpy(hypothesis.tokens) for several in best for hypothesis in several]
+    tokens = pad_sequence(rows, batch_first=True, padding_value=fill)
+    prompts = prompts.repeat_interleave(len(best[0]), dim=0)
+    return torch.cat([prompts, tokens], dim=1).to(device)
 
 
 def _is_covered(
@@ -159,248 +162,118 @@ def _can_drop_rows(cache: Any) -> bool:
     )
 
 
-@dataclass
-class _Decoder:
-    """The model with its inputs for the rows that are left.
+class TorchDecoder:
+    """The decoder of a model of transformers, for the search of `csan_hf_runtime`.
 
-    Attributes:
+    Args:
         model: The model.
-        inputs: `encoder_outputs`, `cache` and perhaps `attention_mask`.
-        rules: Processors of logits.
+        inputs: `encoder_outputs`, `cache` and perhaps `attention_mask`, for R rows.
         beams: K.
-        last_length: Tokens of a hypothesis, with its prompt, from which on every step is looked at.
-        check_every: Steps from one look at what has ended to the next.
-        steps: Steps that were computed.
     """
 
-    model: Any
-    inputs: dict[str, Any]
-    rules: Any
-    beams: int
-    last_length: int
-    check_every: int
-
-    steps: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self, model: Any, inputs: dict[str, Any], beams: int) -> None:
+        self._model = model
+        self._inputs = dict(inputs)
+        self._steps = 0
+        # Whether the beams of a sentence have its source in common
+        self._shares_source = hasattr(inputs["cache"], "keep_rows")
         if self._shares_source:
-            self._select_source(slice(None, None, self.beams))
+            self._select_source(slice(None, None, beams))
 
-    @property
-    def _shares_source(self) -> bool:
-        """Whether the beams of a sentence have its source in common."""
-        return hasattr(self.inputs["cache"], "keep_rows")
-
-    def step(self, tokens: Tensor, *, normalised: bool) -> Tensor:
-        """Scores [R, V] of the tokens that may follow [R, T], logits or log-probabilities."""
-        step_inputs = self.model.prepare_inputs_for_generation(
-            tokens, next_sequence_length=1 if self.steps else None, **self.inputs
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        """Logits [R, V] of what follows [R, T]."""
+        step_inputs = self._model.prepare_inputs_for_generation(
+            torch.from_numpy(tokens).to(self._model.device),
+            next_sequence_length=1 if self._steps else None,
+            **self._inputs,
         )
-        outputs = self.model(**step_inputs, return_dict=True)
-        self.steps += 1
-        self.inputs["cache"] = outputs.cache
-        scores = outputs.logits[:, -1].float()
-        if normalised:
-            scores = scores.log_softmax(dim=-1)
-        return self.rules(tokens, scores)
+        outputs = self._model(**step_inputs, return_dict=True)
+        self._steps += 1
+        self._inputs["cache"] = outputs.cache
+        return outputs.logits[:, -1].float().cpu().numpy()
 
-    def check_ends(self, length: int) -> bool:
-        """Whether to look, after this step, at which hypotheses of `length` tokens have ended."""
-        return self.steps % self.check_every == 0 or length >= self.last_length
-
-    def keep(self, rows: Tensor, sentences: Tensor | None) -> None:
-        """Goes on with some `rows`, in this order, of these `sentences`; None = of all."""
-        cache: Any = self.inputs["cache"]
+    def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
+        """Goes on with some rows, in this order, of some sentences; None = of all."""
+        cache: Any = self._inputs["cache"]
         if self._shares_source:
-            cache.keep_rows(rows.numpy(), None if sentences is None else sentences.numpy())
-        elif sentences is None:
-            cache.reorder_cache(rows)
+            cache.keep_rows(rows, sentences)
+            if sentences is not None:
+                self._select_source(torch.from_numpy(sentences))
+            return
+        row_numbers = torch.from_numpy(rows).to(self._model.device)
+        if sentences is None:
+            cache.reorder_cache(row_numbers)
         else:
-            cache.batch_select_indices(rows)
-        if sentences is not None:
-            self._select_source(sentences if self._shares_source else rows)
+            cache.batch_select_indices(row_numbers)
+            self._select_source(row_numbers)
 
     def _select_source(self, rows: Tensor | slice) -> None:
-        states = self.inputs["encoder_outputs"][0][rows]
-        self.inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
-        if self.inputs.get("attention_mask") is not None:
-            self.inputs["attention_mask"] = self.inputs["attention_mask"][rows]
-
-
-def _greedy(decoder: _Decoder, tokens: Tensor, stop: StoppingCriteriaList, config: Any) -> Tensor:
-    """See `search`; a sentence's tokens after its end are padding."""
-    padding = tokens.new_zeros(())
-    if any(hasattr(criterion, "eos_token_id") for criterion in stop):
-        padding = config._pad_token_tensor.to(tokens.device)
-    left = torch.arange(len(tokens), device=tokens.device)
-    goes_on = torch.ones_like(left, dtype=torch.bool)
-    length = torch.full_like(padding, tokens.shape[1])  # with the last token that is not padding
-    while True:
-        chosen = decoder.step(tokens[left], normalised=False).argmax(dim=-1)
-        length = length + goes_on.any()
-        following = padding.repeat(len(tokens))
-        following[left] = torch.where(goes_on, chosen, padding)
-        tokens = torch.cat([tokens, following[:, None]], dim=-1)
-        goes_on = goes_on & ~stop(tokens, None)[left]
-        if not decoder.check_ends(tokens.shape[1]):
-            continue
-        if not goes_on.any():
-            return tokens[:, : int(length)]
-        if not goes_on.all():
-            rows = goes_on.nonzero()[:, 0]
-            left = left[rows]
-            goes_on = goes_on[rows]
-            decoder.keep(rows, rows)
-
-
-@dataclass
-class _Hypotheses:
-    """The best K hypotheses of every sentence that have ended.
-
-    Attributes:
-        tokens: [S, K, T].
-        scores: [S, K], divided by the length penalty; `LOW` where there is none.
-        lengths: [S, K], tokens after the prompt.
-    """
-
-    tokens: Tensor
-    scores: Tensor
-    lengths: Tensor
-
-    def add(self, tokens: Tensor, scores: Tensor, length: int, fill: int) -> None:
-        """Takes in candidates [S, C, T + 1] and their scores."""
-        kept = F.pad(self.tokens, (0, 1), value=fill)
-        candidate_lengths = torch.full_like(scores, length, dtype=torch.long)
-        lengths = torch.cat([self.lengths, candidate_lengths], dim=1)
-        beams = self.scores.shape[1]
-        self.scores, best = torch.cat([self.scores, scores], dim=1).topk(beams)
-        self.tokens = _take(torch.cat([kept, tokens], dim=1), best)
-        self.lengths = lengths.gather(1, best)
-
-    def select(self, rows: Tensor) -> _Hypotheses:
-        """Those of some sentences."""
-        return _Hypotheses(self.tokens[rows], self.scores[rows], self.lengths[rows])
-
-
-def _take(rows: Tensor, places: Tensor) -> Tensor:
-    """Rows [S, N, T] at `places` [S, M] -> [S, M, T]."""
-    return rows.gather(1, places[..., None].expand(-1, -1, rows.shape[-1]))
+        states = self._inputs["encoder_outputs"][0][rows]
+        self._inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
+        if self._inputs.get("attention_mask") is not None:
+            self._inputs["attention_mask"] = self._inputs["attention_mask"][rows]
 
 
 def _beams(
-    decoder: _Decoder,
-    flat: Tensor,
-    stop: StoppingCriteriaList,
+    decoder: TorchDecoder,
+    prompts: np.ndarray,
     config: GenerationConfig,
-    phrases: Sequence[Phrases] | None,
-    endings: Endings | None,
-) -> Tensor:
-    """See `search`: the best hypotheses of all sentences, padded."""
-    beams = config.num_beams
-    prompt = flat.shape[1]
-    end = config._eos_token_tensor
-    ends = 0 if end is None else len(end)
-    fill = -1 if end is None else int(config._pad_token_tensor or end[0])
-    tokens = flat.view(-1, beams, prompt)
-    batch = len(tokens)
-    kept = beams * max(2, 1 + ends)
-    # At first all beams of a sentence are alike: only one may go on
-    scores = torch.full((batch, beams), LOW, device=flat.device)
-    scores[:, 0] = 0.0
-    ended = _Hypotheses(
-        tokens=tokens,
-        scores=torch.full_like(scores, LOW),
-        lengths=torch.zeros_like(scores, dtype=torch.long),
+    stop: Stop,
+    changes: Sequence[Rule],
+    constraints: Constraints | None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each of the prompts [B, T]."""
+    return beam_search(
+        decoder,
+        prompts,
+        beams=Beams(
+            count=config.num_beams,
+            returned=config.num_return_sequences,
+            ends=len(_ends(config)),
+            length_penalty=config.length_penalty,
+            early_stopping=config.early_stopping,
+        ),
+        limits=np.full(len(prompts), config.max_length),
+        stop=stop,
+        rules=changes,
+        constraints=constraints,
     )
-    left = torch.arange(batch, device=flat.device)
-    is_done = torch.zeros_like(left, dtype=torch.bool)
-    is_best = torch.arange(kept, device=flat.device) < beams
-    constraints = None
-    if phrases is not None:
-        ends = [] if end is None else end.tolist()
-        constraints = Constraints(phrases, beams, ends, endings)
-    done: list[tuple[Tensor, _Hypotheses]] = []
-    while len(left):
-        # The best continuations of all beams
-        steps = decoder.step(tokens.flatten(0, 1), normalised=True)
-        total = steps.view(len(left), beams, -1) + scores[..., None]
-        vocabulary = total.shape[-1]
-        penalty: Tensor | float = 0.0
-        if constraints is None:
-            best, places = total.flatten(1).topk(kept)
-        else:
-            best, places, missing = constraints.candidates(total, kept)
-            # Among those that lack at most the end
-            is_best = (missing <= 1).cumsum(dim=1) <= beams
-            penalty = missing * _MISSING
-        origins = places // vocabulary
-        chosen = places % vocabulary
-        candidates = torch.cat([_take(tokens, origins), chosen[..., None]], dim=-1)
-        length = candidates.shape[-1]
-        # Criteria may know sentences by their place
-        whole = candidates.new_full((batch, *candidates.shape[1:]), fill)
-        whole[left] = candidates
-        stops = stop(whole.flatten(0, 1), None).view(batch, -1)[left]
-        # Those that go on, and those that have ended
-        continued = best + stops.float() * LOW
-        if constraints is None:
-            scores, onward = continued.topk(beams)
-        else:
-            scores, onward = constraints.choose(continued)
-        tokens = _take(candidates, onward)
-        normalised = best / (length - prompt) ** config.length_penalty - penalty
-        final = normalised + (~(stops & is_best)).float() * LOW
-        final = final.masked_fill(is_done[:, None], -math.inf)
-        ended.add(candidates, final, length - prompt, fill)
-        is_done |= stops.all(1)
-        is_done |= _is_done(
-            scores,
-            ended.scores,
-            config,
-            length=length - prompt,
-            limit=config.max_length - prompt,
-        )
-        first_rows = torch.arange(len(left), device=flat.device)[:, None] * beams
-        rows = origins.gather(1, onward) + first_rows
-        if not decoder.check_ends(length) or not is_done.any():
-            decoder.keep(rows.flatten(), None)
-            continue
-        done.append((left[is_done], ended.select(is_done)))
-        goes_on = (~is_done).nonzero()[:, 0]
-        left = left[goes_on]
-        is_done = is_done[goes_on]
-        tokens = tokens[goes_on]
-        scores = scores[goes_on]
-        ended = ended.select(goes_on)
-        if constraints is not None:
-            constraints.select(goes_on)
-        if len(left):
-            decoder.keep(rows[goes_on].flatten(), goes_on)
-    return _joined(done, config.num_return_sequences, prompt, fill)
 
 
-def _is_done(
-    scores: Tensor, ended: Tensor, config: GenerationConfig, length: int, limit: int
-) -> Tensor:
-    """Of which sentences [S] no open beam can still be among the best; see the library's
-    `early_stopping`.
-    """
-    if config.early_stopping is True:
-        return (ended > LOW / 2).all(dim=1)
-    reached = limit if config.early_stopping == "never" and config.length_penalty > 0 else length
-    return scores[:, 0] / reached**config.length_penalty <= ended.min(dim=1).values
+def _ends(config: GenerationConfig) -> list[int]:
+    """The tokens that end a sentence."""
+    end = config._eos_token_tensor
+    return [] if end is None else end.tolist()
 
 
-def _joined(
-    done: list[tuple[Tensor, _Hypotheses]], returned: int, prompt: int, fill: int
-) -> Tensor:
-    """The best hypotheses [B · returned, T] in the order of their sentences."""
-    lengths = [int(hypotheses.lengths[:, :returned].max()) for _, hypotheses in done]
-    longest = prompt + max(lengths)
-    best = []
-    for _, hypotheses in done:
-        missing = max(longest - hypotheses.tokens.shape[-1], 0)
-        padded = F.pad(hypotheses.tokens, (0, missing), value=fill)
-        best.append(padded[:, :returned, :longest])
-    order = torch.cat([places for places, _ in done]).argsort()
-    return torch.cat(best)[order].flatten(0, 1)
+def _fill(config: GenerationConfig, criteria: StoppingCriteriaList) -> int:
+    """The token after the end of a sentence, as in the library's loops."""
+    padding = config._pad_token_tensor
+    if config.num_beams > 1:
+        ends = _ends(config)
+        return int(padding or ends[0]) if ends else -1
+    has_ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
+    return int(padding) if has_ends else 0
+
+
+def _rule(processors: LogitsProcessorList, device: torch.device) -> Rule:
+    """Processors of the library as a rule of the search."""
+
+    def change(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:
+        ids: Any = torch.from_numpy(tokens).to(device)
+        changed: Any = torch.from_numpy(scores).to(device)
+        scores[:] = processors(ids, changed).cpu().numpy()
+
+    return change
+
+
+def _stop(criteria: StoppingCriteriaList, device: torch.device, *, batch: int, fill: int) -> Stop:
+    """Criteria of the library for the search; they may know sentences by their place."""
+
+    def has_ended(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+        whole = np.full((batch, *tokens.shape[1:]), fill)
+        whole[sentences] = tokens
+        rows: Any = torch.from_numpy(whole).flatten(0, 1).to(device)
+        return criteria(rows, None).view(batch, -1).cpu().numpy()[sentences]
+
+    return has_ended

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from csan_hf_runtime.constraints import Endings
 from csan_hf_runtime.scores import is_scored
 from csan_hf_runtime.sentences import SplitText, is_wide, sentences_of
 from csan_hf_runtime.texts import (
@@ -30,7 +31,6 @@ from csan_hf_runtime.texts import (
 from ..alignment import Alignment, align_pairs, check_fast, uncovered_sentences, word_pattern
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
-from .constraints import Endings
 from .markup import MarkedText, Markup, parse_markup
 from .search import search, search_by_default
 from .terms import Terms, lacking, most_letters_after
@@ -168,7 +168,7 @@ class TextTranslationPipeline(TranslationPipeline):
             terms (`csan_hf.pipelines.terms.Terms`, *optional*): Terms whose targets must stand in
                 the translations of sentences that hold them. Where one does not, the sentence is
                 searched anew, with at least 8 beams, for translations that hold all of them
-                (`csan_hf.pipelines.constraints`).
+                (`csan_hf_runtime.constraints`).
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: See `TranslationPipeline`.
 

@@ -10,8 +10,8 @@ from pipelines.conftest import SEARCHED
 from tiny import EOS, PAD
 from tiny import padded_sources as sources
 
-from csan_hf.pipelines.constraints import PhraseState, Progress, bank_sizes
 from csan_hf.pipelines.search import search
+from csan_hf_runtime.constraints import PhraseState, Progress, bank_sizes
 
 MODELS = ("csan", "csan, windows", "pervasive attention", "rnnsearch")
 PHRASES = [[], [[3, 4]], [[5], [3, 4, 3]], [[6, 6], [6]], [[7, 8, 9], [9], [8, 9, 3]]]

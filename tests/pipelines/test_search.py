@@ -10,9 +10,8 @@ import tiny
 import torch
 from pipelines.conftest import SEARCHED, translator_of
 from tiny import padded_sources as sources
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from csan_hf.pipelines.search import CHECK_EVERY, search
+from csan_hf.pipelines.search import search
 
 ENDS = [2, 5, 7, 9, 11]  # so that many hypotheses end
 OPTIONS = {
@@ -43,17 +42,14 @@ OPTIONS = {
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("name", SEARCHED)
-def test_tokens_of_the_library(name, options, monkeypatch):
-    """Whether ends are looked for at every step, as on a CPU, or at every eighth, as on a GPU."""
+def test_tokens_of_the_library(name, options):
     model = SEARCHED[name]()
     batch = sources((9, 3, 7, 1, 12))
     if options == "padded on the left":
         batch = tiny.padded_on_the_left(batch)
     arguments = {**batch, "max_new_tokens": 20, **OPTIONS[options]}
     expected = model.generate(**arguments)
-    for every in (1, 8):
-        monkeypatch.setitem(CHECK_EVERY, "cpu", every)
-        assert torch.equal(model.generate(**arguments, custom_generate=search), expected)
+    assert torch.equal(model.generate(**arguments, custom_generate=search), expected)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -72,51 +68,6 @@ def test_rows_of_ended_sentences_are_not_computed(beams):
         ],
     )
     assert rows == [beams * left for left in (5, 5, 4, 3, 2, 1)]
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_no_step_is_computed_beyond_the_last_position(beams, monkeypatch):
-    model = tiny.convolutional(seed=2, max_position_embeddings=10)
-    monkeypatch.setitem(CHECK_EVERY, "cpu", 8)
-    tokens = model.generate(
-        **sources((9, 3)),
-        custom_generate=search,
-        num_beams=beams,
-        max_length=40,
-        min_length=39,
-        stopping_criteria=[lambda ids, scores: torch.full((len(ids),), ids.shape[1] >= 10)],
-    )
-    assert tokens.shape[1] == 10
-
-
-class _Reads(TorchDispatchMode):
-    """Counts operations whose result the program reads: on a GPU it waits for them."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
-            self.count += 1
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_steps_between_wait_for_nothing(beams, monkeypatch):
-    model = tiny.csan(seed=2, cross_locality=[{"moving_gaussian": {"gain": 0.1}}] * 2)
-    batch = sources((9, 9, 9))
-    batch["attention_mask"] = batch["attention_mask"].bool()  # whose values are not checked
-    counts = []
-    for every, steps in [(1, 4), (1, 15), (8, 4), (8, 7)]:
-        monkeypatch.setitem(CHECK_EVERY, "cpu", every)
-        length = {"min_new_tokens": steps, "max_new_tokens": steps}
-        with _Reads() as reads:
-            model.generate(**batch, custom_generate=search, num_beams=beams, **length)
-        counts.append(reads.count)
-    short, long, short_unobserved, long_unobserved = counts
-    assert long - short >= 11
-    assert long_unobserved == short_unobserved
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
-import torch
-from torch import Tensor
+import numpy as np
 
-LOW = -1.0e9
-"""The score of a hypothesis that is not to be chosen."""
+from .search import LOW, best_places, in_order, take
 
 Phrases: TypeAlias = Sequence[Sequence[int]]
 """The tokens of each phrase of a sentence."""
@@ -175,7 +173,7 @@ class Constraints:
             self._of_beams.append([start] * beams)
         self._of_candidates: list[list[Progress]] = []
 
-    def candidates(self, total: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
+    def candidates(self, total: np.ndarray, kept: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Candidates of the next step: the best `kept`, the best of each beam, and those that begin
         or continue a phrase. Only beams that hold all phrases may end.
 
@@ -188,33 +186,29 @@ class Constraints:
             how many tokens of phrases, and of an end after phrases, they lack [S, C].
         """
         self._forbid_ends(total)
-        flat = total.flatten(1)
         proposals = self._proposals(total, kept)
         width = max(map(len, proposals))
         padded = [row + [-1] * (width - len(row)) for row in proposals]
-        places = torch.tensor(padded, device=total.device)
-        scores = flat.gather(1, places.clamp(min=0)).masked_fill(places < 0, -torch.inf)
-        scores, order = scores.sort(dim=1, descending=True, stable=True)
-        places = places.clamp(min=0).gather(1, order)
-        return scores, places, self._follow(places, total.shape[-1])
+        places = np.array(padded)
+        scores = take(total.reshape(len(total), -1), places)
+        scores[places < 0] = -np.inf
+        order = in_order(scores, width)
+        places = take(places, order).clip(min=0)
+        return take(scores, order), places, self._follow(places, total.shape[-1])
 
-    def _forbid_ends(self, total: Tensor) -> None:
+    def _forbid_ends(self, total: np.ndarray) -> None:
         """Takes its ends from each beam that lacks tokens."""
-        lacks = []
-        for beams in self._of_beams:
-            needed = beams[0].total
-            lacks.append([progress.met < needed for progress in beams])
-        is_open = torch.tensor(lacks, device=total.device)
-        ends = total[..., self._ends].masked_fill(is_open[..., None], -torch.inf)
-        total[..., self._ends] = ends
+        for row, beams in enumerate(self._of_beams):
+            for beam, progress in enumerate(beams):
+                if progress.met < progress.total:
+                    total[row, beam, self._ends] = -np.inf
 
-    def _proposals(self, total: Tensor, kept: int) -> list[list[int]]:
+    def _proposals(self, total: np.ndarray, kept: int) -> list[list[int]]:
         """The places of the candidates of each sentence, each once."""
         vocabulary = total.shape[-1]
-        first_places = torch.arange(self._beams, device=total.device) * vocabulary
-        best_of_beams = total.argmax(-1) + first_places
-        best_of_all = total.flatten(1).topk(kept).indices
-        proposals = torch.cat([best_of_all, best_of_beams], dim=1).tolist()
+        best_of_beams = total.argmax(axis=2) + np.arange(self._beams) * vocabulary
+        best_of_all = best_places(total.reshape(len(total), -1), kept)
+        proposals = np.concatenate([best_of_all, best_of_beams], axis=1).tolist()
         for row, beams in zip(proposals, self._of_beams, strict=True):
             for beam, progress in enumerate(beams):
                 for state in progress.states:
@@ -222,7 +216,7 @@ class Constraints:
                         row.append(beam * vocabulary + state.tokens[state.length])
         return [list(dict.fromkeys(row)) for row in proposals]
 
-    def _follow(self, places: Tensor, vocabulary: int) -> Tensor:
+    def _follow(self, places: np.ndarray, vocabulary: int) -> np.ndarray:
         """Keeps the progress of candidates; returns how many tokens they lack [S, C]."""
         self._of_candidates = []
         missing = []
@@ -238,9 +232,9 @@ class Constraints:
                 missing_tokens.append(needed - progress.met + has_no_end)
             self._of_candidates.append(candidates)
             missing.append(missing_tokens)
-        return torch.tensor(missing, device=places.device)
+        return np.array(missing)
 
-    def choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which candidates go on: of each bank its best, in the order of all.
 
         Args:
@@ -263,15 +257,16 @@ class Constraints:
                     sizes[banks[number]] -= 1
                     numbers.append(number)
             chosen.append(numbers + [-1] * (self._beams - len(numbers)))
-        onward = torch.tensor(chosen, device=scores.device)
-        is_filled = onward < 0
-        onward = onward.clamp(min=0)
+        onward = np.array(chosen)
+        chosen_scores = take(scores, onward)
+        chosen_scores[onward < 0] = LOW
+        onward = onward.clip(min=0)
         self._of_beams = [
             [candidates[number] for number in row]
             for candidates, row in zip(self._of_candidates, onward.tolist(), strict=True)
         ]
-        return scores.gather(1, onward).masked_fill(is_filled, LOW), onward
+        return chosen_scores, onward
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: np.ndarray) -> None:
         """Goes on with some sentences."""
         self._of_beams = [self._of_beams[row] for row in rows.tolist()]
