@@ -11,22 +11,18 @@ from networks import make, random_ids, search_step
 from transformers import PreTrainedModel
 
 from csan_hf import ConvS2SConfig, RnnSearchConfig
-from csan_hf.pipelines.search import search
 
 from .setting import Setting, milliseconds, row_of
 from .speed import SENTENCE, model_of, size_of
 
 LOOPS: dict[str, dict[str, Any]] = {
     "transformers": {},
-    "csan_hf": {"custom_generate": search},
     "static cache, compiled": {"cache_implementation": "static"},
 }
-# The library's loop for comparison, ours (first what was not yet measured when docs/gpu.md was
-# written), and last what compiles for half a minute
+# First what was not yet measured when docs/gpu.md was written, last what compiles for half a minute
 CASES = [
+    *((name, "transformers") for name in ("RNNsearch", "ConvS2S", "long", "off", "csan_2d")),
     ("Marian", "transformers"),
-    *((name, "csan_hf") for name in ("RNNsearch", "ConvS2S", "long", "off", "csan_2d")),
-    ("off", "transformers"),
     ("Marian", "static cache, compiled"),
     ("off", "static cache, compiled"),
 ]
