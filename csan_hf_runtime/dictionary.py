@@ -4,12 +4,13 @@
 import gzip
 import re
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from pathlib import Path
 
 DICTIONARY = "dictionary.tsv.gz"
 
-_POSSESSIVE = re.compile(r"(.{3,})'s")
+_POSSESSIVE = re.compile(r"(.{3,})['’]s")
 _PLURAL = re.compile(r"(.{2,}[^su'])s")  # neither "class" nor "campus"
 _ARPABET = re.compile(r".*[A-Z]{2}[012].*")  # a vowel with its stress
 _SIBILANTS = ("S", "Z", "SH", "ZH", "CH", "JH")
@@ -20,19 +21,34 @@ class PronouncingDictionary:
     """Words and their pronunciations.
 
     Args:
-        path: A gzipped file of lines in the order of their bytes: a word in small letters, and
-            after a tab each of its pronunciations, phones with spaces between them.
+        path: A gzipped file of lines: a word, and after a tab each of its pronunciations, phones
+            with spaces between them.
+        normalize: Returns a word as the model reads it.
 
     Raises:
         ValueError: The file is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, normalize: Callable[[str], str]) -> None:
         try:
-            text = gzip.decompress(path.read_bytes()).decode()
+            text = gzip.decompress(path.read_bytes()).decode("utf-8-sig")
         except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is damaged ({error}): write it again.") from error
-        self._lines = text.splitlines()
+        self._normalize = normalize
+        lines = text.splitlines()
+        words = [line.partition("\t")[0] for line in lines]
+        letters = "".join(words)
+        if not letters.isascii() or letters != letters.lower():  # else they are as they are read
+            words = [self._as_read(word) for word in words]
+        if words != sorted(words):
+            order = sorted(range(len(words)), key=words.__getitem__)
+            words = [words[number] for number in order]
+            lines = [lines[number] for number in order]
+        self._words = words
+        self._lines = lines
+
+    def _as_read(self, word: str) -> str:
+        return self._normalize(word.strip()).strip()
 
     def pronunciations(self, word: str) -> list[str]:
         """Returns the pronunciations of a word, the first the most usual; none of another.
@@ -40,7 +56,7 @@ class PronouncingDictionary:
         An English word that is not there, but without its ending "'s" or "s" is (three letters or
         more), has those of its base with the ending, if they are written in ARPAbet with stress.
         """
-        word = word.strip().lower().replace("’", "'")
+        word = self._as_read(word)
         entries = self._entries(word)
         inflected = _POSSESSIVE.fullmatch(word) or _PLURAL.fullmatch(word)
         if inflected and not entries:
@@ -49,12 +65,11 @@ class PronouncingDictionary:
         return entries
 
     def _entries(self, word: str) -> list[str]:
-        beginning = f"{word}\t"
-        place = bisect_left(self._lines, beginning)
-        if place == len(self._lines) or not self._lines[place].startswith(beginning):
-            return []
-        _, *pronunciations = self._lines[place].split("\t")
-        return pronunciations
+        lines = slice(bisect_left(self._words, word), bisect_right(self._words, word))
+        entries: dict[str, None] = {}
+        for line in self._lines[lines]:
+            entries |= dict.fromkeys(line.split("\t")[1:])
+        return list(entries)
 
 
 def _ending(base: str) -> str:

@@ -107,7 +107,7 @@ class Translator:
             )
         dictionary = None
         if (folder / DICTIONARY).is_file():
-            dictionary = PronouncingDictionary(folder / DICTIONARY)
+            dictionary = PronouncingDictionary(folder / DICTIONARY, source.normalize)
         return cls(
             graphs,
             source=source,

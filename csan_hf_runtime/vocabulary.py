@@ -150,6 +150,11 @@ class Vocabulary:
         marks = set(self.languages.values())
         places = zip(ids, encoding.special_tokens_mask, strict=True)
         return [mark if is_mark and token in marks else token for token, is_mark in places]
+    def normalize(self, text: str) -> str:
+        """Returns a text as it is read: in its Unicode form, in small letters or as it is."""
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
 
     def _known(self, ids: list[int]) -> list[int]:
         """The tokens as the model has them."""

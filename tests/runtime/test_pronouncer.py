@@ -6,6 +6,7 @@ import gzip
 import numpy as np
 import pytest
 
+from csan_hf.data import train_tokenizer
 from csan_hf_runtime import exported_folder
 from csan_hf_runtime.dictionary import DICTIONARY, PronouncingDictionary
 from csan_hf_runtime.translator import Translator
@@ -52,12 +53,26 @@ def test_samples_and_prefixes_are_the_models(pronouncer):
     assert begun.startswith("G ")
 
 
+ROWS = ["cat\tK AE1 T", "fish\tF IH1 SH\tF AH1 SH", "gas\tG AE1 S", "nez\tn e", "tree\tT R IY1"]
+LETTERS = train_tokenizer(["a"], 9, kind="characters", unicode_form="NFD", case="lower")
+normalize = LETTERS.backend_tokenizer.normalizer.normalize_str
+
+
 @pytest.fixture
-def dictionary(tmp_path):
-    rows = ["cat\tK AE1 T", "fish\tF IH1 SH\tF AH1 SH", "gas\tG AE1 S", "nez\tn e", "tree\tT R IY1"]
-    path = tmp_path / DICTIONARY
-    path.write_bytes(gzip.compress("\n".join(rows).encode()))
-    return PronouncingDictionary(path)
+def make(tmp_path):
+    """A function that writes a dictionary and loads it."""
+
+    def make(text):
+        path = tmp_path / DICTIONARY
+        path.write_bytes(gzip.compress(text.encode()))
+        return PronouncingDictionary(path, normalize)
+
+    return make
+
+
+@pytest.fixture
+def dictionary(make):
+    return make("\n".join(ROWS))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +94,31 @@ def test_plurals_and_possessives_of_words_in_the_dictionary(dictionary, word, pr
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(["\ufeff" + ROWS[0], *ROWS[1:]]),
+        "\n".join(reversed(ROWS)),
+        "\r\n".join(ROWS) + "\r\n",
+        "\n".join(ROWS).replace("cat", "CAT").replace("fish", "Fish"),
+        "\n".join(ROWS).replace("\tF AH1 SH", "\nfish\tF AH1 SH"),
+    ],
+    ids=["byte order mark", "other order", "lines of Windows", "capitals", "a line for each"],
+)
+def test_every_word_of_a_dictionary_is_found(make, text):
+    dictionary = make(text)
+    for row in ROWS:
+        word, *pronunciations = row.split("\t")
+        assert dictionary.pronunciations(word) == pronunciations
+
+
+@pytest.mark.parametrize("word", ["Café", "CAFE\u0301", "İstanbul", "ΛΌΓΟΣ", "O’Hara"])
+def test_words_are_looked_up_as_the_model_reads_them(make, word):
+    dictionary = make(f"zoo\tZ UW1\n{word}\tx")
+    assert dictionary.pronunciations(word) == ["x"]
+    assert dictionary.pronunciations(normalize(word)) == ["x"]
+
+
+@pytest.mark.parametrize(
     "content",
     [b"cat", gzip.compress(b"cat")[:-4], gzip.compress(b"\xff")],
     ids=["not gzipped", "cut", "not UTF-8"],
@@ -87,4 +127,4 @@ def test_damaged_dictionaries_are_named(tmp_path, content):
     path = tmp_path / DICTIONARY
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"{DICTIONARY} is damaged"):
-        PronouncingDictionary(path)
+        PronouncingDictionary(path, normalize)
