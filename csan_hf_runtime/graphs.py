@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import DECODER, ENCODER, SOURCE
+from .export_files import FILES, check_files
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -119,6 +120,7 @@ class Graphs:
         (states,) = self._encoder.run(None, {"input_ids": ids, "attention_mask": mask})
         return states
 
+        check_files(Path(directory), sessions[0].get_modelmeta().custom_metadata_map.get(FILES))
     def step(
         self, tokens: np.ndarray, states: np.ndarray, mask: np.ndarray, cache: DecoderCache
     ) -> np.ndarray:

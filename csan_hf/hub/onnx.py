@@ -26,6 +26,7 @@ from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import ForwardPass
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel, check_installed
+from csan_hf_runtime.export_files import FILES, digests_of_files
 from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT, SOURCE, WEIGHTS
 from csan_hf_runtime.text_files import new_directory, write_json
 
@@ -93,6 +94,8 @@ def export_onnx(
             config.pop(code, None)
         write_json(staging / "config.json", config)
         model.generation_config.save_pretrained(staging)
+        if tokenizers is not None:
+            save_vocabularies(tokenizers, staging, model.config)
         traced = deepcopy(model).eval()
         inputs, expected = _trial(traced)
         _trace(traced, staging)
@@ -107,8 +110,6 @@ def export_onnx(
             raise ValueError(
                 f"{name} computes something else: its logits differ from torch's by {error:.0%}."
             )
-        if tokenizers is not None:
-            save_vocabularies(tokenizers, staging, model.config)
     return directory
 
 
@@ -237,6 +238,7 @@ def _trace(model: Any, directory: Path) -> None:
                 axes={"encoder_hidden_states": source_axes},
                 outputs=list(of_source),
             )
+    files = digests_of_files(directory)
     for name, graph in graphs.items():
         for node in graph.model.graph:
             scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
@@ -244,6 +246,7 @@ def _trace(model: Any, directory: Path) -> None:
                 node.name = f"{_EXACT}{node.name}"
             node.metadata_props.clear()  # stack traces, longer than small weights
         graph.model.metadata_props[WEIGHTS] = weights.hexdigest()
+        graph.model.metadata_props[FILES] = files
         graph.save(directory / name)
 
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -64,6 +65,41 @@ def translated(graphs, source, capsys, *options):
     words = ["translate", "--model", graphs, "--input", source, "--quiet", *options]
     assert csan_hf_cli.main([*map(str, words)]) == 0
     return capsys.readouterr().out.splitlines()
+
+
+@pytest.fixture
+def copy(graphs, tmp_path):
+    return shutil.copytree(graphs, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+@pytest.mark.parametrize("is_missing", [False, True], ids=["another", "missing"])
+def test_files_of_another_model_are_refused(name, is_missing, copy, source, capsys):
+    text = (copy / name).read_text()
+    (copy / name).unlink()
+    if not is_missing:
+        (copy / name).write_text(text.replace("0", "3", 1))
+    assert csan_hf_cli.main(["translate", "--model", str(copy), "--input", str(source)]) == 2
+    assert (
+        f"error: {copy / name} is missing, or not the one that the graphs"
+        in capsys.readouterr().err
+    )
+
+
+def test_settings_may_be_edited_and_ends_of_lines_be_others(graphs, copy, source, capsys):
+    for name in ("config.json", "tokenizer.json"):
+        content = (copy / name).read_bytes()
+        (copy / name).write_bytes(content.replace(b"\n", b"\r\n"))
+    lines = translated(graphs, source, capsys)
+    assert translated(copy, source, capsys) == lines
+    for name, key, value in (
+        ("generation_config.json", "max_length", 4),
+        ("tokenizer_config.json", "model_max_length", 5),
+    ):
+        settings = json.loads((copy / name).read_text())
+        (copy / name).write_text(json.dumps({**settings, key: value}))
+    edited = translated(copy, source, capsys)
+    assert edited != lines
 
 
 def test_processes_write_the_same_lines(graphs, source, tmp_path, capsys, monkeypatch):
