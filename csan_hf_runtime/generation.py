@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
@@ -28,6 +28,14 @@ from .search import (
     log_sums,
     token_by_token,
 )
+from .sentences import UsualSource
+from .settings import Range, Settings
+
+_Token = Annotated[int, Range(0)]
+_Count = Annotated[int, Range(0)]
+# Beyond these a sum of scores, divided or to a power, is no number of 32 bits
+_Factor = Annotated[float, Range(1e-6, 10**6)]
+_Exponent = Annotated[float, Range(-10, 10)]
 
 # Of searches that the runtime does not have, or of no effect on tokens
 _WITHOUT_EFFECT = {
@@ -47,59 +55,72 @@ _WITHOUT_EFFECT = {
     "transformers_version",
     "use_cache",
 }
+_TOKENS = (
+    "decoder_start_token_id",
+    "eos_token_id",
+    "bad_words_ids",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+)
 _ANY_LENGTH = range(sys.maxsize)
 _NEUTRAL = {"encoder_repetition_penalty": 1.0, "num_beam_groups": 1, "typical_p": 1.0}
 
 
 @dataclass(frozen=True)
-class Generation:
+class Generation(Settings):
     """Settings of generation_config.json, with transformers' defaults and meaning."""
 
-    decoder_start_token_id: int | None = None
-    eos_token_id: int | Sequence[int] | None = None
-    max_length: int | None = None
-    max_new_tokens: int | None = None
-    min_length: int = 0
-    min_new_tokens: int | None = None
-    num_beams: int = 1
-    length_penalty: float = 1.0
+    decoder_start_token_id: _Token | None = None
+    eos_token_id: _Token | Sequence[_Token] | None = None
+    max_length: Annotated[int, Range(2)] | None = None  # with the token that it starts with
+    max_new_tokens: Annotated[int, Range(1)] | None = None
+    min_length: _Count = 0
+    min_new_tokens: _Count | None = None
+    num_beams: Annotated[int, Range(1, 1000)] = 1
+    length_penalty: _Exponent = 1.0
     early_stopping: bool | Literal["never"] = False
     do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 50
-    top_p: float = 1.0
-    repetition_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
-    bad_words_ids: Sequence[Sequence[int]] = ()
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | Sequence[int] | None = None
-    suppress_tokens: Sequence[int] = ()
-    begin_suppress_tokens: Sequence[int] = ()
+    temperature: _Factor = 1.0
+    top_k: _Count = 50
+    top_p: Annotated[float, Range(0, 1)] = 1.0
+    repetition_penalty: _Factor = 1.0
+    no_repeat_ngram_size: _Count = 0
+    bad_words_ids: Sequence[Sequence[_Token]] = ()
+    forced_bos_token_id: _Token | None = None
+    forced_eos_token_id: _Token | Sequence[_Token] | None = None
+    suppress_tokens: Sequence[_Token] = ()
+    begin_suppress_tokens: Sequence[_Token] = ()
     renormalize_logits: bool = False
-    usual_source: Mapping[str, Any] | None = None
+    usual_source: UsualSource | None = None
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> Generation:
-        """Reads what generation_config.json holds; null is the default.
-
-        Raises:
-            ValueError: A setting is unknown here, and may change the tokens; or there are no beams.
-        """
-        names = {field.name for field in dataclasses.fields(cls)}
-        for name, value in settings.items():
+    def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:
+        """See `Settings`; a setting that is unknown here, and may change the tokens, is wrong."""
+        settings = super().from_dict(values, place)
+        known = _WITHOUT_EFFECT.union(field.name for field in dataclasses.fields(cls))
+        for name, value in values.items():
             has_effect = value not in (None, False, 0, _NEUTRAL.get(name))
-            if name not in names | _WITHOUT_EFFECT and has_effect:
+            if name not in known and has_effect:
                 raise ValueError(
-                    f"generation_config.json: {name} is {value!r}, which graphs are not searched "
-                    "with: remove it, or translate with the checkpoint that was exported."
+                    f"{place}{name} is {value!r:.80}, which graphs are not searched with: remove "
+                    "it, or translate with the checkpoint that was exported."
                 )
-        chosen = {name: settings[name] for name in names if settings.get(name) is not None}
-        beams = chosen.get("num_beams", 1)
-        if not isinstance(beams, int) or beams < 1:
-            raise ValueError(
-                f"generation_config.json: `num_beams` must be at least 1, got {beams!r}."
-            )
-        return cls(**chosen)
+        return settings
+
+    def check_tokens(self, size: int, place: str) -> None:
+        """Raises `ValueError`, which begins with `place`, where a setting names a token beyond a
+        vocabulary of `size`.
+        """
+        words = {"bad_words_ids": [token for word in self.bad_words_ids for token in word]}
+        for name in _TOKENS:
+            tokens = _tokens(words.get(name, getattr(self, name)))
+            if beyond := tokens[tokens >= size].tolist():
+                raise ValueError(
+                    f"{place}{name} must be from 0 to {size - 1}, a token of the vocabulary, got "
+                    f"{beyond[0]}."
+                )
 
     @property
     def ends(self) -> np.ndarray:
@@ -209,7 +230,7 @@ class Generation:
             yield self._penalise_repetition
         if self.no_repeat_ngram_size > 0:
             yield self._forbid_repeated_ngrams
-        for word in self.bad_words_ids:
+        for word in filter(None, self.bad_words_ids):
             if [*word] not in self.ends[:, None].tolist():
                 yield _forbidding_word(word)
         least_length = self.min_length

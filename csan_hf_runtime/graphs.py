@@ -69,6 +69,13 @@ class Graphs:
         self._outputs = [node.name for node in decoder.get_outputs()]
         self._past_names = [name.replace(PRESENT, PAST) for name in self._outputs[1:]]
 
+    @property
+    def target_size(self) -> int:
+        """Tokens of the target's vocabulary."""
+        logits, *_ = self._decoder.get_outputs()
+        size: int = logits.shape[-1]
+        return size
+
     @classmethod
     def from_directory(cls, directory: str | os.PathLike, *, threads: int = 1) -> Graphs:
         """Loads what `csan-hf export-onnx` wrote.
@@ -113,6 +120,7 @@ class Graphs:
                 "all of one model?), or are of another program, such as optimum. Run csan-hf "
                 "export-onnx again."
             )
+        check_files(Path(directory), sessions[0].get_modelmeta().custom_metadata_map.get(FILES))
         return cls(*sessions)
 
     def encode(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -120,7 +128,6 @@ class Graphs:
         (states,) = self._encoder.run(None, {"input_ids": ids, "attention_mask": mask})
         return states
 
-        check_files(Path(directory), sessions[0].get_modelmeta().custom_metadata_map.get(FILES))
     def step(
         self, tokens: np.ndarray, states: np.ndarray, mask: np.ndarray, cache: DecoderCache
     ) -> np.ndarray:

@@ -83,24 +83,12 @@ class Sampling:
         temperature: Below 1 sharpens the probabilities.
         top_k: Draw from so many likeliest tokens; 0 = from all.
         top_p: Draw from the likeliest tokens whose probabilities reach this sum.
-
-    Raises:
-        ValueError: `temperature` is not above 0, or `top_p` not from 0 to 1.
     """
 
     generator: np.random.Generator
     temperature: float = 1.0
     top_k: int = 50
     top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(
-                f"temperature must be above 0, got {self.temperature}: search without sampling for "
-                "the likeliest tokens."
-            )
-        if not 0 <= self.top_p <= 1:
-            raise ValueError(f"top_p must be from 0 to 1, got {self.top_p}.")
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
         """Draws a token for each row of scores [S, V]."""

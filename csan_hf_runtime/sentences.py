@@ -9,15 +9,33 @@ import logging
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Annotated
 
 from .languages import base_language
+from .settings import Range, Settings
 
 logger = logging.getLogger(__name__)
 
-EVERY_LINE = {"tokens": 0, "sentences": 0}
+
+@dataclass(frozen=True)
+class UsualSource(Settings):
+    """What 99 % of the sources that a model was trained on had at most.
+
+    Attributes:
+        tokens: Tokens, special ones included.
+        sentences: Sentences.
+        language: Their language.
+    """
+
+    tokens: Annotated[int, Range(0)]
+    sentences: Annotated[int, Range(0)]
+    language: str | None = None
+
+
+EVERY_LINE = UsualSource(tokens=0, sentences=0)
 """What `split_text` leaves whole where every line is to be split into sentences."""
 
 _LONGEST_PART = 5000  # characters
@@ -156,7 +174,7 @@ def split_text(
     count_tokens: Callable[[str], int],
     limit: int | None,
     language: str | None,
-    usual: Mapping[str, int] | None = None,
+    usual: UsualSource | None = None,
     tag: str = "",
 ) -> SplitText:
     """Splits a text at its line breaks, and long lines at their sentences.
@@ -169,7 +187,7 @@ def split_text(
         count_tokens: Tokens of a piece of text, special ones included.
         limit: The most tokens of a segment; None = any number.
         language: ISO 639 code, alone or leading ("de", "deu_Latn"), of the text; None = unknown.
-        usual: The most "tokens" and "sentences" of a line that is left whole; None = any number.
+        usual: The most tokens and sentences of a line that is left whole; None = any number.
         tag: The tag of a language that the text begins with, which is for all of its sentences.
     """
     start = f"{tag} " if tag else ""
@@ -187,8 +205,8 @@ def split_text(
         is_whole = fits(line.strip())
         sentences = [line] if is_whole and usual is None else sentences_of(line, language)
         if usual is not None:
-            is_usual = count_tokens(start + line.strip()) <= usual["tokens"]
-            is_whole = is_whole and is_usual and len(sentences) <= usual["sentences"]
+            is_usual = count_tokens(start + line.strip()) <= usual.tokens
+            is_whole = is_whole and is_usual and len(sentences) <= usual.sentences
         if not is_whole:
             pieces = []
             split_lines += len(sentences) > 1

@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from .sentences import EVERY_LINE, SplitText, split_text
+from .sentences import EVERY_LINE, SplitText, UsualSource, split_text
 from .text_files import counted
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,25 @@ def check_choice(name: str, value: str, choices: object) -> None:
     """Raises `ValueError` for a value that a `Literal` does not have."""
     if value not in get_args(choices):
         raise ValueError(f"{name} must be {' or '.join(get_args(choices))}, got {value!r}.")
+
+
+def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
+    """Returns texts, those of a generator too, as a list.
+
+    Raises:
+        TypeError: They are one text, or something else; the message begins with `name`.
+    """
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise TypeError(
+            f"{name} must be a list of texts, got one {type(texts).__name__}: {texts!r:.80}"
+        )
+    listed = list(texts)
+    for number, text in enumerate(listed, 1):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"{name} must be texts, got {type(text).__name__} as number {number}: {text!r:.80}"
+            )
+    return listed
 
 
 def check_letters(
@@ -145,11 +164,11 @@ class LanguageTags:
         return text, prefix
 
 
-def notice_of_splits(usual: Mapping[str, Any], lines: str) -> str:
+def notice_of_splits(usual: UsualSource, lines: str) -> str:
     """Says that lines were split at their sentences, and how to prevent it."""
     return (
         f"{lines} had more text than the model was trained on (in 99 % of the cases at most "
-        f"{counted(usual['sentences'], 'sentence')} and {usual['tokens']} tokens): translated "
+        f"{counted(usual.sentences, 'sentence')} and {usual.tokens} tokens): translated "
         "sentence by sentence. split_sentences='never' leaves lines whole."
     )
 
@@ -158,7 +177,7 @@ def split_texts(
     texts: Iterable[str],
     *,
     split_sentences: SplitSentences,
-    usual: Mapping[str, Any] | None,
+    usual: UsualSource | None,
     limit: int | None,
     language: str | None,
     tag_of: Callable[[str], str],

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from .prefixes import Prefix
 from .scores import is_scored
 from .search import Hypothesis
 from .sentences import SplitText
+from .settings import Range, Settings
 from .texts import (
     LanguageTags,
     SplitSentences,
@@ -29,6 +29,7 @@ from .texts import (
     Unknown,
     batches_by_length,
     check_letters,
+    checked_texts,
     first_of_each_text,
     notice_of_splits,
     split_texts,
@@ -39,6 +40,7 @@ from .vocabulary import Vocabulary
 logger = logging.getLogger(__name__)
 
 TARGET_FOLDER = "target_tokenizer"
+_Size = Annotated[int, Range(1)]
 
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
@@ -46,6 +48,26 @@ _NO_LIMIT = 10**9  # tokens; transformers writes 1e30
 
 Encode = Callable[[str], list[int]]
 """Returns the tokens of a source, with its language and what stands before it."""
+
+
+@dataclass(frozen=True)
+class ModelSettings(Settings):
+    """Settings of config.json.
+
+    Attributes:
+        vocab_size: Tokens of the source, or of both sides.
+        decoder_vocab_size: Tokens of the target.
+        max_position_embeddings: Tokens of the longest text that there are positions for; None = any
+            number.
+        sinusoids: The kind of positions; None = there are none.
+        prefix: What stands before each source.
+    """
+
+    vocab_size: _Size
+    decoder_vocab_size: _Size | None = None
+    max_position_embeddings: _Size | None = None
+    sinusoids: str | None = ""
+    prefix: str | None = None
 
 
 class Translator:
@@ -73,7 +95,7 @@ class Translator:
         source: Vocabulary,
         target: Vocabulary,
         generation: Generation,
-        config: dict[str, Any],
+        config: ModelSettings,
         dictionary: PronouncingDictionary | None = None,
     ) -> None:
         self.source = source
@@ -95,16 +117,25 @@ class Translator:
 
         Raises:
             OSError: A file is missing or damaged.
-            ValueError: generation_config.json has a setting that is unknown here or impossible.
+            ValueError: A file has a setting that is unknown here or impossible; the message names
+                both, the value and what is allowed.
         """
         folder = Path(directory)
         graphs = Graphs.from_directory(folder, threads=threads)
-        config = _read(folder / "config.json")
-        source = target = Vocabulary(folder, size=config["vocab_size"])
-        if (folder / TARGET_FOLDER).is_dir():
-            target = Vocabulary(
-                folder / TARGET_FOLDER, size=config["decoder_vocab_size"], settings=source.settings
+        config = ModelSettings.read(folder / "config.json")
+        target_size = config.decoder_vocab_size or config.vocab_size
+        if target_size != graphs.target_size:
+            raise OSError(
+                f"{folder / 'config.json'} says {target_size} tokens (decoder_vocab_size, "
+                f"vocab_size), the graphs have {graphs.target_size}: it is another model's. Copy "
+                "exports as whole folders."
             )
+        source = target = Vocabulary(folder, size=config.vocab_size)
+        if (folder / TARGET_FOLDER).is_dir():
+            target = Vocabulary(folder / TARGET_FOLDER, size=target_size, settings=source.settings)
+        generation_file = folder / "generation_config.json"
+        generation = Generation.read(generation_file)
+        generation.check_tokens(target_size, f"{generation_file}: ")
         dictionary = None
         if (folder / DICTIONARY).is_file():
             dictionary = PronouncingDictionary(folder / DICTIONARY, source.normalize)
@@ -112,7 +143,7 @@ class Translator:
             graphs,
             source=source,
             target=target,
-            generation=Generation.from_dict(_read(folder / "generation_config.json")),
+            generation=generation,
             config=config,
             dictionary=dictionary,
         )
@@ -126,13 +157,11 @@ class Translator:
     @property
     def _positions(self) -> int | None:
         """Tokens of the longest text that the model has positions for; None = any number."""
-        if self._config.get("sinusoids", "") is None:
-            return None
-        return self._config.get("max_position_embeddings")
+        return None if self._config.sinusoids is None else self._config.max_position_embeddings
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         source_lang: str | None = None,
         target_lang: str | None = None,
@@ -143,7 +172,7 @@ class Translator:
         n_best: int = 1,
         return_scores: bool = False,
         return_words: bool = False,
-        prefixes: Sequence[str] | None = None,
+        prefixes: Iterable[str] | None = None,
         split_sentences: SplitSentences = "auto",
         truncation: bool = False,
         unknown: Unknown = "warn",
@@ -191,18 +220,27 @@ class Translator:
             first_line: The number of the first text, for messages.
 
         Raises:
-            ValueError: A language is unknown or missing, there are fewer beams than translations
-                are asked for, or letters are unknown and `unknown` is `"error"`.
+            TypeError: `texts` or `prefixes` are one text, or hold something else than texts.
+            ValueError: A language is unknown or missing, an option is impossible, there are fewer
+                beams than translations are asked for, or letters are unknown and `unknown` is
+                `"error"`.
         """
-        if isinstance(texts, str):
-            raise TypeError(f"texts must be a list of texts, got one text: {texts!r:.80}")
+        texts = checked_texts("texts", texts)
+        if prefixes is not None:
+            prefixes = checked_texts("prefixes", prefixes)
+            if len(prefixes) != len(texts):
+                raise ValueError(
+                    f"prefixes must be one for each text, got {len(prefixes)} for {len(texts)}."
+                )
         entries: list[list[str]] = [[] for _ in texts]
         if self._dictionary is not None and prefixes is None and not sample:
             entries = [self._dictionary.pronunciations(text) for text in texts]
             is_known = [len(known) >= n_best for known in entries]
             texts = ["" if known else text for text, known in zip(texts, is_known, strict=True)]
+        if num_beams is None and not sample:
+            num_beams = max(self.generation.num_beams, n_best)
         chosen: dict[str, Any] = {
-            "num_beams": num_beams or max(self.generation.num_beams, n_best),
+            "num_beams": num_beams,
             "max_length": max_length,
             "max_new_tokens": max_new_tokens,
             "length_penalty": length_penalty,
@@ -292,7 +330,7 @@ class Translator:
                 f"target_lang={target_lang!r} has no effect: the model's vocabulary names no "
                 "languages."
             )
-        return self._config.get("prefix") or ""
+        return self._config.prefix or ""
 
     def _encoder(
         self, source_lang: str | None, target_lang: str | None, *, most_tokens: int | None
@@ -320,12 +358,13 @@ class Translator:
         target_lang: str | None,
     ) -> list[SplitText]:
         usual = None if truncation else self.generation.usual_source
+        usual_language = None if usual is None else usual.language
         splits = split_texts(
             texts,
             split_sentences=split_sentences,
             usual=usual,
             limit=None if truncation else self.source_limit,
-            language=source_lang or self.source.source_language or (usual or {}).get("language"),
+            language=source_lang or self.source.source_language or usual_language,
             tag_of=partial(self._tags.leading, language=target_lang),
             count_tokens=lambda text: len(encode(text)),
         )
@@ -443,14 +482,6 @@ def _entries_first(
     translations = [Translation(entry, 0.0) for entry in entries]
     translations += (other for other in predicted if other.text not in entries)
     return translations[:count]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        settings: dict[str, Any] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise OSError(f"{path} is damaged ({error}): export the model again.") from error
-    return settings
 
 
 @lru_cache

@@ -4,19 +4,46 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from tokenizers import Tokenizer, models
 
 from .prefixes import Prefix, PrefixPieces
+from .settings import Range, Settings
 
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+# Their pieces that the model lacks have numbers beyond its vocabulary, see `save_vocabularies`
+_WITH_UNKNOWN_PIECES = ("MarianTokenizer", "M2M100Tokenizer")
 _LANGUAGE = re.compile(r"__(?P<m2m100>[a-z]{2,3})__|[a-z]{2,3}_\w{2,4}")  # "de_DE" of NLLB, mBART
+
+
+@dataclass(frozen=True)
+class NamedToken(Settings):
+    """A special token with its properties."""
+
+    content: str
+
+
+@dataclass(frozen=True)
+class TokenizerSettings(Settings):
+    """Settings of tokenizer_config.json."""
+
+    tokenizer_class: str = ""
+    split_special_tokens: bool = False
+    model_max_length: Annotated[int, Range(1, 10**31)] | None = None
+    tgt_lang: str | None = None
+    bos_token: str | NamedToken | None = None
+    eos_token: str | NamedToken | None = None
+    unk_token: str | NamedToken | None = None
+    sep_token: str | NamedToken | None = None
+    pad_token: str | NamedToken | None = None
+    cls_token: str | NamedToken | None = None
+    mask_token: str | NamedToken | None = None
 
 
 class Vocabulary:
@@ -39,42 +66,58 @@ class Vocabulary:
         source_language: The one of texts where none is asked for.
 
     Raises:
-        OSError: A file is missing or damaged.
+        OSError: A file is missing, damaged or of another model.
+        ValueError: A setting of tokenizer_config.json is wrong.
     """
 
     def __init__(
-        self, directory: Path, *, size: int, settings: Mapping[str, Any] | None = None
+        self, directory: Path, *, size: int, settings: TokenizerSettings | None = None
     ) -> None:
-        config_file = directory / "tokenizer_config.json"
         try:
             self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-            if settings is None or config_file.is_file():
-                settings = json.loads(config_file.read_bytes())
         except Exception as error:  # of tokenizers, a bare one
             raise OSError(
                 f"The tokenizer in {directory} is damaged or missing ({error}): export the model "
                 "again."
             ) from error
+        config_file = directory / "tokenizer_config.json"
+        if settings is None or config_file.is_file():
+            settings = TokenizerSettings.read(config_file)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self.settings: Mapping[str, Any] = settings or {}
-        self._tokenizer.encode_special_tokens = self.settings.get("split_special_tokens", False)
-        self.kind: str = self.settings.get("tokenizer_class", "")
-        self.most_tokens: int | None = self.settings.get("model_max_length")
-        self.target_language: str | None = self.settings.get("tgt_lang")
+        self.settings = settings
+        self._tokenizer.encode_special_tokens = settings.split_special_tokens
+        self.kind = settings.tokenizer_class
+        self.most_tokens = settings.model_max_length
+        self.target_language = settings.tgt_lang
         self._size = size
+        count = self._tokenizer.get_vocab_size()
+        if count > size and self.kind not in _WITH_UNKNOWN_PIECES:
+            raise OSError(
+                f"{directory / 'tokenizer.json'} has {count} tokens, more than the {size} of "
+                "config.json (vocab_size, decoder_vocab_size): one is another model's. Copy "
+                "exports as whole folders."
+            )
         added = self._tokenizer.get_added_tokens_decoder()
         self.added = {token.content: number for number, token in added.items()}
-        self._named = {name: self._number(self.settings.get(f"{name}_token")) for name in _SPECIAL}
+        self._named = {name: self._number(f"{name}_token", config_file) for name in _SPECIAL}
         self.special = {number for number, token in added.items() if token.special}
         self.special |= {number for number in self._named.values() if number is not None}
         self.languages, self.source_language = self._languages()
         self.special |= set(self.languages.values())
 
-    def _number(self, token: str | Mapping[str, str] | None) -> int | None:
-        if isinstance(token, Mapping):
-            token = token["content"]
-        return None if token is None else self._tokenizer.token_to_id(token)
+    def _number(self, name: str, config_file: Path) -> int | None:
+        """The number of the token that a setting names."""
+        token = getattr(self.settings, name)
+        if token is None:
+            return None
+        content = token.content if isinstance(token, NamedToken) else token
+        number = self._tokenizer.token_to_id(content)
+        if number is None:
+            raise ValueError(
+                f"{config_file}: {name} must be a token of tokenizer.json, got {content!r}."
+            )
+        return number
 
     def _languages(self) -> tuple[dict[str, int], str | None]:
         """The languages, and the one with whose token texts of a multilingual model are marked."""
@@ -106,6 +149,11 @@ class Vocabulary:
     def not_text(self) -> set[int]:
         """Special tokens, without those of unknown letters."""
         return self.special - {self._named["unk"]}
+
+    def normalize(self, text: str) -> str:
+        """Returns a text as it is read: in its Unicode form, in small letters or as it is."""
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
 
     def holds(self, token: str) -> bool:
         """Whether a text is one token."""
@@ -150,17 +198,16 @@ class Vocabulary:
         marks = set(self.languages.values())
         places = zip(ids, encoding.special_tokens_mask, strict=True)
         return [mark if is_mark and token in marks else token for token, is_mark in places]
-    def normalize(self, text: str) -> str:
-        """Returns a text as it is read: in its Unicode form, in small letters or as it is."""
-        normalizer = self._tokenizer.normalizer
-        return text if normalizer is None else normalizer.normalize_str(text)
-
 
     def _known(self, ids: list[int]) -> list[int]:
         """The tokens as the model has them."""
         unknown = self._named["unk"]
-        if unknown is None or max(ids, default=0) < self._size:
+        if max(ids, default=0) < self._size:
             return ids
+        if unknown is None:
+            raise ValueError(
+                f"The tokenizer makes the token {max(ids)}, beyond the {self._size} of the model."
+            )
         return [token if token < self._size else unknown for token in ids]
 
     def prefix_of(self, text: str) -> Prefix:

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from csan_hf_runtime.constraints import Endings
 from csan_hf_runtime.scores import is_scored
-from csan_hf_runtime.sentences import SplitText, is_wide, sentences_of
+from csan_hf_runtime.sentences import SplitText, UsualSource, is_wide, sentences_of
 from csan_hf_runtime.texts import (
     LanguageTags,
     SplitSentences,
@@ -387,11 +387,12 @@ class TextTranslationPipeline(TranslationPipeline):
         )
 
     @property
-    def usual_source(self) -> dict[str, Any] | None:
-        """The "tokens" and "sentences" that 99 % of the training sources had at most, and their
-        "language"; None = not known, or of no importance.
-        """
-        return getattr(self.model.generation_config, "usual_source", None)
+    def usual_source(self) -> UsualSource | None:
+        """What 99 % of the training sources had at most; None = not known, or of no importance."""
+        usual = getattr(self.model.generation_config, "usual_source", None)
+        if usual is None:
+            return None
+        return UsualSource.from_dict(usual, "generation_config.json: usual_source: ")
 
     def notice_of_splits(self, lines: str) -> str:
         """Says that lines were split at their sentences, and how to prevent it."""
@@ -446,11 +447,12 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def _language_of(self, options: dict[str, Any]) -> str | None:
         """The language of the sources, as far as call, pipeline or tokenizer tell."""
+        usual = self.usual_source
         return (
             self._source_language(options)
             or getattr(self.tokenizer, "src_lang", None)
             or getattr(self.tokenizer, "source_lang", None)
-            or (self.usual_source or {}).get("language")
+            or (None if usual is None else usual.language)
         )
 
     def translate_segments(

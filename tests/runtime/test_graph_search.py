@@ -124,10 +124,8 @@ def test_tokens_and_probabilities_of_the_library(name, exported):
 
 def test_settings_that_cannot_be_are_named():
     Generation.from_dict({"typical_p": 1.0, "num_beam_groups": 1, "diversity_penalty": 0.0})
-    with pytest.raises(ValueError, match=r"generation_config.json: typical_p is 0.9"):
+    with pytest.raises(ValueError, match=r"^typical_p is 0.9"):
         Generation.from_dict({"typical_p": 0.9})
-    with pytest.raises(ValueError, match="`num_beams` must be at least 1, got 0"):
-        Generation.from_dict({"num_beams": 0})
 
 
 @pytest.mark.parametrize(

@@ -171,8 +171,12 @@ def test_languages(name, source, target, make):
         ("tags", {"target_lang": "it"}, "translates into de, fr: give one of them as the target"),
         ("letters", {"unknown": "error"}, "line 2: the source vocabulary does not have '☃'"),
         ("letters", {"n_best": 3, "num_beams": 2}, "n_best=3 needs as many beams"),
-        ("bpe", {"sample": True, "temperature": 0.0}, r"temperature must be above 0, got 0\.0"),
-        ("bpe", {"sample": True, "top_p": 1.5}, r"top_p must be from 0 to 1, got 1\.5"),
+        (
+            "bpe",
+            {"sample": True, "temperature": 0.0},
+            r"temperature must be a number from 1e-06 .* got 0\.0",
+        ),
+        ("bpe", {"sample": True, "top_p": 1.5}, r"top_p must be a number from 0 to 1, got 1\.5"),
     ],
 )
 def test_what_is_refused(name, options, message, make):
@@ -235,6 +239,57 @@ def test_a_graph_of_another_model_is_refused(name, exported, graphs_of_other_wei
     shutil.copy(graphs_of_other_weights / name, folder)
     with pytest.raises(OSError, match=r"do not belong together .*are all of one model\?"):
         Graphs.from_directory(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value", "message"),
+    [
+        ("config.json", "decoder_vocab_size", 5, r"config.json says 5 tokens .* have 1400"),
+        (
+            "config.json",
+            "vocab_size",
+            5,
+            r"has \d+ tokens, more than the 5 of config.json \(vocab_size",
+        ),
+        ("generation_config.json", "eos_token_id", 1400, "eos_token_id must be from 0 to 1399"),
+        ("generation_config.json", "bad_words_ids", [[3, 9999]], "bad_words_ids must .* got 9999"),
+        ("tokenizer_config.json", "unk_token", "<none>", "unk_token must be a token of tokenizer"),
+    ],
+)
+def test_tokens_beyond_the_vocabulary_are_refused(file, key, value, message, make, monkeypatch):
+    monkeypatch.setattr("csan_hf_runtime.graphs.FILES", "an earlier version's")
+    _, _, folder = make("letters")
+    settings = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**settings, key: value}))
+    with pytest.raises((ValueError, OSError), match=message):
+        Translator.from_directory(folder)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("two", "must be a list of texts, got one str: 'two'"),
+        (b"two", "must be a list of texts, got one bytes: b'two'"),
+        (None, "must be a list of texts, got one NoneType: None"),
+        (["two", None], "must be texts, got NoneType as number 2: None"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_said(texts, message, make):
+    translator = Translator.from_directory(make("bpe")[2])
+    with pytest.raises(TypeError, match=f"^texts {message}"):
+        translator.translate(texts)
+    if texts is not None:
+        with pytest.raises(TypeError, match=f"^prefixes {message}"):
+            translator.translate(["two", "two"], prefixes=texts)
+
+
+def test_texts_and_prefixes_may_come_from_generators(make):
+    translator = Translator.from_directory(make("bpe")[2])
+    texts = ["two", "nine words"]
+    expected = translator.translate(texts, prefixes=["zw", ""])
+    assert translator.translate(iter(texts), prefixes=iter(["zw", ""])) == expected
+    with pytest.raises(ValueError, match="prefixes must be one for each text, got 1 for 2"):
+        translator.translate(texts, prefixes=["zw"])
 
 
 def test_settings_that_name_no_first_token_are_refused(make):

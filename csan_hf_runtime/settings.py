@@ -1,0 +1,147 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Settings as dataclasses that check their values against the types of their fields, and are read
+from JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+LARGEST = 2**31 - 1
+"""Of the numbers that have no bound of their own."""
+
+_TYPES_OF_FIELDS: dict[type, dict[str, Any]] = {}
+_KINDS = {
+    bool: (bool, "true or false"),
+    int: (numbers.Integral, "an integer"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a text"),
+    NoneType: (NoneType, "null"),
+}
+
+
+@dataclass(frozen=True)
+class Range:
+    """The bounds of a number, both included; NaN is within none."""
+
+    least: float
+    most: float = LARGEST
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(self.least <= value <= self.most)
+
+    def __str__(self) -> str:
+        return f"from {self.least} to {self.most}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base of settings. Fields have the types of JSON, a `Range` in `Annotated`, or are settings.
+
+    Raises:
+        ValueError: A value is not of its field's type; the message names the field, the value and
+            what is allowed.
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in _kinds_of(type(self)).items():
+            value = getattr(self, name)
+            if not _fits(value, kind):
+                raise ValueError(f"{name} must be {_words_for(kind)}, got {value!r:.80}.")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:
+        """Reads what a JSON object holds; null stands for the default of a field that it is no
+        value of.
+
+        Args:
+            values: The object; names that are no fields are left out.
+            place: Where it stands, for messages.
+
+        Raises:
+            ValueError: A value is wrong, see the class, or one without a default is missing.
+        """
+        chosen = {}
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{place}{_words_for(cls)} is expected, got {values!r:.80}.")
+        try:
+            kinds = _kinds_of(cls)
+            for field in dataclasses.fields(cls):
+                kind = kinds[field.name]
+                value = values.get(field.name)
+                if isinstance(value, Mapping):
+                    for settings in filter(_is_settings, (kind, *get_args(kind))):
+                        value = settings.from_dict(value, f"{field.name}: ")
+                if field.name in values and (value is not None or _fits(None, kind)):
+                    chosen[field.name] = value
+                elif field.default is dataclasses.MISSING:
+                    raise ValueError(f"{field.name} is missing: it is {_words_for(kind)}.")
+            return cls(**chosen)
+        except ValueError as error:
+            raise ValueError(f"{place}{error}") from error
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a file of a JSON object, see `from_dict`.
+
+        Raises:
+            OSError: It is missing or no JSON.
+        """
+        try:
+            values = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise OSError(f"{path} is damaged ({error}): export the model again.") from error
+        return cls.from_dict(values, f"{path}: ")
+
+
+def _kinds_of(settings: type[Settings]) -> dict[str, Any]:
+    if settings not in _TYPES_OF_FIELDS:
+        _TYPES_OF_FIELDS[settings] = get_type_hints(settings, include_extras=True)
+    return _TYPES_OF_FIELDS[settings]
+
+
+def _is_settings(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type; no truth value is a number."""
+    origin = get_origin(kind)
+    members = get_args(kind)
+    if origin is Annotated:
+        return _fits(value, members[0]) and value in members[1]
+    if origin in (Union, UnionType):
+        return any(_fits(value, member) for member in members)
+    if origin is Literal:
+        return isinstance(value, str) and value in members
+    if origin is Sequence:
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_list and all(_fits(member, members[0]) for member in value)
+    if _is_settings(kind):
+        return isinstance(value, kind)
+    is_of_kind = isinstance(value, _KINDS[kind][0])
+    return is_of_kind and (kind is bool or not isinstance(value, bool))
+
+
+def _words_for(kind: Any) -> str:
+    """What values of a type are called."""
+    origin = get_origin(kind)
+    members = get_args(kind)
+    if origin is Annotated:
+        return f"{_words_for(members[0])} {members[1]}"
+    if origin in (Union, UnionType):
+        return " or ".join(map(_words_for, members))
+    if origin is Literal:
+        return " or ".join(map(json.dumps, members))
+    if origin is Sequence:
+        return f"a list, each {_words_for(members[0])}"
+    if _is_settings(kind):
+        return f"an object of {', '.join(_kinds_of(kind))}"
+    return _KINDS[kind][1]

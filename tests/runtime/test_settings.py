@@ -1,0 +1,143 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Every key of the files of an export, with values of every kind: an error that names file, key,
+value and what is allowed, or the value as it is.
+"""
+
+import json
+import math
+import re
+
+import pytest
+
+from csan_hf_runtime.generation import Generation
+from csan_hf_runtime.translator import ModelSettings
+from csan_hf_runtime.vocabulary import TokenizerSettings
+
+VALUES = [
+    *(None, True, False, -1, 0, 1, 2, 0.5, 1e12, -1e300, 10**30, 10**400, math.nan, math.inf, 2.0),
+    *("", "never", "3", [], [2], [-1], [[2]], [["x"]], {}, {"content": 3}, {"content": "x"}),
+    *({"tokens": 9, "sentences": 1}, {"tokens": "9", "sentences": 1}, {"tokens": 9}),
+]
+COUNTS = [0, 1, 2]
+FLAGS = [True, False]
+TOKENS = [0, 1, 2]
+LISTS = [[], [2]]
+NUMBERS = [1, 2, 0.5, 2.0]
+TEXTS = ["", "never", "3"]
+NAMES = [*TEXTS, {"content": "x"}]
+USUAL = [{"tokens": 9, "sentences": 1}]
+
+FILES = {
+    "generation_config.json": (
+        Generation,
+        {
+            "decoder_start_token_id": TOKENS,
+            "eos_token_id": [*TOKENS, *LISTS],
+            "max_length": [2],
+            "max_new_tokens": [1, 2],
+            "min_length": COUNTS,
+            "min_new_tokens": COUNTS,
+            "num_beams": [1, 2],
+            "length_penalty": [-1, 0, *NUMBERS],
+            "early_stopping": [*FLAGS, "never"],
+            "do_sample": FLAGS,
+            "temperature": NUMBERS,
+            "top_k": COUNTS,
+            "top_p": [0, 1, 0.5],
+            "repetition_penalty": NUMBERS,
+            "no_repeat_ngram_size": COUNTS,
+            "bad_words_ids": [[], [[2]]],
+            "forced_bos_token_id": TOKENS,
+            "forced_eos_token_id": [*TOKENS, *LISTS],
+            "suppress_tokens": LISTS,
+            "begin_suppress_tokens": LISTS,
+            "renormalize_logits": FLAGS,
+            "usual_source": USUAL,
+            "typical_p": [1, True, 0, False],
+            "num_beam_groups": [1, True, 0, False],
+            "penalty_alpha": [0, False],
+        },
+    ),
+    "config.json": (
+        ModelSettings,
+        {
+            "vocab_size": [1, 2],
+            "decoder_vocab_size": [1, 2],
+            "max_position_embeddings": [1, 2],
+            "sinusoids": TEXTS,
+            "prefix": TEXTS,
+        },
+    ),
+    "tokenizer_config.json": (
+        TokenizerSettings,
+        {
+            "tokenizer_class": TEXTS,
+            "split_special_tokens": FLAGS,
+            "model_max_length": [1, 2, 10**30],
+            "tgt_lang": TEXTS,
+            **dict.fromkeys([f"{name}_token" for name in ("bos", "eos", "unk", "pad")], NAMES),
+        },
+    ),
+}
+CASES = [
+    (file, settings, key, allowed)
+    for file, (settings, keys) in FILES.items()
+    for key, allowed in keys.items()
+]
+
+
+def is_among(value, values):
+    """Whether a value is there, of the same type: True is not 1."""
+    return any(type(value) is type(member) and value == member for member in values)
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "key", "allowed"),
+    CASES,
+    ids=[f"{file}-{key}" for file, _, key, _ in CASES],
+)
+def test_values_of_every_kind(file, settings, key, allowed, tmp_path):
+    path = tmp_path / file
+    required = {"vocab_size": 7} if settings is ModelSettings else {}
+    for value in VALUES:
+        path.write_text(json.dumps({**required, key: value}))
+        if is_among(value, allowed) or (value is None and key != "vocab_size"):
+            settings.read(path)
+            continue
+        with pytest.raises(ValueError, match=rf"^{path}: {key}:? ") as error:
+            settings.read(path)
+        assert "\n" not in str(error.value)
+
+
+def test_messages_say_what_is_allowed(tmp_path):
+    path = tmp_path / "generation_config.json"
+    for settings, message in (
+        ({"max_length": 0}, f"max_length must be an integer from 2 to {2**31 - 1} or null, got 0."),
+        (
+            {"early_stopping": "foo"},
+            "early_stopping must be true or false or \"never\", got 'foo'.",
+        ),
+        (
+            {"usual_source": {"tokens": 3}},
+            f"usual_source: sentences is missing: it is an integer from 0 to {2**31 - 1}.",
+        ),
+    ):
+        path.write_text(json.dumps(settings))
+        with pytest.raises(ValueError, match=re.escape(f"{path}: {message}")):
+            Generation.read(path)
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, "\xff", '{"a": ' + "9" * 5000 + "}"])
+def test_damaged_files_are_named(content, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(OSError, match=rf"{path} is damaged"):
+        ModelSettings.read(path)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null"])
+def test_other_json_is_named(content, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"{path}: an object of vocab_size, .* is expected, got"):
+        ModelSettings.read(path)
