@@ -94,6 +94,7 @@ class Generation(Settings):
     begin_suppress_tokens: Sequence[_Token] = ()
     renormalize_logits: bool = False
     usual_source: UsualSource | None = None
+    source_characters: str | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:

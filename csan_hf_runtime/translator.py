@@ -253,8 +253,12 @@ class Translator:
         generation = self._in_language(replace(self.generation, **chosen), target_lang)
         if generation.num_beams < n_best and not generation.do_sample:
             raise ValueError(f"n_best={n_best} needs as many beams, got num_beams={num_beams}.")
+        trained_on = self.generation.source_characters
         texts = check_letters(
-            texts, unknown, unknown_pieces=self.source.unknown_pieces, first_line=first_line
+            texts,
+            unknown,
+            unknown_pieces=partial(self.source.unknown_pieces, trained_on=trained_on),
+            first_line=first_line,
         )
         encode = self._encoder(
             source_lang, target_lang, most_tokens=self.source_limit if truncation else None

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from tokenizers import Tokenizer, models
 
+from .characters import has_all_bytes, unseen_characters
 from .prefixes import Prefix, PrefixPieces
 from .settings import Range, Settings
 
@@ -231,11 +232,14 @@ class Vocabulary:
         """Returns a token as the vocabulary writes it."""
         return self._tokenizer.id_to_token(token) or ""
 
-    def unknown_pieces(self, texts: list[str]) -> list[list[str]]:
-        """Returns, for each text, what the vocabulary does not have."""
+    def unknown_pieces(self, texts: list[str], trained_on: str | None = None) -> list[list[str]]:
+        """Returns, for each text, what the vocabulary does not have; of one of bytes, which has
+        all, what is not in the ranges of characters `trained_on`.
+        """
+        if has_all_bytes(self._tokenizer):
+            return unseen_characters(self._tokenizer, texts, trained_on)
         unknown = self._named["unk"]
-        # Without an unknown token in the model all is known, byte by byte
-        if unknown is None or getattr(self._tokenizer.model, "unk_token", "") is None:
+        if unknown is None:
             return [[] for _ in texts]
         unknown_pieces = []
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)

@@ -3,9 +3,11 @@
 
 The usual ones are byte-level BPE. The text is put into a Unicode form first, NFC by default; from
 there on nothing is lost: `decode(encode(text)) == NFC(text)` for every string, spaces and line
-breaks included. Others are for character-level transduction, such as grapheme-to-phoneme
-conversion, where a word goes in as letters and comes out as phones. All consist of standard parts
-only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed."""
+breaks included, but for what no training text had of special spaces, which become plain ones, and
+of invisible marks, which go. Others are for character-level transduction, such as
+grapheme-to-phoneme conversion, where a word goes in as letters and comes out as phones. All consist
+of standard parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not
+installed."""
 
 from __future__ import annotations
 
@@ -53,6 +55,18 @@ SPECIAL_TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN)
 TokenKind = Literal["bpe", "characters", "symbols"]
 UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 Case = Literal["keep", "lower"]
+
+# What copied text has in the place of spaces and between letters: no-break, thin and wide spaces;
+# soft hyphens, zero-width spaces and joiners, marks of the direction of writing
+_SPACES = (
+    "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u202f\u205f\u3000"
+)
+_INVISIBLE_MARKS = (
+    "\u00ad\u061c\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
+    "\u2060\u2061\u2062\u2063\u2064\u2066\u2067\u2068\u2069\ufeff"
+)
+_SPACE_OR_MARK = re.compile(f"[{_SPACES}{_INVISIBLE_MARKS}]")
 
 DEFAULT_VOCABULARY_SIZE = 8000
 TARGET_SUBFOLDER = "target_tokenizer"
@@ -118,7 +132,17 @@ def train_tokenizer(
                 "Most texts are one symbol. Symbols, such as phones, are separated by spaces: k æ "
                 "t, not kæt."
             )
-    tokenizer.train_from_iterator(texts, trainer)
+    trained_on: set[str] = set()
+
+    def noted() -> Iterator[str]:
+        for text in texts:
+            trained_on.update(_SPACE_OR_MARK.findall(text))
+            yield text
+
+    tokenizer.train_from_iterator(noted(), trainer)
+    if kind != "symbols":
+        steps = [*_folding(trained_on), tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.post_processor = _ending_with(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -129,6 +153,18 @@ def train_tokenizer(
         split_special_tokens=True,
         model_max_length=model_max_length,
     )
+
+
+def _folding(trained_on: set[str]) -> list[normalizers.Normalizer]:
+    """Reads special spaces as plain ones, and invisible marks as nothing, but for those trained
+    on.
+    """
+    steps: list[normalizers.Normalizer] = []
+    for characters, replacement in ((_SPACES, " "), (_INVISIBLE_MARKS, "")):
+        unseen = [character for character in characters if character not in trained_on]
+        if unseen:
+            steps.append(normalizers.Replace(Regex(f"[{''.join(unseen)}]"), replacement))
+    return steps
 
 
 def _ending_with(eos: str, number: int) -> processors.TemplateProcessing:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from csan_hf_runtime.characters import has_all_bytes, unseen_characters
 from csan_hf_runtime.constraints import Endings
 from csan_hf_runtime.scores import is_scored
 from csan_hf_runtime.sentences import SplitText, UsualSource, is_wide, sentences_of
@@ -84,7 +85,8 @@ class TextTranslationPipeline(TranslationPipeline):
             those with more tokens than the model takes. With `truncation=True` sources are cut
             instead, with `"always"` sentence by sentence.
         unknown (`str`, *optional*, defaults to `"warn"`): What is done with a text of letters or
-            signs that the source vocabulary does not have, for which a model invents something:
+            signs that the source vocabulary does not have, or of bytes and was not trained on
+            (`generation_config.source_characters`), for which a model invents something:
             `"warn"`, `"skip"` (its translation is empty) or `"error"`.
         return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see
             `__call__`.
@@ -381,7 +383,12 @@ class TextTranslationPipeline(TranslationPipeline):
         return check_letters(
             texts,
             unknown,
-            unknown_pieces=partial(_unknown_pieces, tokenizer, of_target=of_target),
+            unknown_pieces=partial(
+                _unknown_pieces,
+                tokenizer,
+                of_target=of_target,
+                trained_on=None if of_target else self.source_characters,
+            ),
             first_line=first_line,
             side="target" if of_target else "source",
         )
@@ -393,6 +400,13 @@ class TextTranslationPipeline(TranslationPipeline):
         if usual is None:
             return None
         return UsualSource.from_dict(usual, "generation_config.json: usual_source: ")
+
+    @property
+    def source_characters(self) -> str | None:
+        """The characters of the training sources (`csan_hf_runtime.characters`); None = not
+        known.
+        """
+        return getattr(self.model.generation_config, "source_characters", None)
 
     def notice_of_splits(self, lines: str) -> str:
         """Says that lines were split at their sentences, and how to prevent it."""
@@ -765,14 +779,18 @@ def _encode(
     return tokenizer(**{name: texts}, add_special_tokens=False, verbose=False, **options)
 
 
-def _unknown_pieces(tokenizer: Any, texts: list[str], *, of_target: bool) -> list[list[str]]:
-    """The pieces of each text that are unknown; the letters, of a slow tokenizer."""
+def _unknown_pieces(
+    tokenizer: Any, texts: list[str], *, of_target: bool, trained_on: str | None
+) -> list[list[str]]:
+    """The pieces of each text that are unknown; the letters, of a slow tokenizer; of a vocabulary
+    of bytes the characters that it was not `trained_on`, where that is known.
+    """
     pieces: list[list[str]] = [[] for _ in texts]
     unknown = tokenizer.unk_token_id
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    # Without an unknown token in the model all is known, byte by byte
-    knows_all = backend is not None and getattr(backend.model, "unk_token", "") is None
-    if not texts or knows_all or unknown is None:
+    if backend is not None and has_all_bytes(backend):
+        return unseen_characters(backend, texts, trained_on)
+    if not texts or unknown is None:
         return pieces
     encode = partial(_encode, tokenizer, of_target=of_target)
     encoded = encode(texts, return_offsets_mapping=tokenizer.is_fast)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, set_seed
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, set_seed
 from transformers.utils import logging
 
 import csan_hf
@@ -28,6 +28,7 @@ from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf.models import CsanConfig
+from csan_hf_runtime.characters import characters_of, has_all_bytes, read_ranges, write_ranges
 from csan_hf_runtime.sentences import sentences_of
 from csan_hf_runtime.text_files import digest_of_lines, path_inside, write_json, write_lines
 
@@ -83,6 +84,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         # None, too: a model that it starts from may have another
         language, _ = plan.data.pairs[0]
         generation.usual_source = usual_source(model.config, tokenized["train"], language)
+        generation.source_characters = _source_characters(plan, generation, corpus)
         notify(_describe_run(model, tokenizers, tokenized, args))
         training_set: Dataset | TokenStream = tokenized["train"]
         if plan.data.is_endless:
@@ -122,6 +124,23 @@ def usual_source(
         "sentences": int(np.quantile(sentences, 0.99, method="higher")),
         "language": language,
     }
+
+
+def _source_characters(
+    plan: Plan, generation: GenerationConfig, corpus: PreparedCorpus
+) -> str | None:
+    """The characters of all training sources, a base's too, for a vocabulary of bytes; None for
+    others, and where they are not known.
+    """
+    backend = getattr(corpus.tokenizers.source, "backend_tokenizer", None)
+    base = getattr(generation, "source_characters", None)
+    is_unknown = plan.data.is_endless or (plan.recipe.init_from is not None and base is None)
+    if is_unknown or backend is None or not has_all_bytes(backend):
+        return None
+    characters = read_ranges(base or "")
+    for batch in corpus.splits["train"].select_columns("source").iter(1_000):
+        characters.update(characters_of(backend, "\n".join(batch["source"])))
+    return write_ranges(characters)
 
 
 def _follows_its_source(config: PreTrainedConfig) -> bool:

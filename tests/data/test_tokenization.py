@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from csan_hf.alignment.tokenized_text import tokenize_texts
 from csan_hf.data import (
     DataArguments,
     TokenizerPair,
@@ -20,6 +21,9 @@ from csan_hf.data import (
     train_tokenizers,
 )
 
+SPACES_AND_MARKS = "\u00a0\u1680\u202f\u205f\u3000\u00ad\u061c\ufeff"
+SPACES_AND_MARKS += "".join(map(chr, [*range(0x2000, 0x2010), *range(0x202A, 0x202F)]))
+SPACES_AND_MARKS += "".join(map(chr, [*range(0x2060, 0x2065), *range(0x2066, 0x206A)]))
 SENTENCES = [
     "a man rides a horse .",
     "zwei Hunde laufen über die Wiese .",
@@ -27,8 +31,10 @@ SENTENCES = [
     "日本語 の 文",
 ] * 4
 
-joined = train_tokenizer(SENTENCES, 400, model_max_length=64)
-plain_digits = train_tokenizer(SENTENCES, 400, split_digits=False, unicode_form="NFKC")
+ALL_SPACES = [*SENTENCES, SPACES_AND_MARKS]
+
+joined = train_tokenizer(ALL_SPACES, 400, model_max_length=64)
+plain_digits = train_tokenizer(ALL_SPACES, 400, split_digits=False, unicode_form="NFKC")
 
 
 def round_trip(tokenizer, text):
@@ -50,6 +56,17 @@ def test_the_round_trip_gives_the_text_in_its_unicode_form(text):
     # Rust's forms, as Python may know another version of Unicode
     assert round_trip(joined, text) == normalizers.NFC().normalize_str(text)
     assert round_trip(plain_digits, text) == normalizers.NFKC().normalize_str(text)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+def test_spaces_and_marks_that_no_training_text_had_do_not_count(kind):
+    tokenizer = train_tokenizer(["am n\u202f"] * 4, 300, kind=kind)
+    for text in ("a\u00a0man", "\u200fa\u2009m\u200ban\ufeff"):
+        assert tokenizer(text)["input_ids"] == tokenizer("a man")["input_ids"]
+    assert tokenizer("a\u202fman")["input_ids"] != tokenizer("a man")["input_ids"]
+    [aligned] = tokenize_texts(tokenizer, ["a\u00a0m\u200ban"])
+    assert aligned.words[:2] == (("a", "m\u200ban") if kind == "bpe" else ("a", "m"))
+    assert aligned.word_of_token[-2] == len(aligned.words) - 1
 
 
 def test_special_tokens():

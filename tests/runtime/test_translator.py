@@ -5,17 +5,21 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
 from pipelines import multilingual
 from transformers import GenerationConfig
 
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
-from csan_hf.evaluation import n_best_stream
+from csan_hf.evaluation import n_best_stream, translate
 from csan_hf.hub.onnx import export_onnx
 from csan_hf_runtime import DECODER, ENCODER, SOURCE
+from csan_hf_runtime.characters import read_ranges, write_ranges
 from csan_hf_runtime.graphs import Graphs
 from csan_hf_runtime.translator import Translator
 
@@ -193,6 +197,24 @@ def test_unknown_letters_are_told_and_skipped(make, caplog):
     assert "line 8: the source vocabulary does not have '☃'." in caplog.text
     [_, [skipped]] = translator.translate(texts, unknown="skip", return_scores=True)
     assert (skipped.text, skipped.log_probability) == ("", 0)
+
+
+@given(characters=st.sets(st.characters(exclude_characters=" ")))
+def test_characters_are_written_as_ranges(characters):
+    assert read_ranges(write_ranges(characters)) == characters
+
+
+@pytest.mark.parametrize("is_torch", [True, False])
+def test_what_no_training_source_had_is_named(is_torch, make):
+    characters = write_ranges("nowt-")
+    model, tokenizers, folder = make("bpe", source_characters=characters)
+    run = Translator.from_directory(folder).translate
+    if is_torch:
+        run = partial(translate, model, tokenizers)
+    # A space that the tokenizer was not trained on is read as a plain one
+    assert len(run(["two\u00a0two"], unknown="error")) == 1
+    with pytest.raises(ValueError, match="line 2: the source vocabulary does not have '7', '☃'"):
+        run(["two", "two 77 ☃-"], unknown="error")
 
 
 def test_samples_are_all_there(make):

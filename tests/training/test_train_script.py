@@ -24,6 +24,7 @@ from csan_hf.models import RnnSearchConfig
 from csan_hf.training import load_recipe
 from csan_hf.training.output_folder import MARK
 from csan_hf.training.run import usual_source
+from csan_hf_runtime.characters import read_ranges
 
 ROOT = Path(__file__).parents[2]
 CHANGES = {
@@ -94,6 +95,8 @@ def test_the_checkpoint_loads_and_scores_alike(run):
         "language": "en",
     }
     assert model.generation_config.usual_source == usual
+    characters = set("".join(splits["train"]["source"])) - {" "}
+    assert read_ranges(model.generation_config.source_characters) == characters
     hypotheses = translate(model, tokenizers, list(splits["test"]["source"]))
     assert hypotheses == (output / "hypotheses" / "test.txt").read_text().split("\n")[:-1]
 
