@@ -8,9 +8,9 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from itertools import pairwise
 from operator import itemgetter
 
@@ -88,54 +88,99 @@ class MarkedText:
         return sides.render(self.tags, 0, len(translation))
 
 
-@dataclass(frozen=True)
+@dataclass
+class _OpenTag:
+    """A tag whose inside is being written, the translation from `place` to `end`."""
+
+    children: Iterator[tuple[int, int, Tag]]
+    place: int
+    end: int
+    closing: str = ""
+
+
 class _Sides:
-    """A text and its translation, the spans of their words, and the target words of each source
-    word.
+    """A text and its translation, with their words and the links between these.
+
+    Args:
+        source: The text.
+        translation: The translation.
+        source_words: The spans of the words of the text.
+        target_words: Those of the translation.
+        targets: The target words of each source word.
     """
 
-    source: str
-    translation: str
-    source_words: Sequence[tuple[int, int]]
-    target_words: Sequence[tuple[int, int]]
-    targets: Mapping[int, Sequence[int]]
+    def __init__(
+        self,
+        *,
+        source: str,
+        translation: str,
+        source_words: Sequence[tuple[int, int]],
+        target_words: Sequence[tuple[int, int]],
+        targets: Mapping[int, Sequence[int]],
+    ) -> None:
+        self.source = source
+        self.translation = translation
+        self.source_words = source_words
+        self.target_words = target_words
+        numbers = range(len(source_words))
+        # A word without a link is behind all in the one, before all in the other
+        self._first_targets = _Extremes(
+            [min(targets.get(number, ()), default=len(target_words)) for number in numbers], min
+        )
+        self._last_targets = _Extremes(
+            [max(targets.get(number, ()), default=-1) for number in numbers], max
+        )
+        self._next_linked = list(numbers)
+        linked = len(source_words)
+        for number in reversed(numbers):
+            if number in targets:
+                linked = number
+            self._next_linked[number] = linked
 
     def render(self, tags: Iterable[Tag], start: int, end: int) -> str:
-        """Writes a part of the translation with the tags that stand in it."""
-        marked = ""
-        place = start
-        for tag_start, tag_end, tag in sorted(map(self._placed, tags), key=itemgetter(0, 1)):
-            first = min(max(tag_start, place), end)
-            last = min(max(tag_end, first), end)
-            while first > tag_start and self.translation[first:last][:1].isspace():
+        """Writes a part of the translation with the tags that stand in it, however deep."""
+        marked: list[str] = []
+        open_tags = [_OpenTag(self._in_order(tags), start, end)]
+        while open_tags:
+            around = open_tags[-1]
+            placed = next(around.children, None)
+            if placed is None:
+                marked += self._escaped(around.place, around.end), around.closing
+                open_tags.pop()
+                continue
+            tag_start, tag_end, tag = placed
+            first = min(max(tag_start, around.place), around.end)
+            last = min(max(tag_end, first), around.end)
+            while tag_start < first < last and self.translation[first].isspace():
                 first += 1
-            inside = self.render(tag.children, first, last)
-            marked += self._escaped(place, first) + tag.opening + inside + tag.closing
-            place = last
-        return marked + self._escaped(place, end)
+            marked += self._escaped(around.place, first), tag.opening
+            around.place = last
+            open_tags.append(_OpenTag(self._in_order(tag.children), first, last, tag.closing))
+        return "".join(marked)
+
+    def _in_order(self, tags: Iterable[Tag]) -> Iterator[tuple[int, int, Tag]]:
+        return iter(sorted(map(self._placed, tags), key=itemgetter(0, 1)))
 
     def _escaped(self, start: int, end: int) -> str:
         return html.escape(self.translation[start:end], quote=False)
 
     def _place_before(self, number: int) -> int:
         """Where the translation of a source word begins, or of the next one that has a link."""
-        for word in range(number, len(self.source_words)):
-            if word in self.targets:
-                return self.target_words[min(self.targets[word])][0]
+        if number < len(self.source_words) and self._next_linked[number] < len(self.source_words):
+            linked = self._next_linked[number]
+            return self.target_words[self._first_targets.of(linked, linked + 1)][0]
         return len(self.translation)
 
     def _placed(self, tag: Tag) -> tuple[int, int, Tag]:
         """Where in the translation a tag is to begin and to end."""
         following = bisect_right(self.source_words, tag.start, key=itemgetter(1))
         after_last = bisect_left(self.source_words, tag.end, key=itemgetter(0))
-        linked: list[int] = []
-        for number in range(following, after_last):
-            linked += self.targets.get(number, ())
-        if not linked:
+        has_link = following < after_last and self._next_linked[following] < after_last
+        if not has_link:
             place = self._place_before(following)
             return place, place, tag
-        start = self.target_words[min(linked)][0]
-        end = self.target_words[max(linked)][1]
+        start = self.target_words[self._first_targets.of(following, after_last)][0]
+        end = self.target_words[self._last_targets.of(following, after_last)][1]
         # Punctuation beside the tag, in the same word, stays beside it
         letters = re.search(r"\w(?:.*\w)?", self.translation[start:end], re.DOTALL)
         before = self.source[self.source_words[following][0] : tag.start]
@@ -151,6 +196,30 @@ class _Sides:
         return place, place, tag
 
 
+class _Extremes:
+    """The least or the greatest of the numbers of any range.
+
+    Args:
+        numbers: The numbers.
+        choose: `min` or `max`.
+    """
+
+    def __init__(self, numbers: Sequence[int], choose: Callable[[int, int], int]) -> None:
+        self._choose = choose
+        self._of_lengths = [numbers]  # of ranges of 1, 2, 4, 8... numbers
+        length = 1
+        while 2 * length <= len(numbers):
+            shorter = self._of_lengths[-1]
+            self._of_lengths.append(list(map(choose, shorter, shorter[length:])))
+            length *= 2
+
+    def of(self, start: int, end: int) -> int:
+        """That of a range, which is not empty."""
+        power = (end - start).bit_length() - 1
+        numbers = self._of_lengths[power]
+        return self._choose(numbers[start], numbers[end - 2**power])
+
+
 def parse_markup(source: str, kind: Markup) -> MarkedText:
     """Takes the tags out of a text and decodes its entities.
 
@@ -158,10 +227,10 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
     """
     text = ""
     tags: list[Tag] = []
-    names: list[str] = []  # of start tags that may have an end
-    places: list[int] = []  # of these among `tags`
+    starts: list[tuple[str, int]] = []  # names of start tags that may have an end, places in `tags`
+    open_names: Counter[str] = Counter()
     is_separated = False
-    parts = _Parser(source, kind).parts
+    parts = _parts_of(source, kind)
     for part, following in pairwise([*parts, _Part("end of the text", len(source))]):
         if part.kind == "text":
             if is_separated and text[-1:].strip() and part.content[:1].strip():
@@ -171,19 +240,20 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
             continue
         is_separated |= kind == "html" and part.name in _SEPARATORS
         written = source[part.start : following.start]
-        if part.kind == "end" and part.name in names:
-            last = len(names) - 1 - names[::-1].index(part.name)
-            first_child = places[last] + 1
-            del names[last:], places[last:]  # those after it are single tags
-            pair = tags[first_child - 1]
+        if part.kind == "end" and open_names[part.name]:
+            name = ""
+            while name != part.name:  # those after it are single tags
+                name, place = starts.pop()
+                open_names[name] -= 1
+            pair = tags[place]
             pair.end = len(text)
             pair.closing = written
-            pair.children = tags[first_child:]
-            del tags[first_child:]
+            pair.children = tags[place + 1 :]
+            del tags[place + 1 :]
             continue
         if part.kind == "start":
-            names.append(part.name)
-            places.append(len(tags))
+            open_names[part.name] += 1
+            starts.append((part.name, len(tags)))
         tags.append(Tag(written, len(text), len(text)))
     return MarkedText(text, tags)
 
@@ -200,66 +270,100 @@ class _Part:
     content: str = ""
 
 
-class _Parser(HTMLParser):
-    """Reads the parts of a marked text."""
+_TAG_START = re.compile(r"<(/?)([A-Za-z][^\s/<>]*)|<[!?/]")
+_ATTRIBUTES = re.compile(r"""(?:[^<>"']+|"[^"]*"|'[^']*')*""")
+_ATTRIBUTES_OF_XML = re.compile(r"""(?:[^<>"']+|"[^"<]*"|'[^'<]*')*""")
+_ATTRIBUTE = re.compile(r"""=|[^\s=/"']+|"[^"]*"|'[^']*'""")
+_ENDS = {"<!--": "-->", "<![CDATA[": "]]>"}
 
-    def __init__(self, source: str, kind: Markup) -> None:
-        super().__init__()
-        self.parts: list[_Part] = []
-        self._is_html = kind == "html"
-        self._codes = _CODES[kind]
-        self._code = ""  # the element whose content is code
-        self._line_starts = [0, *(match.end() for match in re.finditer("\n", source))]
-        self.feed(source)
-        self.close()
 
-    def _add(self, kind: str, name: str = "", content: str = "") -> None:
-        line, column = self.getpos()
-        if not self._code:
-            start = self._line_starts[line - 1] + column
-            self.parts.append(_Part(kind, start, name=name, content=content))
+def _tags_of(source: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Yields the beginnings of tags and comments and where these end; what has no end is text.
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A start tag, or one that is empty."""
-        if tag in self._codes:
-            self.handle_startendtag(tag, attrs)
-            self._code = self._code or tag
-        elif self._is_html and tag in _EMPTY_TAGS:
-            self._add("empty", tag)
+    Takes time that grows with the length of the text alone: what nothing closes is not looked for
+    at every tag."""
+    unclosed: set[str] = set()
+    place = 0
+    while tag := _TAG_START.search(source, place):
+        place = tag.end()
+        if tag[2]:
+            attributes = _ATTRIBUTES_OF_XML if "quote" in unclosed else _ATTRIBUTES
+            end = _end_of(attributes, source, place)
+            if source[end : end + 1] in ('"', "'"):
+                unclosed.add("quote")
+                end = _end_of(_ATTRIBUTES_OF_XML, source, place)
+            if source[end : end + 1] != ">":
+                continue
+            end += 1
         else:
-            self._add("start", tag)
+            signs = (sign for sign in _ENDS if source.startswith(sign, tag.start()))
+            closing = _ENDS.get(next(signs, ""), ">")
+            end = -1 if closing in unclosed else source.find(closing, place)
+            if end < 0:
+                unclosed.add(closing)
+                continue
+            end += len(closing)
+        place = end
+        yield tag, end
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An empty tag, or one that is a half of a pair."""
-        values = dict(attrs)
-        number = next((values[name] for name in _PAIR_NUMBERS if values.get(name)), None)
-        if self._is_html or number is None:
-            self._add("empty", tag)
-        elif tag in _STARTS:
-            self._add("start", f"{_STARTS[tag]} {number}")
-        elif tag in _STARTS.values():
-            self._add("end", f"{tag} {number}")
-        else:
-            self._add("empty", tag)
 
-    def handle_endtag(self, tag: str) -> None:
-        """An end tag; that of code belongs to the part before."""
-        if tag == self._code:
-            self._code = ""
-        else:
-            self._add("end", tag)
+def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
+    match = pattern.match(text, start)
+    return start if match is None else match.end()
 
-    def handle_data(self, data: str) -> None:
-        """Text."""
-        self._add("text", content=data)
 
-    def handle_comment(self, data: str) -> None:
-        """A comment, kept as an empty tag."""
-        self._add("empty")
+def _parts_of(source: str, kind: Markup) -> list[_Part]:
+    """The parts of a marked text."""
+    parts: list[_Part] = []
+    code = ""  # the element whose content is code
+    text_start = 0
+    for tag, end in _tags_of(source):
+        name = (tag[2] or "").lower()
+        is_end = bool(tag[1])
+        if code:
+            if is_end and name == code:
+                code = ""
+                text_start = end
+            continue
+        if text_start < tag.start():
+            content = _unescaped(source[text_start : tag.start()])
+            parts.append(_Part("text", text_start, content=content))
+        text_start = end
+        attributes = source[tag.end() : end - 1]
+        parts.append(_part_of_tag(kind, tag.start(), name, attributes, is_end=is_end))
+        if name in _CODES[kind] and not is_end and not attributes.endswith("/"):
+            code = name
+    if not code and text_start < len(source):
+        parts.append(_Part("text", text_start, content=_unescaped(source[text_start:])))
+    return parts
 
-    def handle_decl(self, decl: str) -> None:
-        """A declaration, likewise."""
-        self._add("empty")
 
-    handle_pi = handle_comment
-    unknown_decl = handle_comment
+def _part_of_tag(kind: Markup, start: int, name: str, attributes: str, *, is_end: bool) -> _Part:
+    """A tag, or a comment, which has no name."""
+    is_single = not name or attributes.endswith("/") or name in _CODES[kind]
+    if is_end:
+        return _Part("end", start, name)
+    if kind == "html" or not is_single or not name:
+        is_single = is_single or (kind == "html" and name in _EMPTY_TAGS)
+        return _Part("empty" if is_single else "start", start, name)
+    values = _attribute_values(attributes)
+    number = next((values[number] for number in _PAIR_NUMBERS if values.get(number)), None)
+    if number is not None and name in _STARTS:
+        return _Part("start", start, f"{_STARTS[name]} {number}")
+    if number is not None and name in _STARTS.values():
+        return _Part("end", start, f"{name} {number}")
+    return _Part("empty", start, name)
+
+
+def _attribute_values(attributes: str) -> dict[str, str]:
+    values = {}
+    tokens = _ATTRIBUTE.findall(attributes)
+    for name, equals, value in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if equals == "=":
+            values[name.lower()] = _unescaped(value.strip("\"'"))
+    return values
+
+
+def _unescaped(text: str) -> str:
+    """A text with its entities decoded; Python refuses numbers of more than 4,300 digits."""
+    return html.unescape(re.sub(r"&#0*(\d{1,8})\d*", r"&#\1", text))

@@ -93,6 +93,28 @@ def test_tags_stand_where_the_aligned_words_do(kind, source, translation, links,
     assert restored(source, kind, translation, pairs) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (9000 * "<b>" + "a" + 9000 * "</b>", None),
+        (9000 * "<b>a " + "a" + 9000 * "</b>", None),
+        (9000 * "<a>" + 9000 * "</b>", None),
+        (9000 * "<b>a a</b> ", None),
+        (9000 * "<b ", 9000 * "&lt;b "),
+        (9000 * '<b "' + "\"'>", 9000 * '&lt;b "' + "\"'&gt;"),
+        (9000 * "<!--", 9000 * "&lt;!--"),
+        (f"&#{5000 * '9'}; &#{5000 * '0'}65;", "\ufffd A"),
+        ("a<b <i title='x>y'>c</i>", "a&lt;b <i title='x>y'>c</i>"),
+    ],
+    ids=lambda value: f"{value}"[:12],
+)
+def test_markup_of_any_depth_and_length_is_read(source, expected):
+    text = parse_markup(source, "html").text
+    links = [(word, word) for word in range(len(text.split()))]
+    assert restored(source, "html", text, links) == (expected or source)
+    assert len(restored(source, "html", text, [])) == len(expected or source)
+
+
 def test_the_pipeline_translates_what_stands_between_the_tags():
     tokenizer = train_tokenizer(["the number is & two"] * 3, 300)
     translator = translator_of(tiny.csan(vocab_size=len(tokenizer)), tokenizer)
