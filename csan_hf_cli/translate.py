@@ -20,6 +20,7 @@ from csan_hf_runtime.text_files import (
     check_folder_or_name,
     check_readable,
     check_writable,
+    compression_of,
     counted,
     keep_lines,
     one_line,
@@ -92,8 +93,8 @@ def translate(
     Args:
         model: folder of a checkpoint or of ONNX graphs (which need no torch), or Hub name;
             several = an ensemble
-        input: text file, one sentence per line (may be .gz); - = standard input
-        output: file for the translations (.gz: compressed); - = standard output
+        input: text file, one sentence per line (may be compressed); - = standard input
+        output: file for the translations (.gz, .bz2, .xz: compressed); - = standard output
         check_coverage: warn where a translation seems to leave out a sentence of a line that has
             several
         split_sentences: which lines are split and translated sentence by sentence: auto = lines
@@ -110,7 +111,7 @@ def translate(
             word 0 of the translation, 1 with 2 (for a pronouncer, letters); --json_lines has
             it, too, and with "-" is the only place
         resume: continue where the same command was stopped, after the lines in FILE.partial of
-            --output FILE (and of --alignments); for files only, and not for .gz outputs
+            --output FILE (and of --alignments); for files only, and not for compressed outputs
         markup: format of inline tags in the input, html or xliff: tags are put back around the
             words aligned to those they enclosed; entities such as &amp; are decoded and encoded
         terms: file with a source term, a tab and its translation on each line. Where the term
@@ -159,9 +160,10 @@ def translate(
         check_writable(path, (input, prefixes, terms))
     done = Progress()
     if resume:
-        if STANDARD_STREAM in (input, output) or any(path.endswith(".gz") for path in outputs):
+        if STANDARD_STREAM in (input, output) or any(map(compression_of, outputs)):
             raise ValueError(
-                "--resume needs --input FILE and --output FILE, and writes no .gz: name such files."
+                "--resume needs --input FILE and --output FILE, and goes on with no compressed "
+                "file: name such files."
             )
         go_on = partial(_go_on, outputs, is_numbered=n_best is not None and not json_lines)
         if is_launched:

@@ -2,8 +2,8 @@
 """Reading text so that line n stays line n, writing whole files or none, and safe names."""
 
 import errno
-import gzip
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -18,8 +18,10 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, TextIO
 
 STANDARD_STREAM = "-"
@@ -28,6 +30,17 @@ STANDARD_STREAM = "-"
 VARIANTS = "\ufdd0"
 """Separates the references of a sentence that has several: a noncharacter, which no text has."""
 
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "compression.zstd"}
+"""Endings of compressed files, and the module that reads them: Python has the last from 3.14 on."""
+
+_BEGINNINGS = {
+    ".gz": re.compile(rb"\x1f\x8b"),
+    ".bz2": re.compile(rb"BZh[1-9]1AY&SY"),
+    ".xz": re.compile(rb"\xfd7zXZ\0"),
+    ".zst": re.compile(rb"\x28\xb5\x2f\xfd"),
+}
+_SUBTITLES = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:WEBVTT|\d+\s*\n[\d:]+[,.]\d+ -->)")
+_LONGEST_LINE = 2**26  # bytes
 _LONGEST_WAIT = 1.0  # seconds that lines of standard input are waited for, all together
 _CHARACTERS_AHEAD = 2**22  # of standard input, so that who writes need not read meanwhile
 
@@ -40,9 +53,9 @@ def open_for_writing(
     raises, an old file stays.
 
     Args:
-        path: The file, text gzipped if its name ends in ".gz"; its folder is created if missing.
-            "-" stands for standard output. Links are followed; devices and pipes are written to as
-            they are.
+        path: The file, text compressed if its name ends as one of `COMPRESSIONS`; its folder is
+            created if missing. "-" stands for standard output. Links are followed; devices and
+            pipes are written to as they are.
         binary: Whether bytes are written, as they are.
         keep_partial: Write to `partial_name` of the path, which stays if the block raises or the
             process is killed.
@@ -72,9 +85,9 @@ def open_for_writing(
         if not append:
             unfinished.unlink(missing_ok=True)  # of an earlier run, or a link
     try:
-        is_gzip = target.name.endswith(".gz")
         mode = "a" if append else "x"
-        with _open(unfinished, mode, binary=binary, is_gzip=is_gzip) as file:
+        ending = compression_of(target.name)
+        with _open(unfinished, mode, binary=binary, compression=ending) as file:
             yield file
         if target.exists():
             shutil.copymode(target, unfinished)
@@ -84,11 +97,30 @@ def open_for_writing(
             unfinished.unlink()
 
 
-def _open(path: Path | str, mode: str, *, binary: bool, is_gzip: bool = False) -> IO[Any]:
+def _open(path: Path | str, mode: str, *, binary: bool, compression: str = "") -> IO[Any]:
     if binary:
         return open(path, f"{mode}b")
-    opener: Callable[..., IO[Any]] = gzip.open if is_gzip else open
+    opener: Callable[..., IO[Any]] = open
+    if compression:
+        opener = _compression_module(compression, str(path)).open
     return opener(path, f"{mode}t", encoding="utf-8", newline="\n")
+
+
+def compression_of(name: Path | str) -> str:
+    """Returns the ending of a compressed file's name, one of `COMPRESSIONS`, or ""."""
+    ending = os.path.splitext(name)[1].lower()
+    return ending if ending in COMPRESSIONS else ""
+
+
+def _compression_module(compression: str, name: str) -> ModuleType:
+    """The module for files of a compression; `ValueError` where this Python does not have it."""
+    try:
+        return importlib.import_module(COMPRESSIONS[compression])
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{name}: {compression} is a compression that this Python does not have ({error}): "
+            "unpack the file, or use .gz."
+        ) from error
 
 
 def _open_stream(stream: TextIO | None, name: str) -> TextIO:
@@ -276,17 +308,27 @@ def read_lines(path: Path | str) -> Iterator[str]:
     as NUL is.
 
     Args:
-        path: A file, gzipped if its name ends in ".gz"; the string "-" stands for standard input.
+        path: A file, compressed if its name or its first bytes say so (`COMPRESSIONS`); the string
+            "-" stands for standard input.
 
     Raises:
-        ValueError: Bytes that are not UTF-8, or a damaged gzip file; the message names file and
-            line.
+        ValueError: Bytes that are not UTF-8, a damaged compressed file, a line that no text has, or
+            subtitles; the message names file and line.
     """
     name = "standard input" if path == STANDARD_STREAM else str(path)
     number = 0
     try:
-        with _open_lines_of(path) as file:
-            for number, line in enumerate(file, 1):
+        with _open_bytes_of(path) as stream, _unpacked(stream, name) as file:
+            if _SUBTITLES.match(file.peek(1)):
+                raise ValueError(
+                    f"{name}: subtitles, whose numbers and times would be taken for text: write "
+                    "their lines of text alone into a file."
+                )
+            for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), 1):
+                if len(line) == _LONGEST_LINE:
+                    raise ValueError(
+                        f"{name}, line {number}: longer than {_LONGEST_LINE:,} bytes; is it text?"
+                    )
                 text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if text.endswith(b"\n"):
                     text = text[:-1].removesuffix(b"\r")
@@ -294,18 +336,42 @@ def read_lines(path: Path | str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
         raise ValueError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except EOFError as error:
         raise ValueError(
-            f"{name}, after line {number}: the gzip file is damaged ({error})"
+            f"{name}, after line {number}: the compressed file is damaged ({error})"
         ) from error
 
 
-def _open_lines_of(path: Path | str) -> AbstractContextManager[Iterable[bytes]]:
+def _open_bytes_of(path: Path | str) -> io.BufferedReader:
     if path == STANDARD_STREAM:
         stream = _open_stream(sys.stdin, "standard input")
         # Not its own buffer, whose lock a waiting thread holds when Python ends, a fatal error
         return open(stream.fileno(), "rb", closefd=False)
-    return gzip.open(path) if str(path).endswith(".gz") else open(path, "rb")
+    return open(path, "rb")
+
+
+@contextmanager
+def _unpacked(stream: io.BufferedReader, name: str) -> Iterator[io.BufferedReader]:
+    """Yields the bytes of a file, unpacked if they are compressed; `EOFError` in the block if what
+    is compressed is damaged.
+    """
+    beginning = stream.peek(1)
+    compression = compression_of(name)
+    for ending, first_bytes in _BEGINNINGS.items():
+        if first_bytes.match(beginning):
+            compression = ending
+    if not compression:
+        yield stream
+        return
+    module = _compression_module(compression, name)
+    of_module = [getattr(module, error, EOFError) for error in ("LZMAError", "ZstdError")]
+    try:
+        with io.BufferedReader(module.open(stream)) as file:
+            yield file
+    except (OSError, zlib.error, *of_module) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the file cannot be read
+            raise
+        raise EOFError(str(error)) from error
 
 
 class _LinesAhead(queue.Queue[str | Exception | None]):

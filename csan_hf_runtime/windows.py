@@ -16,19 +16,24 @@ WINDOW_CHARACTERS = 2**22
 
 def windows_of(sentences: Iterable[str | None], processes: int = 1) -> Iterator[list[str]]:
     """Yields `WINDOW_LINES` sentences for each process, fewer where they are very long, or what
-    there is where `sentences` yields None.
+    there is where `sentences` yields None, or before it raises an error.
     """
     window: list[str] = []
     characters = 0
-    for sentence in sentences:
-        if sentence is not None:
-            window.append(sentence)
-            characters += len(sentence)
-        # None ends an empty window, too: with it a pool hands on the one before
-        is_full = len(window) == WINDOW_LINES * processes or characters >= WINDOW_CHARACTERS
-        if sentence is None or is_full:
+    try:
+        for sentence in sentences:
+            if sentence is not None:
+                window.append(sentence)
+                characters += len(sentence)
+            # None ends an empty window, too: with it a pool hands on the one before
+            is_full = len(window) == WINDOW_LINES * processes or characters >= WINDOW_CHARACTERS
+            if sentence is None or is_full:
+                yield window
+                window, characters = [], 0
+    except (OSError, ValueError):  # a line that cannot be read
+        if window:
             yield window
-            window, characters = [], 0
+        raise
     if window:
         yield window
 

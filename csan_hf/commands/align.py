@@ -52,8 +52,8 @@ def align(
     source may begin, is no word.
 
     Args:
-        source: source sentences, one per line (may be .gz); - = standard input
-        target: their translations, one per line (may be .gz); - = standard input
+        source: source sentences, one per line (may be compressed); - = standard input
+        target: their translations, one per line (may be compressed); - = standard input
         output: file for the links; - = standard output
         translations: file for the model's translations, if there is no --target
         threshold: link all source words with more than this share of a target word's positive

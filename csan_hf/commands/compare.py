@@ -130,7 +130,7 @@ def report(
 
     Args:
         systems: [NAME=]PATH[,PATH…]
-        source: source sentences, one per line (may be .gz)
+        source: source sentences, one per line (may be compressed)
         reference: their references, one per line; several files = as many for each line
         output: the page
         plots: folder for the plots as PNG and SVG

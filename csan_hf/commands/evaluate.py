@@ -85,8 +85,8 @@ def evaluate(
             --source and --reference
         recipe: recipe with the data (default: recipe.yaml in the model's folder)
         split: splits of the recipe, such as validation or test (default: all but train)
-        source: source sentences, one per line (may be .gz)
-        reference: reference translations, one per line (may be .gz); several files = as many
+        source: source sentences, one per line (may be compressed)
+        reference: reference translations, one per line (may be compressed); several files = as many
             references for each line
         output_dir: folder for hypotheses and scores (default: MODEL/evaluation, or none with
             --hypotheses; required for an ensemble)

@@ -68,8 +68,9 @@ class DataArguments:
     of their names, those of `train` as a list in its order. The extension decides the format: .csv,
     .tsv, .jsonl and .parquet hold both languages in one file, .dict words and their phones (CMU's
     and MFA's dictionaries, columns "0" and "1"); everything else is plain text, one sentence per
-    line and one file per language. All but parquet may end in .gz. `validation` and each of `test`
-    may be a list: its further patterns are files with one more reference per line, in plain text.
+    line and one file per language. All but parquet may be compressed (.gz, .bz2, .xz).
+    `validation` and each of `test` may be a list: its further patterns are files with one more
+    reference per line, in plain text.
 
     Args:
         dataset: 'numbers' (built-in), or a dataset name on the Hub or a local dataset folder.

@@ -6,6 +6,7 @@ reason.
 import csv
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from csan_hf_runtime.text_files import check_parallel, read_lines
+from csan_hf_runtime.text_files import check_parallel, compression_of, read_lines
 
 Rows = Iterable[tuple[str, Any]]
 """Rows of a table: where each stands, such as "line 3", and its values by column."""
@@ -45,9 +46,10 @@ def text_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 def file_format(path: str | Path) -> str:
     """The extension that decides how a file is read: one of `TABLES`, or "" for plain text."""
-    return next(
-        (extension for extension in TABLES if str(path).removesuffix(".gz").endswith(extension)), ""
-    )
+    name = str(path)
+    if compression_of(path):
+        name = os.path.splitext(path)[0]
+    return next((extension for extension in TABLES if name.endswith(extension)), "")
 
 
 def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:

@@ -3,10 +3,12 @@
 as line n.
 """
 
+import bz2
 import gzip
 import hashlib
 import itertools
 import json
+import lzma
 import os
 import stat
 import sys
@@ -128,13 +130,24 @@ def test_a_dash_is_standard_output(name, capfdbinary):
         (
             "cut.gz",
             gzip.compress(b"line\n" * 1000, mtime=0)[:-10],
-            r"cut\.gz, after line \d+: the gzip file is damaged",
+            r"cut\.gz, after line \d+: the compressed file is damaged",
         ),
-        ("plain.gz", b"plain", r"plain\.gz, after line 0: the gzip file is damaged"),
+        (
+            "cut",
+            bz2.compress(b"line\n")[:-9],
+            r"cut, after line \d: the compressed file is damaged",
+        ),
+        ("plain.gz", b"plain", r"plain\.gz, after line 0: the compressed file is damaged"),
+        ("plain.BZ2", b"plain", r"plain\.BZ2, after line 0: the compressed file is damaged"),
+        ("plain.xz", b"plain", r"plain\.xz, after line 0: the compressed file is damaged"),
+        ("a.srt", b"1\r\n00:00:01,000 --> 00:00:02,500\r\nHi.\r\n", r"a\.srt: subtitles, whose"),
+        ("a.vtt", gzip.compress(b"\xef\xbb\xbfWEBVTT\n\n"), r"a\.vtt: subtitles, whose"),
+        ("bomb", lzma.compress(b"fine\n" + bytes(5000)), r"bomb, line 2: longer than 4,096 bytes"),
         ("latin", b"fine\n\nM\xfcnchen\n", r"latin, line 3: not UTF-8 \(byte 0xfc at position 2\)"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_place(name, content, message, tmp_path):
+def test_a_damaged_file_is_refused_with_its_place(name, content, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("csan_hf_runtime.text_files._LONGEST_LINE", 4096)
     (tmp_path / name).write_bytes(content)
     for read in (open_lines, lambda path: list(read_lines(path))):
         with pytest.raises(ValueError, match=message):
@@ -180,9 +193,34 @@ def test_a_pause_of_standard_input_is_told(program):
         list(lines)
 
 
-def test_text_is_compressed_by_its_name(tmp_path):
-    write_lines(tmp_path / "text.gz", ["ä", "b"])
-    assert gzip.decompress((tmp_path / "text.gz").read_bytes()) == "ä\nb\n".encode()
+@pytest.mark.parametrize(
+    ("name", "unpack"),
+    [
+        ("a.gz", gzip.decompress),
+        ("a.GZ", gzip.decompress),
+        ("a.bz2", bz2.decompress),
+        ("a.xz", lzma.decompress),
+    ],
+)
+def test_text_is_compressed_by_its_name_and_read_by_its_content(name, unpack, tmp_path, program):
+    write_lines(tmp_path / name, ["ä", "b"])
+    content = (tmp_path / name).read_bytes()
+    assert unpack(content) == "ä\nb\n".encode()
+    (tmp_path / "text").write_bytes(content)
+    program.write(content)
+    program.close()
+    for path in (tmp_path / name, tmp_path / "text", "-"):
+        assert list(read_lines(path)) == ["ä", "b"]
+
+
+def test_a_compression_that_python_does_not_have_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    (tmp_path / "text").write_bytes(b"\x28\xb5\x2f\xfd")
+    with pytest.raises(ValueError, match=r"text: .zst is a compression .*: unpack the file"):
+        open_lines(tmp_path / "text")
+
+
+def test_half_of_a_compressed_file_is_compressed(tmp_path):
     with open_for_writing(tmp_path / "x.gz", keep_partial=True) as file:
         file.write("half\n")
         file.flush()
