@@ -24,7 +24,7 @@ Without training, --dry_run checks a recipe and estimates memory and time.
 Several processes: torchrun --nproc_per_node 2 -m csan_hf train RECIPE
 """
 
-_PREPARE_USAGE = """usage: csan-hf prepare RECIPE [--key value ...]
+PREPARE_USAGE = """usage: csan-hf prepare RECIPE [--key value ...]
        csan-hf prepare [--cache_dir FOLDER] [--clear]
 
 Reads the corpus of a recipe, learns its vocabulary and cuts it into tokens, as
@@ -90,7 +90,7 @@ def train(arguments: list[str]) -> int:
     """Runs `csan-hf train`."""
     recipe, overrides, help = split_command_line(arguments)
     if help == "":
-        print(_format_short_help())
+        print(format_short_help())
         return 0
     command = import_csan_hf("commands.train", "csan-hf train")
     if help is not None:
@@ -108,7 +108,7 @@ def prepare(arguments: list[str]) -> int:
     """Runs `csan-hf prepare`."""
     recipe, overrides, help = split_command_line(arguments)
     if help is not None:
-        print(_PREPARE_USAGE, end="")
+        print(PREPARE_USAGE, end="")
         return 0
     command = import_csan_hf("commands.train", "csan-hf prepare")
     if recipe is None:
@@ -116,7 +116,7 @@ def prepare(arguments: list[str]) -> int:
     return command.prepare(recipe, overrides)
 
 
-def _format_short_help() -> str:
+def format_short_help() -> str:
     """Returns the usage, the sections, and the keys at the top of a recipe."""
     import docstring_parser
 

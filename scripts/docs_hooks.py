@@ -3,8 +3,11 @@
 that is generated.
 """
 
+import dataclasses
 import html
 import importlib
+import inspect
+import json
 import re
 import subprocess
 import tomllib
@@ -12,16 +15,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import docstring_parser
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import csan_hf
-from csan_hf.commands.train import format_help
 from csan_hf.families import FAMILIES
-from csan_hf.training.recipe import recipe_options
+from csan_hf.models.configuration_seq2seq import bounds_text
+from csan_hf.training.recipe import Section, recipe_sections
 from csan_hf_cli import COMMANDS, build_parser, function_of
+from csan_hf_cli.declarations import type_name
+from csan_hf_cli.train import PREPARE_USAGE, format_short_help
 
 PATTERNS = (
     "*.md",
@@ -33,12 +39,14 @@ PATTERNS = (
     ":!tests",
     ":!model_cards/suites/*/report.md",
 )
-CONFIGS = (
-    "csan_hf.training.arguments.TranslationTrainingArguments",
-    "csan_hf.training.arguments.GenerationArguments",
-    "csan_hf.data.DataArguments",
-    "csan_hf.training.Recipe",
-)
+ARGUMENTS = {
+    "csan_hf.training.arguments.TranslationTrainingArguments": "training",
+    "csan_hf.training.arguments.GenerationArguments": "generation",
+    "csan_hf.data.DataArguments": None,
+    "csan_hf.training.Recipe": None,
+}
+"""Classes of arguments, and the section of a recipe whose page explains their fields, if they do
+not themselves."""
 PACKAGES = (
     "models",
     "data",
@@ -68,20 +76,70 @@ FURTHER = {
 }
 """What stands in modules of these packages, and is for users, too."""
 _TYPE_IN_DOCSTRING = re.compile(r"^( +\w+) \(`.*\):", re.MULTILINE)
+_CONFIGS = {
+    f"{family.config_class.__module__}.{family.config}": family.config_class
+    for family in FAMILIES.values()
+}
 
 
 class TypesOfSignatures(griffe.Extension):
-    """Leaves the types of arguments to their annotations, where a docstring repeats them."""
+    """Leaves the types of arguments to their annotations, where a docstring repeats them, and gives
+    configs, which become dataclasses at run time, the signature of one.
+    """
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called for each class and function."""
-        if obj.docstring is not None:
-            obj.docstring.value = _TYPE_IN_DOCSTRING.sub(r"\1:", obj.docstring.value)
+        if obj.docstring is None:
+            return
+        text = _TYPE_IN_DOCSTRING.sub(r"\1:", obj.docstring.value)
+        config = _CONFIGS.get(obj.path)
+        if config is not None:
+            documented = {}
+            for entry in docstring_parser.parse(text).params:
+                documented |= dict.fromkeys(entry.arg_name.split(", "), entry.description)
+            fields = [field for field in dataclasses.fields(config) if field.name in documented]
+            obj.set_member("__init__", _constructor(fields))
+            text = _with_entries(text, fields, documented)
+        obj.docstring.value = text
+
+
+def _constructor(fields: Iterable[dataclasses.Field]) -> griffe.Function:
+    """The constructor that a dataclass of these fields has."""
+    parameters = []
+    for field in fields:
+        parameter = griffe.Parameter(
+            field.name,
+            annotation=_python_type(field.type),
+            kind=griffe.ParameterKind.keyword_only,
+            default=repr(field.default),
+        )
+        parameters.append(parameter)
+    return griffe.Function("__init__", parameters=griffe.Parameters(*parameters))
+
+
+def _with_entries(
+    text: str, fields: Iterable[dataclasses.Field], documented: dict[str, str | None]
+) -> str:
+    """A docstring in which each field has an entry of its own, which ends with its bounds."""
+    lines = ["Args:"]
+    for field in fields:
+        words = " ".join((documented[field.name] or "").split())
+        bounds = bounds_text(field)
+        if bounds:
+            words += f" Must be {bounds}."
+        lines.append(f"    {field.name}: {words}")
+    head, _, tail = text.partition("Args:\n")
+    _, _, sections = tail.partition("\n\n")
+    return head + "\n".join(lines) + f"\n\n{sections}"
+
+
+def _python_type(annotation: Any) -> str:
+    return type_name(annotation).replace("null", "None")
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Puts the version and the links of pyproject.toml into every page: the repository into its
-    head, the place for reports into its foot.
+    """Puts the version, and the links of pyproject.toml, into every page, and the pages of commands
+    into the navigation.
     """
     config.site_name = f"csan_hf {csan_hf.__version__}"
     project = Path(config["config_file_path"]).with_name("pyproject.toml")
@@ -92,6 +150,28 @@ def on_config(config: MkDocsConfig) -> None:
     if "Issues" in urls:
         link = {"icon": "material/bug", "name": "Report a problem", "link": urls["Issues"]}
         config.extra["social"] = [link]
+    [reference] = [entry["Reference"] for entry in config.nav if "Reference" in entry]
+    pages: list[Any] = ["reference/commands.md"]
+    for name in COMMANDS:
+        page = _page_of(name)
+        if name == "train":
+            sections = [{section: _page_of(name, section)} for section in _sections()]
+            pages.append({name: [page, *sections]})
+        else:
+            pages.append({name: page})
+    reference.insert(0, {"Commands": pages})
+
+
+def _page_of(command: str, section: str = "") -> str:
+    """The page of a command, or of a section of the keys of `csan-hf train`."""
+    return f"reference/commands/{command}/{section or 'index'}.md"
+
+
+def _sections() -> dict[str, Section]:
+    """The sections of a recipe, without the top of the file."""
+    sections = dict(recipe_sections("csan"))
+    del sections[""]
+    return sections
 
 
 def on_files(files: Files, config: dict) -> Files:
@@ -104,15 +184,20 @@ def on_files(files: Files, config: dict) -> Files:
     )
     for name in filter(lambda name: (root / name).is_file(), listed.stdout.splitlines()):
         files.append(File.generated(config, name, abs_src_path=str(root / name)))
-    pages = {"commands": _commands(), "configs": _families() + _listed(CONFIGS)}
+    pages = {"reference/commands.md": _commands(), "reference/configs.md": _configs()}
+    for name in COMMANDS:
+        pages[_page_of(name)] = _train() if name == "train" else _command(name)
+    for name, section in _sections().items():
+        pages[_page_of("train", name)] = _section(name, section)
     for name in PACKAGES:
         package = importlib.import_module(f"csan_hf.{name}")
         # Configs have a page of their own
         public_names = [public for public in package.__all__ if not public.endswith("Config")]
         names = [f"csan_hf.{name}.{public}" for public in public_names if public != "TASK"]
-        pages[name] = f"# csan_hf.{name}\n" + _listed([*names, *FURTHER.get(name, ())])
-    for name, text in pages.items():
-        files.append(File.generated(config, f"reference/{name}.md", content=text))
+        text = f"# csan_hf.{name}\n" + _listed([*names, *FURTHER.get(name, ())])
+        pages[f"reference/{name}.md"] = text
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
     return files
 
 
@@ -130,37 +215,98 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **kwarg
 
 
 def _commands() -> str:
-    """Every command and, as headings that can be linked and searched for, its options."""
-    text = "# Commands\n"
-    for name in COMMANDS:
-        text += f"\n## csan-hf {name}\n"
-        if name == "train":
-            text += "\nThe options are the keys of a recipe.\n"
-            for option in recipe_options("csan"):
-                help = f"{option.help} ({option.type_name}; default {option.default_text})"
-                text += _option(name, option.path, help)
+    """Every command, what it does, and where its options are."""
+    lines = ["# Commands", "", "| command | |", "| --- | --- |"]
+    for name, (_, text) in COMMANDS.items():
+        lines.append(f"| [csan-hf {name}](commands/{name}/index.md) | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def _command(name: str) -> str:
+    """A command: usage, what it does, its arguments with their types and defaults."""
+    function = function_of(name)
+    if name == "prepare":
+        return f"# csan-hf {name}\n\n```text\n{PREPARE_USAGE}```\n"
+    parameters = inspect.signature(function, eval_str=True).parameters
+    parser = build_parser(function, f"csan-hf {name}")
+    rows = []
+    for action in parser._actions:
+        if action.dest not in parameters:  # --help
             continue
-        parser = build_parser(function_of(name), f"csan-hf {name}")
-        text += f"\n```text\n{parser.format_usage()}\n{parser.description}\n```\n"
-        for action in parser._actions:
-            if action.help is not None:
-                text += _option(name, action.dest, action.help.replace("%%", "%"))
-    return text
+        annotation = parameters[action.dest].annotation
+        facts = {"type": type_name(annotation).replace("null", "None")}
+        option = (action.option_strings or [action.dest])[0]
+        rows.append(_row(f"{name}-{action.dest}", option, action.help.replace("%%", "%"), facts))
+    usage = f"{parser.format_usage()}\n{parser.description}"
+    return f"# csan-hf {name}\n\n```text\n{usage}\n```\n\n{_table(rows)}"
 
 
-def _option(command: str, name: str, text: str) -> str:
-    anchor = re.sub(r"\W", "-", f"{command}-{name}")
-    return f"\n### `--{name}` {{ #{anchor} }}\n\n{html.escape(text)}\n"
+def _train() -> str:
+    """`csan-hf train`: its short help, and where the keys of each section are."""
+    links = [f"- [{name}]({name}.md): {len(keys)} keys" for name, keys in _sections().items()]
+    return "\n".join(
+        [
+            "# csan-hf train",
+            "",
+            "```text",
+            format_short_help(),
+            "```",
+            "",
+            "## Sections",
+            "",
+            *links,
+        ]
+    )
 
 
-def _families() -> str:
-    """The config of every family: its docstring, and the types and defaults of its fields."""
+def _section(name: str, section: Section) -> str:
+    """The keys of a section, each with type, default, bounds and help."""
+    rows = []
+    for option in section.values():
+        facts = {
+            "type": type_name(option.annotation),
+            "default": json.dumps(option.default),
+            "bounds": option.bounds,
+        }
+        rows.append(_row(option.path, f"--{option.path}", option.help, facts))
+    note = ""
+    if name == "config":
+        note = "These are the keys of `--model csan`; [configs](../../configs.md) has all families."
+    return f"# csan-hf train: {name}\n\n{note}\n\n{_table(rows)}"
+
+
+def _row(anchor: str, name: str, text: str, facts: dict[str, str]) -> str:
+    """A row of a table as mkdocstrings makes them, which can be linked."""
+    anchor = re.sub(r"\W", "-", anchor)
+    description = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    details = ""
+    for title, value in facts.items():
+        if value:
+            details += f"<b>{title.upper()}:</b> <code>{html.escape(value)}</code> "
+    link = f'<a href="#{anchor}"><code>{name}</code></a>'
+    return (
+        f'<tr class="doc-section-item" id="{anchor}"><td>{link}</td>'
+        f'<td class="doc-param-details">{description}<p>{details}</p></td></tr>'
+    )
+
+
+def _table(rows: Iterable[str]) -> str:
+    head = "<thead><tr><th>NAME</th><th>DESCRIPTION</th></tr></thead>"
+    return f"<table>{head}<tbody>\n" + "\n".join(rows) + "\n</tbody></table>\n"
+
+
+def _configs() -> str:
+    """The configs of all families, then the classes of a recipe's sections."""
     text = "# Configs\n"
-    for name, family in FAMILIES.items():
-        fields = next(
-            part for part in format_help(name).split("\n\n") if part.startswith("config (")
-        )
-        text += _listed([f"csan_hf.models.{family.config}"]) + f"\n```text\n{fields}\n```\n"
+    # Their tables say what their signatures would
+    options = "options: {show_signature: false, separate_signature: false}"
+    for family in FAMILIES.values():
+        text += f"\n::: csan_hf.models.{family.config}\n    {options}\n"
+    for name, section in ARGUMENTS.items():
+        text += _listed([name])
+        if section is not None:
+            page = f"commands/train/{section}.md"
+            text += f"\nIts fields are the keys of [`csan-hf train`, section {section}]({page}).\n"
     return text
 
 
