@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import docstring_parser
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -76,6 +75,7 @@ FURTHER = {
 }
 """What stands in modules of these packages, and is for users, too."""
 _TYPE_IN_DOCSTRING = re.compile(r"^( +\w+) \(`.*\):", re.MULTILINE)
+_ENTRY = re.compile(r"^( +)(\w+(?:, \w+)*):( .*(?:\n\1 .*)*)", re.MULTILINE)
 _CONFIGS = {
     f"{family.config_class.__module__}.{family.config}": family.config_class
     for family in FAMILIES.values()
@@ -84,23 +84,19 @@ _CONFIGS = {
 
 class TypesOfSignatures(griffe.Extension):
     """Leaves the types of arguments to their annotations, where a docstring repeats them, and gives
-    configs, which become dataclasses at run time, the signature of one.
+    configs, which become dataclasses at run time, the constructor and the bounds of one.
     """
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called for each class and function."""
         if obj.docstring is None:
             return
-        text = _TYPE_IN_DOCSTRING.sub(r"\1:", obj.docstring.value)
-        config = _CONFIGS.get(obj.path)
-        if config is not None:
-            documented = {}
-            for entry in docstring_parser.parse(text).params:
-                documented |= dict.fromkeys(entry.arg_name.split(", "), entry.description)
-            fields = [field for field in dataclasses.fields(config) if field.name in documented]
+        fields: tuple[dataclasses.Field, ...] = ()
+        if obj.path in _CONFIGS:
+            fields = dataclasses.fields(_CONFIGS[obj.path])
             obj.set_member("__init__", _constructor(fields))
-            text = _with_entries(text, fields, documented)
-        obj.docstring.value = text
+        text = _TYPE_IN_DOCSTRING.sub(r"\1:", obj.docstring.value)
+        obj.docstring.value = _with_entries(text, fields)
 
 
 def _constructor(fields: Iterable[dataclasses.Field]) -> griffe.Function:
@@ -117,20 +113,19 @@ def _constructor(fields: Iterable[dataclasses.Field]) -> griffe.Function:
     return griffe.Function("__init__", parameters=griffe.Parameters(*parameters))
 
 
-def _with_entries(
-    text: str, fields: Iterable[dataclasses.Field], documented: dict[str, str | None]
-) -> str:
-    """A docstring in which each field has an entry of its own, which ends with its bounds."""
-    lines = ["Args:"]
-    for field in fields:
-        words = " ".join((documented[field.name] or "").split())
-        bounds = bounds_text(field)
-        if bounds:
-            words += f" Must be {bounds}."
-        lines.append(f"    {field.name}: {words}")
-    head, _, tail = text.partition("Args:\n")
-    _, _, sections = tail.partition("\n\n")
-    return head + "\n".join(lines) + f"\n\n{sections}"
+def _with_entries(text: str, fields: Iterable[dataclasses.Field]) -> str:
+    """A docstring in which each argument has an entry of its own, which ends with its bounds."""
+    bounds = {field.name: bounds_text(field) for field in fields}
+
+    def separate(entry: re.Match[str]) -> str:
+        indent, names, words = entry.groups()
+        lines = []
+        for name in names.split(", "):
+            ending = f" Must be {bounds[name]}." if bounds.get(name) else ""
+            lines.append(f"{indent}{name}:{words}{ending}")
+        return "\n".join(lines)
+
+    return _ENTRY.sub(separate, text)
 
 
 def _python_type(annotation: Any) -> str:

@@ -15,6 +15,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from training.tiny_runs import RECIPE, write_recipe
 
+import csan_hf.commands.train
 import csan_hf_cli
 from csan_hf import CsanConfig
 from csan_hf.data import load_translation_dataset
@@ -163,6 +164,14 @@ def test_errors_are_one_line(recipe, tmp_path, capsys, arguments, words):
 def test_no_recipe(capsys):
     assert main("") == 2
     assert "csan-hf train numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
+def test_of_several_processes_one_prints_the_dry_run(rank, times, monkeypatch, capsys):
+    monkeypatch.setattr(csan_hf.commands.train, "dry_run", lambda recipe: recipe.name)
+    monkeypatch.setenv("RANK", rank)
+    assert main("numbers --dry_run") == 0
+    assert capsys.readouterr().out.count("csan-numbers-en-de") == times
 
 
 def test_another_family_with_the_same_recipe(recipe, tmp_path, capsys):
