@@ -7,13 +7,15 @@ for the first step; here the first step takes a cache of length 0.
 Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d width.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,6 +33,9 @@ from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT, SOURCE, WEIG
 from csan_hf_runtime.text_files import new_directory, write_json
 
 from .vocabularies import save_vocabularies
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 Tensors = dict[str, Tensor]
 
@@ -140,19 +145,149 @@ def _error(directory: Path, inputs: Tensors, expected: Tensor) -> float:
 
 def _to_int8(path: Path) -> None:
     import onnx
-    from onnxruntime.quantization import quant_pre_process, quantize_dynamic
+    from onnx import helper, numpy_helper, parser
+    from onnxruntime.quantization import quant_pre_process
 
     quant_pre_process(path, path, skip_symbolic_shape=True)
     model = onnx.load(path)
-    del model.graph.value_info[:]  # shapes of weights that the quantiser transposes
-    # Convolutions are slower in integers than in float32
-    kept = [
-        node.name
-        for node in model.graph.node
-        if node.op_type == "Conv" or node.name.startswith(_EXACT)
-    ]
-    # 7 bits: sums of products of 8 bits overflow on CPUs without VNNI
-    quantize_dynamic(model, path, per_channel=True, reduce_range=True, nodes_to_exclude=kept)
+    graph = model.graph
+    quantised = _Int8Nodes(
+        {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    )
+    nodes = [replacement for node in graph.node for replacement in quantised.replace(node)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    read = {name for node in nodes for name in node.input}
+    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
+    for name, array in quantised.tensors.items():
+        tensors.append(numpy_helper.from_array(array, name))
+    del graph.initializer[:]
+    graph.initializer.extend(tensors)
+    model.functions.extend(map(parser.parse_function, _INT8_FUNCTIONS))
+    domains = {opset.domain for opset in model.opset_import}
+    for domain in {_INT8_DOMAIN, "com.microsoft"} - domains:
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+    onnx.save(model, path)
+
+
+_INT8_DOMAIN = "csan_hf.int8"
+# A scale for each row of activations: a sentence does not depend on those beside it. Of a row of
+# zeros the shares are no numbers; the integers that these become are multiplied by 0.
+_INT8_FUNCTIONS = (
+    """<domain: "csan_hf.int8", opset_import: ["": 20]>
+    quantise (states) => (integers, largest) {
+        last = Constant <value_ints: ints = [-1]> ()
+        magnitudes = Abs (states)
+        largest = ReduceMax (magnitudes, last)
+        shares = Div (states, largest)
+        unit = Constant <value: tensor = float {0.007874016}> ()
+        zero = Constant <value: tensor = uint8 {128}> ()
+        integers = QuantizeLinear (shares, unit, zero)
+    }""",
+    """<domain: "csan_hf.int8", opset_import: ["": 20, "com.microsoft": 1]>
+    multiply (integers, largest, weights, scales) => (product) {
+        unit = Constant <value: tensor = float {0.007874016}> ()
+        zero = Constant <value: tensor = uint8 {128}> ()
+        shares = com.microsoft.MatMulIntegerToFloat (integers, weights, unit, scales, zero)
+        product = Mul (shares, largest)
+    }""",
+    """<domain: "csan_hf.int8", opset_import: ["": 20]>
+    dequantise (integers, scales) => (weights) {
+        whole = Cast <to: int = 1> (integers)
+        weights = Mul (whole, scales)
+    }""",
+)
+
+
+class _Int8Nodes:
+    """Replaces nodes with weights by nodes with weights in bytes.
+
+    Attributes:
+        tensors: The bytes and their scales, by name.
+    """
+
+    def __init__(self, constants: dict[str, np.ndarray]) -> None:
+        self.tensors: dict[str, np.ndarray] = {}
+        self._constants = constants
+        self._quantised: set[str] = set()  # activations
+
+    def replace(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yields the nodes in place of one; convolutions would be slower in integers."""
+        replace_weights = {
+            "MatMul": self._product,
+            "Gemm": self._product,
+            "Gather": self._rows_of_table,
+            "LSTM": self._recurrent,
+        }.get(node.op_type)
+        weights = node.input[0 if node.op_type == "Gather" else 1 :][:1]
+        is_exact = node.name.startswith(_EXACT)
+        if replace_weights is None or is_exact or not self._is_matrix(*weights):
+            yield node
+        else:
+            yield from replace_weights(node)
+
+    def _is_matrix(self, name: str) -> bool:
+        array = self._constants.get(name)
+        return array is not None and array.ndim > 1 and array.dtype == np.float32
+
+    def _product(self, node: NodeProto) -> Iterator[NodeProto]:
+        from onnx import helper
+
+        states, name, *biases = node.input
+        weights = self._constants[name]
+        if any(attribute.name == "transB" and attribute.i for attribute in node.attribute):
+            weights = weights.T
+            name += ".transposed"
+        # 7 bits: sums of products of 8 bits overflow on CPUs without VNNI
+        quantised_weights = self._in_bytes(name, weights, axis=0, largest=63)
+        rows = [f"{states}.int8", f"{states}.largest"]
+        if states not in self._quantised:
+            self._quantised.add(states)
+            yield helper.make_node("quantise", [states], rows, domain=_INT8_DOMAIN)
+        (output,) = node.output
+        product = f"{output}.product" if biases else output
+        yield helper.make_node(
+            "multiply", [*rows, *quantised_weights], [product], domain=_INT8_DOMAIN
+        )
+        for bias in biases:
+            yield helper.make_node("Add", [product, bias], [output])
+
+    def _rows_of_table(self, node: NodeProto) -> Iterator[NodeProto]:
+        name = node.input[0]
+        integers, scales = self._in_bytes(name, self._constants[name], axis=0, largest=127)
+        (output,) = node.output
+        node.input[0] = integers
+        node.output[0] = f"{output}.int8"
+        yield node
+        yield _dequantise(node.output[0], scales, output)
+
+    def _recurrent(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Weights that are float32 again from loading on: `DynamicQuantizeLSTM` has one scale for
+        all sentences.
+        """
+        for place in (1, 2):
+            name = node.input[place]
+            integers, scales = self._in_bytes(name, self._constants[name], axis=-1, largest=127)
+            node.input[place] = f"{name}.float32"
+            yield _dequantise(integers, scales, node.input[place])
+        yield node
+
+    def _in_bytes(
+        self, name: str, weights: np.ndarray, *, axis: int, largest: int
+    ) -> tuple[str, str]:
+        """Names of integers, of magnitudes up to `largest`, and of scales, one along `axis`."""
+        names = f"{name}.int{largest}", f"{name}.scales{largest}"
+        scales = np.abs(weights).max(axis=axis, keepdims=axis == -1) / largest
+        scales[scales == 0] = 1
+        self.tensors[names[0]] = np.rint(weights / scales).astype(np.int8)
+        self.tensors[names[1]] = scales
+        return names
+
+
+def _dequantise(integers: str, scales: str, output: str) -> NodeProto:
+    from onnx import helper
+
+    return helper.make_node("dequantise", [integers, scales], [output], domain=_INT8_DOMAIN)
 
 
 def _to_float16(path: Path) -> None:
