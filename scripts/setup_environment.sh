@@ -2,7 +2,7 @@
 # PYTHON chooses the interpreter (default python3), EXTRAS the optional dependencies, VERSIONS those that are installed:
 #   tested (default): constraints.txt, in .venv
 #   lowest: the lowest that pyproject.toml names, in .venv-lowest-PYTHONVERSION
-#   newest: whatever the package index has, transformers beyond its bound too, in .venv-newest-PYTHONVERSION
+#   newest: whatever the package index has within pyproject.toml's bounds, in .venv-newest-PYTHONVERSION
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=${PYTHON:-python3}
@@ -34,8 +34,6 @@ if [ ! -f "$stamp" ]; then
   "${install[@]}" torch
   # compat: a path, which comes before a folder called csan_hf in the working directory, such as the clone in its parent
   "${install[@]}" --config-settings editable_mode=compat -e ".${EXTRAS:+[$EXTRAS]}"
-  # Also beyond the bound in pyproject.toml, so that a new release is met here first
-  [ "$VERSIONS" != newest ] || "${install[@]}" --upgrade transformers
   touch "$stamp"
 fi
 # shellcheck disable=SC1091

@@ -67,20 +67,44 @@ def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested()
     assert dict(line.split("==") for line in printed.splitlines()) == lowest
 
 
-def test_the_package_and_its_checkpoints_ask_for_the_same_transformers():
+def test_the_package_its_checkpoints_and_their_pages_promise_the_same_transformers():
     [specifier] = [
         requirement.specifier for requirement in REQUIREMENTS if requirement.name == "transformers"
     ]
-    assert specifier == SpecifierSet(f">={MINIMUM_TRANSFORMERS},<{UNTESTED_TRANSFORMERS}")
+    assert specifier == SpecifierSet(f">={MINIMUM_TRANSFORMERS},<6")
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    newest = re.search(r"^transformers==5\.(\d+)", constraints, re.MULTILINE)[1]
+    assert f"5.{int(newest) + 1}" == UNTESTED_TRANSFORMERS
+    cards = [path for path in ROOT.glob("model_cards/*.md") if path.name != "README.md"]
+    for page in (ROOT / "csan_hf/hub/README.md", *cards):
+        text = page.read_text(encoding="utf-8")
+        assert f"{MINIMUM_TRANSFORMERS} or newer" in text, page
+        assert page not in cards or f"versions below {UNTESTED_TRANSFORMERS}." in text, page
+
+
+def import_beside(transformers_version):
+    """What importing the package prints beside a transformers that says to be of a version."""
+    code = (
+        "import transformers, importlib.metadata as metadata; version = metadata.version\n"
+        f"transformers.__version__ = number = {transformers_version!r}\n"
+        "metadata.version = lambda name: number if name == 'transformers' else version(name)\n"
+        "import csan_hf, csan_hf.models"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 def test_a_newer_transformers_gives_one_warning_with_both_versions():
-    code = (
-        "import transformers; transformers.__version__ = '5.99.1'; import csan_hf, csan_hf.models"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = import_beside("5.99.1")
+    assert run.returncode == 0, run.stderr
     [warning] = [line for line in run.stderr.splitlines() if "5.99.1" in line]
     assert f"to below {UNTESTED_TRANSFORMERS}" in warning
+
+
+def test_an_older_transformers_is_refused_with_the_command_that_mends_it():
+    run = import_beside("5.2.0")
+    assert run.returncode == 1
+    command = "pip install -U 'transformers<6'"
+    assert run.stderr.endswith(f"need transformers {MINIMUM_TRANSFORMERS} or newer: {command}\n")
 
 
 def test_the_small_distribution_asks_for_the_same_versions():

@@ -308,6 +308,12 @@ def padded_on_the_left(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return moved
 
 
+def recompute_activations(model, kwargs: dict | None = None, **options) -> None:
+    """By the library's method, which has another name before transformers 5.23."""
+    enable = model.gradient_checkpointing_enable
+    getattr(model, "activation_checkpointing_enable", enable)(kwargs, **options)
+
+
 def decode_in_steps(
     model, sources: dict, targets: dict, chunks: list[int], cache=None, start: int = 0, **options
 ) -> tuple[Tensor, list]:

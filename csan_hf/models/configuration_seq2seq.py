@@ -14,13 +14,14 @@ from packaging import version
 from transformers.utils import logging
 from transformers.utils.versions import require_version
 
-# From the first to below the second all is tested; pyproject.toml and model cards say the same
-MINIMUM_TRANSFORMERS = "5.24"
+# From the first to below the second all is tested; pyproject.toml, guides and model cards say the
+# same
+MINIMUM_TRANSFORMERS = "5.20"
 UNTESTED_TRANSFORMERS = "5.25"
 require_version(
     f"transformers>={MINIMUM_TRANSFORMERS}",
-    f"This checkpoint's code needs transformers {MINIMUM_TRANSFORMERS} or newer: pip install -U "
-    "transformers",
+    f"These models need transformers {MINIMUM_TRANSFORMERS} or newer: "
+    "pip install -U 'transformers<6'",
 )
 
 # An older transformers lacks what follows
@@ -92,7 +93,7 @@ class Seq2SeqConfig(PreTrainedConfig):
 
     # Function of config and directory with which csan_hf completes a save
     after_saving: ClassVar[Callable[[Any, str | os.PathLike], None] | None] = None
-    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # noqa: RUF012
     architectures: list[str] | None = None
     vocab_size: int = bounded(32000, 1)
     decoder_vocab_size: int = bounded(None, 1)  # `vocab_size` once initialised

@@ -228,11 +228,15 @@ class CsanAttention(nn.Module):
         keys = key.shape[2]
         if padding is not None and padding.shape[-1] > keys:
             padding = padding[:, -keys:]  # a windowed cache has the last keys
-        key_start = query_start + queries - keys if self.is_causal else 0
+        key_start: Any = 0
         if masks.first_real is not None:
-            key_start = key_start - masks.first_real
-            if not self.is_cross_attention:
+            if self.is_cross_attention:
+                key_start = -masks.first_real
+            else:
                 query_start = query_start - masks.first_real
+                key_start = query_start
+        if self.is_causal:
+            key_start = query_start + (queries - keys)
         return AttentionCall(
             query,
             key,

@@ -135,7 +135,7 @@ class FeatureDecoder(Seq2SeqPreTrained):
             features,
         )
         outputs = BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=drop(states, config.dropout, self.training), cache=cache
+            drop(states, config.dropout, self.training), cache
         )
         if config.output_attentions if output_attentions is None else output_attentions:
             outputs.cross_attentions = tuple(weight.unsqueeze(1) for weight in weights)

@@ -18,7 +18,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .configuration_conv_s2s import ConvS2SConfig
 from .encoder_decoder import FeatureDecoder, FeatureEncoder, make_feature_cache
 from .layers import attention_weights, drop
-from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
+from .seq2seq_model import (
+    CACHE,
+    Seq2SeqForGeneration,
+    Seq2SeqModel,
+    Seq2SeqPreTrained,
+    takes_past_key_values,
+)
 
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -95,6 +101,7 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
         self.query_projection = WeightNormalized(config.hidden_size, config.embed_dim)
         self.context_projection = WeightNormalized(config.embed_dim, config.hidden_size)
 
+    @takes_past_key_values
     def forward(
         self,
         states: Tensor,
@@ -115,7 +122,7 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
             mask: [B, I, 1], True = a real target token.
             source_mask: [B, J], True = a real source token.
             cache: Holds the last inputs of the convolution; where activations are checkpointed, the
-                library takes a cache of this name away.
+                library takes an argument of this name (`CACHE`) away.
         """
         inputs = drop(states if mask is None else states * mask, self.dropout, self.training)
         if cache is not None:
@@ -263,7 +270,7 @@ class ConvS2SDecoder(_Embedding, FeatureDecoder):
         seen, attentions = [self.input_projection(embeddings)], []
         for layer in self.layers:
             states, weights = layer(
-                seen[-1], embeddings, keys, values, mask, source_mask, cache=cache
+                seen[-1], embeddings, keys, values, mask, source_mask, **{CACHE: cache}
             )
             seen.append(states)
             attentions.append(weights)

@@ -31,6 +31,7 @@ from .csan_attention import AttentionMasks, CsanAttention, make_decoder_cache
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
 from .locality import LocalityMethod, LocalityModule, parameters_name
 from .seq2seq_model import (
+    CACHE,
     Seq2SeqForGeneration,
     Seq2SeqModel,
     Seq2SeqPreTrained,
@@ -107,6 +108,7 @@ class CsanDecoderLayer(_ResidualLayer):
 
     part = "decoder"
 
+    @takes_past_key_values
     def forward(
         self,
         hidden_states: Tensor,
@@ -394,7 +396,7 @@ class CsanDecoder(_CsanStack):
             length=seen,
             offset=offset,
             inputs_embeds=embeddings,
-            cache=getattr(cache, "self_attention_cache", cache),
+            **{CACHE: getattr(cache, "self_attention_cache", cache)},
         )
         cross_masks = AttentionMasks()
         if encoder_hidden_states is not None:
@@ -416,11 +418,11 @@ class CsanDecoder(_CsanStack):
             masks,
             encoder_hidden_states,  # by position, so that gradient checkpointing sees them
             encoder_attention_mask=cross_masks,
-            cache=cache,
+            **{CACHE: cache},
             **kwargs,
         )
         end_bias = None if cross_masks.shared is None else cross_masks.shared.end_bias
-        return CsanDecoderOutput(last_hidden_state=hidden_states, cache=cache, end_bias=end_bias)
+        return CsanDecoderOutput(hidden_states, cache, end_bias=end_bias)
 
 
 class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):

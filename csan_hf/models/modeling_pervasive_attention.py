@@ -565,8 +565,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         outputs = PervasiveAttentionDecoderOutput(
-            last_hidden_state=hidden_state,
-            cache=cache,
+            hidden_state,
+            cache,
             hidden_states=(embeddings, hidden_state) if output_hidden_states else None,
         )
         if output_attentions is None:

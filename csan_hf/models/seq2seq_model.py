@@ -22,7 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple, logging
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
 from .configuration_seq2seq import Seq2SeqConfig, did_you_mean
@@ -40,9 +40,16 @@ _TRANSLATION_PIPELINE = {
     "type": "text",
 }
 
-# Decorator: `past_key_values`, the name before transformers 5.24, still works for `cache`, with a
-# warning, and until 5.40, as in the library's own models
-takes_past_key_values = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+# The library's name of the cache, which is `cache` here. Before transformers 5.24 what is handed to
+# the library has the old name, and outputs have both
+CACHE = "cache"
+_OLD_NAME_UNTIL = "5.40.0"  # with a warning, as in the library's own models
+if CACHE not in Seq2SeqLMOutput.__dataclass_fields__:
+    CACHE = "past_key_values"
+    _OLD_NAME_UNTIL = "5.0"  # no warning
+    ModelOutput.cache = property(lambda output: output.past_key_values)
+# Decorator: `past_key_values` works for `cache`
+takes_past_key_values = deprecate_kwarg("past_key_values", _OLD_NAME_UNTIL, new_name="cache")
 
 
 class Seq2SeqPreTrained(PreTrainedModel):
@@ -267,8 +274,8 @@ class Seq2SeqModel(Seq2SeqPreTrained):
     def _join(self, encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2SeqModelOutput:
         """Join the outputs of encoder and decoder."""
         return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            cache=decoder_outputs.cache,
+            decoder_outputs.last_hidden_state,
+            decoder_outputs.cache,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
@@ -428,7 +435,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         **kwargs: Any,
     ) -> Any:
         """Replace the library's default cache by the family's; any other choice is left alone."""
-        is_given = model_kwargs.get("cache") is not None or generation_config.use_cache is False
+        is_given = passed_cache(model_kwargs) is not None or generation_config.use_cache is False
         if is_given or generation_config.cache_implementation not in (None, "dynamic"):
             library: Any = super()
             return library._prepare_cache_for_generation(
@@ -437,7 +444,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         cache = self.make_cache(generation_config.num_beams or 1)
         if generation_config.is_assistant:
             cache.activate_past_recording()
-        model_kwargs["cache"] = cache
+        model_kwargs[CACHE] = cache
         return None
 
     def create_masks_for_generate(
@@ -471,6 +478,13 @@ def count_labels(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Ten
     if isinstance(count, Tensor):
         return count.to(labels.device).clamp(min=1)
     return max(count, 1)
+
+
+def passed_cache(model_kwargs: dict[str, Any]) -> Cache | None:
+    """The cache among the arguments of `generate`, which gets the library's name there."""
+    if "cache" in model_kwargs:
+        model_kwargs[CACHE] = model_kwargs.pop("cache")
+    return model_kwargs.get(CACHE)
 
 
 def known_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:

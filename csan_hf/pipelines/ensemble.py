@@ -24,9 +24,11 @@ from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.utils import can_return_tuple
 
 from ..models.seq2seq_model import (
+    CACHE,
     Seq2SeqPreTrained,
     count_labels,
     known_keywords,
+    passed_cache,
     takes_past_key_values,
 )
 from ..models.translation import max_positions
@@ -253,15 +255,15 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
                 f"cache_implementation={implementation!r} is not for ensembles, whose members make "
                 "caches of their own kinds: leave it unset."
             )
-        if model_kwargs.get("cache") is not None:
+        if passed_cache(model_kwargs) is not None:
             return
         caches: list[Any] = []
         for member in self.members:
             member_kwargs: dict[str, Any] = {}
             member._prepare_cache_for_generation(generation_config, member_kwargs, *args)
-            caches.append(member_kwargs.get("cache"))
+            caches.append(member_kwargs.get(CACHE))
         if None not in caches:
-            model_kwargs["cache"] = EnsembleCache(caches)
+            model_kwargs[CACHE] = EnsembleCache(caches)
 
     @can_return_tuple
     @takes_past_key_values
@@ -316,8 +318,8 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
                 decoder_input_ids=_on_device(decoder_input_ids, member.device),
                 decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
                 encoder_outputs=(encoder_outputs[number],),
-                cache=member_cache,
                 use_cache=use_cache,
+                **{CACHE: member_cache},
             )
             caches.append(outputs.cache)
             log_probs = outputs.logits.log_softmax(dim=-1, dtype=torch.float32)
@@ -333,7 +335,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
             labels = labels.to(total.device)
             loss = F.cross_entropy(total.flatten(0, 1), labels.flatten(), reduction="sum")
             loss = loss / count_labels(labels, None)
-        return Seq2SeqLMOutput(loss=loss, logits=total, cache=cache)
+        return Seq2SeqLMOutput(loss, total, cache)
 
 
 def check_member(name: str | os.PathLike, **where: Any) -> None:

@@ -25,7 +25,7 @@ from transformers.utils import can_return_tuple
 
 from csan_hf_runtime.graphs import DecoderCache, Graphs
 
-from ..models.seq2seq_model import known_keywords, takes_past_key_values
+from ..models.seq2seq_model import CACHE, known_keywords, passed_cache, takes_past_key_values
 from .search import search_by_default
 
 
@@ -124,7 +124,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         return self.encoder
 
     def _prepare_cache_for_generation(self, config: Any, model_kwargs: dict, *args: Any) -> None:  # type: ignore[override]
-        model_kwargs.setdefault("cache", _OnnxCache())
+        if passed_cache(model_kwargs) is None:
+            model_kwargs[CACHE] = _OnnxCache()
 
     @can_return_tuple
     @takes_past_key_values
@@ -153,12 +154,13 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         logits = [
             self._graphs.step(tokens, states, mask, cache) for tokens in decoder_input_ids.numpy().T
         ]
-        return Seq2SeqLMOutput(logits=torch.from_numpy(np.stack(logits, axis=1)), cache=cache)
+        return Seq2SeqLMOutput(None, torch.from_numpy(np.stack(logits, axis=1)), cache)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """See transformers; greedy and beam search by `search`."""
         return super().generate(*args, **search_by_default(kwargs))
 
+    @takes_past_key_values
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, cache: _OnnxCache | None = None, **kwargs: Any
     ) -> dict[str, Any]:

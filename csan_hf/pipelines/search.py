@@ -35,6 +35,8 @@ from csan_hf_runtime.search import (
     token_by_token,
 )
 
+from ..models.seq2seq_model import CACHE
+
 # Processors that treat each row alike; those that may count rows are left to the library's loops
 _ROW_BY_ROW = (
     rules.ForcedBOSTokenLogitsProcessor,
@@ -48,7 +50,7 @@ _ROW_BY_ROW = (
     rules.SuppressTokensAtBeginLogitsProcessor,
     rules.SuppressTokensLogitsProcessor,
 )
-_NEEDED_INPUTS = {"encoder_outputs", "cache", "use_cache"}
+_NEEDED_INPUTS = {"encoder_outputs", CACHE, "use_cache"}
 _NEEDS_THE_LIBRARY = {"streamer", "tokenizer", "assistant_model", "prompt_lookup_num_tokens"}
 _LOOPS = {  # of the library, for what is not covered
     GenerationMode.GREEDY_SEARCH: "_sample",
@@ -144,7 +146,7 @@ def _is_covered(
     return (
         set_inputs - {"attention_mask"} == _NEEDED_INPUTS
         and inputs["use_cache"]
-        and _can_drop_rows(inputs["cache"])
+        and _can_drop_rows(inputs[CACHE])
         and all(isinstance(rule, _ROW_BY_ROW) for rule in rules)
     )
 
@@ -167,7 +169,7 @@ class TorchDecoder:
 
     Args:
         model: The model.
-        inputs: `encoder_outputs`, `cache` and perhaps `attention_mask`, for R rows.
+        inputs: `encoder_outputs`, the cache and perhaps `attention_mask`, for R rows.
         beams: K.
     """
 
@@ -176,7 +178,7 @@ class TorchDecoder:
         self._inputs = dict(inputs)
         self._steps = 0
         # Whether the beams of a sentence have its source in common
-        self._shares_source = hasattr(inputs["cache"], "keep_rows")
+        self._shares_source = hasattr(inputs[CACHE], "keep_rows")
         if self._shares_source:
             self._select_source(slice(None, None, beams))
 
@@ -189,12 +191,12 @@ class TorchDecoder:
         )
         outputs = self._model(**step_inputs, return_dict=True)
         self._steps += 1
-        self._inputs["cache"] = outputs.cache
+        self._inputs[CACHE] = outputs.cache
         return outputs.logits[:, -1].float().cpu().numpy()
 
     def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
         """Goes on with some rows, in this order, of some sentences; None = of all."""
-        cache: Any = self._inputs["cache"]
+        cache: Any = self._inputs[CACHE]
         if self._shares_source:
             cache.keep_rows(rows, sentences)
             if sentences is not None:

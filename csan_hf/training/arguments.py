@@ -196,6 +196,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."""
     ddp_find_unused_parameters: bool | None = False
     """With several GPUs and layerdrop this must be true, which is slower."""
+    activation_checkpointing: bool | None = None
+    """Compute activations anew in the backward pass instead of keeping them, for less memory."""
+    activation_checkpointing_kwargs: dict[str, Any] | str | None = None
+    """Arguments of the model's `activation_checkpointing_enable`."""
 
     def __post_init__(self) -> None:
         """Checks the numbers, fills the fields that follow from others, then runs the library's own
@@ -221,6 +225,14 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "steps"
         if self.save_steps is None:
             self.save_steps = self.eval_steps if self.eval_steps is not None else 500
+        if not hasattr(Seq2SeqTrainingArguments, "activation_checkpointing"):
+            # Its name before transformers 5.23
+            self.activation_checkpointing = bool(
+                self.activation_checkpointing or self.gradient_checkpointing
+            )
+            self.gradient_checkpointing = self.activation_checkpointing
+            if self.activation_checkpointing_kwargs is not None:
+                self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs
         super().__post_init__()
 
     def _check_best_metric(self, name: str) -> None:

@@ -209,7 +209,8 @@ def estimate(
         pairs = min(pairs, args.max_sentences)
     ids = torch.full((pairs, SENTENCE_LENGTH), 2)
     if args.activation_checkpointing:
-        model.activation_checkpointing_enable()
+        enable = model.gradient_checkpointing_enable  # its name before transformers 5.23
+        getattr(model, "activation_checkpointing_enable", enable)()
     model.train()
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, int] = {}

@@ -3,9 +3,10 @@
 
 import pytest
 import torch
-from ecosystem.families import FAMILIES, sources
+from ecosystem.families import FAMILIES, sources, targets
 
 from csan_hf import EnsembleForConditionalGeneration
+from csan_hf.models.seq2seq_model import CACHE
 
 
 @pytest.fixture(params=[*FAMILIES, "ensemble"])
@@ -56,9 +57,24 @@ def test_a_cache_by_a_new_name_fails_instead_of_being_left_out(model, monkeypatc
 
     def prepare_renamed(*args, **kwargs):
         inputs = prepare(*args, **kwargs)
-        inputs["memory"] = inputs.pop("cache")
+        inputs["memory"] = inputs.pop(CACHE)
         return inputs
 
     monkeypatch.setattr(model, "prepare_inputs_for_generation", prepare_renamed)
     with pytest.raises(TypeError, match="'memory'"):
         model.generate(**sources((4, 3)), max_new_tokens=3)
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+@pytest.mark.filterwarnings("ignore:.*past_key_values:FutureWarning")
+@torch.no_grad()
+def test_the_cache_has_both_names_under_every_transformers(model, name):
+    batch = sources((4, 3))
+    prefix = targets(rows=2, length=8)
+    expected = model(**batch, decoder_input_ids=prefix[:, :-1], use_cache=False).logits
+    first = model(**batch, decoder_input_ids=prefix[:, :3], use_cache=True)
+    later = model(**batch, decoder_input_ids=prefix[:, 3:-1], **{name: getattr(first, name)})
+    torch.testing.assert_close(later.logits, expected[:, 3:], rtol=0, atol=1e-5)
+    options = {name: later.cache, "max_new_tokens": 4, "return_dict_in_generate": True}
+    translated = model.generate(**batch, decoder_input_ids=prefix, **options)
+    assert getattr(translated, name) is later.cache

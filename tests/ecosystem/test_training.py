@@ -15,7 +15,7 @@ from families import (
     every_family,
     training_batch,
 )
-from tiny import gradients
+from tiny import gradients, recompute_activations
 from torch.testing import assert_close
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -97,7 +97,7 @@ def test_the_loss_is_torchs_cross_entropy(family):
 
 # ---- activation checkpointing changes no gradient
 
-REENTRANT = {"activation_checkpointing_kwargs": {"use_reentrant": True}}
+REENTRANT = {"kwargs": {"use_reentrant": True}}
 WAYS = {"every layer": {}, "every second layer": {"every_n_layers": 2}, "reentrant": REENTRANT}
 
 
@@ -116,7 +116,7 @@ def test_gradients_are_the_same(family, way, dropout):
     expected_loss.backward()
     expected = gradients(model)
     model = family.tiny_model(**drops).train()
-    model.activation_checkpointing_enable(**WAYS[way])
+    recompute_activations(model, **WAYS[way])
     assert model.is_gradient_checkpointing
     torch.manual_seed(0)
     loss = model(**training_batch()).loss

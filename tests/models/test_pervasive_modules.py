@@ -9,7 +9,15 @@ import threading
 
 import pytest
 import torch
-from tiny import every_mode, gradients, labels_of, padded_batch, padded_sources, statistics
+from tiny import (
+    every_mode,
+    gradients,
+    labels_of,
+    padded_batch,
+    padded_sources,
+    recompute_activations,
+    statistics,
+)
 from tiny import grid as tiny_model
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
@@ -44,7 +52,7 @@ def watched(model):
 
 
 def checkpointed(model):
-    model.activation_checkpointing_enable()
+    recompute_activations(model)
     return model
 
 
