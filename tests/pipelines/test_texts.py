@@ -144,6 +144,9 @@ def test_a_line_longer_than_the_training_sources_is_split_into_sentences(transla
     assert "4 sentences" not in library_log.text
     with pytest.raises(ValueError, match="split_sentences must be auto or always or never"):
         translator(line, split_sentences="sometimes")
+    translator.model.generation_config.usual_source = {"tokens": 9}
+    with pytest.raises(ValueError, match="usual_source: sentences is missing: it is an integer"):
+        translator(line)
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u2009", "\u3000", "\u2028", "\t"])
