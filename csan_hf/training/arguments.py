@@ -95,7 +95,7 @@ def check_bounds(section: str, values: Mapping[str, Any]) -> None:
 
 def bounds_by_name() -> dict[str, str]:
     """Returns the bounds of each field that has some, in words."""
-    bounds = {}
+    bounds: dict[str, str] = {}
     for words, (_, names) in _BOUNDS.items():
         bounds |= dict.fromkeys(names.split(), words)
     return bounds
