@@ -459,7 +459,7 @@ def test_what_is_translated_before_a_damaged_line_is_kept(words, tmp_path, monke
     assert translate_main(f"{words} --output {tmp_path}/out") == 2
     told = capsys.readouterr().err
     assert told.startswith(f"error: {tmp_path}/in, line 4: not UTF-8")
-    assert told.endswith(f"2 translations are in {tmp_path}/out.partial.\n")
+    assert told.endswith(f"3 translations are in {tmp_path}/out.partial.\n")
     assert told.count("\n") == 1
 
 
