@@ -86,7 +86,7 @@ def test_digits_are_tokens_of_their_own_unless_asked_otherwise():
     assert joined.tokenize("1984") == ["Ġ", "1", "9", "8", "4"]
     assert train_tokenizer(years, 300, split_digits=False).tokenize("1984") == ["Ġ1984"]
     assert train_tokenizer(years, 300).tokenize("x1984") == ["Ġ", "x", "1", "9", "8", "4"]
-    assert train_tokenizer(SENTENCES, 400).get_vocab() == joined.get_vocab()
+    assert train_tokenizer(ALL_SPACES, 400).get_vocab() == joined.get_vocab()
 
 
 @pytest.mark.parametrize(
