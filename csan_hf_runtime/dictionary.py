@@ -4,8 +4,9 @@
 import gzip
 import re
 import zlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 DICTIONARY = "dictionary.tsv.gz"
@@ -36,16 +37,23 @@ class PronouncingDictionary:
             raise ValueError(f"{path} is damaged ({error}): write it again.") from error
         self._normalize = normalize
         lines = text.splitlines()
-        words = [line.partition("\t")[0] for line in lines]
-        letters = "".join(words)
-        if not letters.isascii() or letters != letters.lower():  # else they are as they are read
-            words = [self._as_read(word) for word in words]
-        if words != sorted(words):
-            order = sorted(range(len(words)), key=words.__getitem__)
-            words = [words[number] for number in order]
-            lines = [lines[number] for number in order]
-        self._words = words
+        if lines != sorted(lines):
+            lines.sort(key=_word_of)
         self._lines = lines
+
+    @cached_property
+    def _other_spellings(self) -> dict[str, list[str]]:
+        """Pronunciations of words that the dictionary writes otherwise than the model reads them;
+        it takes a moment, and most words need none.
+        """
+        entries: dict[str, list[str]] = {}
+        letters = "".join(map(_word_of, self._lines))
+        if letters.isascii() and letters == letters.lower():
+            return entries
+        for line in self._lines:
+            word, *pronunciations = line.split("\t")
+            entries.setdefault(self._as_read(word), []).extend(pronunciations)
+        return entries
 
     def _as_read(self, word: str) -> str:
         return self._normalize(word.strip()).strip()
@@ -65,11 +73,16 @@ class PronouncingDictionary:
         return entries
 
     def _entries(self, word: str) -> list[str]:
-        lines = slice(bisect_left(self._words, word), bisect_right(self._words, word))
-        entries: dict[str, None] = {}
-        for line in self._lines[lines]:
-            entries |= dict.fromkeys(line.split("\t")[1:])
-        return list(entries)
+        first = bisect_left(self._lines, f"{word}\t")
+        end = bisect_left(self._lines, f"{word}\n")
+        entries = []
+        for line in self._lines[first:end]:
+            entries += line.split("\t")[1:]
+        return list(dict.fromkeys(entries or self._other_spellings.get(word, [])))
+
+
+def _word_of(line: str) -> str:
+    return line.partition("\t")[0]
 
 
 def _ending(base: str) -> str:
