@@ -37,12 +37,13 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import SentencePieceExtractor
-from transformers.utils import cached_file, logging
+from transformers.utils import logging
 
 from csan_hf.models.translation import language_id
 from csan_hf.source_tokenizer import SourceTokenizer
 from csan_hf_runtime.text_files import VARIANTS
 
+from ..models.translation import TARGET_TOKENIZER_SUBFOLDER, load_target_tokenizer
 from .batching import example_lengths
 from .corpora import DataArguments, FilterReport
 
@@ -69,8 +70,6 @@ _INVISIBLE_MARKS = (
 _SPACE_OR_MARK = re.compile(f"[{_SPACES}{_INVISIBLE_MARKS}]")
 
 DEFAULT_VOCABULARY_SIZE = 8000
-TARGET_SUBFOLDER = "target_tokenizer"
-"""Subfolder of the target tokenizer, where it is not the source tokenizer."""
 
 
 def train_tokenizer(
@@ -286,7 +285,7 @@ class TokenizerPair:
             source = copy.copy(source)  # others may use the object as it is
             source.__class__ = PreTrainedTokenizerFast if self.is_joint else SourceTokenizer
         source.save_pretrained(directory)
-        subfolder = directory / TARGET_SUBFOLDER
+        subfolder = directory / TARGET_TOKENIZER_SUBFOLDER
         if not self.is_joint:
             self.target.save_pretrained(subfolder)
         elif subfolder.exists():
@@ -325,34 +324,34 @@ class TokenizerPair:
             return cls(source, _load_tokenizer(str(target), **kwargs))
         if Path(name).is_file():
             return cls(source, source)
-        where = {key: kwargs[key] for key in LOCATION_OPTIONS if key in kwargs}
-        target_subfolder = Path(subfolder, TARGET_SUBFOLDER).as_posix()
-        present = cached_file(
-            name,
-            "tokenizer_config.json",
-            subfolder=target_subfolder,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-            **where,
-        )
-        if present is None:
-            return cls(source, source)
-        return cls(source, _load_tokenizer(name, subfolder=target_subfolder, **kwargs))
+        target_tokenizer = _load_tokenizer(name, is_target=True, subfolder=subfolder, **kwargs)
+        return cls(source, source if target_tokenizer is None else target_tokenizer)
 
 
 def _load_tokenizer(
-    name: str, *, trust_remote_code: bool, subfolder: str = "", **kwargs: Any
-) -> PreTrainedTokenizerBase:
+    name: str,
+    *,
+    trust_remote_code: bool,
+    subfolder: str = "",
+    is_target: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Loads the tokenizer of a folder, or the target's; None where that has no folder."""
+    load: Callable[..., Any] = AutoTokenizer.from_pretrained
+    folder = Path(name, subfolder)
+    if is_target:
+        load = load_target_tokenizer
+        folder = folder / TARGET_TOKENIZER_SUBFOLDER
     try:
         if Path(name).is_file():
             return _read_sentencepiece(name)
-        tokenizer = AutoTokenizer.from_pretrained(
-            name, subfolder=subfolder, trust_remote_code=trust_remote_code, **kwargs
-        )
+        tokenizer = load(name, subfolder=subfolder, trust_remote_code=trust_remote_code, **kwargs)
+        if tokenizer is None:
+            return None
         # For want of files transformers makes up a tokenizer of a model's own class
         is_small = len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2
         if is_small and type(tokenizer) is not PreTrainedTokenizerFast:
-            raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
+            raise OSError(f"There is no tokenizer in {folder}.")
         is_transformers = type(tokenizer).__module__.startswith("transformers.")
         if is_transformers or isinstance(tokenizer, SourceTokenizer):
             for setting in _NOT_SAVED:
@@ -364,7 +363,7 @@ def _load_tokenizer(
             raise  # written for the user
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise OSError(
-            f"The tokenizer in {Path(name, subfolder)} is damaged or missing ({reason}): copy "
+            f"The tokenizer in {folder} is damaged or missing ({reason}): copy "
             "tokenizer.json and tokenizer_config.json, or SentencePiece's .model, again."
         ) from error
 
@@ -476,16 +475,6 @@ def sentencepiece_tokenizer(
 # What transformers would save with a tokenizer of its own: code that was there but did not run, and
 # how it was loaded
 _NOT_SAVED = ("auto_map", "is_local", "local_files_only")
-
-LOCATION_OPTIONS = (
-    "cache_dir",
-    "force_download",
-    "token",
-    "revision",
-    "local_files_only",
-    "repo_type",
-)
-"""Arguments of `from_pretrained` that say where a file is found, beside its name and subfolder."""
 
 
 def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
+from csan_hf.models.seq2seq_model import check_complete
 from csan_hf.pipelines.ensemble import (
     EnsembleForConditionalGeneration,
     check_member,
@@ -153,11 +154,7 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
                     trust_remote_code=trust_remote_code,
                     output_loading_info=True,
                 )
-                if missing := sorted(report["missing_keys"]):
-                    raise ValueError(
-                        f"{name}: the weights lack {missing[0]}, which would be random: copy or "
-                        "download the checkpoint again."
-                    )
+                check_complete(name, report["missing_keys"])  # of other families, too
         except RuntimeError as error:  # the library's report, logged before, names the tensors
             raise ValueError(f"{name}: the weights do not fit config.json: {error}") from error
         _check_weights(name, model)

@@ -9,7 +9,8 @@ from tokenizers import AddedToken, Regex, decoders, processors
 from transformers import M2M100Tokenizer, MarianTokenizer, PreTrainedConfig
 from transformers.convert_slow_tokenizer import SentencePieceExtractor
 
-from csan_hf.data.tokenization import TARGET_SUBFOLDER, TokenizerPair, sentencepiece_tokenizer
+from csan_hf.data.tokenization import TokenizerPair, sentencepiece_tokenizer
+from csan_hf.models.translation import TARGET_TOKENIZER_SUBFOLDER
 
 
 def save_vocabularies(tokenizers: Any, directory: Path, config: PreTrainedConfig) -> None:
@@ -37,7 +38,7 @@ def save_vocabularies(tokenizers: Any, directory: Path, config: PreTrainedConfig
         if source.separate_vocabs:
             ids = source.target_encoder | source.added_tokens_encoder
         model = directory / "target.spm"
-        folder = directory / TARGET_SUBFOLDER
+        folder = directory / TARGET_TOKENIZER_SUBFOLDER
         folder.mkdir()
         _save_backend(source, model, ids, size=config.decoder_vocab_size, directory=folder)
 

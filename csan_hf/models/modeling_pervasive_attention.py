@@ -658,7 +658,7 @@ class PervasiveAttentionForConditionalGeneration(
         attention_mask = inputs.pop("attention_mask")
         words = words_to_explain(logits, **inputs)
         directions = F.embedding(words, self.lm_head.weight)
-        if self.config.tie_word_embeddings:
+        if self.is_tied:
             directions = directions @ self.model.decoder.output_projection.weight
         source_mask = None if attention_mask is None else attention_mask.bool()
         (share,) = outputs.cross_attentions
@@ -667,6 +667,11 @@ class PervasiveAttentionForConditionalGeneration(
             grid, source_mask, share.squeeze(1), directions.to(grid.dtype)
         )
         return (alignment.unsqueeze(1),)
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the output projection has the shape of an embedding."""
+        return not isinstance(self.model.decoder.output_projection, nn.Identity)
 
     def make_cache(self, num_beams: int) -> Cache:
         """A cache for the sums of every layer over the last rows."""

@@ -5,9 +5,10 @@ Shapes: B sentences, I target and J source positions, V entries of the vocabular
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoTokenizer
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
@@ -24,16 +24,24 @@ from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
+from transformers.utils.hub import resolve_revision
 
 from .configuration_seq2seq import Seq2SeqConfig, did_you_mean
 from .layers import check_tokens
-from .translation import TARGET_TOKENIZER_SUBFOLDER
+from .translation import TARGET_TOKENIZER_SUBFOLDER, load_target_tokenizer
 
 logger = logging.get_logger(__name__)
 
 IGNORED_LABEL = -100
 # Keywords that every forward pass takes: what is recorded, and the form of the output
 _COMMON_KEYWORDS = {"output_attentions", "output_hidden_states", "return_dict"}
+# Arguments of `from_pretrained` that say where files are, beside a name
+_LOCATION_OPTIONS = {"cache_dir", "local_files_only", "revision", "subfolder"}
+# Names of the embedding that the output projection may be tied to, `shared` the last, and of what
+# a file may have instead
+_TABLES = {"shared.weight", "model.shared.weight"}
+_TABLES |= {"decoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}
+_TIED_TO_TABLE = r"^(lm_head|model\.decoder\.embed_tokens)\.weight$"
 _TRANSLATION_PIPELINE = {
     "impl": "translation.TranslationPipeline",
     "pt": ["AutoModelForSeq2SeqLM"],
@@ -64,6 +72,8 @@ class Seq2SeqPreTrained(PreTrainedModel):
     # FILE.CLASS by Auto class: the classes that a checkpoint offers
     auto_map: ClassVar[dict[str, str]] = {}
     base_model_prefix = "model"
+    # Arguments that find other files of the checkpoint, beside its name
+    location: dict[str, Any]
     translates = True  # whether a checkpoint offers the translation pipeline
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -78,34 +88,51 @@ class Seq2SeqPreTrained(PreTrainedModel):
         """Load a checkpoint as transformers does; damaged files of weights are an OSError.
 
         A missing weight, which the library makes a random one, is a ValueError unless
-        `output_loading_info=True`."""
-        source = str(pretrained_model_name_or_path)
+        `output_loading_info=True`. Not missing are those of a head that the class adds, or that
+        fields given here add to the model of the saved config."""
         wants_report = kwargs.pop("output_loading_info", False)
-        # New weights are expected where fields, weights or the class (a classifier's) are other
-        expects_new = not kwargs.keys().isdisjoint(
-            {"config", "state_dict", *cls.config_class.__dataclass_fields__}
-        )
-        load: Any = super().from_pretrained
+        source = pretrained_model_name_or_path
+        load: Any = partial(super().from_pretrained, source, *args, output_loading_info=True)
         try:
-            model, report = load(
-                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-            )
+            model, report = load(**kwargs)
+            tables = report["missing_keys"] & _TABLES
+            if tables and model.config.tie_word_embeddings and "key_mapping" not in kwargs:
+                # The file may have it under the name of what is tied to it, unknown to this class
+                model, report = load(key_mapping={_TIED_TO_TABLE: max(tables)}, **kwargs)
+                model._weight_conversions = None  # saved under its usual name again
         except SafetensorError as error:
             raise OSError(
-                f"A file of weights of {source!r} is damaged or incomplete ({error}); copy or "
+                f"A file of weights of {str(source)!r} is damaged or incomplete ({error}); copy or "
                 "download it again."
             ) from error
-        if wants_report:
-            return model, report
-        missing = sorted(report["missing_keys"])
-        if missing and not expects_new and model.config.architectures == [cls.__name__]:
-            more = ", ..." if len(missing) > 3 else ""
-            raise ValueError(
-                f"The checkpoint {source!r} lacks {', '.join(missing[:3])}{more}: its file of "
-                "weights is not the whole model, or its config.json is another's. Copy or download "
-                "it again."
+        if source is not None:  # but a state dict
+            location = {option: kwargs[option] for option in _LOCATION_OPTIONS & kwargs.keys()}
+            location["revision"] = resolve_revision(
+                model.name_or_path,
+                location.get("revision"),
+                cache_dir=location.get("cache_dir"),
+                local_files_only=True,
             )
-        return model
+            model.location = location
+            missing = report["missing_keys"]
+            if missing and not wants_report:
+                check_complete(source, missing & model.saved_weights())
+        return (model, report) if wants_report else model
+
+    def saved_weights(self) -> set[str]:
+        """Names of the weights that the checkpoint has by its saved config.
+
+        Not those of tied weights, nor of a head that this class adds to the saved one."""
+        config = self.config_class.from_pretrained(str(self.name_or_path), **self.location)
+        bases = type(self).__mro__
+        saved = [base for base in bases if base.__name__ in (config.architectures or [])]
+        registered = [base for base in bases if getattr(base, "_auto_class", None)]
+        with torch.device("meta"):
+            model: Any = [*saved, *registered, type(self)][0](config)
+        names = model.state_dict().keys() - model.tied_weights()
+        if saved or not hasattr(self, "model"):
+            return names
+        return {name for name in names if name.startswith(("model.", "lm_head."))}
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Save as transformers does, with the code and the target's tokenizer.
@@ -124,7 +151,7 @@ class Seq2SeqPreTrained(PreTrainedModel):
         for weights in config_file.parent.glob("model*.safetensors"):
             weights.chmod(stat.S_IMODE(config_file.stat().st_mode))
         if self.translates and not self.config.share_encoder_decoder_embeddings:
-            keep_target_tokenizer(self.config, config_file.parent / TARGET_TOKENIZER_SUBFOLDER)
+            keep_target_tokenizer(self, config_file.parent / TARGET_TOKENIZER_SUBFOLDER)
 
     def _check_and_adjust_attn_implementation(
         self, attn_implementation: str | None, *args: Any, **kwargs: Any
@@ -162,23 +189,34 @@ class Seq2SeqPreTrained(PreTrainedModel):
         return embeddings
 
 
-def keep_target_tokenizer(config: Any, folder: Path) -> None:
-    """Save the second tokenizer of the folder (not repository) that a config came from, once."""
-    origin = getattr(config, "_name_or_path", "")
+def check_complete(name: str | os.PathLike, missing: Collection[str]) -> None:
+    """Refuse a checkpoint without some of its weights, which would be random."""
+    if missing:
+        raise ValueError(
+            f"The checkpoint {str(name)!r} lacks {', '.join(sorted(missing)[:3])} (in all "
+            f"{len(missing)}): its file of weights is not the whole model, or its config.json is "
+            "another's. Copy or download it again."
+        )
+
+
+def keep_target_tokenizer(model: PreTrainedModel, folder: Path) -> None:
+    """Save the second tokenizer of the folder (not repository) that a model came from, once."""
+    origin = model.config._name_or_path
+    location = getattr(model, "location", {})
     if not folder.is_dir() and os.path.isdir(origin):
         with suppress(OSError, ValueError):
             # False, not None: a save must not stop to ask whether the tokenizer's code may run
-            tokenizer = AutoTokenizer.from_pretrained(
-                origin, subfolder=folder.name, trust_remote_code=False
-            )
-            tokenizer.init_kwargs.pop("auto_map", None)  # code that did not run
-            tokenizer.save_pretrained(folder)
+            tokenizer = load_target_tokenizer(origin, trust_remote_code=False, **location)
+            if tokenizer is not None:
+                tokenizer.init_kwargs.pop("auto_map", None)  # code that did not run
+                tokenizer.save_pretrained(folder)
     if not folder.is_dir():
         logger.warning(
             f"{folder.parent} lacks {folder.name}/: the target has a vocabulary of its own, and a "
             "model does not know its tokenizers. "
             f"`target_tokenizer.save_pretrained({str(folder)!r})` adds it; that of a Hub model is "
-            f"`AutoTokenizer.from_pretrained({origin or 'NAME'!r}, subfolder={folder.name!r})`."
+            f"`AutoTokenizer.from_pretrained({origin or 'NAME'!r}, subfolder={folder.name!r}, "
+            f"revision='{location.get('revision') or 'main'}')`."
         )
 
 
@@ -453,12 +491,16 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         """Keep the padding mask [B, T] under a static cache: the model derives its own from it."""
         return attention_mask
 
+    @property
+    def is_tied(self) -> bool:
+        """Whether the output projection is an embedding, whatever the config says."""
+        output_weight = getattr(self.lm_head, "weight", None)
+        return any(output_weight is weight for weight in self.model.parameters())
+
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Save with a config that calls the weights tied where they are one tensor."""
-        # peft, merging an adapter, compares the output projection with the source embedding, and
-        # may unset the field
-        output_weight = getattr(self.lm_head, "weight", None)
-        if output_weight is self.model.get_decoder_input_embeddings().weight:
+        # peft may unset the field, with an adapter
+        if self.is_tied:
             self.config.tie_word_embeddings = True
         super().save_pretrained(save_directory, *args, **kwargs)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,9 +26,8 @@ TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _LANGUAGE_ARGUMENTS = ("decoder_start_token_id", "forced_bos_token_id")
-_LANGUAGES = ("src_lang", "tgt_lang")
-_SOURCE_ARGUMENTS = (*_LANGUAGES, "prefix", "truncation")
-_TEXT_ARGUMENTS = ("return_tensors", "clean_up_tokenization_spaces")
+# Roughly: of abbreviations, too
+_END_OF_SENTENCE = re.compile(r"[.!?…]+[^\w\s]*(?=\s|$)|[。！？]+")
 _NO_LIMIT = 10**9  # tokens; transformers writes 1e30
 # A tokenizer has one source language at a time, whatever the threads ask for
 _tokenizer_language = threading.RLock()
@@ -75,6 +75,29 @@ def language_id(tokenizer: Any, language: str) -> int:
     )
 
 
+def load_target_tokenizer(
+    name: str, subfolder: str = "", *, trust_remote_code: bool, **options: Any
+) -> Any:
+    """Returns the target's tokenizer of a checkpoint in a folder of a repository; None where there
+    is none.
+
+    Options and errors are those of `AutoTokenizer.from_pretrained`."""
+    options["subfolder"] = os.path.join(subfolder, TARGET_TOKENIZER_SUBFOLDER)
+    file = cached_file(
+        name,
+        "tokenizer_config.json",
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **options,
+    )
+    if file is None:
+        return None
+    # A config, as the folder has none, which a cache does not know offline
+    return AutoTokenizer.from_pretrained(
+        name, config=PreTrainedConfig(), trust_remote_code=trust_remote_code, **options
+    )
+
+
 class TranslationPipeline(Pipeline):
     """Translates text with any encoder-decoder model of transformers.
 
@@ -92,6 +115,11 @@ class TranslationPipeline(Pipeline):
     **Length.** Where neither the call nor the model's generation config sets `max_new_tokens` or
     `max_length`, each translation may have `2 · source tokens + 50` tokens, within the model's
     `max_position_embeddings`. One that is cut at a bound that the call did not set gives a warning.
+
+    A source with more tokens or sentences than 99 % of those in training had
+    (`generation_config.usual_source`) gives a warning, too: a model that was trained on single
+    sentences translates one of several. csan_hf's pipeline splits it; where csan_hf is imported, a
+    checkpoint's copy of this class makes that one.
 
     **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings`
     is False) decodes with `target_tokenizer=` or the one in its checkpoint's folder
@@ -123,8 +151,21 @@ class TranslationPipeline(Pipeline):
     _load_feature_extractor: Any = False
     _load_tokenizer: Any = True
     _trusts_target_tokenizer = False
+    _splits_texts = False
+    for_texts: Any = None  # csan_hf's pipeline, which splits texts
     model: Any
     tokenizer: Any
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Makes csan_hf's pipeline, which splits texts, where a checkpoint's copy of this class is
+        called and csan_hf is imported.
+        """
+        module = sys.modules.get("csan_hf.models.translation")
+        original = getattr(module, "TranslationPipeline", cls)
+        for_texts = getattr(original, "for_texts", None)
+        if cls is not TranslationPipeline or cls is original or for_texts is None:
+            return super().__new__(cls)
+        return for_texts(*args, **kwargs)
 
     def __init__(self, *args: Any, target_tokenizer: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -146,28 +187,18 @@ class TranslationPipeline(Pipeline):
         # itself
         if shared or getattr(self.tokenizer, "separate_vocabs", False):
             return self.tokenizer
-        # A file of a Hub repository lies in a folder with the name of its commit
-        commit = os.path.basename(os.path.dirname(__file__))
-        where: dict[str, Any] = {
-            "subfolder": TARGET_TOKENIZER_SUBFOLDER,
-            "revision": commit if len(commit) == 40 else "main",
-        }
-        names = [self.model.name_or_path, self.tokenizer.name_or_path]
-        names = list(filter(None, dict.fromkeys(names)))
+        places = {self.model.name_or_path: getattr(self.model, "location", {})}
+        places.setdefault(self.tokenizer.name_or_path, {})
+        places.pop("", None)
         reason = None
-        for name in names:
+        for name, location in places.items():
             try:
-                file = cached_file(
-                    name,
-                    "tokenizer_config.json",
-                    _raise_exceptions_for_missing_entries=False,
-                    **where,
+                tokenizer = load_target_tokenizer(
+                    name, trust_remote_code=self._trusts_target_tokenizer, **location
                 )
-                if file:
-                    return AutoTokenizer.from_pretrained(
-                        name, trust_remote_code=self._trusts_target_tokenizer, **where
-                    )
-            # No such folder or repository, no connection, or code of its own
+                if tokenizer is not None:
+                    return tokenizer
+            # No such repository, no connection, or code of its own
             except (OSError, ValueError) as error:
                 reason = error
         if reason is None and config.vocab_size == config.decoder_vocab_size:
@@ -175,7 +206,7 @@ class TranslationPipeline(Pipeline):
         raise ValueError(
             "The model has separate source and target vocabularies, but no target tokenizer can "
             f"be loaded from the folder {TARGET_TOKENIZER_SUBFOLDER!r} of "
-            f"{' or '.join(map(repr, names)) or 'a checkpoint'}: pass it as target_tokenizer=."
+            f"{' or '.join(map(repr, places)) or 'a checkpoint'}: pass it as target_tokenizer=."
         ) from reason
 
     @property
@@ -233,16 +264,10 @@ class TranslationPipeline(Pipeline):
         """Sorts a call's arguments: what is not the pipeline's own goes to `generate`, which checks
         it.
         """
-        generate = {
-            name: value
-            for name, value in kwargs.items()
-            if name not in (*_SOURCE_ARGUMENTS, *_TEXT_ARGUMENTS)
-        }
-        return (
-            _chosen(kwargs, _SOURCE_ARGUMENTS),
-            {**_chosen(kwargs, _LANGUAGES), **generate},
-            _chosen(kwargs, _TEXT_ARGUMENTS),
-        )
+        languages = _taken(kwargs, "src_lang", "tgt_lang")
+        source = _taken(kwargs, "prefix", "truncation")
+        text = _taken(kwargs, "return_tensors", "clean_up_tokenization_spaces")
+        return {**languages, **source}, {**languages, **kwargs}, text
 
     def __call__(  # type: ignore[override]
         self, inputs: str | Sequence[str] | Iterable[str], **kwargs: Any
@@ -316,6 +341,16 @@ class TranslationPipeline(Pipeline):
                 f"A source has {input_ids.shape[1]} tokens, the model {positions} positions: "
                 f"split it into sentences, or pass truncation=True to cut it: {text!r:.80}"
             )
+        usual = getattr(self.model.generation_config, "usual_source", None)
+        if usual and not (self._splits_texts or truncation):
+            sentences = len(_END_OF_SENTENCE.findall(text))
+            if input_ids.shape[1] > usual["tokens"] or sentences > usual["sentences"]:
+                logger.warning(
+                    f"A source has {input_ids.shape[1]} tokens and about {sentences} sentences, "
+                    f"and 99 % of those in training at most {usual['tokens']} and "
+                    f"{usual['sentences']}: part of it may be left out. Translate its sentences "
+                    f"one by one, or `import csan_hf`, which splits it: {text!r:.80}"
+                )
         return {
             "input_ids": input_ids.long(),
             "attention_mask": attention_mask,
@@ -449,8 +484,10 @@ class TranslationPipeline(Pipeline):
         super().save_pretrained(save_directory, **kwargs)
 
 
-def _chosen(options: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: options[name] for name in names if options.get(name) is not None}
+def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Takes some options out, without those that are None."""
+    taken = {name: options.pop(name, None) for name in names}
+    return {name: value for name, value in taken.items() if value is not None}
 
 
 # What `save_pretrained` writes into config.custom_pipelines. Registering a pipeline sets it too,

@@ -37,6 +37,16 @@ if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 _TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+# Arguments of `from_pretrained` that say where a file is found, beside its name
+_LOCATION_OPTIONS = (
+    "cache_dir",
+    "force_download",
+    "token",
+    "revision",
+    "local_files_only",
+    "repo_type",
+    "subfolder",
+)
 
 
 class EnsembleConfig(PreTrainedConfig):
@@ -190,6 +200,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
         ensemble = cls(config, members).eval()
         ensemble.generation_config = copy.deepcopy(first.generation_config)
         ensemble.config._name_or_path = first.name_or_path
+        ensemble.location = getattr(first, "location", {})
         return ensemble
 
     @classmethod
@@ -209,10 +220,9 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
         """
         if not isinstance(names, list | tuple):
             return super().from_pretrained(names, *args, **kwargs)
-        from csan_hf.data.tokenization import LOCATION_OPTIONS, TokenizerPair  # slow to import
+        from csan_hf.data.tokenization import TokenizerPair  # slow to import
 
-        options = (*LOCATION_OPTIONS, "subfolder")
-        where = {option: kwargs[option] for option in options if option in kwargs}
+        where = {option: kwargs[option] for option in _LOCATION_OPTIONS if option in kwargs}
         for name in names:
             check_member(name, **where)
         tokenizers = {}

@@ -2,6 +2,7 @@
 """Bad input to models and configurations: a clear error, or the right answer."""
 
 import json
+import re
 
 import pytest
 import tiny
@@ -9,8 +10,22 @@ import torch
 from families import FAMILIES, sources, training_batch
 from safetensors.torch import load_file, save_file
 from tiny import gradients
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoModelForTokenClassification,
+)
 
-from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
+from csan_hf import (
+    ConvS2SConfig,
+    CsanConfig,
+    CsanForConditionalGeneration,
+    CsanModel,
+    PervasiveAttentionConfig,
+    RnnSearchConfig,
+)
 from csan_hf.hub.public_files import read_json
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -209,27 +224,98 @@ def test_damaged_weights_are_refused_by_file(saved, kept):
         family.model_class.from_pretrained(folder)
 
 
-def test_a_missing_weight_is_an_error(saved):
+def change_weights(folder, change) -> None:
+    """Change the weights of a checkpoint: `change` gets them by name."""
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("fields", [{}, {"dropout": 0.3}], ids=["as saved", "a field given"])
+def test_a_missing_weight_is_an_error(saved, fields):
     family, folder = saved
     weights = load_file(folder / "model.safetensors")
-    missing = next(name for name in sorted(weights) if weights[name].ndim > 1)
-    del weights[missing]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(
-        ValueError, match=f"{folder.name}.* lacks {missing}.*not the whole model"
-    ) as error:
-        family.model_class.from_pretrained(folder)
-    assert "\n" not in str(error.value)
+    missing = next(name for name in sorted(weights) if name.startswith("model."))
+    change_weights(folder, lambda weights: weights.pop(missing))
+    for load in (family.model_class, AutoModelForSeq2SeqLM, AutoModel):
+        name = missing.removeprefix("model.") if load is AutoModel else missing
+        with pytest.raises(
+            ValueError, match=f"{folder.name}.* lacks {name} .*not the whole model"
+        ) as error:
+            load.from_pretrained(folder, **fields)
+        assert "\n" not in str(error.value)
+    _, report = AutoModel.from_pretrained(folder, output_loading_info=True, **fields)
+    assert missing.removeprefix("model.") in report["missing_keys"]
 
 
-def test_what_is_new_by_intention_is_not_missing(tmp_path):
-    model = tiny.csan(**tiny.PLAIN)
-    model.save_pretrained(tmp_path)
-    changed = type(model).from_pretrained(tmp_path, localness_window="query", localness_layers=[0])
-    assert any(".localness." in name for name in changed.state_dict())
-    change_config(tmp_path, localness_window="query", localness_layers=[0])
-    with pytest.raises(ValueError, match=r"lacks model\.encoder\.layers\.0\.self_attn\.localness"):
-        type(model).from_pretrained(tmp_path)
+ENCODERS = [
+    AutoModelForTextEncoding,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+]
+
+
+@pytest.mark.parametrize("auto", ENCODERS)
+def test_a_head_is_new_and_the_encoder_is_not(auto, tmp_path):
+    tiny.csan().save_pretrained(tmp_path)
+    auto.from_pretrained(tmp_path, num_labels=5).save_pretrained(tmp_path)
+    auto.from_pretrained(tmp_path)
+    change_weights(tmp_path, lambda weights: weights.pop(max(weights)))
+    with pytest.raises(ValueError, match="not the whole model"):
+        auto.from_pretrained(tmp_path)
+    tiny.csan().save_pretrained(tmp_path)
+    lost = "encoder.layers.1.fc1.weight"
+    change_weights(tmp_path, lambda weights: weights.pop(f"model.{lost}"))
+    with pytest.raises(ValueError, match=f"lacks .*{lost}"):
+        auto.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.decoder.embed_tokens.weight"])
+@pytest.mark.parametrize("auto", [AutoModel, *ENCODERS])
+def test_a_tied_table_is_found_under_its_other_names(auto, name, tmp_path):
+    tiny.csan().save_pretrained(tmp_path)
+    expected = load_file(tmp_path / "model.safetensors")["model.shared.weight"]
+    change_weights(
+        tmp_path, lambda weights: weights.update({name: weights.pop("model.shared.weight")})
+    )
+    model = auto.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "again")
+    for loaded in (model, auto.from_pretrained(tmp_path / "again")):
+        assert torch.equal(loaded.get_input_embeddings().weight, expected)
+    saved = load_file(tmp_path / "again" / "model.safetensors")
+    assert {"shared.weight", "model.shared.weight"} & saved.keys()
+
+
+class WiderModel(CsanModel):
+    """A user's class, with a layer of its own."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.adapter = torch.nn.Linear(config.d_model, config.d_model)
+        self.post_init()
+
+
+@pytest.mark.parametrize(
+    ("load", "fields", "new"),
+    [
+        (AutoModelForSeq2SeqLM, {"localness_window": "query"}, ".localness."),
+        (AutoModelForSeq2SeqLM, {"encoder_layers": 3}, "encoder.layers.2."),
+        (AutoModelForSeq2SeqLM, {"tie_word_embeddings": False}, "lm_head."),
+        (CsanForConditionalGeneration, {"localness_window": "query"}, ".localness."),
+        (WiderModel, {}, "adapter."),
+    ],
+)
+def test_what_is_new_by_intention_is_not_missing(load, fields, new, tmp_path, caplog):
+    tiny.csan(**tiny.PLAIN).save_pretrained(tmp_path)
+    change_config(tmp_path, localness_layers=[0])
+    changed = load.from_pretrained(tmp_path, **fields)
+    assert any(new in name for name in changed.state_dict())
+    assert "MISSING" in caplog.text
+    change_config(tmp_path, **fields)
+    if fields:
+        with pytest.raises(ValueError, match=f"lacks .*{re.escape(new)}"):
+            load.from_pretrained(tmp_path)
 
 
 def test_a_config_from_a_newer_version_loads_and_keeps_what_it_does_not_know(saved, tmp_path):

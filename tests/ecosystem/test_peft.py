@@ -5,7 +5,7 @@ targets are refused.
 
 import pytest
 import torch
-from families import FAMILIES, assert_same, logits_of, sources, training_batch
+from families import FAMILIES, assert_same, every_family, logits_of, sources, training_batch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
 from torch.testing import assert_close
 
@@ -86,6 +86,26 @@ def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     assert torch.equal(merged.generate(**sources(), **search), expected)
     merged.save_pretrained(tmp_path / "merged")
     assert_same(family.model_class.from_pretrained(tmp_path / "merged"), merged)
+
+
+@every_family
+@pytest.mark.parametrize("vocabularies", ["shared", "separate"])
+def test_embeddings_trained_whole_are_merged_and_saved(family, vocabularies, tmp_path):
+    """Copies of each use of a tied table, which differ after training."""
+    model = adapted(
+        family.tiny_model(seed=1, **getattr(family, vocabularies)),
+        ["lm_head"],
+        modules_to_save=["embed_tokens"],
+    )
+    train(model, steps=3)
+    after = logits_of(model)
+    merged = model.merge_and_unload()
+    assert_close(logits_of(merged), after, rtol=1e-4, atol=1e-4)
+    for name in ("merged", "again"):
+        merged.save_pretrained(tmp_path / name)
+        loaded = family.model_class.from_pretrained(tmp_path / name)
+        assert_same(loaded, merged)
+        merged = loaded
 
 
 @pytest.mark.parametrize("modules", ["query_projection", "convolution.convolution"])

@@ -595,7 +595,7 @@ def test_weights_that_are_missing_are_named(model, tokenizers, tmp_path):
     del broken.model.encoder.layers[0].fc1.weight
     broken.save_pretrained(tmp_path)
     tokenizers.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"the weights lack model.encoder.layers.0.fc1.weight"):
+    with pytest.raises(ValueError, match=r"lacks model.encoder.layers.0.fc1.weight"):
         load_translation_model(str(tmp_path))
 
 

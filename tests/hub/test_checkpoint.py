@@ -7,15 +7,19 @@ import re
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import tiny
 import torch
 import transformers
+from hub.conftest import build_csan
 from hub.elsewhere import run_elsewhere
 from huggingface_hub import RepoUrl
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     MarianMTModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -27,10 +31,11 @@ from csan_hf import (
     CsanForSequenceClassification,
     CsanForTokenClassification,
 )
+from csan_hf.data import TokenizerPair
 from csan_hf.hub import save_self_contained
 from csan_hf.hub.public_files import read_json
 from csan_hf.models import configuration_seq2seq
-from csan_hf.pipelines import TranslationPipeline
+from csan_hf.pipelines import TranslationPipeline, translation_pipeline
 
 SENTENCES = ["eins zwei", "Hund", "", "drei vier Katze Hund"]
 CODE = {
@@ -100,6 +105,12 @@ classes = {task: classify_and_save(task, directory) for task, directory in class
 encoder = AutoModelForTextEncoding.from_pretrained("encoder", **trust)
 words = AutoTokenizer.from_pretrained("encoder", **trust)(sentences[0], return_tensors="pt")
 states = encoder(words["input_ids"]).last_hidden_state.tolist()
+for load in (AutoModel, AutoModelForSeq2SeqLM):
+    try:
+        load.from_pretrained("broken", dropout=0.3, **trust)
+    except ValueError as error:
+        print(error)
+pipeline("translation", model="joint", device="cpu", **trust)(["Hund", "Hund. Katze."])
 print(json.dumps([translations, classes, states], default=float))  # scores are numpy numbers
 """
 HEADS = {
@@ -111,7 +122,10 @@ HEADS = {
 def test_loads_where_the_package_is_not_installed(
     joint, separate, grid, recurrent, convolutional, tmp_path
 ):
-    """Translators of every kind, both classifiers, and an encoder."""
+    """Translators of every kind, both classifiers, an encoder, and what lacks a weight."""
+    generation = {**joint[0].generation_config.to_dict(), "_from_model_config": False}
+    usual = {"tokens": 20, "sentences": 1}
+    joint[0].generation_config = GenerationConfig(**generation, usual_source=usual)
     translators = {"joint": joint, "separate": separate, "grid": grid}
     translators |= {"recurrent": recurrent, "convolutional": convolutional}
     for kind, (model, tokenizers) in translators.items():
@@ -128,10 +142,17 @@ def test_loads_where_the_package_is_not_installed(
     }
     encoder = transformers.AutoModelForTextEncoding.from_pretrained(tmp_path / "separate")
     save_self_contained(encoder, separate[1], tmp_path / "encoder")
+    shutil.copytree(tmp_path / "joint", tmp_path / "broken")
+    weights = load_file(tmp_path / "broken" / "model.safetensors")
+    del weights["model.encoder.layers.0.fc1.weight"]
+    save_file(weights, tmp_path / "broken" / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "check.py").write_text(ELSEWHERE)
     arguments = json.dumps([names, dict(zip(HEADS, HEADS, strict=True)), SENTENCES])
     printed, errors = run_elsewhere(tmp_path, "check.py", arguments)
     assert "not supported" not in errors
+    assert printed.count("'broken' lacks") == 2
+    assert errors.count("A source has") == 1
+    assert "about 2 sentences, and 99 % of those in training at most 20 and 1: part" in errors
     translations, classes, states = json.loads(printed.splitlines()[-1])
     for kind, (model, tokenizers) in translators.items():
         assert_same_translator(model, tokenizers, translations[kind], tmp_path / kind)
@@ -210,6 +231,43 @@ def test_the_hub_is_not_asked_for_a_folder_that_is_gone(separate, tmp_path, monk
     assert asked == []
     assert Path("again", "modeling_csan.py").is_file()
     assert "again lacks target_tokenizer/" in caplog.text
+
+
+@pytest.fixture
+def cached(pair, tmp_path, monkeypatch):
+    """A cache that holds two commits of a repository whole, but not what they lack; they differ in
+    the target's vocabulary.
+    """
+    repository = tmp_path / "models--owner--name"
+    (repository / "refs").mkdir(parents=True)
+    pairs = {"main": pair, "v2": TokenizerPair(pair.source, tiny.tokenizer(["one", "two"]))}
+    for number, (revision, tokenizers) in enumerate(pairs.items()):
+        commit = f"{number}" * 40
+        (repository / "refs" / revision).write_text(commit)
+        sizes = len(tokenizers.source), len(tokenizers.target)
+        save_self_contained(build_csan(*sizes), tokenizers, repository / "snapshots" / commit)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    return repository
+
+
+@pytest.mark.parametrize("revision", ["main", "v2"])
+def test_the_target_tokenizer_is_of_the_models_revision(revision, cached):
+    commit = (cached / "refs" / revision).read_text()
+    others = {"main": "v2", "v2": "main"}
+    (cached / "refs" / others[revision]).unlink()
+    expected = TokenizerPair.from_pretrained(cached / "snapshots" / commit).target.get_vocab()
+    hub = {"revision": revision}
+    load = CsanForConditionalGeneration.from_pretrained
+    tokenizer = AutoTokenizer.from_pretrained("owner/name", **hub)
+    model = load("owner/name", **hub)
+    for translator in (
+        translation_pipeline("owner/name", **hub),
+        pipeline("translation", model="owner/name", trust_remote_code=True, **hub),
+        TranslationPipeline(model=model, tokenizer=tokenizer),
+        TranslationPipeline(model=load("owner/name", revision=commit), tokenizer=tokenizer),
+    ):
+        assert translator.target_tokenizer.get_vocab() == expected
+    assert TokenizerPair.from_pretrained("owner/name", **hub).target.get_vocab() == expected
 
 
 def test_code_of_a_target_tokenizer_that_did_not_run_is_not_passed_on(separate, tmp_path):
