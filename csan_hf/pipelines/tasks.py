@@ -9,6 +9,7 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from ..models.translation import TranslationPipeline
 from .texts import TextTranslationPipeline
 
 TASK = "csan-translation"
@@ -58,8 +59,9 @@ def translation_pipeline(
 
 
 def register() -> None:
-    """Makes `transformers.pipeline("csan-translation", model=...)` build a
-    `TextTranslationPipeline`.
+    """Makes `transformers.pipeline` build a `TextTranslationPipeline`, as "csan-translation", and
+    as "translation" for checkpoints that bring a `TranslationPipeline`.
     """
+    TranslationPipeline.for_texts = TextTranslationPipeline
     entry = {"impl": TextTranslationPipeline, "pt": (AutoModelForSeq2SeqLM,), "type": "text"}
     PIPELINE_REGISTRY.supported_tasks.setdefault(TASK, entry)

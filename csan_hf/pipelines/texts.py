@@ -98,6 +98,8 @@ class TextTranslationPipeline(TranslationPipeline):
             `__call__`.
     """
 
+    _splits_texts = True
+
     def __init__(
         self,
         *args: Any,

@@ -3,6 +3,7 @@
 
 import copy
 import itertools
+import json
 import re
 
 import multilingual
@@ -12,11 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines.conftest import GERMAN, translator_of
+from transformers import GenerationConfig, pipeline
 
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate_stream
-from csan_hf.pipelines import TranslationPipeline
+from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
 from csan_hf_runtime.sentences import SplitText, sentences_of, split_text
 
 TEXT = "  eins zwei\n\n\tein Hund und ein Haus \r\nKatze\n \n"
@@ -147,6 +149,39 @@ def test_a_line_longer_than_the_training_sources_is_split_into_sentences(transla
     translator.model.generation_config.usual_source = {"tokens": 9}
     with pytest.raises(ValueError, match="usual_source: sentences is missing: it is an integer"):
         translator(line)
+
+
+def test_the_pipeline_of_a_checkpoint_splits_where_csan_hf_is_imported(tmp_path, library_log):
+    tokenizer = tiny.tokenizer(["Ein", "Hund.", "Katze.", *GERMAN], model_max_length=64)
+    model = tiny.csan(seed=2, vocab_size=len(tokenizer))
+    model.generation_config = GenerationConfig(
+        max_length=6,
+        decoder_start_token_id=tiny.PAD,
+        eos_token_id=tiny.EOS,
+        pad_token_id=tiny.PAD,
+        usual_source={"tokens": 9, "sentences": 1},
+    )
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "saved")
+    texts = ["Ein Hund.", "Katze.", "Ein Hund. Katze."]
+    for folder in ("saved", "again"):
+        folder = str(tmp_path / folder)
+        translator = pipeline("translation", model=folder, device="cpu", trust_remote_code=True)
+        first, second, both = texts_of(translator(texts))
+        assert both == f"{first} {second}"
+        assert first != second
+        translator.save_pretrained(tmp_path / "again")
+    assert type(translator) is TextTranslationPipeline
+    assert "A source has" not in library_log.text
+    plain = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    plain(texts)
+    assert (
+        "and about 2 sentences, and 99 % of those in training at most 9 and 1" in library_log.text
+    )
+    assert "'Katze.'" not in library_log.text
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert config["custom_pipelines"]["translation"]["impl"] == "translation.TranslationPipeline"
+    assert (tmp_path / "again" / "translation.py").is_file()
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u2009", "\u3000", "\u2028", "\t"])
