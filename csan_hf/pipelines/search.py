@@ -250,7 +250,7 @@ def _ends(config: GenerationConfig) -> list[int]:
 
 def _fill(config: GenerationConfig, criteria: StoppingCriteriaList) -> int:
     """The token after the end of a sentence, as in the library's loops."""
-    padding = config._pad_token_tensor
+    padding: Any = config._pad_token_tensor
     if config.num_beams > 1:
         ends = _ends(config)
         return int(padding or ends[0]) if ends else -1
