@@ -5,7 +5,7 @@ did not see.
 
 import shutil
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +68,10 @@ def exported_for_all_shapes(name):
     """A model and its program, made once."""
     model = MODELS[name]()
     config = DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
-    return model, DynamoExporter().export(
-        model, {**batch_of(*SEEN), "use_cache": False}, config=config
-    )
+    program = DynamoExporter().export(model, {**batch_of(*SEEN), "use_cache": False}, config=config)
+    if isinstance(program, torch.export.ExportedProgram):  # of earlier versions of transformers
+        program = partial(program.module(), use_cache=False)
+    return model, program
 
 
 @pytest.mark.parametrize("name", MODELS)
