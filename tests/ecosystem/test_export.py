@@ -5,7 +5,7 @@ did not see.
 
 import shutil
 import sys
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +70,7 @@ def exported_for_all_shapes(name):
     config = DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
     program = DynamoExporter().export(model, {**batch_of(*SEEN), "use_cache": False}, config=config)
     if isinstance(program, torch.export.ExportedProgram):  # of earlier versions of transformers
-        program = partial(program.module(), use_cache=False)
+        program = program.module()
     return model, program
 
 
