@@ -8,21 +8,24 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import sacrebleu
 import torch
 from measuring import Row, print_table
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from csan_hf.data.tokenization import TokenizerPair
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub.onnx import export_onnx
@@ -30,6 +33,7 @@ from csan_hf.pipelines.search import search
 from csan_hf_cli import run
 from csan_hf_runtime.generation import Generation
 from csan_hf_runtime.graphs import Graphs
+from csan_hf_runtime.text_files import read_lines
 
 BATCHES = (1, 16, 64)
 BEAMS = (1, 5)
@@ -41,71 +45,125 @@ Translate = Callable[[Sentences, int], Sentences]
 
 
 def benchmark(
-    model: str, /, *, input: Path, sentences: int = 200, threads: int = 1, rounds: int = 3
+    model: str,
+    /,
+    *,
+    input: Path,
+    reference: Path,
+    sentences: int = 200,
+    threads: int = 1,
+    rounds: int = 3,
 ) -> None:
     """Speed of engines that translate the same sentences with the same trained model, in one run:
     torch, ONNX Runtime (csan_hf_runtime) and, for models that it can express, CTranslate2.
 
-        python scripts/benchmark_engines.py runs/plain --input test.de
+        python scripts/benchmark_engines.py runs/plain --input test.de --reference test.en
 
     Each engine has a process of its own: after `generate` of torch, ONNX Runtime was a quarter
     slower in the same one. Sentences are tokens before the time is taken, sorted by length. Beam
     search is done with as many ended hypotheses as beams, as in CTranslate2. Each round runs every
-    engine once, in turn. The table has sentences a second, by the median over the rounds, and in
-    brackets how many translations are not those of transformers' `generate`.
+    engine once, in turn. The table has MB of weights; BLEU with the most beams in the largest
+    batches; how many greedy translations in the largest batches are not those of the sentences
+    alone; then sentences a second, by the median over the rounds, and in brackets how many
+    translations are not those of transformers' `generate`.
 
     Args:
         model: directory of a checkpoint
         input: file of sentences, one on a line
+        reference: file of their translations
         sentences: the first lines that are taken
         threads: of every engine
         rounds: times that each engine runs
     """
     transformers_logging.set_verbosity_error()
-    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    lines = input.read_text(encoding="utf-8").splitlines()[:sentences]
-    tokens = sorted(tokenizer(lines).input_ids, key=len)
-    special = set(tokenizer.all_special_ids)
+    network, tokenizers = load_translation_model(model, progress=False)
+    ids_of_lines = tokenizers.source(list(read_lines(input))[:sentences]).input_ids
+    references = list(read_lines(reference))[:sentences]
+    pairs = sorted(zip(ids_of_lines, references, strict=True), key=lambda pair: len(pair[0]))
+    sources = [ids for ids, _ in pairs]
+    special = set(tokenizers.target.all_special_ids)
+    measured: dict[tuple[int, int], dict[str, Measurement]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        processes = dict(engines(model, Path(directory), threads))
-        rows: dict[str, Row] = {name: {"engine": name} for name in processes}
+        started = {
+            engine.name: engine
+            for engine in engines(model, network, tokenizers, directory, threads)
+        }
         for beams in BEAMS:
             for size in BATCHES:
-                cells = measure(processes, tokens, size, beams, rounds, special)
-                for name, cell in cells.items():
-                    rows[name][f"{search_name(beams)}, {size}"] = cell
-    print(f"{threads} threads; torch {torch.__version__}; {len(lines)} sentences")
-    print_table(rows.values())
+                measured[beams, size] = measure(
+                    started.values(), sources, size, beams, rounds, special
+                )
+        sizes = {name: megabytes(engine.folder) for name, engine in started.items()}
+    rows: list[Row] = []
+    for name, size in sizes.items():
+        best = measured[BEAMS[-1], BATCHES[-1]][name].translations
+        texts = tokenizers.target.batch_decode(best)
+        alone = measured[BEAMS[0], 1][name].translations
+        together = measured[BEAMS[0], BATCHES[-1]][name].translations
+        row: Row = {
+            "engine": name,
+            "MB": size,
+            "BLEU": sacrebleu.corpus_bleu(texts, [[text for _, text in pairs]]).score,
+            "not as alone": different(alone, together),
+        }
+        for (beams, count), measurements in measured.items():
+            unlike = different(measurements[name].translations, measurements[BASELINE].translations)
+            speed = len(sources) / measurements[name].seconds
+            row[f"{search_name(beams)}, {count}"] = f"{speed:.1f} ({unlike})"
+        rows.append(row)
+    print(f"{threads} threads; torch {torch.__version__}; {len(sources)} sentences")
+    print_table(rows)
+
+
+class Engine(NamedTuple):
+    """A process that translates with the weights in a folder."""
+
+    name: str
+    folder: Path
+    process: ProcessPoolExecutor
+
+
+class Measurement(NamedTuple):
+    """Translations without special tokens, which some engines return, and the median of the seconds
+    that they took.
+    """
+
+    translations: Sentences
+    seconds: float
 
 
 def measure(
-    processes: Mapping[str, ProcessPoolExecutor],
+    engines: Collection[Engine],
     sentences: Sentences,
     size: int,
     beams: int,
     rounds: int,
     special: Set[int],
-) -> dict[str, str]:
-    """The cell of each engine: sentences a second, and translations that are not transformers'.
-
-    `special` tokens are not compared: engines return some of them or none.
-    """
+) -> dict[str, Measurement]:
+    """The translations by each engine, without `special` tokens."""
     translations: dict[str, Sentences] = {}
     times: dict[str, list[float]] = defaultdict(list)
     for _ in range(1 + rounds):
-        for name, process in processes.items():
-            translated, seconds = process.submit(_translate, sentences, size, beams).result()
-            translations[name] = [
-                [token for token in ids if token not in special] for ids in translated
-            ]
-            times[name].append(seconds)
-    cells = {}
+        for engine in engines:
+            translated, seconds = engine.process.submit(_translate, sentences, size, beams).result()
+            translations[engine.name] = translated
+            times[engine.name].append(seconds)
+    measurements = {}
     for name, (_, *seconds_by_round) in times.items():
-        pairs = zip(translations[name], translations[BASELINE], strict=True)
-        different = sum(ids != expected for ids, expected in pairs)
-        speed = len(sentences) / statistics.median(seconds_by_round)
-        cells[name] = f"{speed:.1f} ({different})"
-    return cells
+        words = [[token for token in ids if token not in special] for ids in translations[name]]
+        measurements[name] = Measurement(words, statistics.median(seconds_by_round))
+    return measurements
+
+
+def different(translations: Sentences, expected: Sentences) -> str:
+    """How many translations differ."""
+    return str(sum(ids != other for ids, other in zip(translations, expected, strict=True)))
+
+
+def megabytes(folder: Path) -> float:
+    """The size of a model's weights."""
+    files = [*folder.glob("*.onnx"), *folder.glob("model.*")]
+    return sum(file.stat().st_size for file in files) / 1e6
 
 
 def pad(batch: Sentences, padding: int) -> Tensor:
@@ -199,32 +257,37 @@ def _translate(sentences: Sentences, size: int, beams: int) -> tuple[Sentences, 
 
 
 def engines(
-    checkpoint: str, directory: Path, threads: int
-) -> Iterator[tuple[str, ProcessPoolExecutor]]:
-    """Yields names and processes of engines; exported models go to `directory`."""
+    checkpoint: str,
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    directory: str,
+    threads: int,
+) -> Iterator[Engine]:
+    """Yields engines; exported models go to `directory`."""
     loops = {
         BASELINE: (None, "float32"),
         "csan_hf": (search, "float32"),
         "csan_hf, bfloat16": (search, "bfloat16"),
     }
     for name, (loop, dtype) in loops.items():
-        yield name, start(partial(load_torch, checkpoint, threads, loop=loop, dtype=dtype))
-    model, tokenizers = load_translation_model(checkpoint, progress=False)
+        process = start(partial(load_torch, checkpoint, threads, loop=loop, dtype=dtype))
+        yield Engine(name, Path(checkpoint), process)
     for precision in ("float32", "int8"):
-        graphs = export_onnx(model, directory / f"onnx-{precision}", precision=precision)
-        yield f"ONNX Runtime, {precision}", start(partial(load_onnx, str(graphs), threads))
+        graphs = export_onnx(model, Path(directory, f"onnx-{precision}"), precision=precision)
+        process = start(partial(load_onnx, str(graphs), threads))
+        yield Engine(f"ONNX Runtime, {precision}", graphs, process)
     try:
         from csan_hf.hub.ctranslate2 import export_ctranslate2
 
         for precision in ("float32", "int8"):
             weights = export_ctranslate2(
                 model,
-                directory / f"ctranslate2-{precision}",
+                Path(directory, f"ctranslate2-{precision}"),
                 tokenizers=tokenizers,
                 quantization=precision,
             )
-            load = partial(load_ctranslate2, str(weights), threads)
-            yield f"CTranslate2, {precision}", start(load)
+            process = start(partial(load_ctranslate2, str(weights), threads))
+            yield Engine(f"CTranslate2, {precision}", weights, process)
     except (ImportError, ValueError) as error:
         print(f"Without CTranslate2: {error}")
 
