@@ -100,10 +100,11 @@ def benchmark(
         texts = tokenizers.target.batch_decode(best)
         alone = measured[BEAMS[0], 1][name].translations
         together = measured[BEAMS[0], BATCHES[-1]][name].translations
+        bleu = sacrebleu.corpus_bleu(texts, [[text for _, text in pairs]]).score
         row: Row = {
             "engine": name,
             "MB": size,
-            "BLEU": sacrebleu.corpus_bleu(texts, [[text for _, text in pairs]]).score,
+            "BLEU": f"{bleu:.2f}",
             "not as alone": different(alone, together),
         }
         for (beams, count), measurements in measured.items():
