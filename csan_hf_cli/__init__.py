@@ -36,7 +36,7 @@ USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 
 --import takes files or modules that register locality methods or metrics \
 of your own."""
-FULL_PACKAGE = "csan_hf with torch: pip install csan_hf"
+FULL_PACKAGE = "csan_hf with torch: pip install . in a checkout"
 IMPORTS = "CSAN_HF_IMPORT"
 """Environment variable with the modules of --import, for the processes that a command starts."""
 

@@ -122,8 +122,8 @@ def export_onnx(
 
         csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8
 
-    Needs `pip install 'csan_hf[onnx]'`. DIRECTORY receives the graphs of encoder and decoder (files
-    named as optimum's), the config and the tokenizers. Translate with `csan-hf
+    Needs `pip install '.[onnx]'` in a checkout. DIRECTORY receives the graphs of encoder and
+    decoder (files named as optimum's), the config and the tokenizers. Translate with `csan-hf
     translate --model DIRECTORY`, which does not need torch.
 
     Args:

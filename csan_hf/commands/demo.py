@@ -68,7 +68,7 @@ def demo(
         csan-hf demo runs/numbers runs/numbers_pervasive_attention --port 7861
 
     The page can be opened only on this machine, unless --host says otherwise. Needs `pip install
-    csan_hf[demo]`.
+    '.[demo]'` in a checkout.
 
     Args:
         models: folder or Hub name; one, or several to compare
@@ -328,5 +328,7 @@ def import_gradio() -> Any:
     try:
         import gradio
     except ModuleNotFoundError as error:
-        raise ImportError(f"the demo needs {error.name}: pip install csan_hf[demo]") from error
+        raise ImportError(
+            f"the demo needs {error.name}: pip install '.[demo]' in a checkout"
+        ) from error
     return gradio

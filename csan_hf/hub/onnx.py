@@ -80,7 +80,7 @@ def export_onnx(
         ValueError: The model is an ensemble or an export, or not in float32, or the directory is
             not empty; or the graphs do not run, or compute something else than the model: each
             export is tried once with two beams of two sentences.
-        ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
+        ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install '.[onnx]'`).
     """
     check_installed()
     convert = _CONVERTERS[precision]

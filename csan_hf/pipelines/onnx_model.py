@@ -33,7 +33,7 @@ def check_installed() -> None:
     """Raises ImportError if a package of the extra `onnx` is missing."""
     packages = ("onnx", "onnxscript", "onnxruntime")
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise ImportError(f"ONNX needs {', '.join(missing)}: pip install csan_hf[onnx]")
+        raise ImportError(f"ONNX needs {', '.join(missing)}: pip install '.[onnx]' in a checkout")
 
 
 class _OnnxEncoder(nn.Module):

@@ -155,7 +155,7 @@ def test_models_of_the_package_have_names_where_no_folder_has_them(
     [
         (
             "--model {graphs} --terms {source}",
-            "--terms needs csan_hf with torch: pip install csan_hf",
+            "--terms needs csan_hf with torch: pip install . in a checkout",
         ),
         ("--model {graphs} {graphs}", "an ensemble needs csan_hf with torch"),
         ("--model {folder}", "{folder}, which has no ONNX graphs, needs csan_hf with torch"),
@@ -178,7 +178,7 @@ def test_commands_of_the_whole_package_say_where_they_are(command, tmp_path):
     paths = [str(tmp_path), sysconfig.get_path("purelib")]
     done = run([command], python=("-S", "-P"), PYTHONPATH=os.pathsep.join(paths))
     assert done.returncode == 2
-    assert done.stderr.endswith("needs csan_hf with torch: pip install csan_hf\n")
+    assert done.stderr.endswith("needs csan_hf with torch: pip install . in a checkout\n")
 
 
 def test_graphs_say_what_they_need_and_csan_hf_does_without(graphs, source):
