@@ -74,7 +74,7 @@ def test_metadata_and_text_say_what_was_measured(run):
         "7,123,456 parameters",
         "| test | 1,000 | 97.12 | 98.20 | 5 | 50.0 |",
         "1,500 updates (3.25 epochs) in 5.5 minutes, 9,000 tokens per second on x86_64, seed 0.",
-        "It needs transformers 5.20 or newer, and was tested with\nversions below 5.25.",
+        "It needs transformers 5.20 or newer, below 6, and was tested with\nversions below 5.25.",
         "the average of 3 checkpoints",
         "max_tokens: 4000",
         "window of 11 tokens",
