@@ -58,7 +58,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: len(value) == 2 and value[0] >= 0 and 0 < value[1] < math.inf,
         "exponential_decay_length_penalty",
     ),
-    "other than quantized, for decoders alone, and offloaded, for accelerators": (
+    "'dynamic' or 'static', or with an accelerator 'offloaded'": (
         lambda kind: (
             kind != "quantized" and ("offloaded" not in kind or torch.accelerator.is_available())
         ),
@@ -321,7 +321,7 @@ class GenerationArguments:
     use_cache: bool | None = None
     """Whether keys and values of earlier positions are kept."""
     cache_implementation: str | None = None
-    """Kind of that cache: 'dynamic', 'static', 'quantized'..."""
+    """Kind of that cache."""
     do_sample: bool | None = None
     """Whether tokens are drawn by their probability; the settings below apply only then."""
     temperature: float | None = None

@@ -479,7 +479,6 @@ def no_data(monkeypatch):
                 ("temperature", "0"),
                 ("top_p", "2"),
                 ("exponential_decay_length_penalty", "[1]"),
-                ("cache_implementation", "quantized"),
             )
         ),
         *(
@@ -505,6 +504,10 @@ def no_data(monkeypatch):
         ),
         ({"learning_rate": "nan"}, "training.learning_rate must be at least 0 and finite, got nan"),
         ({"training.seed": "-1"}, r"training.seed must be in \[0, 2\^32\), got -1"),
+        (
+            {"generation.cache_implementation": "quantized"},
+            "cache_implementation must be 'dynamic' or 'static', or with an accel.*, got quantized",
+        ),
         (
             {"max_steps": "0"},
             "training.max_steps must be at least 1, or -1 for num_train_epochs, got 0",
