@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the test suite with chosen versions, in an environment of their own:
+# Runs the test suite with chosen versions. The lowest and the newest have an environment of their own, the tested ones are in .venv:
 #   PYTHON=python3.11 scripts/test_versions.sh lowest     # the lowest that pyproject.toml names
 #   scripts/test_versions.sh tested                       # those of constraints.txt
 #   PYTHON=python3.13 scripts/test_versions.sh newest     # whatever the package index has

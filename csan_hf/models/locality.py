@@ -110,8 +110,8 @@ class LocalityMethod:
     Attributes:
         key: Name in specifications.
         module_name: Name of its parameters in the attention module (state dict); `None` = the key.
-        parts: Where it has a meaning; with `before` or `attend`, in the encoder alone: they see no
-            cache, mask of the future or other sequence.
+        parts: Parts of the model that can use it. With `before` or `attend` that is the encoder
+            alone, as neither is passed a cache, a causal mask or the source.
         presets: Names of `CsanConfig.preset` and the fields that they set. `encoder_locality` is
             the specification of the lowest three encoder layers; a list with one specification
             is for every layer of the part.

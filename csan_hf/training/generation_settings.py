@@ -72,7 +72,9 @@ def _check_biases(pairs: list[Any] | None) -> None:
 
 
 def _check_lengths(values: Mapping[str, Any]) -> None:
-    """Compares the limits that hold, those of new tokens before those with the start token."""
+    """Refuses a shortest translation above the longest; a limit of new tokens replaces one that
+    counts the start token.
+    """
     least_name = "min_new_tokens" if values.get("min_new_tokens") else "min_length"
     most_name = "max_new_tokens" if values.get("max_new_tokens") else "max_length"
     least = values.get(least_name)
