@@ -113,6 +113,12 @@ def test_a_finished_suite_trains_nothing(tmp_path, monkeypatch):
     assert train_all(suite, tmp_path).done == 12
 
 
+def test_a_start_that_fails_has_no_time(monkeypatch):
+    monkeypatch.setattr(schedule, "IMPORTS", (sys.executable, "-c", "import csan_hf.absent"))
+    with pytest.raises(OSError, match=r"import csan_hf.absent failed: .*No module named"):
+        schedule.measure_start()
+
+
 @pytest.mark.parametrize("finished", [True, False])
 def test_runs_of_another_recipe_are_refused(tmp_path, finished):
     for run in make_suite(tmp_path).runs:
