@@ -37,7 +37,7 @@ from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.models.locality import locality_presets
 from csan_hf.recipes import RECIPES
 from csan_hf_cli.declarations import option_text, type_name, union_members
-from csan_hf_runtime.yaml_text import BoundedLoader, load_yaml
+from csan_hf_runtime.yaml_text import BoundedLoader
 
 from .arguments import GenerationArguments, TranslationTrainingArguments, bounds_by_name
 
@@ -539,6 +539,10 @@ def _unknown(path: str, sections: Mapping[str, Section]) -> str:
 # ---- the file
 
 
+class _RepeatedKeyError(yaml.MarkedYAMLError):
+    """A key occurs twice in a mapping."""
+
+
 class _StrictLoader(BoundedLoader):
     """YAML in which a repeated key is an error, unless it comes with `<<: *other`."""
 
@@ -549,7 +553,7 @@ class _StrictLoader(BoundedLoader):
                 continue
             name = str(key.value)
             if name in names:
-                raise yaml.MarkedYAMLError(
+                raise _RepeatedKeyError(
                     problem=f"the key {name!r} is repeated", problem_mark=key.start_mark
                 )
             names.add(name)
@@ -680,13 +684,13 @@ def refuse_credentials(content: object, source: str) -> None:
         )
 
 
-def _as_yaml(text: str) -> Any:
-    """Parses a value of the command line, to look for credentials in it; text that is not YAML
-    stays.
-    """
+def _as_yaml(name: str, text: str) -> Any:
+    """Parses a value of the command line; text that is not YAML stays."""
     try:
-        return load_yaml(text)
-    except ValueError:
+        return yaml.load(text, Loader=_StrictLoader)
+    except _RepeatedKeyError as error:
+        raise RecipeError(f"--{name}: {error.problem}: write it once.") from None
+    except (yaml.YAMLError, ValueError):
         return text
 
 
@@ -703,7 +707,7 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     """
     content = read_recipe(path) if path is not None else {}
     for name, text in overrides:
-        refuse_credentials({name: _as_yaml(text)}, "the command line")
+        refuse_credentials({name: _as_yaml(name, text)}, "the command line")
     return parse_recipe(content, str(path), overrides)
 
 
@@ -759,7 +763,7 @@ def parse_recipe(
 def _single_keys(overrides: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
     """Yields overrides of keys: those of a section that is given as a mapping, one by one."""
     for name, text in overrides:
-        section = _as_yaml(text) if name in SECTIONS else None
+        section = _as_yaml(name, text) if name in SECTIONS else None
         if isinstance(section, dict):
             for key, value in section.items():
                 yield f"{name}.{key}", value

@@ -186,6 +186,8 @@ def test_lists_on_the_command_line():
         (("training.local_window", "5"), ["config.local_window"]),
         (("max_steps", "soon"), ["--training.max_steps must be int", "'soon'"]),
         (("data_seed", "1"), ["is ambiguous"]),
+        (("generation", "{num_beams: 2, num_beams: 3}"), ["--generation: the key 'num_beams' is"]),
+        (("lr_scheduler_kwargs", "{a: 1, a: 2}"), ["--lr_scheduler_kwargs: the key 'a' is"]),
         (
             ("config.localness_layers", "[0"),
             ["--config.localness_layers must be list[int]", "'[0'"],
