@@ -25,6 +25,8 @@ from filelock import FileLock, Timeout
 from transformers.utils import logging
 
 from csan_hf_runtime import text_files
+from csan_hf_runtime.characters import characters_of, has_all_bytes, write_ranges
+from csan_hf_runtime.text_files import write_json
 
 from .corpora import DataArguments, content_digests, load_translation_dataset
 from .tokenization import TokenizerPair, tokenize_dataset
@@ -36,6 +38,7 @@ _TOKENIZERS = "tokenizers"
 _WORK = "unfinished"
 _LOCK = ".lock"
 _REPORT = "report.txt"
+_CHARACTERS = "characters.json"
 _NAME = "[0-9a-f]" * 32  # of a folder that is the cache's, for `glob`
 
 
@@ -47,11 +50,14 @@ class PreparedCorpus:
         tokenizers: The tokenizers.
         splits: See `tokenize_dataset`; mapped into memory from the cache.
         report: Counts of the pairs that were read and kept.
+        characters: Ranges of the training sources' characters, where the source vocabulary is of
+            bytes and the training split is read as a whole; else None.
     """
 
     tokenizers: TokenizerPair
     splits: DatasetDict
     report: str
+    characters: str | None
 
 
 def cache_folder(cache_dir: str | None) -> Path:
@@ -111,6 +117,8 @@ def prepare_corpus(
             tokenized, report = tokenize_dataset(splits, pair, args, report)
             tokenized.save_to_disk(work_dir / _CORPORA)
             (work_dir / _CORPORA / _REPORT).write_text(str(report), encoding="utf-8")
+            characters = None if args.is_endless else _source_characters(tokenized, pair)
+            write_json(work_dir / _CORPORA / _CHARACTERS, characters)
             _move(work_dir / _CORPORA, folder)
         return _read_corpus(folder, pair)
 
@@ -133,7 +141,19 @@ def _read_corpus(folder: Path, tokenizers: TokenizerPair) -> PreparedCorpus:
             tokenizers,
             splits=DatasetDict.load_from_disk(str(folder)),
             report=(folder / _REPORT).read_text(encoding="utf-8"),
+            characters=json.loads((folder / _CHARACTERS).read_text(encoding="utf-8")),
         )
+
+
+def _source_characters(splits: DatasetDict, tokenizers: TokenizerPair) -> str | None:
+    """Returns the ranges of the characters of all training sources, for a vocabulary of bytes."""
+    backend = getattr(tokenizers.source, "backend_tokenizer", None)
+    if backend is None or not has_all_bytes(backend) or "train" not in splits:
+        return None
+    characters: set[str] = set()
+    for batch in splits["train"].select_columns("source").iter(1_000):
+        characters.update(characters_of(backend, "\n".join(batch["source"])))
+    return write_ranges(characters)
 
 
 @contextlib.contextmanager
@@ -186,7 +206,12 @@ def _digest(*values: object) -> str:
 
 def _digest_of_code() -> str:
     """A digest of what makes, reads, filters and cuts text."""
-    files = [*sorted(Path(__file__).parent.iterdir()), Path(text_files.__file__)]
+    text_code = Path(text_files.__file__)
+    files = [
+        *sorted(Path(__file__).parent.iterdir()),
+        text_code,
+        text_code.with_name("characters.py"),
+    ]
     contents = [path.read_bytes() for path in files if path.is_file()]
     contents.append(importlib.metadata.version("num2words").encode())
     return hashlib.sha256(b"".join(contents)).hexdigest()

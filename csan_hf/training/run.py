@@ -28,7 +28,7 @@ from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf.models import CsanConfig
-from csan_hf_runtime.characters import characters_of, has_all_bytes, read_ranges, write_ranges
+from csan_hf_runtime.characters import read_ranges, write_ranges
 from csan_hf_runtime.sentences import sentences_of
 from csan_hf_runtime.text_files import digest_of_lines, path_inside, write_json, write_lines
 
@@ -129,18 +129,11 @@ def usual_source(
 def _source_characters(
     plan: Plan, generation: GenerationConfig, corpus: PreparedCorpus
 ) -> str | None:
-    """The characters of all training sources, a base's too, for a vocabulary of bytes; None for
-    others, and where they are not known.
-    """
-    backend = getattr(corpus.tokenizers.source, "backend_tokenizer", None)
+    """The characters of all training sources, a base's too; None where they are not known."""
     base = getattr(generation, "source_characters", None)
-    is_unknown = plan.data.is_endless or (plan.recipe.init_from is not None and base is None)
-    if is_unknown or backend is None or not has_all_bytes(backend):
+    if corpus.characters is None or (plan.recipe.init_from is not None and base is None):
         return None
-    characters = read_ranges(base or "")
-    for batch in corpus.splits["train"].select_columns("source").iter(1_000):
-        characters.update(characters_of(backend, "\n".join(batch["source"])))
-    return write_ranges(characters)
+    return write_ranges(read_ranges(base or "") | read_ranges(corpus.characters))
 
 
 def _follows_its_source(config: PreTrainedConfig) -> bool:

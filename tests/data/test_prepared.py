@@ -67,6 +67,7 @@ def test_a_corpus_is_prepared_once(folder, reads):
     for corpus in (again, resumed):
         assert corpus.splits["train"][:] == first.splits["train"][:]
         assert corpus.report == first.report
+        assert corpus.characters == first.characters == "0-9 d-e n-o r w"
         assert corpus.tokenizers.digest() == first.tokenizers.digest()
     assert "train: 30 of 30 pairs" in first.report
 
@@ -239,7 +240,13 @@ def test_clearing_removes_what_is_of_the_cache_alone(folder):
 
 
 @pytest.mark.parametrize(
-    "file", ["corpora/*/train/*.arrow", "corpora/*/report.txt", "tokenizers/*/tokenizer.json"]
+    "file",
+    [
+        "corpora/*/train/*.arrow",
+        "corpora/*/report.txt",
+        "corpora/*/characters.json",
+        "tokenizers/*/tokenizer.json",
+    ],
 )
 def test_a_damaged_corpus_is_named(file, folder):
     prepared(arguments(folder))
