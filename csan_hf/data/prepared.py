@@ -14,6 +14,7 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,11 +174,13 @@ def _alone(cache: Path, work_dir: Path) -> Iterator[None]:
     lock = FileLock(f"{work_dir}{_LOCK}")
     try:
         work_dir.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            logger.warning("Another process prepares this corpus; waiting for it.")
-            lock.acquire()
+        while not lock.is_locked:
+            try:
+                with FileLock(work_dir.with_name(_LOCK)):  # which `clear_cache` holds
+                    lock.acquire(timeout=0)
+            except Timeout:
+                logger.warning_once("Another process prepares this corpus; waiting for it.")
+                time.sleep(0.1)
         shutil.rmtree(work_dir, ignore_errors=True)  # of a process that was killed
         work_dir.mkdir()
         yield
@@ -237,7 +240,10 @@ def clear_cache(cache: Path) -> None:
     Raises:
         ValueError: Another process prepares a corpus.
     """
-    with contextlib.ExitStack() as locks:
+    if not cache.is_dir():
+        return
+    (cache / _WORK).mkdir(exist_ok=True)
+    with FileLock(cache / _WORK / _LOCK), contextlib.ExitStack() as locks:
         for path in (cache / _WORK).glob(f"{_NAME}{_LOCK}"):
             try:
                 locks.enter_context(FileLock(path, timeout=0))

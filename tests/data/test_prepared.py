@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,25 @@ def test_a_cache_is_not_cleared_while_a_corpus_is_prepared(folder, monkeypatch):
     assert len(prepared(args).splits["train"]) == 30
 
 
+def test_a_preparation_that_begins_while_the_cache_is_cleared_waits(folder, monkeypatch):
+    args = arguments(folder)
+    other = arguments(folder, max_source_length=9)
+    prepared(args)
+    cache = cache_folder(args.cache_dir)
+    thread = threading.Thread(target=prepared, args=[other])
+
+    def prepare_first(path):
+        if thread.ident is None:
+            thread.start()
+            thread.join(timeout=1)  # or without end, as it waits for this one
+        return kept_corpora(path)
+
+    monkeypatch.setattr(module, "kept_corpora", prepare_first)
+    clear_cache(cache)
+    thread.join()
+    assert [path.parent.name for path, _ in kept_corpora(cache)] == ["corpora", "tokenizers"]
+
+
 @pytest.mark.parametrize("change", ["file", "data", "settings", "tokenizers", "code"])
 def test_what_a_corpus_depends_on_prepares_it_anew(change, folder, reads, monkeypatch):
     first = prepared(arguments(folder))
@@ -153,7 +173,7 @@ def test_what_was_interrupted_is_done_again(folder, monkeypatch):
     [(tokenizers, _)] = kept_corpora(cache)
     assert tokenizers.parent.name == "tokenizers"
     # What a process that was killed leaves
-    [lock] = cache.glob("unfinished/*.lock")
+    [lock] = cache.glob("unfinished/[!.]*.lock")
     (lock.with_suffix("") / "corpora").mkdir(parents=True)
     assert len(prepared(args).splits["train"]) == 30
     assert len(kept_corpora(cache)) == 2
