@@ -58,18 +58,16 @@ _MOST_ENCLOSURES = 3  # within each other
 _OPENING = "".join(_CLOSING_SIGNS)
 _CLOSING = "".join(_CLOSING_SIGNS.values())
 _OPENING_SIGN = re.compile(f"[{re.escape(_OPENING)}]")
+_WORD_BEHIND = re.compile(r"\s+\w")
 _CLOSING_AT_START = re.compile(rf"[{re.escape(_CLOSING)}]+(?:\s+|$)")
 
-# Numbers whose full stop ends no sentence: "1. One thing", "im 15. Jahrhundert"
+# Numbers whose full stop ends no sentence: "1. One thing", "im 15. Jahrhundert"; of German nouns
+# those alone that hardly begin a sentence
 _LIST_NUMBER = re.compile(r"\s*\(?\d{1,3}\.\s+")
-_ORDINAL = re.compile(r"\d{1,2}\.")
-_LANGUAGES_OF_ORDINALS = re.compile(
-    "bs|cs|da|de|dsb|et|eu|fi|fo|hr|hsb|hu|is|lb|lv|nb|nds|nn|no|pl|sk|sl|sr|tr"
-)
-_CAPITAL_NOUNS = ("de", "lb", "nds")
-_NO_NOUN = re.compile(
-    r"(?:Aber|Am|Auf|Das|Dann|Der|Die|Diese?[rs]?|Eine?|Er|Es|Für|Ich|Im|In|Man|Mit|Sie|Und|Von|"
-    r"Wenn|Wir)\b"
+_ORDINAL = re.compile(r"\b\d{1,2}\.\s+\Z")
+_COUNTED = re.compile(
+    "Auflage|Entwurf|Geburtstag|Generation|Jahrestag|Jahrhundert|Jahrtausend|Mal|Ordnung|Version|"
+    "Weltkrieg"
 )
 
 
@@ -260,7 +258,9 @@ def _sentence_ends(text: str, code: str, depth: int = 0) -> list[int]:
     for place in accumulate(map(len, segment(code, text))):
         end = _beside_signs(text, place)
         sentence = text[start:end]
-        is_number = _LIST_NUMBER.fullmatch(sentence) or _is_ordinal(sentence, text[end:], code)
+        is_number = _LIST_NUMBER.fullmatch(sentence) or (
+            code == "de" and _ORDINAL.search(sentence) and _COUNTED.match(text, end)
+        )
         if end <= start or (is_number and end < len(text)):
             continue
         if depth < _MOST_ENCLOSURES and _OPENING_SIGN.search(sentence):
@@ -270,43 +270,36 @@ def _sentence_ends(text: str, code: str, depth: int = 0) -> list[int]:
     return ends
 
 
-def _is_ordinal(sentence: str, following: str, code: str) -> bool:
-    """Whether what seems to be the end of a sentence is a number such as "15." for fifteenth."""
-    words = sentence.split()
-    is_number = words and _ORDINAL.fullmatch(words[-1])
-    if not is_number or not _LANGUAGES_OF_ORDINALS.fullmatch(code):
-        return False
-    if following[:1].islower():
-        return True
-    is_name = len(words) > 2 and not words[-2][0].islower()  # "Apache 2."
-    return code in _CAPITAL_NOUNS and not is_name and not _NO_NOUN.match(following)
-
-
 def _beside_signs(text: str, place: int) -> int:
     """The end of a sentence, behind its closing signs and before the opening ones of the next."""
     closing = _CLOSING_AT_START.match(text, place)
     if closing and not text[place - 1].isspace():
         return closing.end()
     without_signs = text[:place].rstrip(_OPENING)
-    return len(without_signs) if without_signs[-1:].isspace() else place
+    is_before_signs = place < len(text) and without_signs[-1:].isspace()
+    return len(without_signs) if is_before_signs else place
 
 
 def _cuts_within_enclosures(sentence: str, code: str, depth: int) -> list[int]:
     """Where what is one sentence but for its quotation marks and brackets is to be cut.
 
-    Brackets within a sentence are left to it."""
+    Brackets within a sentence are left to it, as titles are: quotations without an end that the
+    sentence goes on behind."""
     cuts = [0]
     for match in _ENCLOSURES.finditer(sentence):
         is_bracket = match[0][0] in _BRACKETS
         if is_bracket and sentence[cuts[-1] : match.start()].strip():
             continue
         content = match[match.lastindex or 0]
+        last_sign = content.rstrip(_CLOSING + " ")[-1:]
+        if last_sign not in _SENTENCE_SIGNS + "," and _WORD_BEHIND.match(sentence, match.end()):
+            continue
         ends = _sentence_ends(content, code, depth + 1)
         for end in ends[:-1]:
             if content[end - 1].isspace() or is_wide(content[end - 1]):
                 cuts.append(match.start() + 1 + end)
         following = re.compile(r"\s+").match(sentence, match.end())
-        is_sentence = content.rstrip()[-1:] in _SENTENCE_SIGNS and len(content.split()) > 1
+        is_sentence = last_sign in _SENTENCE_SIGNS and len(content.split()) > 1
         if following and is_sentence and (is_bracket or len(ends) > 1):
             letter = re.compile(r"\w").search(sentence, following.end())
             if letter and not letter[0].islower():
