@@ -299,6 +299,7 @@ class ConvS2SForConditionalGeneration(ConvS2SPreTrainedModel, Seq2SeqForGenerati
         self.post_init()
 
 
+ConvS2SPreTrainedModel.body_class = ConvS2SModel
 ConvS2SModel.register_for_auto_class("AutoModel")
 ConvS2SForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 

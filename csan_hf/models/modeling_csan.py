@@ -506,6 +506,7 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
         return make_decoder_cache(self.model.decoder.layers, num_beams)
 
 
+CsanPreTrainedModel.body_class = CsanModel
 CsanModel.register_for_auto_class("AutoModel")
 CsanForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 

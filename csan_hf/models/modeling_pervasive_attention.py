@@ -678,6 +678,7 @@ class PervasiveAttentionForConditionalGeneration(
         return make_grid_cache()
 
 
+PervasiveAttentionPreTrainedModel.body_class = PervasiveAttentionModel
 PervasiveAttentionModel.register_for_auto_class("AutoModel")
 PervasiveAttentionForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 

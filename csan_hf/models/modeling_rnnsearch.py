@@ -254,6 +254,7 @@ class RnnSearchForConditionalGeneration(RnnSearchPreTrainedModel, Seq2SeqForGene
         self.post_init()
 
 
+RnnSearchPreTrainedModel.body_class = RnnSearchModel
 RnnSearchModel.register_for_auto_class("AutoModel")
 RnnSearchForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 

@@ -5,7 +5,7 @@ Shapes: B sentences, I target and J source positions, V entries of the vocabular
 
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -36,11 +36,15 @@ IGNORED_LABEL = -100
 # Keywords that every forward pass takes: what is recorded, and the form of the output
 _COMMON_KEYWORDS = {"output_attentions", "output_hidden_states", "return_dict"}
 # Arguments of `from_pretrained` that say where files are, beside a name
-_LOCATION_OPTIONS = {"cache_dir", "local_files_only", "revision", "subfolder"}
-# Names of the embedding that the output projection may be tied to, `shared` the last, and of what
-# a file may have instead
-_TABLES = {"shared.weight", "model.shared.weight"}
-_TABLES |= {"decoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}
+LOCATION_OPTIONS = {"cache_dir", "local_files_only", "revision", "subfolder", "token"}
+# Names of the embedding that the output projection may be tied to, `shared` first, as the decoder's
+# may be tied to it; and of what a file may have instead
+_TABLES = [
+    "shared.weight",
+    "model.shared.weight",
+    "decoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+]
 _TIED_TO_TABLE = r"^(lm_head|model\.decoder\.embed_tokens)\.weight$"
 _TRANSLATION_PIPELINE = {
     "impl": "translation.TranslationPipeline",
@@ -73,7 +77,9 @@ class Seq2SeqPreTrained(PreTrainedModel):
     auto_map: ClassVar[dict[str, str]] = {}
     base_model_prefix = "model"
     # Arguments that find other files of the checkpoint, beside its name
-    location: dict[str, Any]
+    location: dict[str, Any] = {}  # noqa: RUF012
+    # Of the family: the class without output projection
+    body_class: Any
     translates = True  # whether a checkpoint offers the translation pipeline
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -88,17 +94,19 @@ class Seq2SeqPreTrained(PreTrainedModel):
         """Load a checkpoint as transformers does; damaged files of weights are an OSError.
 
         A missing weight, which the library makes a random one, is a ValueError unless
-        `output_loading_info=True`. Not missing are those of a head that the class adds, or that
-        fields given here add to the model of the saved config."""
+        `output_loading_info=True`; so it is in an adapter, and in the model that it is for. Not
+        missing are those of a head that the class adds, or that fields given here add to the model
+        of the saved config."""
         wants_report = kwargs.pop("output_loading_info", False)
         source = pretrained_model_name_or_path
         load: Any = partial(super().from_pretrained, source, *args, output_loading_info=True)
         try:
             model, report = load(**kwargs)
-            tables = report["missing_keys"] & _TABLES
+            tables = [table for table in _TABLES if table in report["missing_keys"]]
             if tables and model.config.tie_word_embeddings and "key_mapping" not in kwargs:
+                del model  # or there would be two in memory
                 # The file may have it under the name of what is tied to it, unknown to this class
-                model, report = load(key_mapping={_TIED_TO_TABLE: max(tables)}, **kwargs)
+                model, report = load(key_mapping={_TIED_TO_TABLE: tables[0]}, **kwargs)
                 model._weight_conversions = None  # saved under its usual name again
         except SafetensorError as error:
             raise OSError(
@@ -106,7 +114,7 @@ class Seq2SeqPreTrained(PreTrainedModel):
                 "download it again."
             ) from error
         if source is not None:  # but a state dict
-            location = {option: kwargs[option] for option in _LOCATION_OPTIONS & kwargs.keys()}
+            location = {option: kwargs[option] for option in LOCATION_OPTIONS & kwargs.keys()}
             location["revision"] = resolve_revision(
                 model.name_or_path,
                 location.get("revision"),
@@ -114,25 +122,44 @@ class Seq2SeqPreTrained(PreTrainedModel):
                 local_files_only=True,
             )
             model.location = location
-            missing = report["missing_keys"]
-            if missing and not wants_report:
-                check_complete(source, missing & model.saved_weights())
+            if not wants_report:
+                model.check_weights(source, report["missing_keys"])
+                if model._hf_peft_config_loaded and kwargs.get("device_map") != "meta":
+                    # The report was of the adapter alone
+                    cls.from_pretrained(model.name_or_path, *args, device_map="meta", **location)
         return (model, report) if wants_report else model
 
-    def saved_weights(self) -> set[str]:
-        """Names of the weights that the checkpoint has by its saved config.
+    def check_weights(self, source: str | os.PathLike, missing: set[str]) -> None:
+        """Refuse missing weights that the checkpoint should have; all those of an adapter."""
+        if missing and not self._hf_peft_config_loaded:
+            saved = self.saved_weights()
+            missing = {name for name in missing if name.removeprefix("model.") in saved}
+        check_complete(source, missing)
 
-        Not those of tied weights, nor of a head that this class adds to the saved one."""
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the token for a private repository out of copies and files."""
+        location = {name: value for name, value in self.location.items() if name != "token"}
+        return {**self.__dict__, "location": location}
+
+    def saved_weights(self) -> set[str]:
+        """Names, without `model.`, of the weights that the checkpoint has by its saved config.
+
+        Not those of a head that this class adds to the saved one, nor of what was tied and is not
+        by the config given here."""
         config = self.config_class.from_pretrained(str(self.name_or_path), **self.location)
         bases = type(self).__mro__
         saved = [base for base in bases if base.__name__ in (config.architectures or [])]
-        registered = [base for base in bases if getattr(base, "_auto_class", None)]
+        # Not the user's, whose `__init__` may take more
+        family: Any = [base for base in bases if base.__module__.startswith(__package__)]
+        registered = [base for base in family if base._auto_class]
+        kind = registered[0] if saved and registered else self.body_class
         with torch.device("meta"):
-            model: Any = [*saved, *registered, type(self)][0](config)
-        names = model.state_dict().keys() - model.tied_weights()
-        if saved or not hasattr(self, "model"):
-            return names
-        return {name for name in names if name.startswith(("model.", "lm_head."))}
+            before, now = kind(config), kind(self.config)
+        untied = before.tied_weights().keys() - now.tied_weights().keys()
+        names = without_prefix(before.state_dict().keys() - untied)
+        if type(self) in saved:
+            names |= without_prefix(self.state_dict()) - without_prefix(now.state_dict())
+        return names
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Save as transformers does, with the code and the target's tokenizer.
@@ -189,6 +216,11 @@ class Seq2SeqPreTrained(PreTrainedModel):
         return embeddings
 
 
+def without_prefix(names: Iterable[str]) -> set[str]:
+    """Names of weights without `model.`."""
+    return {name.removeprefix("model.") for name in names}
+
+
 def check_complete(name: str | os.PathLike, missing: Collection[str]) -> None:
     """Refuse a checkpoint without some of its weights, which would be random."""
     if missing:
@@ -199,10 +231,10 @@ def check_complete(name: str | os.PathLike, missing: Collection[str]) -> None:
         )
 
 
-def keep_target_tokenizer(model: PreTrainedModel, folder: Path) -> None:
+def keep_target_tokenizer(model: Seq2SeqPreTrained, folder: Path) -> None:
     """Save the second tokenizer of the folder (not repository) that a model came from, once."""
     origin = model.config._name_or_path
-    location = getattr(model, "location", {})
+    location = model.location
     if not folder.is_dir() and os.path.isdir(origin):
         with suppress(OSError, ValueError):
             # False, not None: a save must not stop to ask whether the tokenizer's code may run

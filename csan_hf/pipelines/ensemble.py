@@ -25,6 +25,7 @@ from transformers.utils import can_return_tuple
 
 from ..models.seq2seq_model import (
     CACHE,
+    LOCATION_OPTIONS,
     Seq2SeqPreTrained,
     count_labels,
     known_keywords,
@@ -37,16 +38,6 @@ if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 _TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
-# Arguments of `from_pretrained` that say where a file is found, beside its name
-_LOCATION_OPTIONS = (
-    "cache_dir",
-    "force_download",
-    "token",
-    "revision",
-    "local_files_only",
-    "repo_type",
-    "subfolder",
-)
 
 
 class EnsembleConfig(PreTrainedConfig):
@@ -222,7 +213,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
             return super().from_pretrained(names, *args, **kwargs)
         from csan_hf.data.tokenization import TokenizerPair  # slow to import
 
-        where = {option: kwargs[option] for option in _LOCATION_OPTIONS if option in kwargs}
+        where = {option: kwargs[option] for option in LOCATION_OPTIONS & kwargs.keys()}
         for name in names:
             check_member(name, **where)
         tokenizers = {}
@@ -251,6 +242,10 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
             for name, source in member.all_tied_weights_keys.items():
                 keys[f"members.{number}.{name}"] = f"members.{number}.{source}"
         return keys
+
+    def saved_weights(self) -> set[str]:
+        """All of the members' weights."""
+        return set(self.state_dict())
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
         """The encoders as one, for `generate`."""

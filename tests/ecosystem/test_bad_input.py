@@ -1,8 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Bad input to models and configurations: a clear error, or the right answer."""
 
+import gc
 import json
 import re
+import weakref
 
 import pytest
 import tiny
@@ -27,6 +29,7 @@ from csan_hf import (
     RnnSearchConfig,
 )
 from csan_hf.hub.public_files import read_json
+from csan_hf.models.modeling_csan import CsanEncoder, CsanPreTrainedModel
 
 NAN, INFINITY = float("nan"), float("inf")
 MODELS = {
@@ -287,6 +290,26 @@ def test_a_tied_table_is_found_under_its_other_names(auto, name, tmp_path):
     assert {"shared.weight", "model.shared.weight"} & saved.keys()
 
 
+def test_a_table_is_looked_for_with_one_model_in_memory(tmp_path):
+    alive = []
+
+    class Counted(CsanModel):
+        def __init__(self, config):
+            gc.collect()
+            alive.append(sum(model() is not None for model in models))
+            models.append(weakref.ref(self))
+            super().__init__(config)
+
+    models = []
+    tiny.csan().save_pretrained(tmp_path)
+    change_weights(
+        tmp_path,
+        lambda weights: weights.update({"lm_head.weight": weights.pop("model.shared.weight")}),
+    )
+    Counted.from_pretrained(tmp_path)
+    assert alive == [0, 0]
+
+
 class WiderModel(CsanModel):
     """A user's class, with a layer of its own."""
 
@@ -316,6 +339,45 @@ def test_what_is_new_by_intention_is_not_missing(load, fields, new, tmp_path, ca
     if fields:
         with pytest.raises(ValueError, match=f"lacks .*{re.escape(new)}"):
             load.from_pretrained(tmp_path)
+
+
+class WordTagger(CsanPreTrainedModel):
+    """A user's class whose head, of a size given to it, has a name of the family's."""
+
+    def __init__(self, config, labels):
+        super().__init__(config)
+        self.model = CsanModel(config)
+        self.lm_head = torch.nn.Linear(config.d_model, labels)
+        self.post_init()
+
+
+class EncoderTagger(CsanPreTrainedModel):
+    """A user's class of an encoder and a head."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.encoder = CsanEncoder(config)
+        self.head = torch.nn.Linear(config.d_model, 5)
+        self.post_init()
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [(WordTagger, [5]), (EncoderTagger, [])])
+def test_a_users_class_adds_a_head_and_keeps_it(kind, arguments, tmp_path):
+    tiny.csan(share_encoder_decoder_embeddings=False).save_pretrained(tmp_path)
+    kind.from_pretrained(tmp_path, *arguments).save_pretrained(tmp_path / "tagger")
+    kind.from_pretrained(tmp_path / "tagger", *arguments)
+    for folder, lost in (("tagger", "head.bias"), (".", "encoder.layers.1.fc1.weight")):
+        weights = load_file(tmp_path / folder / "model.safetensors")
+        [name] = [name for name in weights if name.endswith(lost)]
+        change_weights(tmp_path / folder, lambda weights, name=name: weights.pop(name))
+        with pytest.raises(ValueError, match=f"lacks .*{lost} .in all 1"):
+            kind.from_pretrained(tmp_path / folder, *arguments)
+
+
+def test_a_users_encoder_alone_lacks_a_shared_table(tmp_path):
+    tiny.csan().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"lacks encoder.embed_tokens.weight .in all 1"):
+        EncoderTagger.from_pretrained(tmp_path)
 
 
 def test_a_config_from_a_newer_version_loads_and_keeps_what_it_does_not_know(saved, tmp_path):

@@ -7,7 +7,9 @@ import pytest
 import torch
 from families import FAMILIES, assert_same, every_family, logits_of, sources, training_batch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
+from transformers import AutoModelForSeq2SeqLM
 
 CSAN, PERVASIVE, RECURRENT, CONVOLUTIONAL = (
     FAMILIES[name] for name in ("csan", "pervasive attention", "rnnsearch", "conv_s2s")
@@ -86,6 +88,26 @@ def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     assert torch.equal(merged.generate(**sources(), **search), expected)
     merged.save_pretrained(tmp_path / "merged")
     assert_same(family.model_class.from_pretrained(tmp_path / "merged"), merged)
+
+
+@pytest.mark.parametrize("load", [CSAN.model_class, AutoModelForSeq2SeqLM])
+def test_a_missing_weight_of_adapter_or_model_is_an_error(load, tmp_path):
+    CSAN.tiny_model(seed=1).save_pretrained(tmp_path)
+    model = adapted(CSAN.model_class.from_pretrained(tmp_path), ["q_proj", "v_proj"])
+    model.save_pretrained(tmp_path / "adapter")
+    assert_same(load.from_pretrained(tmp_path / "adapter"), model.get_base_model().eval())
+    for file, lost in (
+        ("model", "encoder.layers.0.fc1.weight"),
+        ("adapter/adapter_model", "lora_A"),
+    ):
+        path = tmp_path / f"{file}.safetensors"
+        weights = load_file(path)
+        kept = weights.copy()
+        del kept[next(name for name in weights if lost in name)]
+        save_file(kept, path, metadata={"format": "pt"})
+        with pytest.raises(ValueError, match=f"lacks .*{lost}.* .in all 1"):
+            load.from_pretrained(tmp_path / "adapter")
+        save_file(weights, path, metadata={"format": "pt"})
 
 
 @every_family
