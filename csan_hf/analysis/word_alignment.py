@@ -102,13 +102,13 @@ def align_stream(
             "are given."
         )
     check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
+    tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
     pipeline = TextTranslationPipeline(
         model=evaluation_view(model),
         tokenizer=tokenizers.source,
         target_tokenizer=tokenizers.target,
         device=model.device,
     )
-    tokenizers.choose_languages(src_lang, tgt_lang)
     if targets is None:
         windows = translate_stream(
             model,

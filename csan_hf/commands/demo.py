@@ -154,7 +154,6 @@ class DemoModel:
         names = hasattr(source, "src_lang") or f">>{tgt_lang}<<" in source.get_vocab()
         if not names and not getattr(model.config, "task_specific_params", None):
             chosen = {}  # meant for another one of the models
-        self.tokenizers = pair
         self.pipeline: Any = TextTranslationPipeline(
             model=model,
             tokenizer=source,
@@ -163,7 +162,8 @@ class DemoModel:
             **chosen,
         )
         self.pipeline("1", num_beams=1)  # where languages are missing it fails now, not on the page
-        pair.choose_languages(src_lang, tgt_lang)  # for the alignment
+        self.tokenizers = pair.with_languages(src_lang, tgt_lang)  # for the alignment
+        source = self.tokenizers.source
         card = _card_of(name)
         pairs: list[Any] = [list(chosen.values())]
         for names_of_pair in (("src_lang", "tgt_lang"), ("source_lang", "target_lang")):

@@ -35,15 +35,18 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import SentencePieceExtractor
 from transformers.utils import logging
 
-from csan_hf.models.translation import language_id
 from csan_hf.source_tokenizer import SourceTokenizer
 from csan_hf_runtime.text_files import VARIANTS
 
-from ..models.translation import TARGET_TOKENIZER_SUBFOLDER, load_target_tokenizer
+from ..models.translation import (
+    TARGET_TOKENIZER_SUBFOLDER,
+    language_id,
+    load_target_tokenizer,
+)
 from .batching import example_lengths
 from .corpora import DataArguments, FilterReport
 
@@ -250,19 +253,21 @@ class TokenizerPair:
         """Whether one tokenizer serves both languages."""
         return self.source is self.target
 
-    def choose_languages(self, src_lang: str | None, tgt_lang: str | None) -> None:
-        """Makes multilingual tokenizers mark texts with these languages; None = theirs.
+    def with_languages(self, src_lang: str | None, tgt_lang: str | None) -> TokenizerPair:
+        """Returns copies; multilingual ones mark texts with these languages; None = theirs.
 
         Raises:
             ValueError: They do not know a language.
         """
-        for tokenizer in (self.source, self.target):
+        pair: Any = copy.deepcopy(self)
+        for tokenizer in (pair.source, pair.target):
             if not hasattr(tokenizer, "src_lang"):
                 continue
             for language in filter(None, (src_lang, tgt_lang)):
                 language_id(tokenizer, language)
             tokenizer.src_lang = src_lang or tokenizer.src_lang
             tokenizer.tgt_lang = tgt_lang or tokenizer.tgt_lang
+        return pair
 
     def digest(self) -> str:
         """A digest of how the tokenizers cut text."""
@@ -324,7 +329,14 @@ class TokenizerPair:
             return cls(source, _load_tokenizer(str(target), **kwargs))
         if Path(name).is_file():
             return cls(source, source)
-        target_tokenizer = _load_tokenizer(name, is_target=True, subfolder=subfolder, **kwargs)
+        try:
+            target_tokenizer = _load_tokenizer(name, is_target=True, subfolder=subfolder, **kwargs)
+        except OSError:
+            # Without a connection it is not known whether there is one
+            config = AutoConfig.from_pretrained(name, subfolder=subfolder, **kwargs)
+            if Path(name).is_dir() or not getattr(config, "share_encoder_decoder_embeddings", True):
+                raise
+            target_tokenizer = None
         return cls(source, source if target_tokenizer is None else target_tokenizer)
 
 

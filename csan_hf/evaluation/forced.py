@@ -48,13 +48,13 @@ def score_forced(
         source, and `tokens`, of the target, "</s>" included: those of the validation loss.
     """
     view = evaluation_view(model)
+    tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
     pipeline: Any = TextTranslationPipeline(
         model=view,
         tokenizer=tokenizers.source,
         target_tokenizer=tokenizers.target,
         device=model.device,
     )
-    tokenizers.choose_languages(src_lang, tgt_lang)
     inputs = [
         pipeline.preprocess(text, src_lang=src_lang, tgt_lang=tgt_lang)["input_ids"][0]
         for text in sources

@@ -26,8 +26,12 @@ TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _LANGUAGE_ARGUMENTS = ("decoder_start_token_id", "forced_bos_token_id")
-# Roughly: of abbreviations, too
-_END_OF_SENTENCE = re.compile(r"[.!?…]+[^\w\s]*(?=\s|$)|[。！？]+")
+# From an end of a sentence, which is not that of an abbreviation such as Mrs. or p.m., to the first
+# letter of the next one
+_NEXT_SENTENCE = re.compile(
+    r"(?:(?<!\b\w\.)(?<!\b(?:[A-Z]\w|[^\Waeiou]{2})\.)(?<!\b(?:[A-Z]\w\w|[^\Waeiou]{3})\.)"
+    r"(?:(?<=[.!?…])|(?<=[.!?…。！？][^\w\s]))\s|(?<=[。！？]))\s*[^\w\s。！？]*([^\W\d_])"
+)
 _NO_LIMIT = 10**9  # tokens; transformers writes 1e30
 # A tokenizer has one source language at a time, whatever the threads ask for
 _tokenizer_language = threading.RLock()
@@ -83,14 +87,12 @@ def load_target_tokenizer(
 
     Options and errors are those of `AutoTokenizer.from_pretrained`."""
     options["subfolder"] = os.path.join(subfolder, TARGET_TOKENIZER_SUBFOLDER)
-    file = cached_file(
-        name,
-        "tokenizer_config.json",
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        **options,
-    )
-    if file is None:
+    try:
+        cached_file(name, "tokenizer_config.json", **options)
+    except OSError as error:
+        # No connection, for one: whether there is such a file is not known
+        if error.__cause__ or error.errno:
+            raise
         return None
     # A config, as the folder has none, which a cache does not know offline
     return AutoTokenizer.from_pretrained(
@@ -163,7 +165,8 @@ class TranslationPipeline(Pipeline):
         module = sys.modules.get("csan_hf.models.translation")
         original = getattr(module, "TranslationPipeline", cls)
         for_texts = getattr(original, "for_texts", None)
-        if cls is not TranslationPipeline or cls is original or for_texts is None:
+        is_copied = not args and not kwargs
+        if is_copied or cls is not TranslationPipeline or cls is original or for_texts is None:
             return super().__new__(cls)
         return for_texts(*args, **kwargs)
 
@@ -341,21 +344,26 @@ class TranslationPipeline(Pipeline):
                 f"A source has {input_ids.shape[1]} tokens, the model {positions} positions: "
                 f"split it into sentences, or pass truncation=True to cut it: {text!r:.80}"
             )
-        usual = getattr(self.model.generation_config, "usual_source", None)
-        if usual and not (self._splits_texts or truncation):
-            sentences = len(_END_OF_SENTENCE.findall(text))
-            if input_ids.shape[1] > usual["tokens"] or sentences > usual["sentences"]:
-                logger.warning(
-                    f"A source has {input_ids.shape[1]} tokens and about {sentences} sentences, "
-                    f"and 99 % of those in training at most {usual['tokens']} and "
-                    f"{usual['sentences']}: part of it may be left out. Translate its sentences "
-                    f"one by one, or `import csan_hf`, which splits it: {text!r:.80}"
-                )
+        if not (self._splits_texts or truncation):
+            self._warn_of_unusual_source(text, input_ids.shape[1])
         return {
             "input_ids": input_ids.long(),
             "attention_mask": attention_mask,
             "is_empty": torch.tensor([not text.strip()]),
         }
+
+    def _warn_of_unusual_source(self, text: str, length: int) -> None:
+        """Warns, once, of a text with more tokens or sentences than nearly all in training."""
+        match getattr(self.model.generation_config, "usual_source", None):
+            case {"tokens": int(tokens), "sentences": int(sentences)}:
+                letters = _NEXT_SENTENCE.findall(text)
+                count = 1 + sum(not letter.islower() for letter in letters)
+                if length > tokens or count > sentences:
+                    logger.warning_once(
+                        "A source has more tokens or sentences than 99 % of those in training had "
+                        f"(at most {tokens} and {sentences}): part of it may be left out. "
+                        "Translate its sentences one by one, or `import csan_hf`, which splits it."
+                    )
 
     def _forward(  # type: ignore[override]
         self,

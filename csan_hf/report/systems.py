@@ -130,7 +130,7 @@ def load_systems(
             model, tokenizers = load_translation_model(
                 path, device=device, trust_remote_code=trust_remote_code, progress=progress
             )
-            tokenizers.choose_languages(src_lang, tgt_lang)
+            tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
             if not system.runs:
                 system.target_language = tgt_lang
                 if getattr(model, "gives_attention", True):

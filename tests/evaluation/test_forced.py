@@ -9,6 +9,7 @@ import torch
 from pipelines.multilingual import nllb
 from tiny import convolutional, csan, grid, recurrent, tokenizer
 
+from csan_hf.analysis import align
 from csan_hf.data import TokenizerPair
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf_cli import main
@@ -43,6 +44,19 @@ def test_scores_are_those_of_the_loss(make, max_batch_tokens):
         assert ours["log_probability"] == pytest.approx(theirs["log_probability"], rel=1e-4)
     total = sum(each["log_probability"] for each in expected)
     assert perplexity(found) == pytest.approx(math.exp(-total / 18), rel=1e-4)
+
+
+@pytest.mark.parametrize("use", [align, score_forced])
+def test_the_callers_tokenizers_stay_as_they_are(use, tmp_path):
+    model, own = nllb(tmp_path)
+    own.padding_side = "left"
+    names = ("src_lang", "tgt_lang", "padding_side", "prefix_tokens", "suffix_tokens")
+    before = {name: getattr(own, name) for name in names}
+    ids = own("zwei")["input_ids"]
+    pair = TokenizerPair(own, own)
+    use(model, pair, ["zwei"], ["German:"], src_lang="eng_Latn", tgt_lang="fra_Latn")
+    assert {name: getattr(own, name) for name in names} == before
+    assert own("zwei")["input_ids"] == ids
 
 
 def test_the_command_writes_a_score_for_each_line(tmp_path, capsys):

@@ -2,6 +2,7 @@
 import errno
 import json
 import os
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import tiny
 import torch
 import transformers
-from hub.conftest import build_csan
+from hub.conftest import SOURCE, build_csan
 from hub.elsewhere import run_elsewhere
 from huggingface_hub import RepoUrl
 from safetensors.torch import load_file, save_file
@@ -150,7 +151,7 @@ def test_loads_where_the_package_is_not_installed(
     assert "not supported" not in errors
     assert printed.count("'broken' lacks") == 2
     assert errors.count("A source has") == 1
-    assert "about 2 sentences, and 99 % of those in training at most 20 and 1: part" in errors
+    assert "99 % of those in training had (at most 20 and 1): part of it may be left out" in errors
     translations, classes, states = json.loads(printed.splitlines()[-1])
     for kind, (model, tokenizers) in translators.items():
         assert_same_translator(model, tokenizers, translations[kind], tmp_path / kind)
@@ -266,6 +267,39 @@ def test_the_target_tokenizer_is_of_the_models_revision(revision, cached):
     ):
         assert translator.target_tokenizer.get_vocab() == expected
     assert TokenizerPair.from_pretrained("owner/name", **hub).target.get_vocab() == expected
+
+
+def test_a_target_tokenizer_that_cannot_be_asked_for_is_not_none(cached, pair):
+    """Both vocabularies are of one size, and the cache has what models and tokenizers load."""
+    folder = cached / "snapshots" / (cached / "refs" / "main").read_text()
+    both = TokenizerPair(pair.source, tiny.tokenizer(SOURCE[::-1]))
+    save_self_contained(build_csan(len(both.source), len(both.target)), both, folder)
+    assert not TokenizerPair.from_pretrained("owner/name").is_joint
+    shutil.rmtree(folder / "target_tokenizer")
+    with pytest.raises(ValueError, match="no target tokenizer can be loaded"):
+        translation_pipeline("owner/name")
+    with pytest.raises(OSError, match="couldn't connect"):
+        TokenizerPair.from_pretrained("owner/name")
+    save_self_contained(build_csan(len(pair.source)), pair.source, folder)
+    assert TokenizerPair.from_pretrained("owner/name").is_joint
+    assert TokenizerPair.from_pretrained(folder).is_joint
+    assert translation_pipeline("owner/name")("Hund")
+
+
+def test_a_token_goes_along_for_the_target_tokenizer_and_into_no_file(cached, monkeypatch):
+    model = CsanForConditionalGeneration.from_pretrained("owner/name", token="secret")
+    tokenizer = AutoTokenizer.from_pretrained("owner/name")
+    asked = []
+    load = AutoTokenizer.from_pretrained
+    monkeypatch.setattr(
+        AutoTokenizer,
+        "from_pretrained",
+        lambda name, **options: asked.append(options.pop("token")) or load(name, **options),
+    )
+    TranslationPipeline(model=model, tokenizer=tokenizer)
+    assert asked == ["secret"]
+    assert b"secret" not in pickle.dumps(model)
+    assert pickle.loads(pickle.dumps(model)).location["revision"] == model.location["revision"]
 
 
 def test_code_of_a_target_tokenizer_that_did_not_run_is_not_passed_on(separate, tmp_path):
