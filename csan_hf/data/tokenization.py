@@ -332,9 +332,11 @@ class TokenizerPair:
         try:
             target_tokenizer = _load_tokenizer(name, is_target=True, subfolder=subfolder, **kwargs)
         except OSError:
+            if Path(name).is_dir():
+                raise
             # Without a connection it is not known whether there is one
             config = AutoConfig.from_pretrained(name, subfolder=subfolder, **kwargs)
-            if Path(name).is_dir() or not getattr(config, "share_encoder_decoder_embeddings", True):
+            if not getattr(config, "share_encoder_decoder_embeddings", True):
                 raise
             target_tokenizer = None
         return cls(source, source if target_tokenizer is None else target_tokenizer)

@@ -147,14 +147,15 @@ class Seq2SeqPreTrained(PreTrainedModel):
         Not those of a head that this class adds to the saved one, nor of what was tied and is not
         by the config given here."""
         config = self.config_class.from_pretrained(str(self.name_or_path), **self.location)
-        bases = type(self).__mro__
+        bases: Any = type(self).__mro__
         saved = [base for base in bases if base.__name__ in (config.architectures or [])]
-        # Not the user's, whose `__init__` may take more
-        family: Any = [base for base in bases if base.__module__.startswith(__package__)]
-        registered = [base for base in family if base._auto_class]
-        kind = registered[0] if saved and registered else self.body_class
+        # Not a user's class, whose `__init__` may take more
+        family = [base for base in bases if base.__module__.startswith(__package__)]
+        registered = [base for base in family if saved and base._auto_class]
+        kind = [*registered, self.body_class][0]
         with torch.device("meta"):
-            before, now = kind(config), kind(self.config)
+            before = kind(config)
+            now = kind(self.config)
         untied = before.tied_weights().keys() - now.tied_weights().keys()
         names = without_prefix(before.state_dict().keys() - untied)
         if type(self) in saved:
