@@ -3,9 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
+import json
+import os
+import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
+
+from csan_hf_runtime.text_files import write_json
 
 from . import import_csan_hf, listed, package_folder
 from .declarations import declaration, option_text
@@ -39,6 +48,8 @@ options:
   --clear               remove all of them
 """
 
+_SECTIONS = ("config", "data", "tokenizer", "training", "generation", "all")
+
 
 class RecipeCommand(NamedTuple):
     """A command line of a recipe.
@@ -68,15 +79,17 @@ def split_command_line(arguments: Sequence[str]) -> RecipeCommand:
     while remaining:
         argument = remaining.pop(0)
         has_value = bool(remaining) and not remaining[0].startswith("--")
-        if argument in ("-h", "--help"):
-            help = remaining.pop(0) if has_value else ""
+        key, equals, value = argument.partition("=")
+        if key in ("-h", "--help"):
+            if has_value and not equals and not _is_recipe(remaining[0]):
+                value = remaining.pop(0)
+            help = value
         elif argument.startswith("--") and argument.endswith(".help"):
             help = argument.removeprefix("--").removesuffix(".help")
         elif argument.startswith("--"):
-            key, equals, value = argument[2:].partition("=")
             if not equals:
                 value = remaining.pop(0) if has_value else "true"
-            overrides.append((key, value))
+            overrides.append((key.removeprefix("--"), value))
         elif argument.startswith("-") or recipe is not None:
             raise ValueError(
                 f"{argument!r} is not understood: pass one recipe, then --key value pairs."
@@ -86,17 +99,21 @@ def split_command_line(arguments: Sequence[str]) -> RecipeCommand:
     return RecipeCommand(recipe, overrides, help)
 
 
+def _is_recipe(word: str) -> bool:
+    recipes = package_folder("csan-hf train") / "recipes"
+    return word.endswith((".yaml", ".yml")) or (recipes / f"{word}.yaml").is_file()
+
+
 def train(arguments: list[str]) -> int:
     """Runs `csan-hf train`."""
     recipe, overrides, help = split_command_line(arguments)
     if help == "":
         print(format_short_help())
         return 0
-    command = import_csan_hf("commands.train", "csan-hf train")
     if help is not None:
-        model = dict(overrides).get("model", "csan")
-        print(command.format_help(help, model))
+        print(_section_help(help, dict(overrides).get("model"), recipe))
         return 0
+    command = import_csan_hf("commands.train", "csan-hf train")
     if recipe is None:
         raise ValueError(
             "no recipe given. Try: csan-hf train numbers (`csan-hf recipes` lists them)"
@@ -135,3 +152,37 @@ def format_short_help() -> str:
             options.append(text)
     lines = [_TRAIN_USAGE, "sections (csan-hf train --help training):", *listed(sections)]
     return "\n".join([*lines, "", "top of the file:", *options])
+
+
+def _section_help(topic: str, model: str | None, recipe: str | None) -> str:
+    """Returns a section's help, which the user's cache keeps: csan_hf takes seconds to import."""
+    if recipe is not None or "csan_hf" in sys.modules:  # a module of --import may change help
+        command = import_csan_hf("commands.train", "csan-hf train")
+        return command.format_help(topic, model, recipe)
+    name = f"{topic} {model}"
+    code = _digest_of_code()
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    file = Path(cache, "csan_hf", "help.json")
+    texts: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):
+        texts = json.loads(file.read_text(encoding="utf-8"))
+    if texts.get("code") != code:
+        texts = {"code": code}
+    if name not in texts:
+        command = import_csan_hf("commands.train", "csan-hf train")
+        for section in (*_SECTIONS, topic):
+            texts[f"{section} {model}"] = command.format_help(section, model)
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, texts)
+    return texts[name]
+
+
+def _digest_of_code() -> str:
+    """A digest of what help follows from."""
+    versions = [version(package) for package in ("transformers", "jsonargparse")]
+    digest = hashlib.sha256(repr([sys.version, *versions]).encode())
+    for folder in (package_folder("csan-hf train"), Path(__file__).parent):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -20,6 +20,7 @@ from pipelines.multilingual import nllb
 from tqdm import tqdm
 from transformers import BartConfig, BartForConditionalGeneration
 
+from csan_hf.commands.train import format_help
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.recipes import RECIPES, SUITES
 from csan_hf_cli import (
@@ -355,6 +356,18 @@ def test_what_needs_no_model_answers_at_once(words):
     assert done.stdout
     # the processor's time: the clock's is also that of others on the machine
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_help_of_a_section_is_kept_until_the_code_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "csan_hf" / "help.json"
+    file.parent.mkdir()
+    file.write_text('{"code": "earlier", "training None": "outdated"}')
+    code = "import csan_hf_cli, sys; csan_hf_cli.main(sys.argv[1:]); print('torch' in sys.modules)"
+    for topic, is_imported in (("training", True), ("training", False), ("config", False)):
+        words = [sys.executable, "-c", code, "train", "--help", topic]
+        told = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        assert told == f"{format_help(topic)}\n{is_imported}\n"
 
 
 @pytest.mark.parametrize(("is_terminal", "line"), [(True, "Loading torch ...\n"), (False, "")])

@@ -20,6 +20,7 @@ from csan_hf.training.recipe import (
     find_family,
     find_key,
     load_recipe,
+    read_recipe,
     recipe_sections,
 )
 from csan_hf.training.run import train_from_recipe
@@ -27,13 +28,16 @@ from csan_hf.training.stopping import RunError, RunInterrupted
 from csan_hf_cli import script
 
 
-def format_help(topic: str = "all", model: str = "csan") -> str:
+def format_help(topic: str = "all", model: str | None = None, recipe: str | None = None) -> str:
     """Returns the keys of a section, the key of a name, or all keys, each with its type, default,
-    bounds and help.
+    bounds and help, for a family (None: the recipe's).
 
     Raises:
-        RecipeError: There is neither a section nor a key of this name.
+        RecipeError: There is neither a section nor a key of this name, or no such recipe.
     """
+    if model is None:
+        content = read_recipe(recipe) if recipe else {}
+        model = str(content.get("model", "csan"))
     sections = recipe_sections(model)
     if topic != "all" and topic not in sections:
         return find_key(topic, sections).text

@@ -238,10 +238,15 @@ def test_help_has_every_key_with_help(capsys):
 @pytest.mark.parametrize(
     ("words", "head"),
     [
-        ("--help training", "--training.max_steps (int; default -1; at least 1, or -1 for "),
+        ("--help=training", "--training.max_steps (int; default -1; at least 1, or -1 for "),
         ("numbers --data.help", "--data.join (int; default 1; at least 1)"),
         ("--help generation", "--generation.num_beams (int | null; default null; at least 1)"),
         ("--help config --model rnnsearch", "--config.hidden_size (int; default 256; at least 2)"),
+        (
+            "multi30k_pervasive_attention --help config",
+            "config (PervasiveAttentionConfig): --config.",
+        ),
+        ("--help config multi30k_rnnsearch --model csan", "config (CsanConfig): --config.preset"),
         ("--help keep_best", "--training.keep_best (int; default 5; at least 1)"),
     ],
 )
@@ -251,6 +256,11 @@ def test_help_of_a_section_or_a_key_says_bounds(words, head, capsys):
     assert head in " ".join(told.split())
     paths = [line.split()[0] for line in told.splitlines() if line.startswith("  --")]
     assert len({path.rpartition(".")[0] for path in paths}) == 1, "one section's"
+
+
+@pytest.mark.parametrize("words", ["--help numbers", "numbers --help", "--help= numbers"])
+def test_a_recipe_after_help_is_the_recipe(words):
+    assert split_command_line(words.split()) == ("numbers", [], "")
 
 
 def test_every_setting_of_generation_is_one_of_the_library():
