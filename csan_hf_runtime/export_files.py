@@ -5,6 +5,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from .text_files import check_file_name
+
 FILES = "files"
 """The key of a graph's metadata under which lie the digests of the files beside it."""
 
@@ -31,9 +33,21 @@ def check_files(directory: Path, digests: str | None) -> None:
             checked.
 
     Raises:
-        OSError: A file is missing, or another.
+        OSError: A file is missing, or another; or the digests are none of files in the folder.
     """
-    for name, digest in json.loads(digests or "{}").items():
+    try:
+        files = json.loads(digests or "{}")
+        if not isinstance(files, dict):
+            raise ValueError(f"an object is expected, got {digests!r:.80}")
+        for name in files:
+            for part in name.split("/"):
+                check_file_name(part, "the file")
+    except (ValueError, RecursionError) as error:
+        raise OSError(
+            f"The graphs in {directory} do not say which files are theirs ({error}): export the "
+            "model again."
+        ) from error
+    for name, digest in files.items():
         path = directory / name
         if not path.is_file() or _digest(path) != digest:
             raise OSError(

@@ -65,6 +65,7 @@ _TOKENS = (
     "begin_suppress_tokens",
 )
 _ANY_LENGTH = range(sys.maxsize)
+_WITH_START_TOKEN = ("min_length", "max_length")
 _NEUTRAL = {"encoder_repetition_penalty": 1.0, "num_beam_groups": 1, "typical_p": 1.0}
 
 
@@ -108,6 +109,7 @@ class Generation(Settings):
                     f"{place}{name} is {value!r:.80}, which graphs are not searched with: remove "
                     "it, or translate with the checkpoint that was exported."
                 )
+        check_lengths(values, place)
         return settings
 
     def check_tokens(self, size: int, place: str) -> None:
@@ -270,6 +272,30 @@ class Generation(Settings):
             matches &= earlier == tokens[:, length - before + place, None]
         rows, places = matches.nonzero()
         scores[rows, tokens[rows, places + before]] = -math.inf
+
+
+def check_lengths(values: Mapping[str, Any], place: str) -> None:
+    """Compares the least length with the greatest; limits of new tokens hold before those with the
+    start token.
+
+    Raises:
+        ValueError: None is between them; the message begins with `place`.
+    """
+    least_name = "min_new_tokens" if values.get("min_new_tokens") else "min_length"
+    most_name = "max_new_tokens" if values.get("max_new_tokens") else "max_length"
+    least = values.get(least_name)
+    most = values.get(most_name)
+    if least is None or most is None:
+        return
+    bound = most
+    if most_name in _WITH_START_TOKEN:
+        bound -= 1
+    if least_name in _WITH_START_TOKEN:
+        bound += 1
+    if least > bound:
+        raise ValueError(
+            f"{place}{least_name} must be at most {bound}, as {most_name} is {most}, got {least}."
+        )
 
 
 def _renormalise(tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray) -> None:

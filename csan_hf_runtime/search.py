@@ -223,7 +223,9 @@ def beam_search(
     )
     # The best K of each sentence with their scores, divided by the length penalty, the best first
     nothing = Hypothesis(np.zeros(0, np.int64), np.zeros(0, np.float32))
-    ended: list[list[tuple[float, Hypothesis]]] = [[(LOW, nothing)] * count for _ in range(batch)]
+    ended: list[list[tuple[float, Hypothesis]]] = [
+        [(-math.inf, nothing)] * count for _ in range(batch)
+    ]
     sentences = np.arange(batch)
     while len(sentences):
         step = _continuations(decoder, opened, kept, rules, sentences, constraints)

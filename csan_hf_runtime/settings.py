@@ -9,6 +9,7 @@ import dataclasses
 import json
 import numbers
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -51,15 +52,25 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds_of(type(self)).items():
-            value = getattr(self, name)
-            if not _fits(value, kind):
-                raise ValueError(f"{name} must be {_words_for(kind)}, got {value!r:.80}.")
+        self._check(vars(self))
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        kinds = _kinds_of(type(self))
+        for name, value in values.items():
+            if not _fits(value, kinds[name]):
+                raise ValueError(f"{name} must be {_words_for(kinds[name])}, got {value!r:.80}.")
+
+    def replaced(self, **values: Any) -> Self:
+        """Returns a copy with other values of some fields, which alone are checked."""
+        self._check(values)
+        settings = copy(self)
+        for name, value in values.items():
+            object.__setattr__(settings, name, value)
+        return settings
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:
-        """Reads what a JSON object holds; null stands for the default of a field that it is no
-        value of.
+        """Reads what a JSON object holds; where a field cannot be null, null is its default.
 
         Args:
             values: The object; names that are no fields are left out.
@@ -75,11 +86,9 @@ class Settings:
             kinds = _kinds_of(cls)
             for field in dataclasses.fields(cls):
                 kind = kinds[field.name]
-                value = values.get(field.name)
-                if isinstance(value, Mapping):
-                    for settings in filter(_is_settings, (kind, *get_args(kind))):
-                        value = settings.from_dict(value, f"{field.name}: ")
-                if field.name in values and (value is not None or _fits(None, kind)):
+                value = _read(values.get(field.name), kind, f"{field.name}: ")
+                is_null = value is None and field.name in values and _fits(None, kind)
+                if value is not None or is_null:
                     chosen[field.name] = value
                 elif field.default is dataclasses.MISSING:
                     raise ValueError(f"{field.name} is missing: it is {_words_for(kind)}.")
@@ -105,6 +114,15 @@ def _kinds_of(settings: type[Settings]) -> dict[str, Any]:
     if settings not in _TYPES_OF_FIELDS:
         _TYPES_OF_FIELDS[settings] = get_type_hints(settings, include_extras=True)
     return _TYPES_OF_FIELDS[settings]
+
+
+def _read(value: Any, kind: Any, place: str) -> Any:
+    """A value of a JSON object; an object is read as the settings that its field may be."""
+    if isinstance(value, Mapping):
+        for member in (kind, *get_args(kind)):
+            if _is_settings(member):
+                return member.from_dict(value, place)
+    return value
 
 
 def _is_settings(kind: Any) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -250,7 +250,7 @@ class Translator:
             "top_p": top_p,
         }
         chosen = {name: value for name, value in chosen.items() if value is not None}
-        generation = self._in_language(replace(self.generation, **chosen), target_lang)
+        generation = self._in_language(self.generation.replaced(**chosen), target_lang)
         if generation.num_beams < n_best and not generation.do_sample:
             raise ValueError(f"n_best={n_best} needs as many beams, got num_beams={num_beams}.")
         trained_on = self.generation.source_characters
@@ -312,9 +312,9 @@ class Translator:
         if language is not None:
             token = self.source.language_id(language)
             if self.source.kind in _LANGUAGE_STARTS_DECODER:
-                generation = replace(generation, decoder_start_token_id=token)
+                generation = generation.replaced(decoder_start_token_id=token)
             else:
-                generation = replace(generation, forced_bos_token_id=token)
+                generation = generation.replaced(forced_bos_token_id=token)
         starts_without = generation.decoder_start_token_id in self.source.no_languages
         if generation.forced_bos_token_id is None and starts_without:
             raise ValueError(

@@ -7,6 +7,8 @@ from typing import Any
 
 from transformers import GenerationConfig
 
+from csan_hf_runtime.generation import check_lengths
+
 from .arguments import check_bounds
 
 _TOKENS = (
@@ -18,7 +20,6 @@ _TOKENS = (
     "sequence_bias",
 )
 _EMPTY_WITHOUT_EFFECT = ("suppress_tokens", "begin_suppress_tokens")
-_WITH_START_TOKEN = ("min_length", "max_length")
 
 
 def check_generation(values: Mapping[str, Any], vocabulary_size: int) -> None:
@@ -44,7 +45,7 @@ def check_generation(values: Mapping[str, Any], vocabulary_size: int) -> None:
                     f"generation.{name} must have tokens of the target vocabulary, 0 to "
                     f"{vocabulary_size - 1}, got {token}."
                 )
-    _check_lengths(values)
+    check_lengths(values, "generation.")
     GenerationConfig(**values).validate(strict=True)
 
 
@@ -68,26 +69,4 @@ def _check_biases(pairs: list[Any] | None) -> None:
         raise ValueError(
             "generation.sequence_bias must hold pairs of a list of tokens and a finite number, "
             f"such as [[5, 6], -2.0], got {pair}."
-        )
-
-
-def _check_lengths(values: Mapping[str, Any]) -> None:
-    """Refuses a shortest translation above the longest; a limit of new tokens replaces one that
-    counts the start token.
-    """
-    least_name = "min_new_tokens" if values.get("min_new_tokens") else "min_length"
-    most_name = "max_new_tokens" if values.get("max_new_tokens") else "max_length"
-    least = values.get(least_name)
-    most = values.get(most_name)
-    if least is None or most is None:
-        return
-    bound = most
-    if most_name in _WITH_START_TOKEN:
-        bound -= 1
-    if least_name in _WITH_START_TOKEN:
-        bound += 1
-    if least > bound:
-        raise ValueError(
-            f"generation.{least_name} must be at most {bound}, as generation.{most_name} is "
-            f"{most}, got {least}."
         )

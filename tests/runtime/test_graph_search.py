@@ -161,6 +161,18 @@ def test_samples_of_a_sentence_differ_and_end_within_its_limit(exported):
         assert max(len(sample.tokens) for sample in several) < limit
 
 
+@pytest.mark.parametrize("length_penalty", [-10.0, 10.0])
+def test_no_hypothesis_is_empty_whatever_the_length_penalty(length_penalty, exported):
+    found = searched(
+        Graphs.from_directory(exported("rnnsearch")[1]),
+        {"decoder_start_token_id": 0, "num_beams": 3, "length_penalty": length_penalty},
+        sources(LENGTHS),
+        limits=np.array([99] * len(LENGTHS)),
+        returned=3,
+    )
+    assert all(len(hypothesis.tokens) for several in found for hypothesis in several)
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_rows_that_are_done_are_not_computed(beams, exported):
     graphs = Graphs.from_directory(exported("rnnsearch")[1])

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from csan_hf_runtime.export_files import check_files
 from csan_hf_runtime.generation import Generation
 from csan_hf_runtime.translator import ModelSettings
 from csan_hf_runtime.vocabulary import TokenizerSettings
@@ -118,6 +119,10 @@ def test_messages_say_what_is_allowed(tmp_path):
             "early_stopping must be true or false or \"never\", got 'foo'.",
         ),
         (
+            {"min_length": 90, "max_length": 20},
+            "min_length must be at most 20, as max_length is 20, got 90.",
+        ),
+        (
             {"usual_source": {"tokens": 3}},
             f"usual_source: sentences is missing: it is an integer from 0 to {2**31 - 1}.",
         ),
@@ -133,6 +138,24 @@ def test_damaged_files_are_named(content, tmp_path):
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(OSError, match=rf"{path} is damaged"):
         ModelSettings.read(path)
+
+
+@pytest.mark.parametrize(
+    "digests",
+    ["[]", "5", "[" * 100_000, "{", '{"/etc/passwd": ""}', '{"a/../../b": ""}', '{"a": 5}'],
+    ids=lambda digests: digests[:9],
+)
+def test_digests_of_other_files_are_refused(digests, tmp_path):
+    (tmp_path / "a").write_text("")
+    with pytest.raises(OSError, match=rf"{tmp_path}.*export the model again"):
+        check_files(tmp_path, digests)
+
+
+def test_what_a_call_replaces_is_checked_alone():
+    settings = Generation(suppress_tokens=[3])
+    assert settings.replaced(num_beams=2) == Generation(suppress_tokens=[3], num_beams=2)
+    with pytest.raises(ValueError, match="num_beams must be an integer from 1 to 1000, got 0"):
+        settings.replaced(num_beams=0)
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "null"])

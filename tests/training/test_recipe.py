@@ -496,7 +496,7 @@ def no_data(monkeypatch):
         *(
             (
                 {f"generation.{least}": "90", f"generation.{most}": "20"},
-                f"generation.{least} must be at most {bound}, as generation.{most} is 20, got 90",
+                f"generation.{least} must be at most {bound}, as {most} is 20, got 90",
             )
             for least, most, bound in (
                 ("min_length", "max_length", 20),
