@@ -11,8 +11,8 @@ from pathlib import Path
 
 DICTIONARY = "dictionary.tsv.gz"
 
-_POSSESSIVE = re.compile(r"(.{3,})['’]s")
-_PLURAL = re.compile(r"(.{2,}[^su'])s")  # neither "class" nor "campus"
+_POSSESSIVE = re.compile(r"(.{3,})['’]s", re.IGNORECASE)
+_PLURAL = re.compile(r"(.{2,}[^su'])s", re.IGNORECASE)  # neither "class" nor "campus"
 _ARPABET = re.compile(r".*[A-Z]{2}[012].*")  # a vowel with its stress
 _SIBILANTS = ("S", "Z", "SH", "ZH", "CH", "JH")
 _VOICELESS = ("P", "T", "K", "F", "TH")
@@ -43,8 +43,8 @@ class PronouncingDictionary:
 
     @cached_property
     def _other_spellings(self) -> dict[str, list[str]]:
-        """Pronunciations of words that the dictionary writes otherwise than the model reads them;
-        it takes a moment, and most words need none.
+        """Pronunciations by how the model reads their words, if the dictionary writes some
+        otherwise.
         """
         entries: dict[str, list[str]] = {}
         letters = "".join(map(_word_of, self._lines))
@@ -64,8 +64,8 @@ class PronouncingDictionary:
         An English word that is not there, but without its ending "'s" or "s" is (three letters or
         more), has those of its base with the ending, if they are written in ARPAbet with stress.
         """
+        entries = self._entries(word.strip())
         word = self._as_read(word)
-        entries = self._entries(word)
         inflected = _POSSESSIVE.fullmatch(word) or _PLURAL.fullmatch(word)
         if inflected and not entries:
             bases = filter(_ARPABET.fullmatch, self._entries(inflected[1]))
@@ -73,12 +73,19 @@ class PronouncingDictionary:
         return entries
 
     def _entries(self, word: str) -> list[str]:
+        """Those of this spelling, then of others that the model reads alike; or of small letters."""
+        read = self._as_read(word)
+        entries = [*self._spelled(word), *self._spelled(read)]
+        entries += self._other_spellings.get(read, [])
+        return list(dict.fromkeys(entries or self._spelled(read.lower().replace("’", "'"))))
+
+    def _spelled(self, word: str) -> list[str]:
         first = bisect_left(self._lines, f"{word}\t")
         end = bisect_left(self._lines, f"{word}\n")
         entries = []
         for line in self._lines[first:end]:
             entries += line.split("\t")[1:]
-        return list(dict.fromkeys(entries or self._other_spellings.get(word, [])))
+        return entries
 
 
 def _word_of(line: str) -> str:

@@ -119,6 +119,24 @@ def test_words_are_looked_up_as_the_model_reads_them(make, word):
 
 
 @pytest.mark.parametrize(
+    ("word", "pronunciations"),
+    [
+        ("Polish", ["A", "B"]),
+        ("polish", ["B", "A"]),
+        ("Cat", ["K AE1 T"]),
+        ("CATS", ["K AE1 T S"]),
+        ("Don’t", ["D OW1 N T"]),
+    ],
+)
+@pytest.mark.parametrize("read", [normalize, str], ids=["small letters", "case is kept"])
+def test_the_spelling_itself_comes_first(read, word, pronunciations, tmp_path):
+    path = tmp_path / DICTIONARY
+    path.write_bytes(gzip.compress(b"Polish\tA\ncat\tK AE1 T\ndon't\tD OW1 N T\npolish\tB"))
+    found = PronouncingDictionary(path, read).pronunciations(word)
+    assert found == (pronunciations if read is normalize else pronunciations[:1])
+
+
+@pytest.mark.parametrize(
     "content",
     [b"cat", gzip.compress(b"cat")[:-4], gzip.compress(b"\xff")],
     ids=["not gzipped", "cut", "not UTF-8"],
