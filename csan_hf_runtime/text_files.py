@@ -19,7 +19,6 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, TextIO
@@ -39,8 +38,12 @@ _BEGINNINGS = {
     ".xz": re.compile(rb"\xfd7zXZ\0"),
     ".zst": re.compile(rb"\x28\xb5\x2f\xfd"),
 }
-_SUBTITLES = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:WEBVTT|\d+\s*\n[\d:]+[,.]\d+ -->)")
+_SUBTITLES = re.compile(
+    rb"\s*(?:\d+\s*|WEBVTT(?:[ \t][^\n]*)?(?:\n[^\n]*)*?)\n[\d:]+[,.]\d+ -->"
+)
+_LINES_BEFORE_A_TIME = 9  # in subtitles
 _LONGEST_LINE = 2**26  # bytes
+_BLOCK = 2**18  # bytes
 _LONGEST_WAIT = 1.0  # seconds that lines of standard input are waited for, all together
 _CHARACTERS_AHEAD = 2**22  # of standard input, so that who writes need not read meanwhile
 
@@ -319,20 +322,22 @@ def read_lines(path: Path | str) -> Iterator[str]:
     number = 0
     try:
         with _open_bytes_of(path) as stream, _unpacked(stream, name) as file:
-            if _SUBTITLES.match(file.peek(1)):
-                raise ValueError(
-                    f"{name}: subtitles, whose numbers and times would be taken for text: write "
-                    "their lines of text alone into a file."
-                )
-            for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), 1):
-                if len(line) == _LONGEST_LINE:
+            beginning = b""
+            for number, line in enumerate(_lines_of(file), 1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                if len(line) >= _LONGEST_LINE:
                     raise ValueError(
                         f"{name}, line {number}: longer than {_LONGEST_LINE:,} bytes; is it text?"
                     )
-                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if text.endswith(b"\n"):
-                    text = text[:-1].removesuffix(b"\r")
-                yield text.decode()
+                if number <= _LINES_BEFORE_A_TIME:
+                    beginning += line + b"\n"
+                    if _SUBTITLES.match(beginning):
+                        raise ValueError(
+                            f"{name}: subtitles, whose numbers and times would be taken for text: "
+                            "write their lines of text alone into a file."
+                        )
+                yield line.decode()
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
         raise ValueError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file") from error
@@ -340,6 +345,17 @@ def read_lines(path: Path | str) -> Iterator[str]:
         raise ValueError(
             f"{name}, after line {number}: the compressed file is damaged ({error})"
         ) from error
+
+
+def _lines_of(file: io.BufferedIOBase) -> Iterator[bytes]:
+    """The lines of a file without their ends, as they come; the last one is what is too long."""
+    unfinished = b""
+    while len(unfinished) < _LONGEST_LINE and (block := file.read1(_BLOCK)):
+        *lines, unfinished = (unfinished + block).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if unfinished:
+        yield unfinished
 
 
 def _open_bytes_of(path: Path | str) -> io.BufferedReader:
@@ -351,7 +367,7 @@ def _open_bytes_of(path: Path | str) -> io.BufferedReader:
 
 
 @contextmanager
-def _unpacked(stream: io.BufferedReader, name: str) -> Iterator[io.BufferedReader]:
+def _unpacked(stream: io.BufferedReader, name: str) -> Iterator[io.BufferedIOBase]:
     """Yields the bytes of a file, unpacked if they are compressed; `EOFError` in the block if what
     is compressed is damaged.
     """
@@ -366,7 +382,7 @@ def _unpacked(stream: io.BufferedReader, name: str) -> Iterator[io.BufferedReade
     module = _compression_module(compression, name)
     of_module = [getattr(module, error, EOFError) for error in ("LZMAError", "ZstdError")]
     try:
-        with io.BufferedReader(module.open(stream)) as file:
+        with module.open(stream) as file:
             yield file
     except (OSError, zlib.error, *of_module) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the file cannot be read

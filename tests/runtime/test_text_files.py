@@ -141,7 +141,11 @@ def test_a_dash_is_standard_output(name, capfdbinary):
         ("plain.BZ2", b"plain", r"plain\.BZ2, after line 0: the compressed file is damaged"),
         ("plain.xz", b"plain", r"plain\.xz, after line 0: the compressed file is damaged"),
         ("a.srt", b"1\r\n00:00:01,000 --> 00:00:02,500\r\nHi.\r\n", r"a\.srt: subtitles, whose"),
-        ("a.vtt", gzip.compress(b"\xef\xbb\xbfWEBVTT\n\n"), r"a\.vtt: subtitles, whose"),
+        (
+            "a.vtt",
+            gzip.compress(b"\xef\xbb\xbfWEBVTT - Hi\nKind: captions\n\n00:01.000 --> 00:02.500\n"),
+            r"a\.vtt: subtitles, whose",
+        ),
         ("bomb", lzma.compress(b"fine\n" + bytes(5000)), r"bomb, line 2: longer than 4,096 bytes"),
         ("latin", b"fine\n\nM\xfcnchen\n", r"latin, line 3: not UTF-8 \(byte 0xfc at position 2\)"),
     ],
@@ -169,6 +173,26 @@ def test_standard_input_is_read_as_files_are_and_line_by_line(program):
     assert [next(lines) for _ in range(3)] == ["ä", "", "last"]
     program.close()
     with pytest.raises(ValueError, match="standard input, line 5: not UTF-8"):
+        list(lines)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (b"1\n", b"00:00:01,000 --> 00:00:02,500\n", "standard input: subtitles"),
+        (gzip.compress(b"fine\n"), b"junk", "standard input, after line 1: .* damaged"),
+        (b"WEBVTT is a format.\n", b"\xff", "standard input, line 2: not UTF-8"),
+    ],
+    ids=["subtitles", "junk", "no subtitles"],
+)
+def test_what_comes_before_a_fault_is_read(first, second, message, program):
+    program.write(first)
+    lines = read_lines("-")
+    if not first.startswith(b"\x1f"):
+        assert next(lines) == first.decode().strip()
+    program.write(second)
+    program.close()
+    with pytest.raises(ValueError, match=message):
         list(lines)
 
 
