@@ -54,6 +54,8 @@ class PhraseState(NamedTuple):
     def after(self, token: int, letters: int) -> PhraseState:
         """The state with one more token, which adds so many letters to the word before it."""
         if self.age is None:
+            if not self.length and token != self.tokens[0]:
+                return self
             return self._ending_with([*self.tokens[: self.length], token])
         room = None
         if self.room is not None and letters:
@@ -95,6 +97,9 @@ class Progress:
     """What a hypothesis holds of the phrases of its sentence: each of its tokens serves one phrase,
     of two that overlap the longer.
 
+    A phrase that is held stays where it is: of [1, 2] and [2, 1] the tokens 1 2 1 1 2 have met
+    three, though 2 1 and the last 1 2 are both there.
+
     Attributes:
         states: That of each phrase.
         met: Tokens of whole phrases, and of the one that the hypothesis has most of.
@@ -104,24 +109,21 @@ class Progress:
     def __init__(self, states: Sequence[PhraseState]) -> None:
         self.states = states
         self.total = sum(len(state.tokens) for state in states)
-        whole = 0
+        held = [state for state in states if state.age is not None]
         begun = 0
         for state in states:
-            if state.age is not None:
-                whole += len(state.tokens)
-            else:
-                shared = sum(other.shared(state.length) for other in states)
+            if state.length > begun:
+                shared = sum(phrase.shared(state.length) for phrase in held)
                 begun = max(begun, state.length - shared)
-        self.met = whole + begun
+        self.met = begun + sum(len(state.tokens) for state in held)
 
     def after(self, token: int, letters: int = 0) -> Progress:
         """The progress with one more token, which adds so many letters to the word before it."""
         states = [state.after(token, letters) for state in self.states]
-        longest_first = sorted(range(len(states)), key=lambda number: -len(states[number].tokens))
-        for number in longest_first:
+        complete = [number for number, state in enumerate(states) if state.is_complete]
+        complete.sort(key=lambda number: -len(states[number].tokens))
+        for number in complete:
             state = states[number]
-            if not state.is_complete:
-                continue
             length = len(state.tokens)
             overlapping = [place for place, other in enumerate(states) if other.shared(length)]
             if any(len(states[place].tokens) >= length for place in overlapping):

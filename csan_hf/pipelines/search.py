@@ -71,7 +71,8 @@ def search(
     **inputs: Any,
 ) -> Any:
     """Decodes for `generate`, which calls this with its prepared inputs; leaves to the library's
-    loops what is not covered.
+    loops what is not covered. It is for models on a CPU: of those on another device it copies the
+    logits of each step to the CPU.
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone.
     Sampling, scores, attentions, and processors of logits that may count rows are not.
