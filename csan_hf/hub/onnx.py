@@ -148,6 +148,7 @@ def _to_int8(path: Path) -> None:
     import onnx
     from onnx import helper, numpy_helper, parser
     from onnxruntime.quantization import quant_pre_process
+    from onnxruntime.quantization.onnx_model import ONNXModel
 
     quant_pre_process(path, path, skip_symbolic_shape=True)
     model = onnx.load(path)
@@ -158,12 +159,9 @@ def _to_int8(path: Path) -> None:
     nodes = [replacement for node in graph.node for replacement in quantised.replace(node)]
     del graph.node[:]
     graph.node.extend(nodes)
-    read = {name for node in nodes for name in node.input}
-    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
     for name, array in quantised.tensors.items():
-        tensors.append(numpy_helper.from_array(array, name))
-    del graph.initializer[:]
-    graph.initializer.extend(tensors)
+        graph.initializer.append(numpy_helper.from_array(array, name))
+    ONNXModel(model).clean_initializers()
     model.functions.extend(map(parser.parse_function, _INT8_FUNCTIONS))
     domains = {opset.domain for opset in model.opset_import}
     for domain in {_INT8_DOMAIN, "com.microsoft"} - domains:
@@ -200,6 +198,10 @@ _INT8_FUNCTIONS = (
 )
 
 
+_PLAIN = {"alpha": 1, "beta": 1, "transA": 0, "axis": 0}
+"""What attributes of nodes must be, where they have them, so that these are replaced."""
+
+
 class _Int8Nodes:
     """Replaces nodes with weights by nodes with weights in bytes.
 
@@ -214,22 +216,30 @@ class _Int8Nodes:
 
     def replace(self, node: NodeProto) -> Iterator[NodeProto]:
         """Yields the nodes in place of one; convolutions would be slower in integers."""
-        replace_weights = {
+        converters = {
             "MatMul": self._product,
             "Gemm": self._product,
             "Gather": self._rows_of_table,
             "LSTM": self._recurrent,
-        }.get(node.op_type)
-        weights = node.input[0 if node.op_type == "Gather" else 1 :][:1]
-        is_exact = node.name.startswith(_EXACT)
-        if replace_weights is None or is_exact or not self._is_matrix(*weights):
-            yield node
+        }
+        if node.op_type in converters and self._is_plain(node):
+            yield from converters[node.op_type](node)
         else:
-            yield from replace_weights(node)
+            yield node
 
-    def _is_matrix(self, name: str) -> bool:
-        array = self._constants.get(name)
-        return array is not None and array.ndim > 1 and array.dtype == np.float32
+    def _is_plain(self, node: NodeProto) -> bool:
+        """Whether a node multiplies by, or takes rows of, a float32 matrix and does no more."""
+        from onnx import helper
+
+        weights = self._constants.get(node.input[0 if node.op_type == "Gather" else 1])
+        options = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        return (
+            weights is not None
+            and weights.ndim == (3 if node.op_type == "LSTM" else 2)
+            and weights.dtype == np.float32
+            and not node.name.startswith(_EXACT)
+            and all(options.get(name, value) == value for name, value in _PLAIN.items())
+        )
 
     def _product(self, node: NodeProto) -> Iterator[NodeProto]:
         from onnx import helper
@@ -258,7 +268,7 @@ class _Int8Nodes:
         integers, scales = self._in_bytes(name, self._constants[name], axis=0, largest=127)
         (output,) = node.output
         node.input[0] = integers
-        node.output[0] = f"{output}.int8"
+        node.output[0] = f"{output}.integers"
         yield node
         yield _dequantise(node.output[0], scales, output)
 

@@ -13,7 +13,8 @@ import onnx
 import pytest
 import tiny
 import torch
-from families import ONE_LAYER, sources, targets
+from families import ONE_LAYER, PLAIN_LAYER, sources, targets
+from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
@@ -110,8 +111,39 @@ EVERY_KIND = {
         {"moving_gaussian": {"width": 3.0, "gain": 0.4, "ends_within": 1}},
     ],
 }
+
+
+class UnusualProducts(nn.Module):
+    """A layer of products that int8 leaves in float32."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.bias = layer.bias
+        self.weights = nn.ParameterList(layer.weight.T * factor for factor in (1, 2, 3))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Adds up a Gemm with a factor, a product within an If and one with three axes."""
+        matrix, matrix_of_branch, matrices = self.weights
+        rows = states.flatten(0, 1)
+        scaled = torch.addmm(self.bias, rows, matrix, alpha=-2)
+        is_number = rows.square().sum() >= 0
+        branch = torch.cond(
+            is_number, torch.mm, lambda *factors: -torch.mm(*factors), (rows, matrix_of_branch)
+        )
+        return states @ matrices[None] + (scaled + branch).view(*states.shape[:2], -1)
+
+
+def with_unusual_products():
+    """The decoder's first product is one of embeddings as they are."""
+    model = tiny.csan(seed=1, **PLAIN_LAYER, sinusoids=None, scale_embedding=False)
+    layer = model.model.encoder.layers[0]
+    layer.fc1 = UnusualProducts(layer.fc1)
+    return model
+
+
 ONNX_MODELS = {
     "csan, every kind": lambda: tiny.csan(seed=1, **EVERY_KIND),
+    "csan, unusual products": with_unusual_products,
     "csan, blocks and windows alone": lambda: tiny.csan(
         seed=1, attn_implementation="blocked", **{**ONE_LAYER, "cross_localness_layers": []}
     ),
