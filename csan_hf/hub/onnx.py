@@ -734,10 +734,11 @@ class _RecurrentStep(_Step):
         embeddings = self.decoder.embed_tokens(ids)
         if self.model.config.input_feeding:
             embeddings = torch.cat([embeddings, fed.transpose(0, 1)], dim=-1)
-        query, (_, c) = self.decoder.lstm(embeddings, (h, c))
+        weights = self.decoder.lstm.all_weights[0]
+        query, c = torch.lstm_cell(embeddings[:, 0], (h[0], c[0]), *weights)
+        query = query[:, None]
         attended, _ = self.decoder.attention(query, past["0.encoder.key"][:, 0], source, real)
-        # torch.export of torch 2.12 gives c an axis too many (pytorch#151200)
-        state = torch.cat([query, c.view_as(query), attended], dim=-1)
+        state = torch.cat([query, c[:, None], attended], dim=-1)
         return self.model._project(attended), {"0.decoder.key": state.unsqueeze(1)}
 
 
