@@ -38,9 +38,7 @@ _BEGINNINGS = {
     ".xz": re.compile(rb"\xfd7zXZ\0"),
     ".zst": re.compile(rb"\x28\xb5\x2f\xfd"),
 }
-_SUBTITLES = re.compile(
-    rb"\s*(?:\d+\s*|WEBVTT(?:[ \t][^\n]*)?(?:\n[^\n]*)*?)\n[\d:]+[,.]\d+ -->"
-)
+_SUBTITLES = re.compile(rb"\s*(?:\d+\s*|WEBVTT(?:[ \t][^\n]*)?(?:\n[^\n]*)*?)\n[\d:]+[,.]\d+ -->")
 _LINES_BEFORE_A_TIME = 9  # in subtitles
 _LONGEST_LINE = 2**26  # bytes
 _BLOCK = 2**18  # bytes

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from .sentences import EVERY_LINE, SplitText, UsualSource, split_text
@@ -59,7 +59,7 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
     Raises:
         TypeError: They are one text, or something else; the message begins with `name`.
     """
-    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
         raise TypeError(
             f"{name} must be a list of texts, got one {type(texts).__name__}: {texts!r:.80}"
         )

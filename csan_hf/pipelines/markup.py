@@ -366,4 +366,4 @@ def _attribute_values(attributes: str) -> dict[str, str]:
 
 def _unescaped(text: str) -> str:
     """A text with its entities decoded; Python refuses numbers of more than 4,300 digits."""
-    return html.unescape(re.sub(r"&#0*(\d{1,8})\d*", r"&#\1", text))
+    return html.unescape(re.sub(r"&#0*([0-9]{1,8})[0-9]*", r"&#\1", text))

@@ -17,6 +17,7 @@ from transformers.utils import logging
 from csan_hf_runtime.characters import has_all_bytes, unseen_characters
 from csan_hf_runtime.constraints import Endings
 from csan_hf_runtime.scores import is_scored
+from csan_hf_runtime.generation import Generation
 from csan_hf_runtime.sentences import SplitText, UsualSource, is_wide, sentences_of
 from csan_hf_runtime.texts import (
     LanguageTags,
@@ -408,7 +409,9 @@ class TextTranslationPipeline(TranslationPipeline):
         """The characters of the training sources (`csan_hf_runtime.characters`); None = not
         known.
         """
-        return getattr(self.model.generation_config, "source_characters", None)
+        ranges = getattr(self.model.generation_config, "source_characters", None)
+        settings = {"source_characters": ranges}
+        return Generation.from_dict(settings, "generation_config.json: ").source_characters
 
     def notice_of_splits(self, lines: str) -> str:
         """Says that lines were split at their sentences, and how to prevent it."""
@@ -586,6 +589,10 @@ class TextTranslationPipeline(TranslationPipeline):
         if self.target_tokenizer.unk_token_id in tokens:
             raise ValueError(
                 f"The term {term!r} has letters or signs that the target vocabulary does not have."
+            )
+        if not tokens:
+            raise ValueError(
+                f"The term {term!r} has no letters or signs that the model writes: leave it out."
             )
         return tokens
 

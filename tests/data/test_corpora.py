@@ -156,6 +156,7 @@ def test_a_validation_set_is_drawn_of_the_training_set(folder):
     [
         ("part-*.{lang}", "0123"),
         ("part-*.{lang}.gz", "0123"),
+        (["part-a.{lang}.xz", "packed.{lang}", "packed-*.{lang}"], "0189"),
         ("ended.{lang}.*", "67"),
         (["part-b.{lang}", "part-a.{lang}"], "2301"),
         (["part-*.{lang}", "table-*.tsv"], "012345"),
@@ -168,6 +169,8 @@ def test_several_files_are_read_one_after_the_other(train, numbers, folder):
         "part-b.{}.gz": "23",
         "ended.{}.1": "6",
         "ended.{}.2.gz": "7",
+        "packed.{}.xz": "8",
+        "packed-1.{}.bz2": "9",
     }.items():
         for language in ("en", "de"):
             write_lines(folder / name.format(language), [f"{language}{line}" for line in lines])
@@ -191,9 +194,9 @@ def test_a_part_without_its_partner_is_named(folder):
     [
         (
             {"source_lang": "fr"},
-            r"no file for train of language 'fr'.*tried .*train\.fr and .*train\.fr\.gz",
+            r"no file for train of language 'fr'.*tried .*train\.fr alone and with \.gz, \.bz2",
         ),
-        ({"test": "x.tsv"}, r"no file for test: .*tried .*x\.tsv and .*x\.tsv\.gz"),
+        ({"test": "x.tsv"}, r"no file for test: .*tried .*x\.tsv alone and with \.gz"),
         ({"validation": "val.en"}, r"validation is 'val\.en': plain text needs one file per"),
     ],
 )

@@ -292,6 +292,7 @@ def test_tokens_beyond_the_vocabulary_are_refused(file, key, value, message, mak
     [
         ("two", "must be a list of texts, got one str: 'two'"),
         (b"two", "must be a list of texts, got one bytes: b'two'"),
+        ({"two": "zwei"}, "must be a list of texts, got one dict: {'two': 'zwei'}"),
         (None, "must be a list of texts, got one NoneType: None"),
         (["two", None], "must be texts, got NoneType as number 2: None"),
     ],
