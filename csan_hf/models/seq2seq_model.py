@@ -94,9 +94,9 @@ class Seq2SeqPreTrained(PreTrainedModel):
         """Load a checkpoint as transformers does; damaged files of weights are an OSError.
 
         A missing weight, which the library makes a random one, is a ValueError unless
-        `output_loading_info=True` or `ignore_mismatched_sizes=True`; so it is in an adapter, and in
-        the model that it is for. Not missing are those of a head that the class adds, or that
-        fields given here add to the model of the saved config."""
+        `output_loading_info=True` or `ignore_mismatched_sizes=True`; so it is in an adapter, and
+        always in the model that it is for, which the report leaves out. Not missing are those of a
+        head that the class adds, or that fields given here add to the model of the saved config."""
         wants_report = kwargs.pop("output_loading_info", False)
         source = pretrained_model_name_or_path
         load: Any = partial(super().from_pretrained, source, *args, output_loading_info=True)
@@ -124,9 +124,9 @@ class Seq2SeqPreTrained(PreTrainedModel):
             model.location = location
             if not (wants_report or kwargs.get("ignore_mismatched_sizes")):
                 model.check_weights(source, report["missing_keys"])
-                if model._hf_peft_config_loaded and kwargs.get("device_map") != "meta":
-                    # The report was of the adapter alone
-                    cls.from_pretrained(model.name_or_path, *args, device_map="meta", **location)
+            if model._hf_peft_config_loaded and kwargs.get("device_map") != "meta":
+                # The report was of the adapter alone
+                cls.from_pretrained(model.name_or_path, *args, device_map="meta", **location)
         return (model, report) if wants_report else model
 
     def check_weights(self, source: str | os.PathLike, missing: set[str]) -> None:
