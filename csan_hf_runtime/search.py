@@ -243,8 +243,9 @@ def beam_search(
         rows = take(step.rows, onward)
         final = candidates.scores / np.float32(length**beams.length_penalty)
         final = final - step.missing * np.float32(_MISSING)
-        is_best = (step.missing <= 1).cumsum(axis=1) <= count
-        for row, place in np.argwhere(stops & is_best):
+        # None that lacks phrases takes the place, among the best K, of one that has all
+        ranks = (step.missing <= 1).cumsum(axis=1)
+        for row, place in np.argwhere(stops & (ranks <= count)):
             ids = candidates.tokens[row, place, prompt:].copy()
             hypothesis = Hypothesis(ids, candidates.values[row, place].copy())
             best = ended[sentences[row]]

@@ -88,7 +88,8 @@ def tokenize_texts(
         for is_special, (_, end) in zip(
             encoding.special_tokens_mask, encoding.offsets, strict=True
         ):
-            is_outside.append(bool(is_special) or 0 < length >= end)
+            is_of_prefix = length > 0 and end <= length
+            is_outside.append(bool(is_special) or is_of_prefix)
         tokens = tokenizer.convert_ids_to_tokens(encoding.ids)
         tokenized.append(
             TokenizedText(

@@ -206,16 +206,15 @@ class _Extremes:
 
     def __init__(self, numbers: Sequence[int], choose: Callable[[int, int], int]) -> None:
         self._choose = choose
-        self._of_lengths = [numbers]  # of ranges of 1, 2, 4, 8... numbers
-        length = 1
-        while 2 * length <= len(numbers):
-            shorter = self._of_lengths[-1]
-            self._of_lengths.append(list(map(choose, shorter, shorter[length:])))
-            length *= 2
+        self._of_lengths = [numbers]  # of ranges of 1, 2, 4, 8... numbers, as they are needed
 
     def of(self, start: int, end: int) -> int:
         """That of a range, which is not empty."""
         power = (end - start).bit_length() - 1
+        while len(self._of_lengths) <= power:
+            shorter = self._of_lengths[-1]
+            length = 2 ** (len(self._of_lengths) - 1)
+            self._of_lengths.append(list(map(self._choose, shorter, shorter[length:])))
         numbers = self._of_lengths[power]
         return self._choose(numbers[start], numbers[end - 2**power])
 
@@ -340,12 +339,18 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
 
 def _part_of_tag(kind: Markup, start: int, name: str, attributes: str, *, is_end: bool) -> _Part:
     """A tag, or a comment, which has no name."""
-    is_single = not name or attributes.endswith("/") or name in _CODES[kind]
     if is_end:
         return _Part("end", start, name)
-    if kind == "html" or not is_single or not name:
-        is_single = is_single or (kind == "html" and name in _EMPTY_TAGS)
-        return _Part("empty" if is_single else "start", start, name)
+    is_single = not name or attributes.endswith("/") or name in _CODES[kind]
+    if not is_single and not (kind == "html" and name in _EMPTY_TAGS):
+        return _Part("start", start, name)
+    if kind == "html" or not name:
+        return _Part("empty", start, name)
+    return _part_of_single_tag(start, name, attributes)
+
+
+def _part_of_single_tag(start: int, name: str, attributes: str) -> _Part:
+    """A tag of XLIFF that may be the beginning or the end of what two such tags enclose."""
     values = _attribute_values(attributes)
     number = next((values[number] for number in _PAIR_NUMBERS if values.get(number)), None)
     if number is not None and name in _STARTS:

@@ -110,6 +110,7 @@ def test_tags_stand_where_the_aligned_words_do(kind, source, translation, links,
     ids=lambda value: f"{value}"[:12],
 )
 def test_markup_of_any_depth_and_length_is_read(source, expected):
+    """No recursion ends it, and what nothing closes is text."""
     text = parse_markup(source, "html").text
     links = [(word, word) for word in range(len(text.split()))]
     assert restored(source, "html", text, links) == (expected or source)

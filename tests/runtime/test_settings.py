@@ -6,6 +6,7 @@ value and what is allowed, or the value as it is.
 import json
 import math
 import re
+from dataclasses import fields
 
 import pytest
 
@@ -54,6 +55,7 @@ FILES = {
             "begin_suppress_tokens": LISTS,
             "renormalize_logits": FLAGS,
             "usual_source": USUAL,
+            "source_characters": TEXTS,
             "typical_p": [1, True, 0, False],
             "num_beam_groups": [1, True, 0, False],
             "penalty_alpha": [0, False],
@@ -76,7 +78,11 @@ FILES = {
             "split_special_tokens": FLAGS,
             "model_max_length": [1, 2, 10**30],
             "tgt_lang": TEXTS,
-            **dict.fromkeys([f"{name}_token" for name in ("bos", "eos", "unk", "pad")], NAMES),
+            **{
+                field.name: NAMES
+                for field in fields(TokenizerSettings)
+                if field.name.endswith("_token")
+            },
         },
     ),
 }
@@ -85,6 +91,11 @@ CASES = [
     for file, (settings, keys) in FILES.items()
     for key, allowed in keys.items()
 ]
+
+
+def test_every_key_is_there():
+    for settings, keys in FILES.values():
+        assert {field.name for field in fields(settings)} <= keys.keys()
 
 
 def is_among(value, values):
