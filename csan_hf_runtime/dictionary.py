@@ -73,7 +73,7 @@ class PronouncingDictionary:
         return entries
 
     def _entries(self, word: str) -> list[str]:
-        """Those of this spelling, then of others that the model reads alike; or of small letters."""
+        """Those of this spelling, then others that the model reads alike; else in small letters."""
         read = self._as_read(word)
         entries = [*self._spelled(word), *self._spelled(read)]
         entries += self._other_spellings.get(read, [])

@@ -16,8 +16,8 @@ from transformers.utils import logging
 
 from csan_hf_runtime.characters import has_all_bytes, unseen_characters
 from csan_hf_runtime.constraints import Endings
-from csan_hf_runtime.scores import is_scored
 from csan_hf_runtime.generation import Generation
+from csan_hf_runtime.scores import is_scored
 from csan_hf_runtime.sentences import SplitText, UsualSource, is_wide, sentences_of
 from csan_hf_runtime.texts import (
     LanguageTags,
@@ -590,7 +590,7 @@ class TextTranslationPipeline(TranslationPipeline):
             raise ValueError(
                 f"The term {term!r} has letters or signs that the target vocabulary does not have."
             )
-        if not tokens:
+        if not self.target_tokenizer.decode(tokens).strip():
             raise ValueError(
                 f"The term {term!r} has no letters or signs that the model writes: leave it out."
             )

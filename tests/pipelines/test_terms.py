@@ -94,6 +94,7 @@ def byte_level(vocabulary):
     numbers = {token: number for number, token in enumerate(tokens)}
     bpe = Tokenizer(models.BPE(vocab=numbers, merges=[("Ġ", "a"), ("Ġa", "b")]))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
     return bpe
 
 
@@ -124,6 +125,8 @@ def test_a_target_is_cut_as_within_a_sentence(build, vocabulary, tokens):
     translator = translator_of(tiny.csan(vocab_size=len(tokenizer)), tokenizer)
     ids = translator.tokens_within_text("ab")
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
+    with pytest.raises(ValueError, match=r"^The term '\\u200b' has"):
+        translator.tokens_within_text("\u200b")
 
 
 def test_a_target_is_cut_without_a_language(tmp_path, library_log):

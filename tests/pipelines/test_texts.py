@@ -150,6 +150,9 @@ def test_a_line_longer_than_the_training_sources_is_split_into_sentences(transla
     translator.model.generation_config.usual_source = {"tokens": 9}
     with pytest.raises(ValueError, match="usual_source: sentences is missing: it is an integer"):
         translator(line)
+    translator.model.generation_config = GenerationConfig(source_characters=5)
+    with pytest.raises(ValueError, match="json: source_characters must be a text or null, got 5"):
+        translator(line)
 
 
 def test_the_pipeline_of_a_checkpoint_splits_where_csan_hf_is_imported(tmp_path, library_log):
