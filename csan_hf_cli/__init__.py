@@ -61,10 +61,6 @@ COMMANDS = {
         "checkpoints:convert",
         "convert a Marian, M2M100, NLLB, BART or mBART checkpoint to a CSAN",
     ),
-    "convert-attn2d": (
-        "checkpoints:convert_attn2d",
-        "convert a checkpoint of the Pervasive Attention authors' code",
-    ),
     "export-ct2": ("checkpoints:export_ctranslate2", "export a plain Transformer to CTranslate2"),
     "export-onnx": ("checkpoints:export_onnx", "export a checkpoint to ONNX"),
     "push": ("checkpoints:push", "upload a checkpoint to the Hub"),

@@ -178,13 +178,12 @@ def test_no_tokenizer_is_made_up(tmp_path, capsys):
     assert not [*(tmp_path / "csan").glob("tokenizer*")]
 
 
-@pytest.mark.parametrize("command", ["convert", "convert-attn2d"])
-def test_a_conversion_overwrites_nothing(command, tmp_path, capsys):
+def test_a_conversion_overwrites_nothing(tmp_path, capsys):
     weights = tmp_path / "run" / "model.safetensors"
     weights.parent.mkdir()
     weights.write_bytes(b"trained")
     (tmp_path / "source").write_bytes(b"")
-    assert main([command, str(tmp_path / "source"), str(weights.parent)]) == 2
+    assert main(["convert", str(tmp_path / "source"), str(weights.parent)]) == 2
     assert "run is not empty: choose a new directory" in capsys.readouterr().err
     assert weights.read_bytes() == b"trained"
 

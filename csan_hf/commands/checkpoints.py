@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf convert`, `convert-attn2d`, `export-onnx` and `push`: checkpoints that come from
+"""`csan-hf convert`, `export-onnx`, `export-ct2` and `push`: checkpoints that come from
 elsewhere or go there.
 """
 
@@ -63,50 +63,6 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         tokenizers = None
     hub.save_self_contained(model, tokenizers, directory)
     print(f"{directory}: CSAN with {model.num_parameters():,} parameters")
-
-
-def convert_attn2d(
-    checkpoint: str,
-    directory: Path,
-    /,
-    *,
-    aggregation: str = "max",
-    pad_token_id: int = 0,
-    eos_token_id: int = 2,
-    decoder_start_token_id: int = 3,
-    residual: bool = False,
-) -> None:
-    """Convert a checkpoint of the Pervasive Attention authors' code (elbayadm/attn2d).
-
-        csan-hf convert-attn2d save/l24/model-best.pth runs/l24
-        csan-hf convert-attn2d pa_iwslt_de_en/checkpoint_best.pt runs/pa --residual
-
-    CHECKPOINT was saved by their trainer: model.pth or model-best.pth by the code of 2018, a
-    fairseq checkpoint by that of 2020. Their vocabularies are kept with the data, not in the
-    checkpoint, so no tokenizer is saved.
-
-    Args:
-        checkpoint: file with a state dict
-        directory: where to save the self-contained model; new or empty
-        aggregation: their aggregator.mode: max, truncated-max or truncated-mean
-        pad_token_id: their <PAD>
-        eos_token_id: their <EOS>
-        decoder_start_token_id: their <BOS>
-        residual: the checkpoint is a residual network of 2020; the other options are for 2018
-    """
-    check_new_directory(directory)
-    if residual:
-        model = hub.convert_attn2d_residual(checkpoint)
-    else:
-        model = hub.convert_attn2d(
-            checkpoint,
-            aggregation=aggregation,
-            pad_token_id=pad_token_id,
-            eos_token_id=eos_token_id,
-            decoder_start_token_id=decoder_start_token_id,
-        )
-    hub.save_self_contained(model, None, directory)
-    print(f"{directory}: Pervasive Attention with {model.num_parameters():,} parameters")
 
 
 def export_onnx(

@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Sharing: self-contained checkpoints, model cards, conversion of foreign checkpoints."""
 
-from .attn2d import convert_attn2d, convert_attn2d_residual
 from .checkpoint import save_self_contained
 from .conversion import convert_bart, convert_m2m100, convert_marian, to_marian
 from .model_card import build_model_card, card_problems, copy_model_card, write_model_card
@@ -12,8 +11,6 @@ __all__ = [
     "build_model_card",
     "card_problems",
     "check_checkpoint",
-    "convert_attn2d",
-    "convert_attn2d_residual",
     "convert_bart",
     "convert_m2m100",
     "convert_marian",
