@@ -68,8 +68,8 @@ class DataArguments:
     of their names, those of `train` as a list in its order. The extension decides the format: .csv,
     .tsv, .jsonl and .parquet hold both languages in one file, .dict words and their phones (CMU's
     and MFA's dictionaries, columns "0" and "1"); everything else is plain text, one sentence per
-    line and one file per language. All but parquet may be compressed (.gz, .bz2, .xz,
-    .zst), whether the pattern says so or not.
+    line and one file per language. All but parquet may be compressed (.gz, .bz2, .xz, from
+    Python 3.14 on .zst), whether the pattern says so or not.
     `validation` and each of `test` may be a list: its further patterns are files with one more
     reference per line, in plain text.
 
