@@ -68,9 +68,10 @@ def export_onnx(
         model: A model of csan_hf (float32), unwrapped.
         directory: A new or empty directory.
         precision: `"float32"`; `"float16"`: weights are kept in float16 and computed with in
-            float32; or `"int8"`: weights in bytes; products with them are of 7 bits and of
-            activations quantised at run time, each row with a scale of its own. The steps of moving
-            Gaussians are float32 in all.
+            float32; or `"int8"`: products have weights of 7 bits and activations quantised at
+            run time, each row with a scale of its own; embeddings and the encoder's LSTM are stored
+            in 8 bits and computed with in float32. Convolutions' weights are float32 in int8, the
+            steps of moving Gaussians in all.
         tokenizers: The tokenizer or `TokenizerPair` to save beside the graphs; None = none.
 
     Returns:
