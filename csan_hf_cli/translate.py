@@ -18,11 +18,11 @@ from csan_hf_runtime import exported_folder, usable_cores
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_folder_or_name,
+    check_no_partial,
     check_readable,
     check_writable,
     compression_of,
     counted,
-    keep_lines,
     one_line,
     open_for_writing,
     open_parallel,
@@ -158,6 +158,8 @@ def translate(
         outputs.append(alignments_file)
     for path in outputs:
         check_writable(path, (input, prefixes, terms))
+        if path != STANDARD_STREAM and not resume:
+            check_no_partial(partial_name(path))
     done = Progress()
     if resume:
         if STANDARD_STREAM in (input, output) or any(map(compression_of, outputs)):
@@ -258,7 +260,7 @@ def translate(
             output,
             alignments_file,
             written=done.lines,
-            append=resume,
+            kept_lines=done.lines if resume else None,
         )
 
 
@@ -326,8 +328,8 @@ class Progress(NamedTuple):
 
 
 def _go_on(outputs: list[str], *, is_numbered: bool) -> Progress:
-    """Cuts what a stopped command has left of the translations, and their alignments, behind the
-    last sentence that is there whole.
+    """Finds the last sentence that is there whole in what a stopped command has left of the
+    translations, and their alignments.
     """
     partial_files = [partial_name(path) for path in outputs]
     if len({path.is_file() for path in partial_files}) > 1:
@@ -351,8 +353,6 @@ def _go_on(outputs: list[str], *, is_numbered: bool) -> Progress:
                 "it was written with."
             )
         sentences = int(number) - 1
-    for path in partial_files:
-        keep_lines(path, lines)
     return Progress(sentences, lines)
 
 
@@ -404,10 +404,10 @@ def _write_as_they_come(
     alignments_path: str | None = None,
     *,
     written: int = 0,
-    append: bool = False,
+    kept_lines: int | None = None,
 ) -> None:
     """Writes windows of lines; an error or a signal that ends this says where the lines are."""
-    opened = partial(open_for_writing, keep_partial=True, append=append)
+    opened = partial(open_for_writing, keep_partial=True, kept_lines=kept_lines)
     try:
         with ExitStack() as stack:
             stack.enter_context(stopping_on_signals())

@@ -18,10 +18,15 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, TextIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 STANDARD_STREAM = "-"
 """The name of standard input where a file is read, of standard output where one is written."""
@@ -48,7 +53,11 @@ _CHARACTERS_AHEAD = 2**22  # of standard input, so that who writes need not read
 
 @contextmanager
 def open_for_writing(
-    path: Path | str, *, binary: bool = False, keep_partial: bool = False, append: bool = False
+    path: Path | str,
+    *,
+    binary: bool = False,
+    keep_partial: bool = False,
+    kept_lines: int | None = None,
 ) -> Iterator[IO[Any]]:
     """Opens a file of UTF-8 text or bytes that gets its name when the block ends; if the block
     raises, an old file stays.
@@ -59,11 +68,14 @@ def open_for_writing(
             pipes are written to as they are.
         binary: Whether bytes are written, as they are.
         keep_partial: Write to `partial_name` of the path, which stays if the block raises or the
-            process is killed.
-        append: Write behind what an earlier process left there.
+            process is killed. No other process may write there meanwhile.
+        kept_lines: Write behind so many lines that an earlier process left there; None: it may have
+            left none.
 
     Raises:
         OSError: The file cannot be made, or standard output is closed.
+        ValueError: What is at `partial_name` is no file, another process's, or not what
+            `kept_lines` says.
     """
     if str(path) in (STANDARD_STREAM, "/dev/stdout"):
         stream = _open_stream(sys.stdout, "standard output")
@@ -83,19 +95,69 @@ def open_for_writing(
     unfinished = target.with_name(f".{target.name[:40]}.{secrets.token_hex(6)}")
     if keep_partial:
         unfinished = partial_name(path)
-        if not append:
-            unfinished.unlink(missing_ok=True)  # of an earlier run, or a link
+    with _claimed(unfinished, kept_lines) if keep_partial else nullcontext():
+        try:
+            mode = "a" if keep_partial else "x"
+            ending = compression_of(target.name)
+            with _open(unfinished, mode, binary=binary, compression=ending) as file:
+                yield file
+            if target.exists():
+                shutil.copymode(target, unfinished)
+            os.replace(unfinished, target)
+        finally:
+            if unfinished.exists() and not (keep_partial and unfinished.stat().st_size):
+                unfinished.unlink()
+
+
+@contextmanager
+def _claimed(path: Path, kept_lines: int | None) -> Iterator[None]:
+    """Holds the file at a `partial_name` for this process, until it ends, and cuts it behind
+    its first lines; see `open_for_writing`.
+    """
+    more_flags = getattr(os, "O_NOFOLLOW", 0)
+    if not kept_lines:
+        more_flags |= os.O_CREAT
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | more_flags, 0o666)
+
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path} is a link or no file, and is not written to: remove it.")
+    with open(path, "r+b", opener=opener) as file:
+        if not _is_locked(file, path):
+            raise ValueError(f"Another process is writing {path}: choose another file.")
+        if kept_lines is None:
+            check_no_partial(path)
+        for _ in range(kept_lines or 0):
+            if not file.readline().endswith(b"\n"):
+                raise ValueError(f"{path} has lost lines meanwhile: start again.")
+        file.truncate(file.tell())
+        if fcntl is None:
+            file.close()  # Windows gives no open file another name
+        yield
+
+
+def _is_locked(file: IO[bytes], path: Path) -> bool:
+    """Takes the lock of a file, where there are any; whether it is this process's now."""
+    if fcntl is None:
+        return True
     try:
-        mode = "a" if append else "x"
-        ending = compression_of(target.name)
-        with _open(unfinished, mode, binary=binary, compression=ending) as file:
-            yield file
-        if target.exists():
-            shutil.copymode(target, unfinished)
-        os.replace(unfinished, target)
-    finally:
-        if unfinished.exists() and not (keep_partial and unfinished.stat().st_size):
-            unfinished.unlink()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    # Who held the lock before may have given the file its name
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
+def check_no_partial(path: Path) -> None:
+    """Raises `ValueError` if a file at a `partial_name` holds what a stopped command has left."""
+    if path.is_file() and path.stat().st_size:
+        raise ValueError(
+            f"{path} holds what another command has written: if that was stopped, go on with "
+            "--resume, or remove the file; else choose another one."
+        )
 
 
 def _open(path: Path | str, mode: str, *, binary: bool, compression: str = "") -> IO[Any]:
@@ -167,16 +229,6 @@ def whole_lines(path: Path) -> int:
         return 0
     with path.open("rb") as file:
         return sum(line.endswith(b"\n") for line in file)
-
-
-def keep_lines(path: Path, count: int) -> None:
-    """Cuts a file, if there is one, behind its first lines."""
-    if not path.is_file():
-        return
-    with path.open("r+b") as file:
-        for _ in range(count):
-            file.readline()
-        file.truncate(file.tell())
 
 
 def check_writable(path: Path | str, inputs: Iterable[Path | str | None] = ()) -> None:

@@ -543,6 +543,8 @@ def test_what_others_have_begun_is_not_gone_on_with(
     words = f"--model {folder} --input {tmp_path}/in --output {tmp_path}/out --resume"
     assert translate_main(f"{words} {options.format(tmp_path)}") == 2
     assert message.format(tmp_path) in capsys.readouterr().err
+    assert translate_main(words.removesuffix(" --resume")) == 2
+    assert "out.partial holds what another command has written" in capsys.readouterr().err
     assert (tmp_path / "out.partial").read_text() == "zwei\nneun\n"
 
 

@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -107,10 +108,39 @@ def test_a_failed_write_leaves_the_old_file_and_half_a_file_has_another_name(tmp
     with pytest.raises(KeyboardInterrupt):
         write("half")
     assert partial_name(path).read_text() == "half"
+    with pytest.raises(ValueError, match="if that was stopped, go on with --resume"):
+        write("")
+    assert partial_name(path).read_text() == "half"
+    partial_name(path).unlink()
     with pytest.raises(KeyboardInterrupt):
         write("")
     assert os.listdir(tmp_path) == ["out"], "nothing was written, nothing is kept"
     assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("kept_lines", [None, 0, 1])
+def test_half_a_file_is_one_process_s_and_no_link(kept_lines, tmp_path):
+    path = tmp_path / "out"
+    (tmp_path / "other").write_text("old\n")
+    partial_name(path).symlink_to(tmp_path / "other")
+    again = partial(open_for_writing, path, keep_partial=True, kept_lines=kept_lines)
+    with pytest.raises(ValueError, match=r"out\.partial is a link or no file"), again():
+        pass
+    partial_name(path).unlink()
+    pytest.importorskip("fcntl")
+    with open_for_writing(path, keep_partial=True) as file:
+        file.write("new\n")
+        file.flush()
+        with pytest.raises(ValueError, match=r"Another process is writing .*out\.partial"), again():
+            pass
+    assert path.read_text() == "new\n"
+    assert (tmp_path / "other").read_text() == "old\n"
+    if kept_lines:
+        with pytest.raises(FileNotFoundError), again():
+            pass
+        partial_name(path).write_text("half")
+        with pytest.raises(ValueError, match=r"out\.partial has lost lines"), again():
+            pass
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout"])
@@ -248,8 +278,8 @@ def test_half_of_a_compressed_file_is_compressed(tmp_path):
     with open_for_writing(tmp_path / "x.gz", keep_partial=True) as file:
         file.write("half\n")
         file.flush()
-        with gzip.open(tmp_path / "x.gz.partial") as partial:
-            assert partial.readline() == b"half\n"
+        with gzip.open(tmp_path / "x.gz.partial") as file:
+            assert file.readline() == b"half\n"
 
 
 def test_only_newlines_end_a_line_and_a_file_is_read_anew(tmp_path):
