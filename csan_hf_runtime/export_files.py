@@ -10,6 +10,8 @@ from .text_files import check_file_name
 FILES = "files"
 """The key of a graph's metadata under which lie the digests of the files beside it."""
 
+TARGET_FOLDER = "target_tokenizer"
+_TOKENIZER = "tokenizer.json"
 _EDITABLE = ("generation_config.json", "tokenizer_config.json")
 
 
@@ -33,7 +35,8 @@ def check_files(directory: Path, digests: str | None) -> None:
             checked.
 
     Raises:
-        OSError: A file is missing, or another; or the digests are none of files in the folder.
+        OSError: A file is missing, or another, or a tokenizer was added; or the digests are none of
+            files in the folder.
     """
     try:
         files = json.loads(digests or "{}")
@@ -54,6 +57,11 @@ def check_files(directory: Path, digests: str | None) -> None:
                 f"{path} is missing, or not the one that the graphs were exported with: copy "
                 "exports as whole folders, or export the model again."
             )
+    added = Path(TARGET_FOLDER, _TOKENIZER)
+    if _TOKENIZER in files and added.as_posix() not in files and (directory / added).exists():
+        raise OSError(
+            f"{directory / added} is not of the model that was exported: remove {TARGET_FOLDER}."
+        )
 
 
 def _digest(path: Path) -> str:

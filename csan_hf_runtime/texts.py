@@ -58,6 +58,7 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
 
     Raises:
         TypeError: They are one text, or something else; the message begins with `name`.
+        ValueError: One holds half of a surrogate pair.
     """
     if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
         raise TypeError(
@@ -68,6 +69,11 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise TypeError(
                 f"{name} must be texts, got {type(text).__name__} as number {number}: {text!r:.80}"
+            )
+        if half := re.search(r"[\ud800-\udfff]", text):
+            raise ValueError(
+                f"{name}, number {number}: {half[0]!a} at character {half.start()}, half of a "
+                f"surrogate pair; replace or remove it: {text!a:.80}"
             )
     return listed
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from .dictionary import DICTIONARY, PronouncingDictionary
+from .export_files import TARGET_FOLDER
 from .generation import Generation
 from .graphs import Graphs
 from .prefixes import Prefix
@@ -39,7 +40,6 @@ from .vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
-TARGET_FOLDER = "target_tokenizer"
 _Size = Annotated[int, Range(1)]
 
 # Of models whose decoder begins with the target language; others begin with the end of sentence
@@ -221,9 +221,9 @@ class Translator:
 
         Raises:
             TypeError: `texts` or `prefixes` are one text, or hold something else than texts.
-            ValueError: A language is unknown or missing, an option is impossible, there are fewer
-                beams than translations are asked for, or letters are unknown and `unknown` is
-                `"error"`.
+            ValueError: A text holds half of a surrogate pair, a language is unknown or missing, an
+                option is impossible, there are fewer beams than translations are asked for, or
+                letters are unknown and `unknown` is `"error"`.
         """
         texts = checked_texts("texts", texts)
         if prefixes is not None:
@@ -232,6 +232,8 @@ class Translator:
                 raise ValueError(
                     f"prefixes must be one for each text, got {len(prefixes)} for {len(texts)}."
                 )
+        if not isinstance(n_best, int) or n_best < 1:
+            raise ValueError(f"n_best must be an integer from 1, got {n_best!r:.80}.")
         entries: list[list[str]] = [[] for _ in texts]
         if self._dictionary is not None and prefixes is None and not sample:
             entries = [self._dictionary.pronunciations(text) for text in texts]
@@ -291,8 +293,9 @@ class Translator:
             beginnings=beginnings,
             max_batch_tokens=max_batch_tokens,
         )
-        if max_length is None and max_new_tokens is None:
-            self._warn_of_cut_translations(hypotheses)
+        chosen_limit = max_new_tokens or max_length
+        if chosen_limit is None or chosen_limit > (self._positions or _NO_LIMIT):
+            self._warn_of_cut_translations(generation, hypotheses)
         remaining = iter(hypotheses)
         translations = []
         for split in splits:
@@ -418,32 +421,33 @@ class Translator:
 
     def _limits(self, generation: Generation, lengths: np.ndarray) -> np.ndarray:
         """The most tokens [B] of translations, the first included, of sources of lengths [B]."""
+        positions = self._positions or _NO_LIMIT
         if generation.max_new_tokens is not None:
-            return np.full_like(lengths, generation.max_new_tokens + 1)
-        if generation.max_length is not None:
-            return np.full_like(lengths, generation.max_length)
-        limits = 2 * lengths + 50
-        if self._positions is not None:
-            # A model that has extended its positions for the source has done so for the target
-            within = np.minimum(limits, max(self._positions - 1, 1))
-            limits = np.where(lengths > self._positions, limits, within)
-        return limits + 1
+            limits = np.full_like(lengths, generation.max_new_tokens + 1)
+        elif generation.max_length is not None:
+            limits = np.full_like(lengths, generation.max_length)
+        else:
+            limits = np.minimum(2 * lengths + 50, max(positions - 1, 1)) + 1
+        return np.minimum(limits, positions + 1)  # the last token is not read
 
-    def _warn_of_cut_translations(self, hypotheses: Sequence[Sequence[Hypothesis]]) -> None:
+    def _warn_of_cut_translations(
+        self, generation: Generation, hypotheses: Sequence[Sequence[Hypothesis]]
+    ) -> None:
         """Warns of translations that have no end, because they are as long as they may be."""
         ends = self.generation.ends
         if not len(ends):
             return
         for several in hypotheses:
             if not all(np.isin(hypothesis.tokens[-1:], ends).all() for hypothesis in several):
-                longest = self.generation.max_new_tokens or self.generation.max_length
+                longest = generation.max_new_tokens or generation.max_length
                 bound = "2 · source tokens + 50"
-                if longest:
+                advice = "pass a larger max_length"
+                if longest and longest > (self._positions or _NO_LIMIT):
+                    bound = f"the {self._positions} tokens that the model has positions for"
+                    advice = "split the text"
+                elif longest:
                     bound = f"the {longest} tokens of the model's generation config"
-                _warn_once(
-                    f"A translation had not ended at {bound} and is cut there; pass a larger "
-                    "max_length."
-                )
+                _warn_once(f"A translation had not ended at {bound} and is cut there; {advice}.")
 
     def _joined(
         self, split: SplitText, hypotheses: Sequence[Sequence[Hypothesis]], *, with_words: bool

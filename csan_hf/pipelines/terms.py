@@ -9,7 +9,8 @@ from itertools import chain
 from pathlib import Path
 
 from csan_hf_runtime.sentences import is_wide
-from csan_hf_runtime.text_files import read_lines
+from csan_hf_runtime.text_files import one_line, read_lines
+from csan_hf_runtime.texts import checked_texts
 
 
 class Terms:
@@ -17,9 +18,15 @@ class Terms:
 
     Args:
         targets: The target of each source term, both as they are written.
+
+    Raises:
+        ValueError: A term is blank, or has a line break.
     """
 
     def __init__(self, targets: Mapping[str, str]) -> None:
+        for text in checked_texts("terms", [*targets, *targets.values()]):
+            if not text.strip() or one_line(text) != text:
+                raise ValueError(f"{text!r:.80} is no term: write words, on one line.")
         # The longest first, which is to be found where several begin
         self._targets = dict(sorted(targets.items(), key=lambda term: -len(term[0])))
 
@@ -45,7 +52,7 @@ class Terms:
         return cls(targets)
 
     def targets_of(self, source: str) -> list[str]:
-        """The targets of the terms in a sentence, each once.
+        """The targets of the terms in a sentence, once for each term.
 
         A term is found as whole words, as it is written; in scripts without spaces anywhere. Of
         terms that overlap the first is found, of those that begin together the longest."""
@@ -53,7 +60,7 @@ class Terms:
         if not candidates:
             return []
         terms = re.findall("|".join(map(_as_words, candidates)), source)
-        return list(dict.fromkeys(self._targets[term] for term in terms))
+        return [self._targets[term] for term in dict.fromkeys(terms)]
 
 
 _LONGEST_ENDING = 3  # letters
@@ -85,25 +92,25 @@ def lacking(targets: list[str], translation: str) -> list[str]:
 
     Each piece of the translation serves one target. The longest chooses first, a place that the
     fewest others could take."""
-    places: dict[str, list[tuple[int, int]]] = {}
-    for target in sorted(targets, key=len, reverse=True):
+    places: dict[int, list[tuple[int, int]]] = {}
+    for number, target in sorted(enumerate(targets), key=lambda pair: -len(pair[1])):
         most_letters = most_letters_after(target)
         ending = "" if most_letters is None else rf"\w{{0,{most_letters}}}(?!\w)"
         pattern = _at_word_start(target) + ending
-        places[target] = [match.span() for match in re.finditer(pattern, translation)]
+        places[number] = [match.span() for match in re.finditer(pattern, translation)]
     missing = set()
     while places:
-        target = next(iter(places))
-        candidates = places.pop(target)
+        number = next(iter(places))
+        candidates = places.pop(number)
         if not candidates:
-            missing.add(target)
+            missing.add(number)
             continue
         rivals = list(chain.from_iterable(places.values()))
         chosen = min(candidates, key=lambda place: len(_overlapping(place, rivals)))
         for rival, rival_places in places.items():
             taken = _overlapping(chosen, rival_places)
             places[rival] = [place for place in rival_places if place not in taken]
-    return [target for target in targets if target in missing]
+    return [target for number, target in enumerate(targets) if number in missing]
 
 
 def _overlapping(

@@ -24,11 +24,13 @@ TERMS = Terms({"Hund": "dog", "Katze": "house cat", "und": "and"})
         ("York and York", ["York-DE"]),
         ("C++ or (C++)", ["cpp"]),
         ("大東京は", ["Tokyo"]),
+        ("York Yorks York", ["York-DE", "York-DE"]),
     ],
 )
 def test_terms_are_found_as_whole_words(source, targets):
     names = {"New York": "NY", "York": "York-DE", "New York Times": "Times-NY", "C++": "cpp"}
-    assert Terms({**names, "東京": "Tokyo"}).targets_of(source) == targets
+    names |= {"Yorks": "York-DE", "東京": "Tokyo"}
+    assert Terms(names).targets_of(source) == targets
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,8 @@ def test_terms_are_found_as_whole_words(source, targets):
         ("Zahl aus 東", "Zahlen im Haus, 大東", "aus"),
         ("Haus Haustür", "Die Haustür.", "Haus"),
         ("Haus Haustür", "Des Hauses Haustüren.", ""),
+        ("A A", "A", "A"),
+        ("A A", "A A", ""),
         ("Haus Rat", "Hausrat, Rathaus", "Haus Rat"),
         ("Tag Box", "an Tagen, in Boxen", ""),
         ("C++ b", "C++17 bc", ""),
@@ -52,12 +56,19 @@ def test_each_target_has_a_place_of_its_own_where_a_word_begins(targets, transla
 def test_overlapping_terms_are_all_there(joint, library_log):
     model, tokenizer = joint
     translator = translator_of(model, tokenizer, max_new_tokens=60)
-    targets = ["house cat", "house", "cat", "cat and dog", "dog", "one", "one two"]
+    targets = ["house cat", "house", "cat", "cat and dog", "dog", "dog", "one", "one two"]
     text = " ".join(f"t{number}" for number in range(len(targets)))
     terms = Terms({f"t{number}": target for number, target in enumerate(targets)})
     [result] = translator(text, terms=terms)
     assert lacking(targets, result["translation_text"]) == []
     assert "lacks" not in library_log.text
+
+
+@pytest.mark.parametrize("text", ["", " ", "a\nb", "a\u2028", "\ud800"])
+def test_what_is_no_term_is_refused(text):
+    for terms in ({text: "dog"}, {"Hund": text}):
+        with pytest.raises(ValueError, match=r"is no term|half of a surrogate pair"):
+            Terms(terms)
 
 
 def test_a_file_of_terms(tmp_path):

@@ -175,6 +175,13 @@ def test_languages(name, source, target, make):
         ("tags", {"target_lang": "it"}, "translates into de, fr: give one of them as the target"),
         ("letters", {"unknown": "error"}, "line 2: the source vocabulary does not have '☃'"),
         ("letters", {"n_best": 3, "num_beams": 2}, "n_best=3 needs as many beams"),
+        ("letters", {"n_best": 0}, "n_best must be an integer from 1, got 0"),
+        ("letters", {"n_best": None}, "n_best must be an integer from 1, got None"),
+        (
+            "letters",
+            {"prefixes": ["", "a\ud800"]},
+            r"prefixes, number 2: '\\ud800' at character 1, half of a surrogate pair",
+        ),
         (
             "bpe",
             {"sample": True, "temperature": 0.0},
@@ -231,6 +238,8 @@ def test_a_cut_translation_and_split_lines_are_said(make, caplog):
     Translator.from_directory(folder).translate(["Two words. And more."])
     assert "had not ended at the 7 tokens of the model's generation config" in caplog.text
     assert "Some lines had more text than the model was trained on" in caplog.text
+    Translator.from_directory(folder).translate(["Two"], max_length=200)
+    assert "had not ended at the 128 tokens that the model has positions for" in caplog.text
 
 
 def test_damaged_folders_are_named(make, tmp_path):
@@ -301,6 +310,8 @@ def test_what_is_no_list_of_texts_is_said(texts, message, make):
     translator = Translator.from_directory(make("bpe")[2])
     with pytest.raises(TypeError, match=f"^texts {message}"):
         translator.translate(texts)
+    with pytest.raises(ValueError, match=r"texts, number 1: .*, half of a surrogate pair"):
+        translator.translate(["Ein \ud800 Hund."])
     if texts is not None:
         with pytest.raises(TypeError, match=f"^prefixes {message}"):
             translator.translate(["two", "two"], prefixes=texts)
