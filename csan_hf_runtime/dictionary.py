@@ -5,7 +5,7 @@ import gzip
 import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -36,9 +36,9 @@ class PronouncingDictionary:
         except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is damaged ({error}): write it again.") from error
         self._normalize = normalize
-        lines = text.splitlines()
+        lines = [line.removesuffix("\r") for line in text.split("\n") if "\t" in line]
         if lines != sorted(lines):
-            lines.sort(key=_word_of)
+            lines.sort(key=lambda line: f"{_word_of(line)}\t")
         self._lines = lines
 
     @cached_property
@@ -51,8 +51,7 @@ class PronouncingDictionary:
         if letters.isascii() and letters == letters.lower():
             return entries
         for line in self._lines:
-            word, *pronunciations = line.split("\t")
-            entries.setdefault(self._as_read(word), []).extend(pronunciations)
+            entries.setdefault(self._as_read(_word_of(line)), []).extend(_entries_of(line))
         return entries
 
     def _as_read(self, word: str) -> str:
@@ -84,12 +83,16 @@ class PronouncingDictionary:
         end = bisect_left(self._lines, f"{word}\n")
         entries = []
         for line in self._lines[first:end]:
-            entries += line.split("\t")[1:]
+            entries += _entries_of(line)
         return entries
 
 
 def _word_of(line: str) -> str:
     return line.partition("\t")[0]
+
+
+def _entries_of(line: str) -> Iterator[str]:
+    return filter(str.strip, line.split("\t")[1:])
 
 
 def _ending(base: str) -> str:

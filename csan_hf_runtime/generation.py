@@ -30,6 +30,7 @@ from .search import (
 )
 from .sentences import UsualSource
 from .settings import Range, Settings
+from .text_files import printable
 
 _Token = Annotated[int, Range(0)]
 _Count = Annotated[int, Range(0)]
@@ -106,8 +107,8 @@ class Generation(Settings):
             has_effect = value not in (None, False, 0, _NEUTRAL.get(name))
             if name not in known and has_effect:
                 raise ValueError(
-                    f"{place}{name} is {value!r:.80}, which graphs are not searched with: remove "
-                    "it, or translate with the checkpoint that was exported."
+                    f"{place}{printable(name)} is {value!r:.80}, which graphs are not searched "
+                    "with: remove it, or translate with the checkpoint that was exported."
                 )
         check_lengths(values, place)
         return settings

@@ -354,8 +354,8 @@ def path_inside(folder: Path | str, *names: str) -> Path:
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
-    r"""Yields the lines of UTF-8 text as they are read, without a byte order mark; an empty line is
-    a line.
+    r"""Yields the lines of UTF-8 text as they are read, without byte order marks before them; an
+    empty line is a line.
 
     Only "\n" and "\r\n" end a line: other line ends of Python (U+2028, a lone "\r", ...) are text,
     as NUL is.
@@ -374,8 +374,7 @@ def read_lines(path: Path | str) -> Iterator[str]:
         with _open_bytes_of(path) as stream, _unpacked(stream, name) as file:
             beginning = b""
             for number, line in enumerate(_lines_of(file), 1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
+                line = line.removeprefix(b"\xef\xbb\xbf")  # files that were joined have several
                 if len(line) >= _LONGEST_LINE:
                     raise ValueError(
                         f"{name}, line {number}: longer than {_LONGEST_LINE:,} bytes; is it text?"
@@ -426,7 +425,7 @@ def _unpacked(stream: io.BufferedReader, name: str) -> Iterator[io.BufferedIOBas
     for ending, first_bytes in _BEGINNINGS.items():
         if first_bytes.match(beginning):
             compression = ending
-    if not compression:
+    if not compression or not beginning:
         yield stream
         return
     module = _compression_module(compression, name)

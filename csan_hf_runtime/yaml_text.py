@@ -48,3 +48,5 @@ def load_yaml(text: str) -> Any:
         return yaml.load(text, Loader=BoundedLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"not valid YAML: {getattr(error, 'problem', error)}") from None
+    except (AttributeError, LookupError, ValueError) as error:  # of PyYAML, for `!!bool abc`
+        raise ValueError(f"not valid YAML: a value is not of its type ({error})") from None

@@ -197,13 +197,13 @@ class TextTranslationPipeline(TranslationPipeline):
         }
         if isinstance(inputs, str):
             return self._translate([inputs], **options)[0]
-        if isinstance(inputs, Sequence):
+        if isinstance(inputs, Sequence) and not isinstance(inputs, bytes):
             results = self._translate(list(inputs), **options)
             if all(len(result) == 1 for result in results):
                 return [result[0] for result in results]
             return results
         is_iterable = hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")
-        if isinstance(inputs, Mapping) or not is_iterable:
+        if isinstance(inputs, bytes | Mapping) or not is_iterable:
             check_text(inputs)  # neither a text nor several
         return self._stream(inputs, **options)
 

@@ -333,8 +333,9 @@ def test_a_model_without_absolute_positions_takes_whole_lines(joint):
 
 
 def test_what_is_no_text_is_refused_at_once(translator):
-    with pytest.raises(TypeError, match="must be a string, got"):
-        translator({"text": "ein Hund"})
+    for text in ({"text": "ein Hund"}, b"ein Hund"):
+        with pytest.raises(TypeError, match=f"must be a string, got {type(text).__name__}"):
+            translator(text)
     with pytest.raises(ValueError, match=r"holds '\\ud83d' at character 4, half of a surrogate"):
         translator(["Katze", "ein \ud83d"])
 

@@ -61,6 +61,13 @@ def test_neither_the_command_nor_its_processes_import_torch(options, graphs, sou
     assert not {"torch", "transformers", "datasets", "babel", "csan_hf"} & imported
 
 
+def test_a_tokenizer_that_was_added_is_refused(copy, source, capsys):
+    (copy / "target_tokenizer").mkdir()
+    shutil.copy(copy / "tokenizer.json", copy / "target_tokenizer")
+    assert csan_hf_cli.main(["translate", "--model", str(copy), "--input", str(source)]) == 2
+    assert "tokenizer.json is not of the model that was exported" in capsys.readouterr().err
+
+
 def translated(graphs, source, capsys, *options):
     words = ["translate", "--model", graphs, "--input", source, "--quiet", *options]
     assert csan_hf_cli.main([*map(str, words)]) == 0

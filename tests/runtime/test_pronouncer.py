@@ -101,14 +101,23 @@ def test_plurals_and_possessives_of_words_in_the_dictionary(dictionary, word, pr
         "\r\n".join(ROWS) + "\r\n",
         "\n".join(ROWS).replace("cat", "CAT").replace("fish", "Fish"),
         "\n".join(ROWS).replace("\tF AH1 SH", "\nfish\tF AH1 SH"),
+        "\n".join(["cat\x01\tx", "gas\t", "gas", *reversed(ROWS)]).replace("nez\t", "nez\t\t"),
     ],
-    ids=["byte order mark", "other order", "lines of Windows", "capitals", "a line for each"],
+    ids=[
+        "byte order mark",
+        "other order",
+        "lines of Windows",
+        "capitals",
+        "a line for each",
+        "control characters and empty entries",
+    ],
 )
 def test_every_word_of_a_dictionary_is_found(make, text):
     dictionary = make(text)
     for row in ROWS:
         word, *pronunciations = row.split("\t")
         assert dictionary.pronunciations(word) == pronunciations
+    assert make("zoo\ta\u2028b\x0bc\x85d").pronunciations("zoo") == ["a\u2028b\x0bc\x85d"]
 
 
 @pytest.mark.parametrize("word", ["Café", "CAFE\u0301", "İstanbul", "ΛΌΓΟΣ", "O’Hara"])

@@ -267,6 +267,12 @@ def test_text_is_compressed_by_its_name_and_read_by_its_content(name, unpack, tm
         assert list(read_lines(path)) == ["ä", "b"]
 
 
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz"])
+def test_an_empty_file_has_no_lines(ending, tmp_path):
+    (tmp_path / f"empty.{ending}").touch()
+    assert list(read_lines(tmp_path / f"empty.{ending}")) == []
+
+
 def test_a_compression_that_python_does_not_have_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     (tmp_path / "text").write_bytes(b"\x28\xb5\x2f\xfd")
@@ -283,7 +289,7 @@ def test_half_of_a_compressed_file_is_compressed(tmp_path):
 
 
 def test_only_newlines_end_a_line_and_a_file_is_read_anew(tmp_path):
-    text = "\ufeffa\0\u2028b\x0bc\x85\r\nlone\rreturn\n\nlast".encode()
+    text = "\ufeffa\0\u2028b\x0bc\x85\r\n\ufefflone\rreturn\n\nlast".encode()
     (tmp_path / "text").write_bytes(text)
     (tmp_path / "text.gz").write_bytes(gzip.compress(text))
     expected = ["a\0\u2028b\x0bc\x85", "lone\rreturn", "", "last"]

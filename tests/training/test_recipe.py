@@ -424,6 +424,14 @@ def test_yaml_that_would_grow_without_end_is_refused(recipe_file, text, problem)
             check(argument)
 
 
+@pytest.mark.parametrize(
+    "value", ["!!timestamp a", "!!bool a", "!!int a", "!!int ''", "2026-99-99"]
+)
+def test_yaml_values_that_are_not_of_their_type_are_refused(value):
+    with pytest.raises(ValueError, match="not valid YAML: a value is not of its type"):
+        load_yaml(f"a: {value}")
+
+
 def test_aliases_and_merged_keys_are_read(recipe_file):
     merged = "config: {<<: {d_model: 16, dropout: 0.1}, dropout: 0.2}"
     recipe = load_recipe(recipe_file("training: {seed: &seed 3, data_seed: *seed}\n" + merged))
