@@ -81,7 +81,7 @@ class PronouncingDictionary:
     def _spelled(self, word: str) -> list[str]:
         first = bisect_left(self._lines, f"{word}\t")
         end = bisect_left(self._lines, f"{word}\n")
-        entries = []
+        entries: list[str] = []
         for line in self._lines[first:end]:
             entries += _entries_of(line)
         return entries
