@@ -35,7 +35,12 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.convert_slow_tokenizer import SentencePieceExtractor
 from transformers.utils import logging
 
@@ -335,8 +340,9 @@ class TokenizerPair:
             if Path(name).is_dir():
                 raise
             # Without a connection it is not known whether there is one
-            config = AutoConfig.from_pretrained(name, subfolder=subfolder, **kwargs)
-            if not getattr(config, "share_encoder_decoder_embeddings", True):
+            del kwargs["trust_remote_code"]  # of no use here
+            config, _ = PreTrainedConfig.get_config_dict(name, subfolder=subfolder, **kwargs)
+            if not config.get("share_encoder_decoder_embeddings", True):
                 raise
             target_tokenizer = None
         return cls(source, source if target_tokenizer is None else target_tokenizer)
