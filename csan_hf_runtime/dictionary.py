@@ -36,7 +36,7 @@ class PronouncingDictionary:
         except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is damaged ({error}): write it again.") from error
         self._normalize = normalize
-        lines = [line.removesuffix("\r") for line in text.split("\n") if "\t" in line]
+        lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
         if lines != sorted(lines):
             lines.sort(key=lambda line: f"{_word_of(line)}\t")
         self._lines = lines
@@ -44,7 +44,7 @@ class PronouncingDictionary:
     @cached_property
     def _other_spellings(self) -> dict[str, list[str]]:
         """Pronunciations by how the model reads their words, if the dictionary writes some
-        otherwise.
+        otherwise; it takes a moment, and most words need none.
         """
         entries: dict[str, list[str]] = {}
         letters = "".join(map(_word_of, self._lines))
@@ -72,10 +72,13 @@ class PronouncingDictionary:
         return entries
 
     def _entries(self, word: str) -> list[str]:
-        """Those of this spelling, then others that the model reads alike; else in small letters."""
+        """Those of this spelling, then, of a word that the model reads otherwise or that is not
+        there, those read alike; else in small letters.
+        """
         read = self._as_read(word)
         entries = [*self._spelled(word), *self._spelled(read)]
-        entries += self._other_spellings.get(read, [])
+        if word != read or not entries:
+            entries += self._other_spellings.get(read, [])
         return list(dict.fromkeys(entries or self._spelled(read.lower().replace("’", "'"))))
 
     def _spelled(self, word: str) -> list[str]:

@@ -131,7 +131,7 @@ def test_words_are_looked_up_as_the_model_reads_them(make, word):
     ("word", "pronunciations"),
     [
         ("Polish", ["A", "B"]),
-        ("polish", ["B", "A"]),
+        ("polish", ["B"]),
         ("Cat", ["K AE1 T"]),
         ("CATS", ["K AE1 T S"]),
         ("Don’t", ["D OW1 N T"]),
