@@ -57,6 +57,7 @@ def logits_of(model, batch: dict) -> torch.Tensor:
     return model(**batch, use_cache=False).logits
 
 
+@torch.no_grad()
 def assert_right(model, exported, shapes=(SEEN, *UNSEEN)) -> None:
     for lengths, target_length in shapes:
         batch = batch_of(lengths, target_length)
