@@ -663,10 +663,13 @@ def _hub_options(args: DataArguments) -> dict[str, Any]:
 
 
 def _load_hub_dataset(args: DataArguments, name: str) -> Any:
+    options = _hub_options(args)
     try:
-        return datasets.load_dataset(
-            name, args.dataset_config, streaming=args.streaming, **_hub_options(args)
-        )
+        builder = datasets.load_dataset_builder(name, args.dataset_config, **options)
+        if hasattr(builder.config, "converters"):
+            # Of CSV: pandas would read "null" as nothing, and "007" as 7
+            options |= {"converters": dict.fromkeys(args.columns, str), "na_filter": False}
+        return datasets.load_dataset(name, args.dataset_config, streaming=args.streaming, **options)
     # An empty file raises StopIteration, before datasets 4.7 a DatasetGenerationError
     except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
         raise ValueError(

@@ -2,6 +2,7 @@
 import json
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import datasets
 import pyarrow as pa
@@ -260,6 +261,9 @@ def hub(monkeypatch):
         return datasets.DatasetDict({"flat": flat, "nested": nested}[name])
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(
+        datasets, "load_dataset_builder", lambda *_, **__: SimpleNamespace(config=())
+    )
     return calls
 
 
@@ -287,6 +291,19 @@ def test_hub_names(hub):
 def test_hub_mistakes(hub, options, message):
     with pytest.raises(ValueError, match=message):
         load(DataArguments(dataset="flat", **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"streaming": True, "train_size": 4}])
+def test_the_librarys_csv_is_text(tmp_path, monkeypatch, options):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/train.csv").write_text("en,de\nnull,1\nNone,2.0\nNA,\n007,4\n")
+    rows = load(DataArguments(dataset=str(tmp_path / "corpus"), **options))["train"]
+    assert {row["source"]: row["target"] for row in rows} == {
+        "null": "1",
+        "None": "2.0",
+        "007": "4",
+    }
 
 
 @pytest.mark.parametrize(
