@@ -3,8 +3,8 @@
 
 The usual ones are byte-level BPE. The text is put into a Unicode form first, NFC by default; from
 there on nothing is lost: `decode(encode(text)) == NFC(text)` for every string, spaces and line
-breaks included, but for what no training text had of special spaces, which become plain ones, and
-of invisible marks, which go. Others are for character-level transduction, such as
+breaks included, but for what hardly any training text had of special spaces, which become plain
+ones, and of invisible marks, which go. Others are for character-level transduction, such as
 grapheme-to-phoneme conversion, where a word goes in as letters and comes out as phones. All consist
 of standard parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not
 installed."""
@@ -16,6 +16,7 @@ import hashlib
 import math
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -76,6 +77,9 @@ _INVISIBLE_MARKS = (
     "\u2060\u2061\u2062\u2063\u2064\u2066\u2067\u2068\u2069\ufeff"
 )
 _SPACE_OR_MARK = re.compile(f"[{_SPACES}{_INVISIBLE_MARKS}]")
+# Signs of fewer than one training text in so many are slips of copying, and a model learns nothing
+# of them. What a script needs (French no-break spaces, Persian non-joiners) is in one text of ten
+_RARE = 1_000
 
 DEFAULT_VOCABULARY_SIZE = 8000
 
@@ -139,17 +143,17 @@ def train_tokenizer(
                 "Most texts are one symbol. Symbols, such as phones, are separated by spaces: k æ "
                 "t, not kæt."
             )
-    trained_on: set[str] = set()
+    counts: Counter[str] = Counter()  # of texts; of all of them as ""
 
-    def noted() -> Iterator[str]:
+    def counted() -> Iterator[str]:
         for text in texts:
-            trained_on.update(_SPACE_OR_MARK.findall(text))
+            counts.update({"", *_SPACE_OR_MARK.findall(text)})
             yield text
 
-    tokenizer.train_from_iterator(noted(), trainer)
+    tokenizer.train_from_iterator(counted(), trainer)
     if kind != "symbols":
-        steps = [*_folding(trained_on), tokenizer.normalizer]
-        tokenizer.normalizer = normalizers.Sequence(steps)
+        usual = {sign for sign, count in counts.items() if count * _RARE >= counts[""]}
+        tokenizer.normalizer = normalizers.Sequence([*_folding(usual), tokenizer.normalizer])
     tokenizer.post_processor = _ending_with(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -162,15 +166,13 @@ def train_tokenizer(
     )
 
 
-def _folding(trained_on: set[str]) -> list[normalizers.Normalizer]:
-    """Reads special spaces as plain ones, and invisible marks as nothing, but for those trained
-    on.
-    """
+def _folding(usual: set[str]) -> list[normalizers.Normalizer]:
+    """Reads special spaces as plain ones, and invisible marks as nothing, but for usual ones."""
     steps: list[normalizers.Normalizer] = []
     for characters, replacement in ((_SPACES, " "), (_INVISIBLE_MARKS, "")):
-        unseen = [character for character in characters if character not in trained_on]
-        if unseen:
-            steps.append(normalizers.Replace(Regex(f"[{''.join(unseen)}]"), replacement))
+        folded = [character for character in characters if character not in usual]
+        if folded:
+            steps.append(normalizers.Replace(Regex(f"[{''.join(folded)}]"), replacement))
     return steps
 
 

@@ -59,8 +59,9 @@ def test_the_round_trip_gives_the_text_in_its_unicode_form(text):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters"])
-def test_spaces_and_marks_that_no_training_text_had_do_not_count(kind):
-    tokenizer = train_tokenizer(["am n\u202f"] * 4, 300, kind=kind)
+def test_spaces_and_marks_that_training_texts_hardly_had_do_not_count(kind):
+    texts = ["am n"] * 3_000 + ["\u202f"] * 4 + ["\u00a0\u00a0\u00a0\u200b"]
+    tokenizer = train_tokenizer(texts, 300, kind=kind)
     for text in ("a\u00a0man", "\u200fa\u2009m\u200ban\ufeff"):
         assert tokenizer(text)["input_ids"] == tokenizer("a man")["input_ids"]
     assert tokenizer("a\u202fman")["input_ids"] != tokenizer("a man")["input_ids"]
