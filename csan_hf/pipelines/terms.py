@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -28,7 +29,8 @@ class Terms:
             if not text.strip() or one_line(text) != text:
                 raise ValueError(f"{text!r:.80} is no term: write words, on one line.")
         # The longest first, which is to be found where several begin
-        self._targets = dict(sorted(targets.items(), key=lambda term: -len(term[0])))
+        by_term = {_comparable(term): target for term, target in targets.items()}
+        self._targets = dict(sorted(by_term.items(), key=lambda term: -len(term[0])))
 
     @classmethod
     def read(cls, path: Path | str) -> Terms:
@@ -54,13 +56,20 @@ class Terms:
     def targets_of(self, source: str) -> list[str]:
         """The targets of the terms in a sentence, once for each term.
 
-        A term is found as whole words, as it is written; in scripts without spaces anywhere. Of
-        terms that overlap the first is found, of those that begin together the longest."""
+        A term is found as whole words, as it is written, in any Unicode form and with any spaces;
+        in scripts without spaces anywhere. Of terms that overlap the first is found, of those that
+        begin together the longest."""
+        source = _comparable(source)
         candidates = [term for term in self._targets if term in source]
         if not candidates:
             return []
         terms = re.findall("|".join(map(_as_words, candidates)), source)
         return [self._targets[term] for term in dict.fromkeys(terms)]
+
+
+def _comparable(text: str) -> str:
+    """A text in one Unicode form, with plain spaces: tokenizers read others as the same."""
+    return re.sub(r"\s", " ", unicodedata.normalize("NFC", text))
 
 
 _LONGEST_ENDING = 3  # letters
@@ -81,7 +90,7 @@ def most_letters_after(target: str) -> int | None:
 
     None where anything may follow: signs, and scripts without spaces.
     """
-    last_word = re.search(r"\w*$", target)
+    last_word = re.search(r"\w*$", _comparable(target))
     if not last_word or not last_word[0] or is_wide(target[-1]):
         return None
     return min(_LONGEST_ENDING, (len(last_word[0]) + 1) // 2)
@@ -92,8 +101,10 @@ def lacking(targets: list[str], translation: str) -> list[str]:
 
     Each piece of the translation serves one target. The longest chooses first, a place that the
     fewest others could take."""
+    translation = _comparable(translation)
     places: dict[int, list[tuple[int, int]]] = {}
-    for number, target in sorted(enumerate(targets), key=lambda pair: -len(pair[1])):
+    numbered = enumerate(map(_comparable, targets))
+    for number, target in sorted(numbered, key=lambda pair: -len(pair[1])):
         most_letters = most_letters_after(target)
         ending = "" if most_letters is None else rf"\w{{0,{most_letters}}}(?!\w)"
         pattern = _at_word_start(target) + ending

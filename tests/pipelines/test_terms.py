@@ -25,11 +25,12 @@ TERMS = Terms({"Hund": "dog", "Katze": "house cat", "und": "and"})
         ("C++ or (C++)", ["cpp"]),
         ("大東京は", ["Tokyo"]),
         ("York Yorks York", ["York-DE", "York-DE"]),
+        ("New\u00a0York, Tür", ["NY", "door"]),
     ],
 )
 def test_terms_are_found_as_whole_words(source, targets):
     names = {"New York": "NY", "York": "York-DE", "New York Times": "Times-NY", "C++": "cpp"}
-    names |= {"Yorks": "York-DE", "東京": "Tokyo"}
+    names |= {"Yorks": "York-DE", "東京": "Tokyo", "Tu\u0308r": "door"}
     assert Terms(names).targets_of(source) == targets
 
 
@@ -47,6 +48,8 @@ def test_terms_are_found_as_whole_words(source, targets):
         ("b,c a,b", "a,b,c; b,c", ""),
         ("a,b b,c", "a,b,c", "b,c"),
         ("a,b b,c,d", "a,b,c,d", "a,b"),
+        ("Tür Café", "Tu\u0308ren, Cafe\u0301", ""),
+        ("Cafe\u0301", "Caféterie", "Cafe\u0301"),
     ],
 )
 def test_each_target_has_a_place_of_its_own_where_a_word_begins(targets, translation, missing):
