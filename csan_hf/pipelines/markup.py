@@ -17,8 +17,16 @@ from operator import itemgetter
 from csan_hf_runtime.texts import Markup
 
 _EMPTY_TAGS = {"area", "br", "embed", "hr", "img", "input", "wbr"}  # of HTML, without an end tag
-# Of HTML: words on both sides of such a tag are two words
-_SEPARATORS = {"br", "div", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "p", "td", "th"}
+# Of HTML: what the standard lays out apart, so that no sentence goes on over such a tag
+_BLOCKS = re.compile(
+    "address|article|aside|blockquote|body|br|button|caption|center|dd|details|dialog|div|dl|dt|"
+    "fieldset|figcaption|figure|footer|form|h[1-6]|header|hgroup|hr|legend|li|main|menu|nav|ol|"
+    "option|p|pre|search|section|summary|table|td|textarea|th|title|tr|ul"
+)
+_WHITE_SPACE = " \t\n\f\r"  # of HTML: not the no-break space
+_WHITE_SPACES = re.compile(f"[{_WHITE_SPACE}]+")
+# Between the texts of blocks: a line break to Python, and no character of HTML or XML
+_BLOCK_BREAK = "\x1e"
 # What these enclose is code, and not text
 _CODES = {"html": {"script", "style"}, "xliff": {"bpt", "ept", "it", "ph"}}
 # Of XLIFF: tags that are empty, and are the beginning and the end of what a pair encloses
@@ -162,7 +170,7 @@ class _Sides:
         return iter(sorted(map(self._placed, tags), key=itemgetter(0, 1)))
 
     def _escaped(self, start: int, end: int) -> str:
-        return html.escape(self.translation[start:end], quote=False)
+        return html.escape(self.translation[start:end], quote=False).replace(_BLOCK_BREAK, "")
 
     def _place_before(self, number: int) -> int:
         """Where the translation of a source word begins, or of the next one that has a link."""
@@ -223,6 +231,8 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
     """Takes the tags out of a text and decodes its entities.
 
     Tags and comments are kept as they were written; a tag without its partner is a single tag.
+    In HTML white space is one space, beside the tag of a block it belongs to the tag, and each
+    block is a line of the text.
     """
     text = ""
     tags: list[Tag] = []
@@ -232,12 +242,13 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
     parts = _parts_of(source, kind)
     for part, following in pairwise([*parts, _Part("end of the text", len(source))]):
         if part.kind == "text":
-            if is_separated and text[-1:].strip() and part.content[:1].strip():
-                text += " "
-            text += part.content
+            if is_separated and text:
+                text += _BLOCK_BREAK
             is_separated = False
+            keeps_lines = kind == "xliff" or open_names["pre"] or open_names["textarea"]
+            text += part.content if keeps_lines else _WHITE_SPACES.sub(" ", part.content)
             continue
-        is_separated |= kind == "html" and part.name in _SEPARATORS
+        is_separated |= kind == "html" and bool(_BLOCKS.fullmatch(part.name))
         written = source[part.start : following.start]
         if part.kind == "end" and open_names[part.name]:
             name = ""
@@ -324,12 +335,16 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
                 code = ""
                 text_start = end
             continue
-        if text_start < tag.start():
-            content = _unescaped(source[text_start : tag.start()])
+        attributes = source[tag.end() : end - 1]
+        start = tag.start()
+        if kind == "html" and _BLOCKS.fullmatch(name):
+            start = text_start + len(source[text_start:start].rstrip(_WHITE_SPACE))
+            end = _end_of(_WHITE_SPACES, source, end)
+        if text_start < start:
+            content = _unescaped(source[text_start:start])
             parts.append(_Part("text", text_start, content=content))
         text_start = end
-        attributes = source[tag.end() : end - 1]
-        parts.append(_part_of_tag(kind, tag.start(), name, attributes, is_end=is_end))
+        parts.append(_part_of_tag(kind, start, name, attributes, is_end=is_end))
         if name in _CODES[kind] and not is_end and not attributes.endswith("/"):
             code = name
     if not code and text_start < len(source):
