@@ -29,6 +29,7 @@ _WHITE_SPACES = re.compile(f"[{_WHITE_SPACE}]+")
 _BLOCK_BREAK = "\x1e"
 # What these enclose is code, and not text
 _CODES = {"html": {"script", "style"}, "xliff": {"bpt", "ept", "it", "ph"}}
+_PROTECTED = re.compile(r"\b(?<!-)(?:translate|mtype)\s*=\s*[\"']?(?:no|protected)\b")
 # Of XLIFF: tags that are empty, and are the beginning and the end of what a pair encloses
 _STARTS = {"bpt": "ept", "bx": "ex", "sc": "ec"}
 _PAIR_NUMBERS = ("rid", "startref", "id")
@@ -325,17 +326,22 @@ def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
 def _parts_of(source: str, kind: Markup) -> list[_Part]:
     """The parts of a marked text."""
     parts: list[_Part] = []
-    code = ""  # the element whose content is code
+    code = ""  # the element whose content is code, or protected
+    depth = 0  # of such elements within each other
     text_start = 0
     for tag, end in _tags_of(source):
         name = (tag[2] or "").lower()
         is_end = bool(tag[1])
+        attributes = source[tag.end() : end - 1]
         if code:
-            if is_end and name == code:
+            if name == code and is_end:
+                depth -= 1
+            elif name == code and code not in _CODES[kind] and not attributes.endswith("/"):
+                depth += 1
+            if depth == 0:
                 code = ""
                 text_start = end
             continue
-        attributes = source[tag.end() : end - 1]
         start = tag.start()
         if kind == "html" and _BLOCKS.fullmatch(name):
             start = text_start + len(source[text_start:start].rstrip(_WHITE_SPACE))
@@ -344,9 +350,13 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
             content = _unescaped(source[text_start:start])
             parts.append(_Part("text", text_start, content=content))
         text_start = end
-        parts.append(_part_of_tag(kind, start, name, attributes, is_end=is_end))
-        if name in _CODES[kind] and not is_end and not attributes.endswith("/"):
+        part = _part_of_tag(kind, start, name, attributes, is_end=is_end)
+        parts.append(part)
+        is_code = name in _CODES[kind] and not is_end and not attributes.endswith("/")
+        if is_code or (part.kind == "start" and _PROTECTED.search(attributes)):
+            part.kind = "empty"
             code = name
+            depth = 1
     if not code and text_start < len(source):
         parts.append(_Part("text", text_start, content=_unescaped(source[text_start:])))
     return parts

@@ -86,6 +86,9 @@ def test_any_markup_comes_back_well_formed(source, words, data):
         ("html", "1 < 2", "1 < 2", "0-0", "1 &lt; 2"),
         ("xliff", "a\n<b\n>b</b>\r\n<i>c</i>", "A\nB\nC", "0-0 1-1 2-2", "A\n<b\n>B</b>\n<i>C</i>"),
         ("html", "<script>1 < 2</script> a", "A", "0-0", "<script>1 < 2</script>A"),
+        ("html", "<b translate=no><b>a</b> a</b> a", "A", "0-0", "<b translate=no><b>a</b> a</b>A"),
+        ("xliff", "<mrk mtype='protected'>a</mrk> a", "A", "0-0", "<mrk mtype='protected'>a</mrk>A"),
+        ("html", "<img translate='no'> <b translate='yes'>a</b>", "A", "0-0", "<img translate='no'><b translate='yes'>A</b>"),
     ],
 )  # fmt: skip
 def test_tags_stand_where_the_aligned_words_do(kind, source, translation, links, expected):
