@@ -89,7 +89,7 @@ FAMILIES: dict[str, ModelFamily] = {
         },
         tag="local-attention",
         describe="csan_hf.hub.network_text:describe_csan",
-        draw="csan_hf.analysis.locality_picture:draw_attention",
+        draw="csan_hf.hub.locality_picture:draw_attention",
         converters={
             "marian": "csan_hf.hub.conversion:convert_marian",
             "m2m_100": "csan_hf.hub.conversion:convert_m2m100",
@@ -108,7 +108,7 @@ FAMILIES: dict[str, ModelFamily] = {
         has_batch_norm=True,
         tag="convolutional",
         describe="csan_hf.hub.network_text:describe_pervasive_attention",
-        draw="csan_hf.analysis.locality_picture:draw_grid",
+        draw="csan_hf.hub.locality_picture:draw_grid",
     ),
     "rnnsearch": ModelFamily(
         module="csan_hf.models",

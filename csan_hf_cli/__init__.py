@@ -49,29 +49,37 @@ COMMANDS = {
         "csan_hf_cli.train:prepare",
         "tokenize a recipe's corpus before training; list or clear prepared corpora",
     ),
-    "evaluate": ("evaluate:evaluate", "score a checkpoint on a test set"),
+    "evaluate": ("commands.evaluate:evaluate", "score a checkpoint on a test set"),
     "translate": ("csan_hf_cli.translate:translate", "translate lines"),
-    "align": ("align:align", "find the source words that each word of a translation comes from"),
-    "report": ("compare:report", "compare systems on one page for the browser"),
+    "align": (
+        "commands.align:align",
+        "find the source words that each word of a translation comes from",
+    ),
+    "report": ("lab.commands:report", "compare systems on one page for the browser"),
     "compare": (
-        "compare:compare",
+        "lab.commands:compare",
         "train and compare a suite's systems across data sets and seeds; the same command resumes",
     ),
     "convert": (
-        "checkpoints:convert",
+        "commands.checkpoints:convert",
         "convert a Marian, M2M100, NLLB, BART or mBART checkpoint to a CSAN",
     ),
-    "export-ct2": ("checkpoints:export_ctranslate2", "export a plain Transformer to CTranslate2"),
-    "export-onnx": ("checkpoints:export_onnx", "export a checkpoint to ONNX"),
-    "push": ("checkpoints:push", "upload a checkpoint to the Hub"),
+    "export-ct2": (
+        "commands.checkpoints:export_ctranslate2",
+        "export a plain Transformer to CTranslate2",
+    ),
+    "export-onnx": ("commands.checkpoints:export_onnx", "export a checkpoint to ONNX"),
+    "push": ("commands.checkpoints:push", "upload a checkpoint to the Hub"),
     "recipes": (
         "csan_hf_cli:recipes",
         "list the recipes and suites that come with csan_hf, or copy one",
     ),
-    "demo": ("demo:demo", "translate in the browser, compare two models, click for the alignment"),
+    "demo": (
+        "commands.demo:demo",
+        "translate in the browser, compare two models, click for the alignment",
+    ),
 }
-"""Subcommands: the function of each, by default in a module of csan_hf.commands, and what it
-does."""
+"""Subcommands: the function of each, in csan_hf unless it says so, and what it does."""
 
 OPTIONS = {
     "model": "checkpoint folder or Hub name",
@@ -393,18 +401,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def function_of(command: str) -> Callable:
-    """Returns the function of a subcommand; of one in csan_hf.commands its declaration, which
-    imports the function when it is called.
+    """Returns the function of a subcommand; of one in csan_hf its declaration, which imports the
+    function when it is called.
     """
     module, name = COMMANDS[command][0].split(":")
     if module.startswith(__name__):
         return getattr(importlib.import_module(module), name)
     what = f"csan-hf {command}"
-    declared = declaration(package_folder(what) / "commands" / f"{module}.py", name)
+    file = package_folder(what).joinpath(*module.split(".")).with_suffix(".py")
+    declared = declaration(file, name)
 
     @functools.wraps(declared)
     def imported(*arguments: Any, **options: Any) -> int | None:
-        function = getattr(import_csan_hf(f"commands.{module}", what), name)
+        function = getattr(import_csan_hf(module, what), name)
         return function(*arguments, **options)
 
     return imported

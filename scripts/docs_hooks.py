@@ -52,11 +52,11 @@ PACKAGES = (
     "pipelines",
     "evaluation",
     "alignment",
-    "analysis",
     "training",
     "hub",
-    "suites",
-    "report",
+    "lab.suites",
+    "lab.report",
+    "lab.analysis",
 )
 """Packages of csan_hf with a page of all their public names."""
 FURTHER = {
@@ -190,7 +190,7 @@ def on_files(files: Files, config: dict) -> Files:
         public_names = [public for public in package.__all__ if not public.endswith("Config")]
         names = [f"csan_hf.{name}.{public}" for public in public_names if public != "TASK"]
         text = f"# csan_hf.{name}\n" + _listed([*names, *FURTHER.get(name, ())])
-        pages[f"reference/{name}.md"] = text
+        pages[f"reference/{name.rpartition('.')[2]}.md"] = text
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files

@@ -16,9 +16,9 @@ from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.data.joining import joined
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.significance import paired_test
-from csan_hf.suites import load_suite
-from csan_hf.suites.records import SuiteRecords
-from csan_hf.suites.texts import Texts
+from csan_hf.lab.suites import load_suite
+from csan_hf.lab.suites.records import SuiteRecords
+from csan_hf.lab.suites.texts import Texts
 from csan_hf_cli import run
 
 PUBLISHED = Path(__file__).parent.parent / "model_cards" / "suites"

@@ -25,6 +25,8 @@ import transformers
 from hypothesis import HealthCheck, settings
 from reference.loopback_hub import LoopbackHub
 
+from csan_hf.data import TokenizerPair, train_tokenizer
+
 settings.register_profile(
     "ci",
     derandomize=True,
@@ -115,3 +117,16 @@ def chromium(tmp_path_factory):
     )  # the browser's start page, still loading, is no request of the page that a test opens
     yield browser
     browser.quit()
+
+
+@pytest.fixture(scope="session")
+def tokenizers():
+    """Tokenizers that split words into pieces."""
+    sentences = [
+        "the number is twenty-one.",
+        "die Zahl ist einundzwanzig.",
+        "one two three",
+        "eins zwei drei",
+    ]
+    tokenizer = train_tokenizer(sentences * 2, 300)
+    return TokenizerPair(tokenizer, tokenizer)

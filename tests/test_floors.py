@@ -10,13 +10,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("csan_hf", "csan_hf_cli", "csan_hf_runtime")
 # A folder or file of the package imports only what stands below it; __init__ is the package itself
 ORDER = """
-    __main__ commands comparison suites report training recipes hub analysis evaluation
+    __main__ lab commands training recipes hub evaluation
     __init__ pipelines alignment own_code families data models credentials source_tokenizer csan_hf_cli csan_hf_runtime
 """
 FLOORS = ORDER.split()
 EXCEPTIONS = {  # to be emptied
     ("csan_hf_cli/__init__.py", "__init__"),  # of a command that needs it, as it is called
-    ("csan_hf/families.py", "analysis"),
     ("csan_hf/families.py", "hub"),
 }
 

@@ -117,7 +117,7 @@ def align_pairs(
     read: Callable[[str], tuple[str, str]] | None = None,
 ) -> Iterator[Alignment]:
     """Aligns sentence pairs, in memory that does not grow with their number; see
-    `csan_hf.analysis.align`.
+    `csan_hf.evaluation.align`.
 
     Args:
         pairs: Source and target sentences.

@@ -6,10 +6,11 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from csan_hf.analysis import align_stream, draw_heat_map
+from csan_hf.evaluation import align_stream
 from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import check_gives_attention, load_translation_model
 from csan_hf.evaluation.metrics import load_metric
+from csan_hf.hub.heat_map import draw_heat_map
 from csan_hf_cli.common import Dtype, PositiveInt, beside_bars
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,

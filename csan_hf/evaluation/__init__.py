@@ -5,9 +5,12 @@ from csan_hf.models.evaluation_view import evaluation_view
 
 from .scores import score_by_length, score_translations
 from .translate import Hypothesis, n_best_stream, translate, translate_stream
+from .word_alignment import align, align_stream
 
 __all__ = [
     "Hypothesis",
+    "align",
+    "align_stream",
     "evaluation_view",
     "n_best_stream",
     "score_by_length",

@@ -12,8 +12,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from csan_hf.analysis.locality_picture import layer_groups
 from csan_hf.data import TokenizerPair
+from csan_hf.hub.locality_reach import layer_groups
 from csan_hf.models.csan_attention import CsanAttention
 from csan_hf.models.distances import RelativePositions, RelativePositionTables
 from csan_hf_runtime.text_files import new_directory

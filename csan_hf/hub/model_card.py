@@ -16,11 +16,12 @@ from transformers.utils import logging
 
 from csan_hf_runtime.text_files import write_bytes, write_text
 
-from ..analysis.locality_picture import draw_locality, is_drawn
 from ..data import DataArguments
 from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
 from ..families import family_of
 from ..models.configuration_seq2seq import MINIMUM_TRANSFORMERS, UNTESTED_TRANSFORMERS
+from .locality_picture import draw_locality
+from .locality_reach import is_drawn
 from .public_files import is_local_path, public_recipe, read_json
 
 logger = logging.get_logger(__name__)

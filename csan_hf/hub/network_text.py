@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..analysis.locality_picture import caption, layer_groups
 from ..models import CsanConfig
 from ..models.csan_attention import CsanAttention
 from ..models.locality import AttentionSite, LayerLocality, LocalityMethod
+from .locality_reach import caption, layer_groups
 
 _PARTS = {
     "encoder": "Self-attention of the encoder",

@@ -161,7 +161,7 @@ class TextTranslationPipeline(TranslationPipeline):
                 `tokens`, each a dict of `token` and `log_probability`.
             return_alignments (`bool`, *optional*): Add `alignment`: pairs (source word, target
                 word), counted from 0 in words that white space separates (letters, where the
-                tokenizer is one of characters), from `csan_hf.analysis.align`. Those of the text
+                tokenizer is one of characters), from `csan_hf.evaluation.align`. Those of the text
                 count over the whole text; `"sentences"` have their own.
             check_coverage (`bool`, *optional*): Warn where a translation seems to leave out a
                 sentence of a line that has several, because the cross-attention hardly covers it

@@ -64,4 +64,4 @@ def nearest(name: str, names: list[str]) -> str:
 
 
 RECIPES = NamedFiles(Path(__file__).parent, "recipe")
-SUITES = NamedFiles(RECIPES.folder.with_name("suites"), "suite")
+SUITES = NamedFiles(RECIPES.folder.parent / "lab" / "suites", "suite")

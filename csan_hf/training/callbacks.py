@@ -19,8 +19,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from csan_hf.analysis.figures import COLOURS, new_figure
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
+from csan_hf.hub.figures import COLOURS, new_figure
 from csan_hf_runtime.text_files import open_for_writing
 
 from .checkpoints import ranked_steps, scores_by_step, values_by_step

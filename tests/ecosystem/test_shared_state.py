@@ -6,9 +6,8 @@ any module.
 import pytest
 from families import every_family, sources, targets
 
-from csan_hf.analysis import align
 from csan_hf.data import TokenizerPair, train_tokenizer
-from csan_hf.evaluation import translate
+from csan_hf.evaluation import align, translate
 
 CALLS = {
     "forward": {},

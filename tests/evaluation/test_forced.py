@@ -9,8 +9,8 @@ import torch
 from pipelines.multilingual import nllb
 from tiny import convolutional, csan, grid, recurrent, tokenizer
 
-from csan_hf.analysis import align
 from csan_hf.data import TokenizerPair
+from csan_hf.evaluation import align
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf_cli import main
 

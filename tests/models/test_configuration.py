@@ -15,8 +15,9 @@ from tiny import PLAIN, padded_sources
 from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.analysis import attention_reaches, locality_picture
 from csan_hf.families import FAMILIES
+from csan_hf.hub import locality_picture
+from csan_hf.hub.locality_reach import attention_reaches
 from csan_hf.hub.model_card import PAPERS
 from csan_hf.hub.network_text import (
     added_parameters,

@@ -10,7 +10,8 @@ from tiny import PLAIN, padded_sources
 from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.analysis import attention_reaches, draw_locality
+from csan_hf.hub.locality_picture import draw_locality
+from csan_hf.hub.locality_reach import attention_reaches
 from csan_hf.hub.network_text import describe_locality, short_name
 from csan_hf.models import locality
 from csan_hf.models.attention_call import Term

@@ -13,8 +13,8 @@ from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.commands.train import format_help
 from csan_hf.credentials import find_credentials, holds_credential
 from csan_hf.data import TokenizerPair, train_tokenizer
-from csan_hf.report import check_card
-from csan_hf.suites import load_suite
+from csan_hf.lab.report import check_card
+from csan_hf.lab.suites import load_suite
 from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
 from csan_hf.training.dry_run import dry_run

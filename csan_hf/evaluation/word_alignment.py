@@ -1,0 +1,136 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Alignments of sentence pairs, read off a translation model's cross-attention."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from csan_hf.alignment import Alignment, align_pairs, check_fast
+from csan_hf.data import TokenizerPair
+from csan_hf.models.evaluation_view import evaluation_view
+from csan_hf.pipelines import TextTranslationPipeline
+
+from .translate import translate_stream
+
+
+def align(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Sequence[str],
+    targets: Sequence[str] | None = None,
+    *,
+    layer: int = -1,
+    batch_size: int = 32,
+    progress: bool = False,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    **generate_arguments: Any,
+) -> list[Alignment]:
+    """Aligns sentence pairs by a model's cross-attention while it predicts the given targets.
+
+    - Pervasive Attention has one alignment: the attention's weights, or the contributions of the
+      source tokens to the target token's logit (equation 7), which can be negative.
+    - A Transformer (CSAN, Marian...) has one for each head and decoder layer. The mean over the
+      heads of one layer is taken, by default of the last. That is only a convention: nothing trains
+      a head to align, and another layer often aligns better. Row i is the attention with which
+      token i was predicted.
+
+    The model keeps its training mode and attention implementation: alignments are computed on a
+    view of it.
+
+    Args:
+        model: A sequence-to-sequence model, on any device.
+        tokenizers: Its source and target tokenizers, fast ones.
+        sources: Source sentences. They and the targets are not cut, however long.
+        targets: As many target sentences, or None to let the model translate. A translation is
+            tokenized again from its text.
+        layer: Decoder layer, counted from 0, or from the last with -1.
+        batch_size: Sentence pairs at a time; pairs of similar lengths are put together.
+        progress: Shows bars on standard error.
+        src_lang: Language of the sources, of a model of several.
+        tgt_lang: Language of the targets, of a model of several; or the sources begin with its tag,
+            which is no word.
+        generate_arguments: For `generate`, where targets is None; None means the generation
+            config's value.
+
+    Returns:
+        As many alignments as there are sources, in their order.
+
+    Raises:
+        ValueError: If the numbers of sentences differ, there is no such layer, a tokenizer is not a
+            fast one, the model gives no cross-attention, a sentence has more tokens than the model
+            has positions, or a language is unknown or missing.
+    """
+    alignments = align_stream(
+        model,
+        tokenizers,
+        sources,
+        targets,
+        layer=layer,
+        batch_size=batch_size,
+        progress=progress,
+        src_lang=src_lang,
+        tgt_lang=tgt_lang,
+        **generate_arguments,
+    )
+    return list(alignments)
+
+
+def align_stream(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Collection[str],
+    targets: Collection[str] | None = None,
+    *,
+    layer: int = -1,
+    batch_size: int = 32,
+    progress: bool = False,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    **generate_arguments: Any,
+) -> Iterator[Alignment]:
+    """Aligns sentence pairs as `align` does, in memory that does not grow with their number.
+
+    A window of `WINDOW_LINES` pairs, less where they are very long, is aligned at a time. The
+    arguments are those of `align`; sources and targets may be files
+    (`csan_hf_runtime.text_files.TextFile`)."""
+    if targets is not None and generate_arguments:
+        raise ValueError(
+            f"{', '.join(generate_arguments)}: leave out, as nothing is generated where targets "
+            "are given."
+        )
+    check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
+    tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
+    pipeline = TextTranslationPipeline(
+        model=evaluation_view(model),
+        tokenizer=tokenizers.source,
+        target_tokenizer=tokenizers.target,
+        device=model.device,
+    )
+    if targets is None:
+        windows = translate_stream(
+            model,
+            tokenizers,
+            sources,
+            progress=progress,
+            split_sentences="never",
+            src_lang=src_lang,
+            tgt_lang=tgt_lang,
+            **generate_arguments,
+        )
+        translations: Iterable[str] = chain.from_iterable(windows)
+    else:
+        translations = targets
+    return align_pairs(
+        model,
+        tokenizers,
+        zip(sources, translations, strict=True),
+        layer=layer,
+        batch_size=batch_size,
+        total=len(sources),
+        progress=progress,
+        read=partial(pipeline.marked, src_lang=src_lang, tgt_lang=tgt_lang),
+    )
