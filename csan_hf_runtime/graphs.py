@@ -66,7 +66,8 @@ class Graphs:
         self._source = source
         past = [node for node in decoder.get_inputs() if node.name.startswith(PAST)]
         self._past_of_target = [node for node in past if not _is_of_source(node.name)]
-        self._outputs = [node.name for node in decoder.get_outputs()]
+        outputs = [node.name for node in decoder.get_outputs()]
+        self._outputs = [name for name in outputs if name == "logits" or name.startswith(PRESENT)]
         self._past_names = [name.replace(PRESENT, PAST) for name in self._outputs[1:]]
 
     @property

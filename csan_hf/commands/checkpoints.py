@@ -71,6 +71,7 @@ def export_onnx(
     /,
     *,
     precision: Literal["float32", "float16", "int8"] = "float32",
+    with_alignments: bool = False,
     check: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
@@ -86,6 +87,8 @@ def export_onnx(
         directory: where to save the graphs; new or empty
         precision: format of the weights; int8 also computes in integers, float16 computes in
             float32
+        with_alignments: let the graphs give the attention to the source, too, which alignments,
+            markup, terms and coverage are read from
         check: text, one sentence per line, to translate with torch and with the graphs; the number
             of equal translations is printed
     """
@@ -97,7 +100,13 @@ def export_onnx(
     )
     # It says of each graph that torchvision is missing, which no model needs
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
-    onnx.export_onnx(network, directory, precision=precision, tokenizers=tokenizers)
+    onnx.export_onnx(
+        network,
+        directory,
+        precision=precision,
+        with_attention=with_alignments,
+        tokenizers=tokenizers,
+    )
     print(f"{directory}: {type(network).__name__} as ONNX graphs, {precision}")
     if not lines:
         return

@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 Tensors = dict[str, Tensor]
+_Decoded = tuple[Tensor, Tensors, Tensor | None]
 
 _SUMS = "0.decoder.key"
 """The tensor of a grid's cache."""
+ALIGNMENT = "alignment"
+"""The decoder's last output, where it gives attention."""
 _EXACT = "float32/"
 """Begins the names of nodes whose weights are kept in float32."""
 
@@ -50,6 +53,7 @@ def export_onnx(
     directory: str | os.PathLike,
     *,
     precision: str = "float32",
+    with_attention: bool = False,
     tokenizers: Any = None,
 ) -> Path:
     """Writes a sequence-to-sequence model as ONNX graphs, for any batch size and length within its
@@ -72,6 +76,10 @@ def export_onnx(
             run time, each row with a scale of its own; embeddings and the encoder's LSTM are stored
             in 8 bits and computed with in float32. Convolutions' weights are float32 in int8, the
             steps of moving Gaussians in all.
+        with_attention: Whether the decoder gives `alignment` [B · K, 1, J], too: how strongly the
+            next token is related to each source token, by the last layer that attends to these, the
+            mean of its heads. Of a Pervasive Attention that pools otherwise than by attention, it
+            is about the likeliest next token.
         tokenizers: The tokenizer or `TokenizerPair` to save beside the graphs; None = none.
 
     Returns:
@@ -105,7 +113,7 @@ def export_onnx(
             save_vocabularies(tokenizers, staging, model.config)
         traced = deepcopy(model).eval()
         inputs, expected = _trial(traced)
-        _trace(traced, staging)
+        _trace(traced, staging, with_attention)
         for graph in staging.glob("*.onnx"):
             convert(graph)
         name = f"{model.name_or_path or type(model).__name__} as ONNX graphs in {precision}"
@@ -335,7 +343,7 @@ _CONVERTERS: dict[str, Callable[[Path], None]] = {
 
 
 @torch.no_grad()
-def _trace(model: Any, directory: Path) -> None:
+def _trace(model: Any, directory: Path, with_attention: bool) -> None:
     """Writes the graphs."""
     weights = hashlib.sha256()
     for tensor in model.state_dict().values():
@@ -344,7 +352,10 @@ def _trace(model: Any, directory: Path) -> None:
         model.set_attn_implementation("sdpa")  # blocks are made for one length
     make_encoder, make_step = _MODULES.get(model.config.model_type, (_Encoder, _Step))
     encoder = make_encoder(model.get_encoder())
-    step = make_step(model)
+    step = make_step(model, with_attention)
+    outputs = ["logits", *(PRESENT + name for name in step.states)]
+    if with_attention:
+        outputs.append(ALIGNMENT)
     beams = 3  # traced with another number than is usual, so that it is free
     ids = torch.ones(2, 6, dtype=torch.long)
     source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
@@ -375,7 +386,7 @@ def _trace(model: Any, directory: Path) -> None:
                 step,
                 inputs=target,
                 axes=target_axes,
-                outputs=["logits", *(PRESENT + name for name in step.states)],
+                outputs=outputs,
             ),
         }
         if of_source:
@@ -472,9 +483,10 @@ class _Step(nn.Module):
 
     shares_source = False
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, with_attention: bool) -> None:
         super().__init__()
         self.model = model
+        self.with_attention = with_attention
         self.decoder = model.model.decoder
         token = torch.ones(1, 1, dtype=torch.long)
         source = model.get_encoder()(token, token).last_hidden_state
@@ -491,7 +503,7 @@ class _Step(nn.Module):
         self.states = states
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
-        """[B · K, 1, V] and the cache."""
+        """Logits [B · K, 1, V], the cache, and with attention its weights [B · K, 1, J]."""
         ids = inputs["input_ids"]
         source = inputs["encoder_hidden_states"]
         mask = inputs["encoder_attention_mask"]
@@ -508,18 +520,19 @@ class _Step(nn.Module):
             for name in past:
                 if name not in self.states:  # of the source
                     past[name] = past[name][sentences]
-        logits, present = self.decode(ids, source, mask, past)
+        logits, present, weights = self.decode(ids, source, mask, past)
         present.setdefault(self.counter, F.pad(past[self.counter], (0, 0, 0, 1)))
-        return logits, *(present[name] for name in self.states)
+        outputs = [logits, *(present[name] for name in self.states)]
+        if self.with_attention:
+            outputs.append(weights)
+        return tuple(outputs)
 
     def project(self, source: Tensor) -> Tensors:
         """Keys and values [B, heads, J, width] of the encoder's states [B, J, d], by name."""
         return {}
 
-    def decode(
-        self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors
-    ) -> tuple[Tensor, Tensors]:
-        """Logits [B · K, 1, V], and the cache with the last tokens.
+    def decode(self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors) -> _Decoded:
+        """Logits [B · K, 1, V], the cache with the last tokens, and weights [B · K, 1, J] or None.
 
         Args:
             ids: The last tokens [B · K, 1].
@@ -528,10 +541,15 @@ class _Step(nn.Module):
             past: The cache without the last tokens.
         """
         cache = self.fill(past)
-        logits = self.model(
-            decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=mask, cache=cache
-        ).logits
-        return logits, _target_tensors(cache)
+        outputs = self.model(
+            decoder_input_ids=ids,
+            encoder_outputs=(source,),
+            attention_mask=mask,
+            cache=cache,
+            output_attentions=self.with_attention,
+        )
+        weights = outputs.cross_attentions[-1].mean(dim=1) if self.with_attention else None
+        return outputs.logits, _target_tensors(cache), weights
 
     def fill(self, past: Tensors) -> EncoderDecoderCache:
         """The model's own cache, with the target's layers as in `past`."""
@@ -561,24 +579,23 @@ class _Source(nn.Module):
 class _GridStep(_Step):
     """A step of Pervasive Attention; the cache holds sums [rows, layers, J, width]."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, with_attention: bool) -> None:
+        super().__init__(model, with_attention)
         if _SUMS in self.states:  # not with kernels of 1
             _, positions, width = self.states[_SUMS]
             depth = model.config.num_layers
             self.states[_SUMS] = (depth, positions, width // depth)
 
-    def decode(
-        self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors
-    ) -> tuple[Tensor, Tensors]:
+    def decode(self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors) -> _Decoded:
         """See `_Step`; ahead of the first token the sums are 0."""
         if _SUMS not in past:
             return super().decode(ids, source, mask, past)
         rows, columns = source.shape[:2]
         sums = F.pad(past[_SUMS], (0, 0, columns, 0))[:, :, -columns:]
         past[_SUMS] = sums.reshape(rows, 1, 1, -1)
-        logits, present = super().decode(ids, source, mask, past)
-        return logits, {_SUMS: present[_SUMS].view(rows, -1, columns, sums.shape[3])}
+        logits, present, weights = super().decode(ids, source, mask, past)
+        sums = present[_SUMS].view(rows, -1, columns, sums.shape[3])
+        return logits, {_SUMS: sums}, weights
 
 
 class _CsanEncoder(_Encoder):
@@ -596,9 +613,13 @@ class _CsanEncoder(_Encoder):
 class _CsanStep(_Step):
     """A step of CSAN, whose beams share a source unless cross-attention is local."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, with_attention: bool) -> None:
         self.attentions = [layer.encoder_attn for layer in model.model.decoder.layers]
-        super().__init__(model)
+        super().__init__(model, with_attention)
+        if with_attention:
+            last = self.attentions[-1]
+            last.config = deepcopy(last.config)
+            last.config._attn_implementation = "eager"
         self.shares_source = all(attention.locality is None for attention in self.attentions)
         if self.shares_source:
             for layer in self.decoder.layers:
@@ -613,22 +634,30 @@ class _CsanStep(_Step):
             projected[f"{index}.encoder.value"] = value
         return projected
 
-    def decode(
-        self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors
-    ) -> tuple[Tensor, Tensors]:
+    def decode(self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors) -> _Decoded:
         """See `_Step`; one query sees all that is kept, so the target needs no mask."""
         cache = self.fill(past)
         past_length = cache.get_seq_length()
         forward_pass = ForwardPass()
-        states = self.decoder._run(
-            self.decoder.embed_tokens(ids),
-            AttentionMasks(shared=ForwardPass(), query_offset=past_length),
-            source,
-            encoder_attention_mask=_masks(mask, forward_pass)._replace(query_offset=past_length),
-            cache=cache,
-        )
+        attended: list[Any] = []
+        with self.attentions[-1].register_forward_hook(lambda *call: attended.append(call[-1])):
+            states = self.decoder._run(
+                self.decoder.embed_tokens(ids),
+                AttentionMasks(shared=ForwardPass(), query_offset=past_length),
+                source,
+                encoder_attention_mask=_masks(mask, forward_pass)._replace(
+                    query_offset=past_length
+                ),
+                cache=cache,
+                output_attentions=self.with_attention,
+            )
         logits = self.model._project(states, forward_pass.end_bias)
-        return logits, _target_tensors(cache)
+        weights = None
+        if self.with_attention:
+            [(_, of_heads)] = attended  # [B, H, K, J], or [B · K, H, 1, J]
+            known = (ids.shape[0], 1, of_heads.shape[-1])
+            weights = _reshape(of_heads.mean(dim=1), torch.tensor([-1, 1, 0]), known)
+        return logits, _target_tensors(cache), weights
 
     def fill(self, past: Tensors) -> EncoderDecoderCache:
         """See `_Step`; the source's keys and values, and sums that begin with 0, are there, too."""
@@ -681,7 +710,7 @@ def _reshape(states: Tensor, shape: Tensor, known: tuple[int, ...]) -> Tensor:
 
     Args:
         states: Any tensor.
-        shape: The new shape, of which one number may be -1.
+        shape: The new shape, of which one number may be -1; 0 is as before.
         known: The new shape in torch's symbols.
     """
     reshaped: Tensor = torch.onnx.ops.symbolic(
@@ -724,9 +753,7 @@ class _RecurrentStep(_Step):
         """See `_Step`."""
         return {"0.encoder.key": self.decoder.attention.project_keys(source)[:, None]}
 
-    def decode(
-        self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors
-    ) -> tuple[Tensor, Tensors]:
+    def decode(self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors) -> _Decoded:
         """See `_Step`, and `RnnSearchDecoder.decode`, which projects the keys in every call."""
         real = mask.bool()
         first = self.decoder._initial_state(source, real)[:, None, None]
@@ -738,9 +765,9 @@ class _RecurrentStep(_Step):
         weights = self.decoder.lstm.all_weights[0]
         query, c = torch.lstm_cell(embeddings[:, 0], (h[0], c[0]), *weights)
         query = query[:, None]
-        attended, _ = self.decoder.attention(query, past["0.encoder.key"][:, 0], source, real)
+        attended, weights = self.decoder.attention(query, past["0.encoder.key"][:, 0], source, real)
         state = torch.cat([query, c[:, None], attended], dim=-1)
-        return self.model._project(attended), {"0.decoder.key": state.unsqueeze(1)}
+        return self.model._project(attended), {"0.decoder.key": state.unsqueeze(1)}, weights
 
 
 # Of families whose graphs differ from the model as torch runs it, or keep more than windows

@@ -3,6 +3,7 @@
 did not see.
 """
 
+import copy
 import shutil
 import sys
 from functools import cache
@@ -14,6 +15,7 @@ import pytest
 import tiny
 import torch
 from families import ONE_LAYER, PLAIN_LAYER, sources, targets
+from onnxruntime import InferenceSession
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -154,6 +156,7 @@ ONNX_MODELS = {
     ),
     "rnnsearch": lambda: tiny.recurrent(seed=1, hidden_size=64, attention="additive"),
 }
+WITHOUT_ATTENTION = {"csan, unusual products", "pervasive attention, residual"}
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +180,13 @@ def exported(tmp_path_factory):
             model.generation_config.max_length = 14
             tokenizers = TokenizerPair(LETTERS, PHONES)
         folder = tmp_path_factory.mktemp("onnx")
-        export_onnx(model, folder, precision=precision, tokenizers=tokenizers)
+        export_onnx(
+            model,
+            folder,
+            precision=precision,
+            with_attention=name not in WITHOUT_ATTENTION,
+            tokenizers=tokenizers,
+        )
         return model, OnnxTranslationModel.from_pretrained(folder)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -200,6 +209,38 @@ def test_same_translations(name, exported):
             expected = model.generate(**options)
             torch.manual_seed(1)
             assert torch.equal(onnx_model.generate(**options), expected)
+
+
+@pytest.mark.parametrize("name", sorted(ONNX_MODELS.keys() - WITHOUT_ATTENTION))
+def test_a_graph_gives_the_attention_that_alignments_are_read_from(name, exported):
+    model, onnx_model = exported(name)
+    folder = Path(onnx_model.name_or_path)
+    batch = sources((9, 3, 7))
+    decoder = InferenceSession(folder / "decoder_model_merged.onnx")
+    inputs = {
+        node.name: np.zeros([6, *(0 if isinstance(size, str) else size for size in node.shape[1:])])
+        for node in decoder.get_inputs()
+        if ".decoder." in node.name
+    }
+    inputs = {name: tensor.astype(np.float32) for name, tensor in inputs.items()}
+    inputs["encoder_attention_mask"] = batch["attention_mask"].numpy()
+    states = {"encoder_hidden_states": onnx_model.encoder(**batch)[0].numpy()}
+    inputs |= states
+    if (folder / "source_model.onnx").is_file():
+        of_source = InferenceSession(folder / "source_model.onnx")
+        names = [node.name for node in of_source.get_outputs()]
+        inputs |= dict(zip(names, of_source.run(names, states), strict=True))
+    inputs["input_ids"] = targets(6, 1).numpy()  # two beams of each source
+    (alignment,) = decoder.run(["alignment"], inputs)
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    repeated = {name: tensor.repeat_interleave(2, 0) for name, tensor in batch.items()}
+    with torch.no_grad():
+        outputs = eager(
+            **repeated, decoder_input_ids=torch.tensor(inputs["input_ids"]), output_attentions=True
+        )
+    expected = outputs.cross_attentions[-1].mean(dim=1)
+    torch.testing.assert_close(torch.tensor(alignment), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_graphs_take_their_own_cache_and_return_tuples_as_models_do(exported):
