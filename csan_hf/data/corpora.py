@@ -39,7 +39,7 @@ BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
-_SHARED = ("train", "validation")  # splits that several pairs of languages have together
+SHARED = ("train", "validation")  # splits that several pairs of languages have together
 LEAST = {
     "train_size": 1,
     "validation_size": 1,
@@ -55,6 +55,7 @@ LEAST = {
 """The least value of fields of `DataArguments`."""
 
 Pair = tuple[str, str]
+Row = dict[str, str]
 
 
 @dataclass
@@ -160,51 +161,50 @@ class DataArguments:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
+        for contradiction in self._contradictions():
+            raise ValueError(contradiction)
+
+    def _contradictions(self) -> Iterator[str]:
+        """Yields what cannot be, and what to do instead."""
+        is_made = self.dataset == BUILT_IN
         names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
-        external = [name for name in names if getattr(self, name)]
-        languages = f"source_lang and target_lang are both {self.source_lang!r}"
-        longer = self.join_test or []
-        joined_names = {f"{name}_x{count}" for name in self.test_patterns for count in longer}
-        contradictions = {
-            "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as "
-            "train": (self.dataset is None and not {"train", "validation", "test"} & {*external}),
-            f"dataset is 'numbers', which is made, not read: leave out {', '.join(external)}": (
-                self.dataset == BUILT_IN and external
-            ),
-            "streaming reads files or a dataset on the Hub: set train or dataset": (
-                self.streaming and (self.dataset or self.train) in (None, BUILT_IN)
-            ),
-            "join needs a corpus that is read as a whole: leave out streaming, or set train_size": (
-                self.is_endless and self.join > 1
-            ),
-            f"{languages}; choose two different languages": any(
-                source == target for source, target in self.pairs
-            ),
-            "train has several patterns, of files; of a dataset on the Hub name one split": (
-                self.dataset and isinstance(self.train, list | dict)
-            ),
-            f"train is {self.train}; its weights must be above 0": (
-                isinstance(self.train, dict) and any(share <= 0 for share in self.train.values())
-            ),
-            "temperature mixes several language_pairs, whose sizes a stream does not tell": (
-                self.temperature and (self.is_endless or not self.language_pairs)
-            ),
-            "language_pairs finds columns by language: leave out source_column, target_column": (
-                self.language_pairs and (self.source_column or self.target_column)
-            ),
-            f"join_test must hold different numbers from 2 on, got {longer}": (
-                any(count < 2 for count in longer) or len({*longer}) < len(longer)
-            ),
-            "test has an entry of a name that join_test makes; give the test set another": (
-                joined_names & {*self.test_patterns}
-            ),
-            "test has an entry called train or validation; give the test set another name": (
-                {*_SHARED} & {*self.test_patterns}
-            ),
-        }
-        for message, holds in contradictions.items():
-            if holds:
-                raise ValueError(message)
+        settings = [name for name in names if getattr(self, name)]
+        if self.dataset is None and not (self.train or self.validation or self.test):
+            yield (
+                "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as "
+                "train"
+            )
+        if is_made and settings:
+            yield f"dataset is 'numbers', which is made, not read: leave out {', '.join(settings)}"
+        if self.streaming and (is_made or not (self.dataset or self.train)):
+            yield "streaming reads files or a dataset on the Hub: set train or dataset"
+        if self.dataset and isinstance(self.train, list | dict):
+            yield "train has several patterns, of files; of a dataset on the Hub name one split"
+        if isinstance(self.train, dict) and min(self.train.values(), default=1) <= 0:
+            yield f"train is {self.train}; its weights must be above 0"
+        if {*SHARED} & {*self.test_patterns}:
+            yield "test has an entry called train or validation; give the test set another name"
+        yield from self._contradictions_of_languages()
+        yield from self._contradictions_of_joined_pairs()
+
+    def _contradictions_of_languages(self) -> Iterator[str]:
+        if any(source == target for source, target in self.pairs):
+            languages = f"source_lang and target_lang are both {self.source_lang!r}"
+            yield f"{languages}; choose two different languages"
+        if self.temperature and (self.is_endless or not self.language_pairs):
+            yield "temperature mixes several language_pairs, whose sizes a stream does not tell"
+        if self.language_pairs and (self.source_column or self.target_column):
+            yield "language_pairs finds columns by language: leave out source_column, target_column"
+
+    def _contradictions_of_joined_pairs(self) -> Iterator[str]:
+        counts = self.join_test or []
+        if self.is_endless and self.join > 1:
+            yield "join needs a corpus read as a whole: leave out streaming, or set train_size"
+        if any(count < 2 for count in counts) or len({*counts}) < len(counts):
+            yield f"join_test must hold different numbers from 2 on, got {counts}"
+        for name in self.test_patterns:
+            if any(f"{name}_x{count}" in self.test_patterns for count in counts):
+                yield "test has an entry of a name that join_test makes; give the test set another"
 
     @property
     def pairs(self) -> list[Pair]:
@@ -274,16 +274,21 @@ class DataArguments:
         patterns = {}
         for pair in self.pairs:
             for name, pattern in self.split_patterns.items():
-                split = self.name_split(name, pair)
-                patterns[split] = pattern
-                if name not in _SHARED:
-                    for count in self.join_test or ():
-                        patterns[f"{split}_x{count}"] = pattern
+                patterns |= dict.fromkeys(self.joins(name, pair), pattern)
         return patterns
+
+    def joins(self, name: str, pair: Pair | None = None) -> dict[str, int]:
+        """Names of the splits that one split becomes -> how many pairs each of their texts joins; 0
+        for any number up to `join`.
+        """
+        split = self.name_split(name, pair or self.pairs[0])
+        if name in SHARED:
+            return {split: 1 if self.join == 1 else 0}
+        return {split: 1} | {f"{split}_x{count}": count for count in self.join_test or ()}
 
     def name_split(self, name: str, pair: Pair) -> str:
         """The name in the loaded corpus of the split that one pair of languages has."""
-        return name if not self.language_pairs or name in _SHARED else f"{name}_{pair[0]}-{pair[1]}"
+        return name if not self.language_pairs or name in SHARED else f"{name}_{pair[0]}-{pair[1]}"
 
     def of_pair(self, pair: Pair) -> DataArguments:
         """The arguments of one of the pairs."""
@@ -318,35 +323,32 @@ def language_tags(pairs: Sequence[Pair]) -> list[str]:
 
 @dataclass
 class FilterReport:
-    """Counts of pairs by split: `read` and `kept`, and by reason those `dropped`, and `noted` (odd,
-    but kept).
+    """Counts of pairs by split: those `read`, and by reason those `dropped`, and `noted` (odd, but
+    kept).
     """
 
     read: Counter[str] = field(default_factory=Counter)
-    kept: Counter[str] = field(default_factory=Counter)
     dropped: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
     noted: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
 
-    def start(self, split: str, pairs: int) -> None:
-        """Counts pairs that were read."""
-        self.read[split] += pairs
-        self.kept[split] += pairs
+    @property
+    def kept(self) -> dict[str, int]:
+        """Pairs that were read and not dropped."""
+        return {split: read - self.dropped[split].total() for split, read in self.read.items()}
 
     def drop(self, split: str, reason: str, pairs: int) -> None:
         """Counts pairs that were removed; 0 leaves no trace."""
-        if pairs:
-            self.dropped[split][reason] += pairs
-            self.kept[split] -= pairs
+        self.dropped[split] += Counter({reason: pairs})
 
     def note(self, split: str, remark: str, pairs: int) -> None:
         """Counts pairs that are kept although something is odd about them; 0 leaves no trace."""
-        if pairs:
-            self.noted[split][remark] += pairs
+        self.noted[split] += Counter({remark: pairs})
 
     def __str__(self) -> str:
         lines = []
+        kept = self.kept
         for split, read in self.read.items():
-            line = f"{split}: {self.kept[split]:,} of {read:,} pairs"
+            line = f"{split}: {kept[split]:,} of {read:,} pairs"
             for label, counts in (("dropped", self.dropped[split]), ("kept", self.noted[split])):
                 if counts:
                     reasons = ", ".join(f"{pairs:,} {reason}" for reason, pairs in counts.items())
@@ -385,32 +387,25 @@ def load_translation_dataset(
     """
     report = FilterReport()
     parts = defaultdict(list)
-    names: list[str] = []
     has_tags = bool(language_tags(args.pairs))
+    names: list[str] = []
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair), work_dir).items():
-            split = args.name_split(name, pair)
-            # Split -> how many pairs each of its texts joins
-            joins: dict[str, Iterable[int] | None] = {split: None}
-            if name in _SHARED:
-                if args.join > 1:
-                    joins[split] = random_counts(args.join, args.data_seed)
-            else:
-                for count in args.join_test or ():
-                    joins[f"{split}_x{count}"] = itertools.repeat(count)
+            joins = args.joins(name, pair)
             names += joins
-            wanted = [split_name for split_name in joins if splits is None or split_name in splits]
+            wanted = {
+                split: count for split, count in joins.items() if splits is None or split in splits
+            }
             if not wanted:
                 continue
-            rows = _finish(name, split, load(), args, report)
-            for split_name in wanted:
-                counts = joins[split_name]
-                texts = rows if counts is None else joined(rows, counts)
+            rows = _finish(name, args.name_split(name, pair), load(), args, report)
+            for split, count in wanted.items():
+                texts = rows if count == 1 else joined(rows, _counts(args, count))
                 if not len(texts):
                     raise ValueError(
-                        f"{split_name} is empty: fewer pairs than data.join or data.join_test joins"
+                        f"{split} is empty: fewer pairs than data.join or data.join_test joins"
                     )
-                parts[split_name].append(tagged(texts, pair) if has_tags else texts)
+                parts[split].append(tagged(texts, pair) if has_tags else texts)
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(
             f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}"
@@ -420,6 +415,10 @@ def load_translation_dataset(
         weights = [len(rows) ** (1 / args.temperature) for rows in parts["train"]]
         corpus["train"] = _mixed(parts["train"], weights, args.data_seed)
     return DatasetDict(corpus), report
+
+
+def _counts(args: DataArguments, count: int) -> Iterator[int]:
+    return itertools.repeat(count) if count else random_counts(args.join, args.data_seed)
 
 
 def _mixed(corpora: list[Any], weights: Iterable[float], seed: int) -> Any:
@@ -447,17 +446,20 @@ def check_files(args: DataArguments) -> None:
     """Raises `ValueError` for missing files and tables without the columns, of which no more than a
     row is read.
     """
-    if args.dataset:
-        if args.dataset != BUILT_IN:
-            check_folder_or_name(args.dataset, "data")
-        return
+    if args.dataset not in (None, BUILT_IN):
+        check_folder_or_name(args.dataset, "data")
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
-        for split, patterns in of_pair.split_patterns.items():
-            first_part, *_ = find_parts(of_pair, split, patterns)
-            if file_format(first_part[0]) not in ("", ".parquet"):
-                next(read_pairs([first_part], of_pair.columns), None)
+        for split in of_pair.split_patterns:
             find_references(of_pair, split)
+            for part in _parts_of(of_pair, split)[:1]:
+                if file_format(part[0]) not in ("", ".parquet"):
+                    next(read_pairs([part], of_pair.columns), None)
+
+
+def _parts_of(args: DataArguments, split: str) -> list[Part]:
+    """The files of a split, if it is read from files."""
+    return find_parts(args, split, args.split_patterns[split]) if args.dataset is None else []
 
 
 def content_digests(args: DataArguments) -> list[str]:
@@ -466,10 +468,9 @@ def content_digests(args: DataArguments) -> list[str]:
     paths: set[Path] = set()
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
-        for split, patterns in of_pair.split_patterns.items():
+        for split in of_pair.split_patterns:
             paths.update(find_references(of_pair, split))
-            parts = find_parts(of_pair, split, patterns) if args.dataset is None else []
-            for part in parts:
+            for part in _parts_of(of_pair, split):
                 if split == "train" and args.is_endless:  # too much to read
                     states = [path.stat() for path in part]
                     digests += [f"{state.st_size} {state.st_mtime}" for state in states]
@@ -477,9 +478,7 @@ def content_digests(args: DataArguments) -> list[str]:
                     paths.update(part)
     if args.dataset not in (None, BUILT_IN):
         # Its revision on the Hub, or times of local files; nothing is read
-        builder = datasets.load_dataset_builder(
-            args.dataset, args.dataset_config, **_hub_options(args)
-        )
+        builder = datasets.load_dataset_builder(**_hub_options(args))
         digests.append(builder._relative_data_dir())
     for path in sorted(paths):
         with path.open("rb") as file:
@@ -490,8 +489,7 @@ def content_digests(args: DataArguments) -> list[str]:
 def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
     """Returns what loads each split of one pair of languages."""
     if args.dataset == BUILT_IN:
-        numbers = cache(partial(_make_numbers, args))
-        return {split: partial(_one_of, numbers, split) for split in (*_SHARED, "test")}
+        return _loaders_of((*SHARED, "test"), partial(_make_numbers, args))
     if args.dataset:
         loaders = _hub_loaders(args, args.dataset, work_dir)
     else:
@@ -502,19 +500,25 @@ def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
     if args.validation_size and "train" in loaders and "validation" not in loaders:
         if args.is_endless:
             raise ValueError("a stream has no validation set to draw: set validation")
-        halves = cache(partial(_split_train, args, loaders["train"]))
-        loaders |= {split: partial(_one_of, halves, split) for split in _SHARED}
+        loaders |= _loaders_of(SHARED, partial(_split_train, args, loaders["train"]))
     for split in args.further_references:
         loaders[split] = partial(_with_references, args, split, loaders[split])
     return loaders
 
 
+def _loaders_of(splits: Iterable[str], load: Callable[[], DatasetDict]) -> dict[str, Loader]:
+    """Returns loaders of splits that are loaded together, once."""
+    load_once = cache(load)
+
+    def load_one(split: str) -> Dataset:
+        return load_once()[split]
+
+    return {split: partial(load_one, split) for split in splits}
+
+
 def _make_numbers(args: DataArguments) -> DatasetDict:
-    sizes = {}
-    for split in (*_SHARED, "test"):
-        size = args.size_of(split)
-        if size is not None:
-            sizes[f"{split}_size"] = size
+    sizes = {f"{split}_size": args.size_of(split) for split in (*SHARED, "test")}
+    sizes = {name: size for name, size in sizes.items() if size is not None}
     return load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed)
 
 
@@ -536,11 +540,10 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
     sources = list(counts)
     random.Random(args.data_seed).shuffle(sources)
     held_out: set[str] = set()
-    pairs = 0
     for source in sources:
-        if pairs + counts[source] <= size:
+        if counts[source] <= size:
             held_out.add(source)
-            pairs += counts[source]
+            size -= counts[source]
     is_held_out = np.array([word in held_out for word in words])
     train = rows.select(np.flatnonzero(~is_held_out))
     return DatasetDict(train=train, validation=rows.select(np.flatnonzero(is_held_out)))
@@ -554,21 +557,15 @@ def _caseless(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", compatible).split())
 
 
-def _one_of(load: Callable[[], DatasetDict], split: str) -> Dataset:
-    return load()[split]
-
-
 def _with_references(args: DataArguments, split: str, load: Loader) -> Dataset:
     """A split whose targets hold the further references, too."""
     rows = load()
-    first = args.split_patterns[split]
     targets = rows["target"][:]
     for path in find_references(args, split):
         references = list(read_lines(path))
-        check_parallel((first, path), (targets, references))
+        check_parallel((args.split_patterns[split], path), (targets, references))
         targets = [VARIANTS.join(variants) for variants in zip(targets, references, strict=True)]
-    pairs = zip(rows["source"][:], targets, strict=True)
-    return _as_dataset(pairs, first, work_dir=None)
+    return rows.remove_columns("target").add_column("target", targets)
 
 
 def _load_files(
@@ -578,51 +575,58 @@ def _load_files(
     work_dir: Path | None,
 ) -> Dataset:
     if split == "train" and args.streaming:
-        texts = dataclasses.replace(args, source_column="source", target_column="target")
-        return _load_rows(texts, split, str(args.train), stream_of_pair(args), work_dir)
+        return _as_dataset(_sample(args, split, stream_of_pair(args)), str(args.train), work_dir)
     if isinstance(patterns, dict):
         corpora = [_load_files(args, split, pattern, work_dir) for pattern in patterns]
         return _mixed(corpora, patterns.values(), args.data_seed)
     parts = find_parts(args, split, patterns)
     where = " and ".join(map(str, parts[0]))
-    return _as_dataset(read_pairs(parts, args.columns), where, work_dir)
+    return _as_dataset(_rows_of_files(parts, args.columns), where, work_dir)
 
 
-def _as_dataset(pairs: Iterable[Pair], where: str, work_dir: Path | None) -> Dataset:
+def _sample(args: DataArguments, split: str, stream: IterableDataset) -> IterableDataset:
+    """As many pairs of a stream as are wanted."""
+    if split == "train":
+        stream = stream.shuffle(seed=args.data_seed, buffer_size=_SHUFFLED_AT_ONCE)
+    size = args.size_of(split)
+    return stream if size is None else stream.take(size)
+
+
+def _as_dataset(rows: Iterable[Row], where: str, work_dir: Path | None) -> Dataset:
     """The pairs in memory, or in a file of `work_dir` that is mapped into it."""
-    rows = map(_row, pairs)
-    first = next(rows, None)
+    remaining = iter(rows)
+    first = next(remaining, None)
     if first is None:
         raise ValueError(f"{where}: there are no pairs")
     if work_dir is None:
-        return Dataset.from_list([first, *rows], features=_TEXT)
+        return Dataset.from_list([first, *remaining], features=_TEXT)
     path = work_dir / f"{len(list(work_dir.iterdir()))}.arrow"
     with ArrowWriter(features=_TEXT, path=str(path)) as writer:
-        for row in itertools.chain([first], rows):
+        for row in itertools.chain([first], remaining):
             writer.write(row)
         writer.finalize()
     return Dataset.from_file(str(path))
 
 
-def _row(pair: Pair) -> dict[str, str]:
+def _row(pair: Pair) -> Row:
     return dict(zip(_TEXT, pair, strict=True))
 
 
 def _hub_loaders(args: DataArguments, name: str, work_dir: Path | None) -> dict[str, Loader]:
-    loaded = _load_hub_dataset(args, name)
-    wanted = args.split_patterns
-    for split in ("train", "validation", "test"):
+    loaded = _load_hub_dataset(args)
+    stored_splits = args.split_patterns
+    for split in (*SHARED, "test"):
         if split in loaded and not (split == "test" and args.test_patterns):
-            wanted.setdefault(split, split)
-    for split, stored in wanted.items():
+            stored_splits.setdefault(split, split)
+    loaders = {}
+    for split, stored in stored_splits.items():
         if stored not in loaded:
             raise ValueError(
                 f"{split}: dataset {name!r} has no split {stored!r}, only {', '.join(loaded)}"
             )
-    return {
-        split: partial(_load_rows, args, split, f"{name}, split {at}", loaded[at], work_dir)
-        for split, at in wanted.items()
-    }
+        where = f"{name}, split {stored}"
+        loaders[split] = partial(_load_rows, args, split, where, loaded[stored], work_dir)
+    return loaders
 
 
 def stream_of_pair(args: DataArguments) -> IterableDataset:
@@ -630,51 +634,56 @@ def stream_of_pair(args: DataArguments) -> IterableDataset:
     target.
     """
     if args.dataset:
-        split = args.split_patterns.get("train", "train")
-        rows = _load_hub_dataset(args, args.dataset)[split]
-        where = {"where": f"{args.dataset}, split {split}", "columns": args.columns}
-        return rows.map(_columns_of_pair, fn_kwargs=where).select_columns(list(_TEXT))
+        stored = args.split_patterns.get("train", "train")
+        where = f"{args.dataset}, split {stored}"
+        return _stream_of_rows(args, where, _load_hub_dataset(args)[stored])
     patterns = args.split_patterns["train"]
     if isinstance(patterns, dict):
         corpora = []
         for pattern in patterns:
-            of_pattern = dataclasses.replace(args, train=pattern)
-            corpus = stream_of_pair(of_pattern)
+            corpus = stream_of_pair(dataclasses.replace(args, train=pattern))
             if next(iter(corpus), None) is None:  # to be repeated without an end
                 raise ValueError(f"{pattern}: there are no pairs")
             corpora.append(corpus.repeat(None))
         return _mixed(corpora, patterns.values(), args.data_seed)
-    parts = find_parts(args, "train", patterns)
-    return IterableDataset.from_generator(
-        _rows_of_files, features=_TEXT, gen_kwargs={"parts": parts, "columns": args.columns}
-    )
+    files = {"parts": find_parts(args, "train", patterns), "columns": args.columns}
+    return IterableDataset.from_generator(_rows_of_files, features=_TEXT, gen_kwargs=files)
 
 
-def _columns_of_pair(row: dict[str, Any], where: str, columns: tuple[str, str]) -> dict[str, str]:
+def _stream_of_rows(args: DataArguments, where: str, rows: IterableDataset) -> IterableDataset:
+    how = {"where": where, "columns": args.columns}
+    return rows.map(_columns_of_pair, fn_kwargs=how).select_columns(list(_TEXT))
+
+
+def _columns_of_pair(row: dict[str, Any], where: str, columns: tuple[str, str]) -> Row:
     return _row(pair_of(where, row, columns))
 
 
-def _rows_of_files(parts: list[Part], columns: tuple[str, str]) -> Iterator[dict[str, str]]:
+def _rows_of_files(parts: list[Part], columns: tuple[str, str]) -> Iterator[Row]:
     return map(_row, read_pairs(parts, columns))
 
 
 def _hub_options(args: DataArguments) -> dict[str, Any]:
-    return {"data_dir": args.data_dir, "revision": args.dataset_revision}
+    return {
+        "path": args.dataset,
+        "name": args.dataset_config,
+        "data_dir": args.data_dir,
+        "revision": args.dataset_revision,
+    }
 
 
-def _load_hub_dataset(args: DataArguments, name: str) -> Any:
+def _load_hub_dataset(args: DataArguments) -> Any:
     options = _hub_options(args)
     try:
-        builder = datasets.load_dataset_builder(name, args.dataset_config, **options)
+        builder = datasets.load_dataset_builder(**options)
         if hasattr(builder.config, "converters"):
             # Of CSV: pandas would read "null" as nothing, and "007" as 7
             options |= {"converters": dict.fromkeys(args.columns, str), "na_filter": False}
-        return datasets.load_dataset(name, args.dataset_config, streaming=args.streaming, **options)
+        return datasets.load_dataset(streaming=args.streaming, **options)
     # An empty file raises StopIteration, before datasets 4.7 a DatasetGenerationError
     except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
-        raise ValueError(
-            f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}"
-        ) from error
+        reason = error.__cause__ or "a file is empty"
+        raise ValueError(f"dataset {args.dataset!r} cannot be read: {reason}") from error
 
 
 def _load_rows(
@@ -686,13 +695,11 @@ def _load_rows(
 ) -> Dataset:
     """Reads a split of a Hub dataset; of a stream as many pairs as are wanted."""
     if isinstance(rows, IterableDataset):
-        if split == "train":
-            rows = rows.shuffle(seed=args.data_seed, buffer_size=_SHUFFLED_AT_ONCE)
-        size = args.size_of(split)
-        rows = Dataset.from_list(list(rows if size is None else rows.take(size)))
+        stream = _sample(args, split, _stream_of_rows(args, where, rows))
+        return _as_dataset(stream, where, work_dir)
     numbered_rows = table_rows(rows.with_format("arrow").iter(1_000))
     pairs = (pair_of(f"{where}, {place}", row, args.columns) for place, row in numbered_rows)
-    return _as_dataset(pairs, where, work_dir)
+    return _as_dataset(map(_row, pairs), where, work_dir)
 
 
 def is_filled(source: str, target: str) -> bool:
@@ -704,27 +711,28 @@ def _finish(
     name: str, split: str, rows: Dataset, args: DataArguments, report: FilterReport
 ) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
-    report.start(split, len(rows))
+    report.read[split] += len(rows)
     size = args.size_of(name)
     training = name == "train"
     if not training and size is not None and size < len(rows):
         report.drop(split, "beyond the size asked for", len(rows) - size)
         rows = rows.select(range(size))
-    flags = (
-        is_filled(source, target)
-        for batch in rows.select_columns(list(_TEXT)).iter(10_000)
-        for source, target in zip(batch["source"], batch["target"], strict=True)
-    )
-    filled = np.flatnonzero(np.fromiter(flags, dtype=bool, count=len(rows)))
+    filled = np.flatnonzero([is_filled(*pair) for pair in _pairs_of(rows)])
+    empty_pairs = len(rows) - len(filled)
     if not training:
-        report.note(split, "with an empty side", len(rows) - len(filled))
+        report.note(split, "with an empty side", empty_pairs)
         return rows
     if not len(filled):
         raise ValueError(f"the split {split!r} is empty: every pair has an empty side")
-    report.drop(split, "with an empty side", len(rows) - len(filled))
+    report.drop(split, "with an empty side", empty_pairs)
     if args.is_endless:
         report.note(split, "as a sample of an endless stream", len(filled))
     if size is not None and size < len(filled):
         report.drop(split, "beyond train_size", len(filled) - size)
         filled = filled[sorted(random.Random(args.data_seed).sample(range(len(filled)), size))]
     return rows if len(filled) == len(rows) else rows.select(filled)
+
+
+def _pairs_of(rows: Dataset) -> Iterator[Pair]:
+    for batch in rows.select_columns(list(_TEXT)).iter(10_000):
+        yield from zip(batch["source"], batch["target"], strict=True)

@@ -622,7 +622,7 @@ def tokenize_dataset(
         columns = rows.select_columns(_COUNTS).with_format("numpy")[:]
         result[split] = rows = rows.remove_columns(_COUNTS)
         if split not in report.read:
-            report.start(split, len(rows))
+            report.read[split] += len(rows)
         remark = "with letters or signs that the source vocabulary does not have"
         report.note(split, remark, int(columns["has_unknown"].sum()))
         if training:

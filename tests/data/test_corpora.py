@@ -256,14 +256,12 @@ def hub(monkeypatch):
     nested = {"train": rows({"translation": [{"en": "one", "de": "eins"}]})}
     calls = []
 
-    def load_dataset(name, config=None, **options):
-        calls.append((name, config, options["revision"]))
-        return datasets.DatasetDict({"flat": flat, "nested": nested}[name])
+    def load_dataset(path, name, revision, **options):
+        calls.append((path, name, revision))
+        return datasets.DatasetDict({"flat": flat, "nested": nested}[path])
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(
-        datasets, "load_dataset_builder", lambda *_, **__: SimpleNamespace(config=())
-    )
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda **_: SimpleNamespace(config=()))
     return calls
 
 

@@ -274,12 +274,10 @@ def test_long_pairs_leave_the_training_split_only():
     assert data["validation"]["source"][:] == ["abcdefgh", "", "ab"]
     assert report.read == {"train": 4, "validation": 3}
     assert report.kept == {"train": 2, "validation": 3}
-    assert report.dropped == {
-        "train": {"with a source longer than 8 tokens": 1, "with a target longer than 9 tokens": 1}
-    }
-    assert report.noted == {
-        "validation": {"with a source cut to 8 tokens": 1, "with a target cut to 9 tokens": 1}
-    }
+    reasons = {"with a source longer than 8 tokens": 1, "with a target longer than 9 tokens": 1}
+    assert (report.dropped["train"], report.dropped["validation"]) == (reasons, {})
+    remarks = {"with a source cut to 8 tokens": 1, "with a target cut to 9 tokens": 1}
+    assert (report.noted["validation"], report.noted["train"]) == (remarks, {})
     names = {"source", "target", "input_ids", "attention_mask", "labels"}
     assert set(data["train"].column_names) == names
     cut = data["validation"][0]
