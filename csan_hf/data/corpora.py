@@ -184,10 +184,11 @@ class DataArguments:
             yield f"train is {self.train}; its weights must be above 0"
         if {*SHARED} & {*self.test_patterns}:
             yield "test has an entry called train or validation; give the test set another name"
-        yield from self._contradictions_of_languages()
-        yield from self._contradictions_of_joined_pairs()
+        yield from self._contradictions_of_several()
 
-    def _contradictions_of_languages(self) -> Iterator[str]:
+    def _contradictions_of_several(self) -> Iterator[str]:
+        """Those of several languages, and of joined pairs."""
+        counts = self.join_test or []
         if any(source == target for source, target in self.pairs):
             languages = f"source_lang and target_lang are both {self.source_lang!r}"
             yield f"{languages}; choose two different languages"
@@ -195,9 +196,6 @@ class DataArguments:
             yield "temperature mixes several language_pairs, whose sizes a stream does not tell"
         if self.language_pairs and (self.source_column or self.target_column):
             yield "language_pairs finds columns by language: leave out source_column, target_column"
-
-    def _contradictions_of_joined_pairs(self) -> Iterator[str]:
-        counts = self.join_test or []
         if self.is_endless and self.join > 1:
             yield "join needs a corpus read as a whole: leave out streaming, or set train_size"
         if any(count < 2 for count in counts) or len({*counts}) < len(counts):
@@ -239,32 +237,30 @@ class DataArguments:
         return {"source": self.max_source_length, "target": self.max_target_length}
 
     @property
-    def test_patterns(self) -> dict[str, str]:
-        """Name of every test split -> its pattern."""
-        tests = self.test or {}
-        if isinstance(tests, str):
-            tests = {"test": tests}
-        return {name: _first(patterns) for name, patterns in tests.items()}
+    def test_patterns(self) -> dict[str, str | list[str]]:
+        """Name of every test split -> its pattern, or that and those of further references."""
+        if isinstance(self.test, str):
+            return {"test": self.test}
+        return self.test or {}
 
     @property
     def further_references(self) -> dict[str, list[str]]:
         """Name of every split of several references -> patterns of the files of all but the
         first.
         """
-        tests = self.test if isinstance(self.test, dict) else {}
-        splits = {"validation": self.validation, **tests}
-        references = {}
-        for name, patterns in splits.items():
-            if isinstance(patterns, list) and len(patterns) > 1:
-                references[name] = patterns[1:]
-        return references
+        named = {"validation": self.validation, **self.test_patterns}
+        lists = {split: patterns for split, patterns in named.items() if isinstance(patterns, list)}
+        return {split: patterns[1:] for split, patterns in lists.items() if patterns[1:]}
 
     @property
     def split_patterns(self) -> dict[str, Any]:
         """Name of every split -> its file pattern or Hub split; of training perhaps several."""
-        validation = _first(self.validation)
-        named = {"train": self.train, "validation": validation, **self.test_patterns}
-        return {split: pattern for split, pattern in named.items() if pattern}
+        named = {"validation": self.validation, **self.test_patterns}
+        patterns: dict[str, Any] = {"train": self.train} if self.train else {}
+        for split, pattern in named.items():
+            if pattern:
+                patterns[split] = pattern[0] if isinstance(pattern, list) else pattern
+        return patterns
 
     @property
     def split_names(self) -> dict[str, Any]:
@@ -277,13 +273,13 @@ class DataArguments:
                 patterns |= dict.fromkeys(self.joins(name, pair), pattern)
         return patterns
 
-    def joins(self, name: str, pair: Pair | None = None) -> dict[str, int]:
+    def joins(self, name: str, pair: Pair) -> dict[str, int]:
         """Names of the splits that one split becomes -> how many pairs each of their texts joins; 0
         for any number up to `join`.
         """
-        split = self.name_split(name, pair or self.pairs[0])
+        split = self.name_split(name, pair)
         if name in SHARED:
-            return {split: 1 if self.join == 1 else 0}
+            return {split: int(self.join == 1)}
         return {split: 1} | {f"{split}_x{count}": count for count in self.join_test or ()}
 
     def name_split(self, name: str, pair: Pair) -> str:
@@ -304,11 +300,6 @@ class DataArguments:
         """The number of pairs to keep of a split, None for all; of an endless one a sample's."""
         train_size = _SAMPLE_SIZE if self.is_endless else self.train_size
         return {"train": train_size, "validation": self.validation_size}.get(split, self.test_size)
-
-
-def _first(patterns: str | list[str] | None) -> Any:
-    """The pattern of both languages, without those of further references."""
-    return next(iter(patterns), None) if isinstance(patterns, list) else patterns
 
 
 def language_tags(pairs: Sequence[Pair]) -> list[str]:
