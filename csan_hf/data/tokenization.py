@@ -121,39 +121,25 @@ def train_tokenizer(
         ValueError: `vocab_size` has no room for the bytes and the special tokens.
     """
     check_vocabulary_sizes(vocab_size, kind=kind)
-    options: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "special_tokens": list(SPECIAL_TOKENS),
-        "show_progress": show_progress,
-    }
+    trainer: Any = trainers.WordLevelTrainer()
     if kind == "bpe":
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        trainer: Any = trainers.BpeTrainer(**options, initial_alphabet=alphabet)
+        trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
         tokenizer = _bpe(split_digits, unicode_form)
     else:
-        trainer = trainers.WordLevelTrainer(**options)
         tokenizer = _symbols() if kind == "symbols" else _characters(unicode_form)
-    if case == "lower" and kind != "symbols":
-        lowered = [normalizers.Lowercase(), normalizers.Replace("’", "'")]
-        tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *lowered])
+    trainer.vocab_size = vocab_size
+    trainer.special_tokens = list(SPECIAL_TOKENS)
+    trainer.show_progress = show_progress
     if kind == "symbols":
-        texts = [*texts]
-        if sum(len(text.split()) > 1 for text in texts) < len(texts) / 2:
-            logger.warning(
-                "Most texts are one symbol. Symbols, such as phones, are separated by spaces: k æ "
-                "t, not kæt."
-            )
-    counts: Counter[str] = Counter()  # of texts; of all of them as ""
-
-    def counted() -> Iterator[str]:
-        for text in texts:
-            counts.update({"", *_SPACE_OR_MARK.findall(text)})
-            yield text
-
-    tokenizer.train_from_iterator(counted(), trainer)
-    if kind != "symbols":
-        usual = {sign for sign, count in counts.items() if count * _RARE >= counts[""]}
-        tokenizer.normalizer = normalizers.Sequence([*_folding(usual), tokenizer.normalizer])
+        tokenizer.train_from_iterator(_noting_words(texts), trainer)
+    else:
+        if case == "lower":
+            lowered = [normalizers.Lowercase(), normalizers.Replace("’", "'")]
+            tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *lowered])
+        counts: Counter[str] = Counter()
+        tokenizer.train_from_iterator(_counting_signs(texts, counts), trainer)
+        steps = [*_folding(counts), tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.post_processor = _ending_with(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -166,14 +152,32 @@ def train_tokenizer(
     )
 
 
-def _folding(usual: set[str]) -> list[normalizers.Normalizer]:
+def _noting_words(texts: Iterable[str]) -> Iterator[str]:
+    """Yields the texts, and warns where most of them are one word."""
+    counts: Counter[bool] = Counter()
+    for text in texts:
+        counts[len(text.split()) > 1] += 1
+        yield text
+    if counts[True] < counts[False]:
+        logger.warning(
+            "Most texts are one symbol. Symbols, such as phones, are separated by spaces: k æ t, "
+            "not kæt."
+        )
+
+
+def _counting_signs(texts: Iterable[str], counts: Counter[str]) -> Iterator[str]:
+    """Yields the texts, and counts those with each special space or mark, and all as ""."""
+    for text in texts:
+        counts.update({"", *_SPACE_OR_MARK.findall(text)})
+        yield text
+
+
+def _folding(counts: Counter[str]) -> Iterator[normalizers.Normalizer]:
     """Reads special spaces as plain ones, and invisible marks as nothing, but for usual ones."""
-    steps: list[normalizers.Normalizer] = []
-    for characters, replacement in ((_SPACES, " "), (_INVISIBLE_MARKS, "")):
-        folded = [character for character in characters if character not in usual]
+    for signs, replacement in ((_SPACES, " "), (_INVISIBLE_MARKS, "")):
+        folded = [sign for sign in signs if counts[sign] * _RARE < counts[""]]
         if folded:
-            steps.append(normalizers.Replace(Regex(f"[{''.join(folded)}]"), replacement))
-    return steps
+            yield normalizers.Replace(Regex(f"[{''.join(folded)}]"), replacement)
 
 
 def _ending_with(eos: str, number: int) -> processors.TemplateProcessing:
@@ -231,19 +235,19 @@ def check_vocabulary_sizes(
     for name, value in (("target_vocab_size", target_vocab_size), ("target_kind", target_kind)):
         if joint and value is not None:
             raise ValueError(f"{name} is {value}, but the vocabulary is joint; leave it out")
-    sizes = (
-        ("vocab_size", vocab_size, kind),
-        ("target_vocab_size", target_vocab_size, target_kind or kind),
-    )
-    for name, size, kind_of_side in sizes:
-        alphabet = len(pre_tokenizers.ByteLevel.alphabet()) if kind_of_side == "bpe" else 0
-        smallest = alphabet + len(SPECIAL_TOKENS)
-        if size is not None and size < smallest:
-            of_bytes = f"{alphabet} bytes and " if alphabet else ""
-            raise ValueError(
-                f"{name} is {size}; it must be at least {smallest}: "
-                f"{of_bytes}{len(SPECIAL_TOKENS)} special tokens"
-            )
+    _check_size("vocab_size", vocab_size, kind)
+    if target_vocab_size is not None:
+        _check_size("target_vocab_size", target_vocab_size, target_kind or kind)
+
+
+def _check_size(name: str, size: int, kind: TokenKind) -> None:
+    smallest = len(SPECIAL_TOKENS)
+    parts = f"{smallest} special tokens"
+    if kind == "bpe":
+        smallest += 256
+        parts = f"256 bytes and {parts}"
+    if size < smallest:
+        raise ValueError(f"{name} is {size}; it must be at least {smallest}: {parts}")
 
 
 @dataclass(frozen=True)
@@ -451,12 +455,12 @@ def sentencepiece_tokenizer(
             numbers[piece.piece] = size
             size += 1
     if trainer.model_type == trainer.UNIGRAM:
-        names = {number: token for token, number in numbers.items()}
-        tokens = [names.get(number, f"unused {number}") for number in range(size)]
+        scores |= dict.fromkeys(unknown_runs, _WHOLE_RUN)
+        tokens = [f"unused {number}" for number in range(size)]
+        for token, number in numbers.items():
+            tokens[number] = token
         # The library would find "</s>" in a text
-        all_scores = dict.fromkeys(tokens, _NOT_IN_TEXT)
-        all_scores |= dict.fromkeys(unknown_runs, _WHOLE_RUN) | scores
-        vocabulary = [(token, all_scores[token]) for token in tokens]
+        vocabulary = [(token, scores.get(token, _NOT_IN_TEXT)) for token in tokens]
         model: Any = models.Unigram(
             vocabulary, unk_id=numbers[trainer.unk_piece], byte_fallback=trainer.byte_fallback
         )
@@ -477,21 +481,33 @@ def sentencepiece_tokenizer(
     if rules.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()]
     if not trainer.byte_fallback:
-        # A run of letters of no piece is a token as a whole, or unknown: "</s>" is not found there
-        letter = f"[^{re.escape(''.join(sorted(known_letters)))}]"
-        tokens_of_runs = "|".join(re.escape(run) for run in sorted(unknown_runs))
-        not_a_token = f"(?={letter})(?!(?:{tokens_of_runs})(?!{letter}))" if unknown_runs else ""
-        unknown_run = Regex(f"(?<!{letter}){not_a_token}{letter}+")
+        unknown_run = _unknown_run(known_letters, unknown_runs)
         steps.append(normalizers.Replace(unknown_run, _UNKNOWN_LETTER))
     tokenizer.normalizer = normalizers.Sequence(steps)
     scheme: Any = "always" if rules.add_dummy_prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
         prepend_scheme=scheme, split=trainer.split_by_whitespace
     )
-    decoding: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    decoding.append(decoders.Strip(" ", int(rules.add_dummy_prefix), 0))
-    tokenizer.decoder = decoders.Sequence(decoding)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", int(rules.add_dummy_prefix), 0),
+        ]
+    )
     return tokenizer
+
+
+def _unknown_run(known_letters: set[str], tokens: list[str]) -> Regex:
+    """Matches a run of letters of no piece, unless the whole of it is one of the tokens.
+
+    SentencePiece makes one unknown token of it, where the library would find parts of it, or
+    "</s>", among its tokens."""
+    letter = f"[^{re.escape(''.join(sorted(known_letters)))}]"
+    whole_tokens = "|".join(map(re.escape, sorted(tokens)))
+    not_a_token = f"(?={letter})(?!(?:{whole_tokens})(?!{letter}))" if tokens else ""
+    return Regex(f"(?<!{letter}){not_a_token}{letter}+")
 
 
 # What transformers would save with a tokenizer of its own: code that was there but did not run, and
@@ -558,20 +574,20 @@ def train_tokenizers(
         vocab_size, target_vocab_size, joint=joint, kind=kind, target_kind=target_kind
     )
 
-    train: Callable[..., PreTrainedTokenizerFast] = partial(
-        train_tokenizer,
-        unicode_form=unicode_form,
-        model_max_length=model_max_length,
-        split_digits=split_digits,
-        show_progress=show_progress,
-    )
+    settings: Any = {
+        "unicode_form": unicode_form,
+        "model_max_length": model_max_length,
+        "split_digits": split_digits,
+        "show_progress": show_progress,
+    }
     columns = ["source", "target"] if joint else ["source"]
-    source = train(_texts(dataset, columns), vocab_size, kind=kind, case=case)
+    source = train_tokenizer(_texts(dataset, columns), vocab_size, kind=kind, case=case, **settings)
     if joint:
         return TokenizerPair(source, source)
     target_texts = _texts(dataset, ["target"])
+    size = target_vocab_size or vocab_size
     return TokenizerPair(
-        source, train(target_texts, target_vocab_size or vocab_size, kind=target_kind or kind)
+        source, train_tokenizer(target_texts, size, kind=target_kind or kind, **settings)
     )
 
 
