@@ -71,8 +71,6 @@ def test_spaces_and_marks_that_training_texts_hardly_had_do_not_count(kind):
 
 
 def test_special_tokens():
-    assert (joined.pad_token_id, joined.eos_token_id, joined.unk_token_id) == (0, 1, 2)
-    assert (joined.pad_token, joined.eos_token, joined.unk_token) == ("<pad>", "</s>", "<unk>")
     ids = joined("a man")["input_ids"]
     assert joined.convert_ids_to_tokens(ids)[0] == "Ġa"
     assert joined.decode(ids) == "a man</s>"
@@ -84,10 +82,9 @@ def test_special_tokens():
 
 def test_digits_are_tokens_of_their_own_unless_asked_otherwise():
     years = ["1984 1984 1984"] * 50
-    assert joined.tokenize("1984") == ["Ġ", "1", "9", "8", "4"]
     assert train_tokenizer(years, 300, split_digits=False).tokenize("1984") == ["Ġ1984"]
     assert train_tokenizer(years, 300).tokenize("x1984") == ["Ġ", "x", "1", "9", "8", "4"]
-    assert train_tokenizer(ALL_SPACES, 400).get_vocab() == joined.get_vocab()
+    assert train_tokenizer(ALL_SPACES, 400).get_vocab() == joined.get_vocab(), "the same again"
 
 
 @pytest.mark.parametrize(
@@ -102,34 +99,21 @@ def test_a_vocabulary_has_room_for_bytes_and_special_tokens(kind, smallest, word
     assert len(train_tokenizer(SENTENCES, smallest, kind=kind)) == smallest
 
 
-def test_a_vocabulary_of_one_symbol_is_loaded(tmp_path):
-    TokenizerPair(joined, train_tokenizer(["a"], 9, kind="symbols")).save_pretrained(tmp_path)
-    assert TokenizerPair.from_pretrained(tmp_path).target("a")["input_ids"] == [3, 1]
-
-
-def test_pairs_are_saved_and_loaded(tmp_path):
-    pair = TokenizerPair(joined, plain_digits)
-    assert not pair.is_joint
+@pytest.mark.parametrize("target", [plain_digits, train_tokenizer(["a"], 9, kind="symbols")])
+def test_separate_tokenizers_are_saved_and_loaded(target, tmp_path):
+    pair = TokenizerPair(joined, target)
     pair.save_pretrained(tmp_path)
     assert type(joined) is PreTrainedTokenizerFast, "others may use it as it is"
-    for loaded in (
-        TokenizerPair.from_pretrained(tmp_path),
-        TokenizerPair.from_pretrained(tmp_path.parent, subfolder=tmp_path.name),
-    ):
+    within = TokenizerPair.from_pretrained(tmp_path.parent, subfolder=tmp_path.name)
+    for loaded in (TokenizerPair.from_pretrained(tmp_path), within):
         assert not loaded.is_joint
         assert loaded.digest() == pair.digest()
-
-
-def test_a_joint_tokenizer_replaces_separate_ones_and_needs_no_csan_hf(tmp_path):
-    TokenizerPair(joined, plain_digits).save_pretrained(tmp_path)
-    TokenizerPair(joined, joined).save_pretrained(tmp_path)
-    assert TokenizerPair.from_pretrained(tmp_path).is_joint
-    plain = AutoTokenizer.from_pretrained(tmp_path)
-    assert type(plain).__module__.startswith("transformers.")
-    assert plain.model_max_length == 64
-    for text in ("a man ", " 42 </s> horses", "über\n日本"):
-        assert plain(text)["input_ids"] == joined(text)["input_ids"]
-        assert round_trip(plain, text) == text
+    source = AutoTokenizer.from_pretrained(tmp_path)
+    assert source("a") == joined("a")
+    with pytest.raises(ValueError, match=r"vocabulary of its own.*subfolder='target_tokenizer'"):
+        source("a", text_target="a")
+    alone = AutoTokenizer.from_pretrained(tmp_path, subfolder="target_tokenizer")
+    assert alone(text_target="a")["input_ids"] == target("a")["input_ids"]
 
 
 def test_code_that_did_not_run_is_not_passed_on(tmp_path):
@@ -240,14 +224,12 @@ def test_vocabularies_are_joint_or_separate():
     joint = train_tokenizers(corpus, 350)
     assert joint.is_joint
     assert len(joint.source) == 350
-    separate = train_tokenizers(corpus, 350, joint=False, target_vocab_size=330)
-    assert (len(separate.source), len(separate.target)) == (350, 330)
-    assert "Ġhundred" in separate.source.get_vocab()
-    assert "Ġhundred" not in separate.target.get_vocab()
-    for setting in ({"target_vocab_size": 330}, {"target_kind": "symbols"}):
-        [name] = setting
+    pair = train_tokenizers(corpus, 350, joint=False, target_vocab_size=330)
+    assert (len(pair.source), len(pair.target)) == (350, 330)
+    assert "Ġhundred" in pair.source.get_vocab().keys() - pair.target.get_vocab().keys()
+    for name, value in (("target_vocab_size", 330), ("target_kind", "symbols")):
         with pytest.raises(ValueError, match=f"{name} is .*, but the vocabulary is joint"):
-            train_tokenizers(corpus, 350, **setting)
+            train_tokenizers(corpus, 350, **{name: value})
 
 
 # 259 tokens are the bare bytes: a text of n letters has n + 2 tokens, the space before it and </s>
@@ -282,32 +264,34 @@ def test_long_pairs_leave_the_training_split_only():
     assert set(data["train"].column_names) == names
     cut = data["validation"][0]
     assert BYTES.source.decode(cut["input_ids"]) == "abcdef</s>"
-    assert len(cut["input_ids"]) == len(cut["attention_mask"]) == 8
-    assert len(data["validation"]["labels"][2]) == 9
+    assert [len(cut["attention_mask"]), len(data["validation"]["labels"][2])] == [8, 9]
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        # lengths 5:5, 10:3, 5:11 and 3:6, which is exactly 2
+        ({"max_length_ratio": 2}, ["abc", "a"]),
+        ({"max_source_length": 10, "max_target_length": 11}, ["abc", "abcdefgh", "abc", "a"]),
+    ],
+)
+def test_limits_are_inclusive(limits, kept):
+    data, report = tokenized(**limits)
+    assert data["train"]["source"][:] == kept
+    assert ("dropped: 2 with a length ratio above 2" in str(report)) == (len(kept) == 2)
+
+
+def test_a_training_pair_must_be_left():
+    with pytest.raises(ValueError, match="no training pair is left: max_source_length=2"):
+        tokenized(max_source_length=2)
 
 
 def test_pairs_with_unknown_letters_are_counted():
-    pair = TokenizerPair(*[train_tokenizer(["abc"], 9, kind="characters")] * 2)
-    texts = {"source": ["a", "A b"], "target": ["Z", "c"]}
-    _, report = tokenize_dataset(
-        DatasetDict(test=Dataset.from_dict(texts)), pair, DataArguments(dataset="numbers")
-    )
+    pair = TokenizerPair(characters, characters)
+    corpus = DatasetDict(test=Dataset.from_dict({"source": ["a", "A b"], "target": ["Z", "c"]}))
+    _, report = tokenize_dataset(corpus, pair, DataArguments(dataset="numbers"))
     remark = "with letters or signs that the source vocabulary does not have"
     assert report.noted["test"] == {remark: 1}
-
-
-def test_length_ratios():
-    data, report = tokenized(max_length_ratio=2)
-    # lengths 5:5, 10:3, 5:11 and 3:6, which is exactly 2
-    assert data["train"]["source"][:] == ["abc", "a"]
-    assert "dropped: 2 with a length ratio above 2" in str(report)
-
-
-def test_limits_are_inclusive_and_leave_a_pair():
-    data, _ = tokenized(max_source_length=10, max_target_length=11)
-    assert len(data["train"]) == 4
-    with pytest.raises(ValueError, match="no training pair is left: max_source_length=2"):
-        tokenized(max_source_length=2)
 
 
 # ---- tokens that are characters or symbols
@@ -350,29 +334,35 @@ def test_capitals_may_be_small_letters(kind):
 
 
 def test_forms_of_unicode():
-    assert round_trip(joined, "你好，世界！ ½ m² e\u0301") == "你好，世界！ ½ m² é"
     assert characters.tokenize("e\u0301갂") == ["é", "갂"]
     assert decomposed.tokenize("é갂") == ["e", "\u0301", "ᄀ", "ᅡ", "ᆩ"]
     assert symbols.tokenize("é é") == ["é", "é"]  # two symbols that differ in their form
 
 
-@pytest.mark.parametrize("tokenizer", [characters, symbols], ids=["characters", "symbols"])
-def test_they_are_ordinary_tokenizers(tokenizer, tmp_path):
-    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
-    tokenizer.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    for text in ("a é", "z é"):
-        assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
-        assert round_trip(loaded, text) == round_trip(tokenizer, text)
-    assert tokenizer("z")["input_ids"] == [2, 1]
+@pytest.mark.parametrize("tokenizer", [joined, characters, symbols], ids=["bpe", "chars", "phones"])
+def test_a_joint_tokenizer_replaces_separate_ones_and_needs_no_csan_hf(tokenizer, tmp_path):
+    TokenizerPair(joined, plain_digits).save_pretrained(tmp_path)
+    TokenizerPair(tokenizer, tokenizer).save_pretrained(tmp_path)
+    assert TokenizerPair.from_pretrained(tmp_path).is_joint
+    plain = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(plain).__module__.startswith("transformers.")
+    assert (plain.pad_token_id, plain.eos_token_id, plain.unk_token_id) == (0, 1, 2)
+    assert (plain.pad_token, plain.eos_token, plain.unk_token) == ("<pad>", "</s>", "<unk>")
+    assert plain.model_max_length == tokenizer.model_max_length
+    assert plain("b", text_target="b")["labels"]
+    for text in ("a é", "z é", " 42 </s> horses", "über\n日本"):
+        assert plain(text)["input_ids"] == tokenizer(text)["input_ids"]
+        assert round_trip(plain, text) == round_trip(tokenizer, text)
+    if tokenizer is not joined:
+        assert tokenizer("z")["input_ids"] == [2, 1]
 
 
 @pytest.mark.parametrize(
     ("texts", "warns"), [(["kæt", "dɒɡ", "a ː"], True), (["k æ t", "a ː", "a"], False)]
 )
 def test_phones_without_spaces_are_warned_of(texts, warns, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    monkeypatch.setattr(logging.getLogger("csan_hf"), "propagate", True)
+    for name in ("transformers", "csan_hf"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     assert "ː" in train_tokenizer(iter(texts), 10, kind="symbols").get_vocab()
     assert ("separated by spaces" in caplog.text) == warns
 
@@ -382,19 +372,5 @@ def test_letters_to_phones():
     assert vocabulary.keys() == {"<pad>", "</s>", "<unk>", "a", "b"}, "the most frequent"
     pairs = Dataset.from_dict({"source": ["an"], "target": ["a n"]})
     both = train_tokenizers(pairs, 10, joint=False, kind="characters", target_kind="symbols")
-    assert both.source.tokenize("na") == ["n", "a"]
-    assert both.target.tokenize("n a") == ["n", "a"]
+    assert both.source.tokenize("na") == both.target.tokenize("n a") == ["n", "a"]
     assert " " not in both.target.get_vocab()
-
-
-def test_a_source_tokenizer_makes_no_labels(tmp_path):
-    pair = TokenizerPair(train_tokenizer(["a"], 300), train_tokenizer(["b"], 300))
-    pair.save_pretrained(tmp_path)
-    source = AutoTokenizer.from_pretrained(tmp_path)
-    assert source("a") == pair.source("a")
-    with pytest.raises(ValueError, match=r"vocabulary of its own.*subfolder='target_tokenizer'"):
-        source("a", text_target="b")
-    target = AutoTokenizer.from_pretrained(tmp_path, subfolder="target_tokenizer")
-    assert target(text_target="b")["input_ids"] == pair.target("b")["input_ids"]
-    TokenizerPair(pair.target, pair.target).save_pretrained(tmp_path)
-    assert AutoTokenizer.from_pretrained(tmp_path)("b", text_target="b")["labels"]
