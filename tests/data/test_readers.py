@@ -17,37 +17,45 @@ def read_table(path, source_column, target_column):
 def test_unequal_line_counts_are_refused(tmp_path):
     (tmp_path / "a").write_text("1\n2\n3\n")
     (tmp_path / "b").write_text("1\n2\n")
-    with pytest.raises(
-        ValueError, match=r"a has 3 lines and .*b has 2: line 3 of .*a has no partner in .*b"
-    ):
+    message = r"a has 3 lines and .*b has 2: line 3 of .*a has no partner in .*b"
+    with pytest.raises(ValueError, match=message):
         list(text_pairs(tmp_path / "a", tmp_path / "b"))
 
 
-def test_delimited(tmp_path):
-    tsv, csv = tmp_path / "pairs.tsv", tmp_path / "pairs.csv"
-    tsv.write_text('de\tid\ten\nein "Wort\t1\ta "word\n\nzwei\t2\ttwo\n\n', encoding="utf-8")
-    assert read_table(tsv, "en", "de") == (['a "word', "two"], ['ein "Wort', "zwei"])
-    assert read_table(tsv, "2", "0") == (["en", 'a "word', "two"], ["de", 'ein "Wort', "zwei"])
-    csv.write_text('\ufeffen,de\n"one, ""1""",eins\ntwo,"zw\nei"\n\n', encoding="utf-8")
-    assert read_table(csv, "en", "de") == (['one, "1"', "two"], ["eins", "zw\nei"])
-    assert read_table(csv, "1", "0")[0] == ["de", "eins", "zw\nei"]
+TSV = 'de\tid\ten\nein "Wort\t1\ta "word\n\nzwei\t2\ttwo\n\n'
+CSV = '\ufeffen,de,de\n"one, ""1""",eins,x\ntwo,"zw\nei",\n\n'
 
 
-def test_jsonl(tmp_path):
-    path = tmp_path / "pairs.jsonl.gz"
-    lines = '{"en": "one\\u2028", "de": "eins"}\n\n{"translation": {"en": "two", "de": "zwei"}, "id": 3}'
-    path.write_bytes(gzip.compress(lines.encode()))
-    assert read_table(path, "en", "de") == (["one\u2028", "two"], ["eins", "zwei"])
+@pytest.mark.parametrize(
+    ("kind", "text", "source", "target"),
+    [
+        ("tsv", TSV, {"en": ['a "word', "two"]}, {"de": ['ein "Wort', "zwei"]}),
+        ("tsv", TSV, {"2": ["en", 'a "word', "two"]}, {"0": ["de", 'ein "Wort', "zwei"]}),
+        # Of columns of one name the first counts
+        ("csv", CSV, {"en": ['one, "1"', "two"]}, {"de": ["eins", "zw\nei"]}),
+        ("csv", CSV, {"1": ["de", "eins", "zw\nei"]}, {"2": ["de", "x", ""]}),
+        (
+            "jsonl",
+            '{"en": "one\\u2028", "de": ""}\n\n{"translation": {"en": "two", "de": "zwei"}, "id": 3}',
+            {"en": ["one\u2028", "two"]},
+            {"de": ["", "zwei"]},
+        ),
+    ],
+)
+def test_tables_of_text(kind, text, source, target, tmp_path):
+    path = tmp_path / f"pairs.{kind}.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    assert read_table(path, *source, *target) == (*source.values(), *target.values())
 
 
 def test_parquet(tmp_path):
-    flat, nested = tmp_path / "flat.parquet", tmp_path / "nested.parquet"
+    flat = tmp_path / "flat.parquet"
+    nested = tmp_path / "nested.parquet"
     columns = {"en": ["one", "two"], "de": ["eins", None], "fr": ["un", "deux"]}
-    translations = [{"en": "one", "de": "eins"}, {"en": "two", "de": "zwei"}]
     pq.write_table(pa.table(columns), flat)
-    pq.write_table(pa.table({"translation": translations}), nested)
+    pq.write_table(pa.table({"translation": [{"en": "one", "de": "eins"}]}), nested)
     assert read_table(flat, "en", "fr") == (["one", "two"], ["un", "deux"])
-    assert read_table(nested, "de", "en") == (["eins", "zwei"], ["one", "two"])
+    assert read_table(nested, "de", "en") == (["eins"], ["one"])
     with pytest.raises(ValueError, match=r"flat\.parquet, row 1: 'de' is None; text is needed"):
         read_table(flat, "en", "de")
     with pytest.raises(ValueError, match=r"nested\.parquet, row 0: .* 'fr' among 'en', 'de'"):
@@ -101,15 +109,11 @@ def test_bad_tables_are_refused_by_file_and_line(kind, text, reason, tmp_path):
 def test_damaged_parquet_pages_are_refused_in_one_line(tmp_path):
     path = tmp_path / "pairs.parquet"
     rows = [f"satz {number}" for number in range(2000)]
-    pq.write_table(
-        pa.table({"de": rows, "en": rows}), path, compression="snappy", use_dictionary=False
-    )
-    content = bytearray(path.read_bytes())
-    content[200:400] = b"\xff" * 200
-    path.write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"pairs\.parquet, after the beginning: not parquet, or damaged"
-    ) as error:
+    pq.write_table(pa.table({"de": rows, "en": rows}), path, use_dictionary=False)
+    content = path.read_bytes()
+    path.write_bytes(content[:200] + b"\xff" * 200 + content[400:])
+    message = r"pairs\.parquet, after the beginning: not parquet, or damaged"
+    with pytest.raises(ValueError, match=message) as error:
         read_table(path, "de", "en")
     assert "\n" not in str(error.value)
 
@@ -117,30 +121,24 @@ def test_damaged_parquet_pages_are_refused_in_one_line(tmp_path):
 # ---- words and their phones
 
 
+COLUMNS = {"source_column": "0", "target_column": "1"}
+
+
 def test_patterns_may_name_the_languages(tmp_path):
     (tmp_path / "dut_train.tsv").write_text("ab\ta b\n")
-    data = DataArguments(
-        data_dir=str(tmp_path),
-        train="{source_lang}_train.tsv",
-        source_lang="dut",
-        source_column="0",
-        target_column="1",
-    )
+    pattern = "{source_lang}_train.tsv"
+    data = DataArguments(data_dir=str(tmp_path), train=pattern, source_lang="dut", **COLUMNS)
     assert load_translation_dataset(data)[0]["train"][0] == {"source": "ab", "target": "a b"}
 
 
 @pytest.mark.parametrize("form", ["É", "é", "E\u0301", "e\u0301", "Ｅ\u0301"])
 def test_a_words_pronunciations_are_on_one_side(form, tmp_path):
-    lines = [f"{form if number % 2 else 'é'}{number // 2}\t{number}" for number in range(40)]
-    (tmp_path / "words.tsv").write_text("\n".join(lines))
-    columns = {"source_column": "0", "target_column": "1"}
-    data = DataArguments(data_dir=str(tmp_path), train="words.tsv", validation_size=9, **columns)
+    pairs = [(f"{form if number % 2 else 'é'}{number // 2}", f"{number}") for number in range(40)]
+    (tmp_path / "words.tsv").write_text("\n".join(map("\t".join, pairs)))
+    data = DataArguments(data_dir=str(tmp_path), train="words.tsv", validation_size=9, **COLUMNS)
     splits, _ = load_translation_dataset(data)
-    words = {
-        name: {int(source.lstrip(f"é{form}")) for source in split["source"]}
-        for name, split in splits.items()
-    }
-    assert not words["train"] & words["validation"]
-    assert (len(splits["train"]), len(splits["validation"])) == (32, 8)
-    targets = [*splits["train"]["target"], *splits["validation"]["target"]]
-    assert sorted(targets) == sorted(line.split("\t")[1] for line in lines)
+    assert splits.num_rows == {"train": 32, "validation": 8}
+    rows = [*splits["train"], *splits["validation"]]
+    assert sorted((row["source"], row["target"]) for row in rows) == sorted(pairs)
+    words = [{source.lstrip(f"é{form}") for source in split["source"]} for split in splits.values()]
+    assert not words[0] & words[1]
