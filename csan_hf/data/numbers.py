@@ -63,6 +63,14 @@ def _draw_cardinal(rng: random.Random) -> int:
     return low + _below(rng, 10**digits - low)
 
 
+def _draw_ordinal(rng: random.Random) -> int:
+    return 1 + _below(rng, 999)
+
+
+def _draw_date(rng: random.Random) -> date:
+    return _FIRST_DAY + timedelta(days=_below(rng, _DAYS))
+
+
 def _draw_time(rng: random.Random) -> tuple[int, int]:
     minute = _below(rng, 60) if rng.random() < 0.7 else 15 * _below(rng, 4)
     return 1 + _below(rng, 12), minute
@@ -116,27 +124,11 @@ class _Kind:
     words: Callable[[Verbaliser, Any], str | None]
 
 
-_KINDS = (
-    _Kind(
-        name="cardinal",
-        weight=0.45,
-        draw=_draw_cardinal,
-        words=Verbaliser.cardinal,
-    ),
-    _Kind(
-        name="ordinal",
-        weight=0.1,
-        draw=lambda rng: 1 + _below(rng, 999),
-        words=Verbaliser.ordinal,
-    ),
-    _Kind(
-        name="date",
-        weight=0.2,
-        draw=lambda rng: _FIRST_DAY + timedelta(days=_below(rng, _DAYS)),
-        words=Verbaliser.long_date,
-    ),
-    _Kind(name="time", weight=0.1, draw=_draw_time, words=_clock),
-)
+_CARDINAL = _Kind("cardinal", weight=0.45, draw=_draw_cardinal, words=Verbaliser.cardinal)
+_ORDINAL = _Kind("ordinal", weight=0.1, draw=_draw_ordinal, words=Verbaliser.ordinal)
+_DATE = _Kind("date", weight=0.2, draw=_draw_date, words=Verbaliser.long_date)
+_TIME = _Kind("time", weight=0.1, draw=_draw_time, words=_clock)
+_KINDS = (_CARDINAL, _ORDINAL, _DATE, _TIME)
 
 
 def _money_kind(currencies: list[str]) -> _Kind:
@@ -207,16 +199,14 @@ class _PairGenerator:
         target = get_verbaliser(target_lang)
         self._languages = (source, target)
         self._sentences = all(_templates(_base(language)) for language in self._languages)
-        self._seen_sources: set[str] = set()
-        self._seen_targets: set[str] = set()
-        unsaid = set()
+        self._seen: tuple[set[str], set[str]] = (set(), set())  # sources and targets
+        self._kinds = list(_KINDS)
         if not self._sentences:
-            unsaid.add("time")
+            self._kinds.remove(_TIME)
         if any(None in map(language.ordinal, (1, 2, 3, 23)) for language in self._languages):
-            unsaid.add("ordinal")
-        self._kinds = [kind for kind in _KINDS if kind.name not in unsaid]
+            self._kinds.remove(_ORDINAL)
         # A fixed order, so that both directions draw the same currencies.
-        currencies = sorted(set(source.currencies()) & set(target.currencies()))
+        currencies = sorted({*source.currencies()} & {*target.currencies()})
         if currencies:
             self._kinds.append(_money_kind(currencies))
 
@@ -231,7 +221,7 @@ class _PairGenerator:
                 raise ValueError(
                     f"only {drawn:,} of {count:,} new pairs of numbers can be made; ask for fewer"
                 )
-            kind = _choose(rng, kinds)
+            [kind] = rng.choices(kinds, weights=[kind.weight for kind in kinds])
             pair = self._draw(rng, kind)
             if pair is not None:
                 rejections[kind.name] = 0
@@ -246,37 +236,23 @@ class _PairGenerator:
         value = kind.draw(rng)
         forms = len(_templates(_base(self._languages[0]))[kind.name]) if self._sentences else 1
         template = _below(rng, forms)
-        source, target = (
-            self._sentence(verbaliser, kind, value, template) for verbaliser in self._languages
-        )
-        if source is None or source in self._seen_sources:
-            return None
-        if target is None or target in self._seen_targets:
-            return None
-        self._seen_sources.add(source)
-        self._seen_targets.add(target)
-        return source, target
+        texts = []
+        for verbaliser, seen in zip(self._languages, self._seen, strict=True):
+            text = self._sentence(verbaliser, kind, value, template)
+            if text is None or text in seen:
+                return None
+            texts.append(text)
+        for text, seen in zip(texts, self._seen, strict=True):
+            seen.add(text)
+        return texts[0], texts[1]
 
     def _sentence(self, verbaliser: Verbaliser, kind: _Kind, value: Any, number: int) -> str | None:
-        if not self._sentences:
-            return kind.words(verbaliser, value)
+        words = kind.words(verbaliser, value)
+        if words is None or not self._sentences:
+            return words
         template = _templates(_base(verbaliser))[kind.name][number]
-        if kind.name == "date":
-            text = template.format(**_date_fields(verbaliser, value))
-        else:
-            words = kind.words(verbaliser, value)
-            if words is None:
-                return None
-            text = template.format(words)
+        fields = _date_fields(verbaliser, value) if kind is _DATE else {}
+        text = template.format(words, **fields)
         if number and text.endswith((".", "?")):
             return text[:1].upper() + text[1:]
         return text
-
-
-def _choose(rng: random.Random, kinds: list[_Kind]) -> _Kind:
-    point = rng.random() * sum(kind.weight for kind in kinds)
-    for kind in kinds:
-        point -= kind.weight
-        if point < 0:
-            return kind
-    return kinds[-1]

@@ -4,6 +4,7 @@
 Both load only where a corpus is made: a translation needs neither."""
 
 import re
+from collections import Counter
 from datetime import date
 from functools import lru_cache
 from typing import Any
@@ -25,12 +26,6 @@ def number_languages() -> tuple[str, ...]:
     return tuple(sorted(filter(localedata.exists, codes)))
 
 
-def _words(value: float, language: str, **options: str) -> str:
-    from num2words import num2words
-
-    return num2words(value, lang=language, **options)
-
-
 class Verbaliser:
     """One language's words for numbers, dates and money; None for a value that num2words cannot say
     in it.
@@ -47,21 +42,26 @@ class Verbaliser:
         self.language = language
         self.locale: Any = Locale.parse(language)
 
-    def _try(self, value: float, to: str, **options: str) -> str | None:
+    def _words(self, value: float, **options: str) -> str:
+        from num2words import num2words
+
+        return num2words(value, lang=self.language, **options)
+
+    def _try(self, value: float, **options: str) -> str | None:
         try:
-            return _words(value, self.language, to=to, **options)
+            return self._words(value, **options)
         except Exception:  # a missing kind or value fails in many ways (KeyError, TypeError, ...)
             return None
 
     @lru_cache(maxsize=20_000)  # noqa: B019  (a verbaliser lives as long as the process)
     def cardinal(self, number: int) -> str:
         """Cardinal words of a number."""
-        return _words(number, self.language)
+        return self._words(number)
 
     @lru_cache(maxsize=5_000)  # noqa: B019
     def ordinal(self, number: int) -> str | None:
         """Ordinal words, or None where the language has none or uses the cardinal's words."""
-        words = self._try(number, "ordinal")
+        words = self._try(number, to="ordinal")
         return None if words == self.cardinal(number) else words
 
     @lru_cache(maxsize=1_000)  # noqa: B019
@@ -69,7 +69,7 @@ class Verbaliser:
         """The year as it is said ("nineteen eighty-four"); the plain number where there is no such
         form.
         """
-        return self._try(year, "year") or self.cardinal(year)
+        return self._try(year, to="year") or self.cardinal(year)
 
     def month(self, month: int) -> str:
         """Name of the month (1 to 12) in a date."""
@@ -85,9 +85,9 @@ class Verbaliser:
         return _DATE_FIELD.sub(lambda match: self._date_field(match, day), pattern).strip()
 
     def _date_field(self, match: re.Match[str], day: date) -> str:
-        field = match.group(0)
-        if match.group("quoted") is not None:
-            return match.group("quoted")
+        field, quoted = match.group(0, "quoted")
+        if quoted is not None:
+            return quoted
         if field.startswith("d"):
             ordinal = self.ordinal(day.day) if field.endswith(".") else None
             return ordinal or self.cardinal(day.day)
@@ -99,15 +99,13 @@ class Verbaliser:
 
     def currencies(self) -> tuple[str, ...]:
         """The currency codes that this language has words of its own for."""
-        phrases = {code: self._try(12.45, "currency", currency=code) for code in _CURRENCIES}
-        spoken = list(phrases.values())
-        return tuple(
-            code for code, phrase in phrases.items() if phrase and spoken.count(phrase) == 1
-        )
+        phrases = {code: self._try(12.45, to="currency", currency=code) for code in _CURRENCIES}
+        counts = Counter(phrases.values())
+        return tuple(code for code, phrase in phrases.items() if phrase and counts[phrase] == 1)
 
     def money(self, whole: int, cents: int, currency: str) -> str:
         """An amount in words; `currency` is one of `currencies`."""
-        return _words(whole + cents / 100, self.language, to="currency", currency=currency)
+        return self._words(whole + cents / 100, to="currency", currency=currency)
 
 
 @lru_cache(maxsize=8)
