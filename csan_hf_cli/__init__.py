@@ -18,6 +18,7 @@ import runpy
 import signal
 import sys
 import textwrap
+import traceback
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ of your own."""
 FULL_PACKAGE = "csan_hf with torch: pip install . in a checkout"
 IMPORTS = "CSAN_HF_IMPORT"
 """Environment variable with the modules of --import, for the processes that a command starts."""
+DEBUG = "CSAN_HF_DEBUG"
+"""Environment variable that asks for the tracebacks of errors that have one line."""
 
 COMMANDS = {
     "train": (
@@ -138,7 +141,8 @@ def script(
     that are not installed (ImportError) give one line and status 2, as do further `errors` with a
     status of theirs. If the reader of standard output leaves (`| head`), the script ends silently.
     Ctrl-C and `Stopped` give one line, with the arguments of the exception, and 128 + the number of
-    the signal. The function may return None for 0."""
+    the signal. The function may return None for 0. With `CSAN_HF_DEBUG=1` a traceback stands before
+    an error's line."""
     statuses: dict[type[Exception], int] = dict(errors or {})
     statuses |= dict.fromkeys((OSError, ValueError, ImportError), BAD_INPUT)
 
@@ -157,6 +161,8 @@ def script(
                 return BY_SIGNAL + getattr(stop, "number", signal.SIGINT)
             except tuple(statuses) as error:
                 _discard_output()
+                if os.environ.get(DEBUG):
+                    traceback.print_exception(error)
                 # Of several processes, which all meet the same bad input, one says so
                 if not isinstance(error, ValueError) or os.environ.get("LOCAL_RANK", "0") == "0":
                     print(f"error: {_one_line(error)}", file=sys.stderr)

@@ -14,6 +14,7 @@ from .numbers import load_numbers, number_languages
 from .prepared import PreparedCorpus, prepare_corpus
 from .streams import StreamedBatches, TokenStream
 from .tokenization import (
+    TokenizerArguments,
     TokenizerPair,
     tokenize_dataset,
     train_tokenizer,
@@ -30,6 +31,7 @@ __all__ = [
     "TargetMaskCollator",
     "TokenBatchSampler",
     "TokenStream",
+    "TokenizerArguments",
     "TokenizerPair",
     "describe_dataset",
     "example_lengths",

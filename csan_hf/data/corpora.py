@@ -22,6 +22,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 from datasets.arrow_writer import ArrowWriter
 
+from csan_hf_runtime.keys import Affects, at_least, check_bounds, declare, declared_keys
 from csan_hf_runtime.text_files import (
     VARIANTS,
     check_file_name,
@@ -40,20 +41,6 @@ _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 SHARED = ("train", "validation")  # splits that several pairs of languages have together
-LEAST = {
-    "train_size": 1,
-    "validation_size": 1,
-    "test_size": 1,
-    "max_length_ratio": 1,
-    "max_source_length": 2,
-    "max_target_length": 2,
-    "data_seed": 0,
-    "join": 1,
-    "buffer_size": 1,
-    "temperature": 1,
-}
-"""The least value of fields of `DataArguments`."""
-
 Pair = tuple[str, str]
 Row = dict[str, str]
 
@@ -131,36 +118,33 @@ class DataArguments:
     dataset: str | None = None
     dataset_config: str | None = None
     dataset_revision: str | None = None
-    data_dir: str | None = None
-    train: dict[str, float] | list[str] | str | None = None
+    data_dir: str | None = declare(None, Affects.NOTHING)
+    train: dict[str, float] | list[str] | str | None = declare(None, Affects.TRAINING)
     validation: str | list[str] | None = None
-    test: dict[str, str | list[str]] | str | None = None
-    streaming: bool = False
-    buffer_size: int = 100_000
+    test: dict[str, str | list[str]] | str | None = declare(None, Affects.SCORES)
+    streaming: bool = declare(False, Affects.TRAINING)
+    buffer_size: int = declare(100_000, at_least(1), Affects.TRAINING)
     language_pairs: list[str] | None = None
-    temperature: float | None = None
+    temperature: float | None = declare(None, at_least(1), Affects.TRAINING)
     source_lang: str = "en"
     target_lang: str = "de"
     source_column: str | None = None
     target_column: str | None = None
-    train_size: int | None = None
-    validation_size: int | None = None
-    test_size: int | None = None
-    join: int = 1
-    join_test: list[int] | None = None
-    data_seed: int = 0
-    max_source_length: int | None = 256
-    max_target_length: int | None = 256
-    max_length_ratio: float | None = None
-    cache_dir: str | None = None
+    train_size: int | None = declare(None, at_least(1), Affects.TRAINING)
+    validation_size: int | None = declare(None, at_least(1))
+    test_size: int | None = declare(None, at_least(1), Affects.SCORES)
+    join: int = declare(1, at_least(1))
+    join_test: list[int] | None = declare(None, Affects.SCORES)
+    data_seed: int = declare(0, at_least(0))
+    max_source_length: int | None = declare(256, at_least(2), Affects.TRAINING)
+    max_target_length: int | None = declare(256, at_least(2), Affects.TRAINING)
+    max_length_ratio: float | None = declare(None, at_least(1), Affects.TRAINING)
+    cache_dir: str | None = declare(None, Affects.NOTHING)
 
     def __post_init__(self) -> None:
         for name in self.test_patterns:
             check_file_name(name, "test: the test set")  # its hypotheses' file has this name
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
+        check_bounds(declared_keys(type(self)), vars(self))
         for contradiction in self._contradictions():
             raise ValueError(contradiction)
 

@@ -46,6 +46,7 @@ from transformers.convert_slow_tokenizer import SentencePieceExtractor
 from transformers.utils import logging
 
 from csan_hf.source_tokenizer import SourceTokenizer
+from csan_hf_runtime.keys import at_least, check_bounds, declare, declared_keys
 from csan_hf_runtime.text_files import VARIANTS
 
 from ..models.translation import (
@@ -120,7 +121,7 @@ def train_tokenizer(
     Raises:
         ValueError: `vocab_size` has no room for the bytes and the special tokens.
     """
-    check_vocabulary_sizes(vocab_size, kind=kind)
+    check_vocabulary_size("vocab_size", vocab_size, kind)
     trainer: Any = trainers.WordLevelTrainer()
     if kind == "bpe":
         trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
@@ -217,30 +218,8 @@ def _symbols() -> Tokenizer:
     return tokenizer
 
 
-def check_vocabulary_sizes(
-    vocab_size: int,
-    target_vocab_size: int | None = None,
-    *,
-    joint: bool = False,
-    kind: TokenKind = "bpe",
-    target_kind: TokenKind | None = None,
-) -> None:
-    """Checks the sizes of vocabularies without training them; for the arguments see
-    `train_tokenizers`.
-
-    Raises:
-        ValueError: One has no room for bytes and special tokens, or the target's is given beside
-            one for both.
-    """
-    for name, value in (("target_vocab_size", target_vocab_size), ("target_kind", target_kind)):
-        if joint and value is not None:
-            raise ValueError(f"{name} is {value}, but the vocabulary is joint; leave it out")
-    _check_size("vocab_size", vocab_size, kind)
-    if target_vocab_size is not None:
-        _check_size("target_vocab_size", target_vocab_size, target_kind or kind)
-
-
-def _check_size(name: str, size: int, kind: TokenKind) -> None:
+def check_vocabulary_size(name: str, size: int, kind: TokenKind = "bpe") -> None:
+    """Raises a `ValueError` if a vocabulary has no room for bytes and special tokens."""
     smallest = len(SPECIAL_TOKENS)
     parts = f"{smallest} special tokens"
     if kind == "bpe":
@@ -523,27 +502,11 @@ def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:
     tokenizers.source.add_tokens(new)
 
 
-def train_tokenizers(
-    dataset: Dataset,
-    vocab_size: int = DEFAULT_VOCABULARY_SIZE,
-    joint: bool = True,
-    *,
-    kind: TokenKind = "bpe",
-    target_kind: TokenKind | None = None,
-    unicode_form: UnicodeForm = "NFC",
-    case: Case = "keep",
-    target_vocab_size: int | None = None,
-    model_max_length: int | None = None,
-    split_digits: bool = True,
-    show_progress: bool = False,
-    train_size: int = 2_000_000,
-    pretrained: str | None = None,
-    pretrained_target: str | None = None,
-) -> TokenizerPair:
-    """Trains the tokenizers of a corpus on its training pairs, or loads existing ones.
+@dataclass(frozen=True)
+class TokenizerArguments:
+    """Tokenizers to train on a corpus, or existing ones.
 
     Args:
-        dataset: Columns source and target.
         vocab_size: Tokens of the joint vocabulary, or of the source's if there are two.
         joint: One vocabulary for both languages.
         kind: Tokens are pieces of byte-level BPE ("bpe"), characters, or what white space separates
@@ -562,33 +525,70 @@ def train_tokenizers(
         pretrained_target: As `pretrained`, for the target, if it is not in the source's folder.
 
     Raises:
-        ValueError: The sizes of the vocabularies cannot be; see `check_vocabulary_sizes`.
-        OSError: `pretrained` cannot be found.
+        ValueError: A vocabulary has no room for bytes and special tokens, or the target's is given
+            beside one for both.
     """
-    if pretrained is not None:
-        return TokenizerPair.from_pretrained(pretrained, pretrained_target)
-    step = math.ceil(len(dataset) / train_size)
+
+    vocab_size: int = DEFAULT_VOCABULARY_SIZE
+    joint: bool = True
+    kind: TokenKind = "bpe"
+    target_kind: TokenKind | None = None
+    unicode_form: UnicodeForm = "NFC"
+    case: Case = "keep"
+    target_vocab_size: int | None = None
+    model_max_length: int | None = None
+    split_digits: bool = True
+    show_progress: bool = False
+    train_size: int = declare(2_000_000, at_least(1))
+    pretrained: str | None = None
+    pretrained_target: str | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(declared_keys(type(self)), vars(self))
+        if self.pretrained is not None:
+            return
+        for name in ("target_vocab_size", "target_kind"):
+            value = getattr(self, name)
+            if self.joint and value is not None:
+                raise ValueError(f"{name} is {value}, but the vocabulary is joint; leave it out")
+        check_vocabulary_size("vocab_size", self.vocab_size, self.kind)
+        if not self.joint:
+            target_size = self.target_vocab_size or self.vocab_size
+            check_vocabulary_size("target_vocab_size", target_size, self.target_kind or self.kind)
+
+
+def train_tokenizers(
+    dataset: Dataset, vocab_size: int = DEFAULT_VOCABULARY_SIZE, **settings: Any
+) -> TokenizerPair:
+    """Trains the tokenizers of a corpus on its training pairs.
+
+    Args:
+        dataset: Columns source and target.
+        vocab_size: See `TokenizerArguments`.
+        settings: Further ones of its fields.
+
+    Raises:
+        ValueError: See `TokenizerArguments`.
+    """
+    args = TokenizerArguments(vocab_size, **settings)
+    step = math.ceil(len(dataset) / args.train_size)
     if step > 1:
         dataset = dataset.select(range(0, len(dataset), step))
-    check_vocabulary_sizes(
-        vocab_size, target_vocab_size, joint=joint, kind=kind, target_kind=target_kind
+    train: Callable[..., PreTrainedTokenizerFast] = partial(
+        train_tokenizer,
+        unicode_form=args.unicode_form,
+        model_max_length=args.model_max_length,
+        split_digits=args.split_digits,
+        show_progress=args.show_progress,
     )
-
-    settings: Any = {
-        "unicode_form": unicode_form,
-        "model_max_length": model_max_length,
-        "split_digits": split_digits,
-        "show_progress": show_progress,
-    }
-    columns = ["source", "target"] if joint else ["source"]
-    source = train_tokenizer(_texts(dataset, columns), vocab_size, kind=kind, case=case, **settings)
-    if joint:
+    columns = ["source", "target"] if args.joint else ["source"]
+    source = train(_texts(dataset, columns), args.vocab_size, kind=args.kind, case=args.case)
+    if args.joint:
         return TokenizerPair(source, source)
     target_texts = _texts(dataset, ["target"])
-    size = target_vocab_size or vocab_size
-    return TokenizerPair(
-        source, train_tokenizer(target_texts, size, kind=target_kind or kind, **settings)
-    )
+    target_size = args.target_vocab_size or args.vocab_size
+    target = train(target_texts, target_size, kind=args.target_kind or args.kind)
+    return TokenizerPair(source, target)
 
 
 def _texts(dataset: Dataset, columns: list[str]) -> Iterator[str]:

@@ -2,17 +2,31 @@
 """Training arguments with defaults for translation."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
 
+from csan_hf.credentials import WHERE_INSTEAD
 from csan_hf.evaluation.loading import cpu_has_bfloat16, warn_of_slow_bfloat16
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 from csan_hf.families import ModelFamily
+from csan_hf_runtime.keys import (
+    ABOVE_0,
+    BELOW_1,
+    FROM_0,
+    Affects,
+    Bounds,
+    Fact,
+    at_least,
+    check_bounds,
+    declare,
+    declare_all,
+    declared_keys,
+)
 
 
 def _machine_has_bf16() -> bool:
@@ -24,81 +38,103 @@ def _machine_has_bf16() -> bool:
     return cpu_has_bfloat16()
 
 
-# Bounds of fields besides null: the words of the error, the test (which NaN fails), and the fields
-_BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "at least 1": (
-        lambda value: value >= 1,
-        "max_tokens max_cells max_sentences early_stopping_patience keep_best num_beams "
-        "generation_num_beams gradient_accumulation_steps per_device_train_batch_size "
-        "per_device_eval_batch_size",
+_FROM_1 = at_least(1)
+_WITH_START_TOKEN = Bounds(
+    "at least 2, as it counts the token that generation starts with", lambda value: value >= 2
+)
+_SHARE = Bounds("above 0 and at most 1", lambda value: 0 < value <= 1)
+_POSITION_AND_FACTOR = Bounds(
+    "a position of at least 0 and a factor above 0",
+    lambda value: len(value) == 2 and value[0] >= 0 and 0 < value[1] < math.inf,
+)
+_CACHES = Bounds(
+    "'dynamic' or 'static', or with an accelerator 'offloaded'",
+    lambda kind: (
+        kind != "quantized" and ("offloaded" not in kind or torch.accelerator.is_available())
     ),
-    "at least 2, as it counts the token that generation starts with": (
-        lambda value: value >= 2,
-        "max_length",
+)
+_METRICS_OF_TRANSLATIONS = Bounds(
+    "names of metrics of translations, not of alignments",
+    lambda names: all(find_metric(name).needs != "alignments" for name in names),
+)
+_FROM_THE_TOKENIZER: dict[str, Fact] = {
+    "pad_token_id eos_token_id bos_token_id decoder_start_token_id": "it follows from the tokenizer"
+}
+LIBRARY = {
+    "config": declare_all(
+        {
+            **_FROM_THE_TOKENIZER,
+            "vocab_size decoder_vocab_size": "it follows from tokenizer.vocab_size",
+            "is_encoder_decoder is_decoder architectures": "it follows from the model",
+        }
     ),
-    "at least 0 and finite": (
-        lambda value: 0 <= value < math.inf,
-        "learning_rate weight_decay warmup_steps adam_epsilon max_grad_norm "
-        "early_stopping_threshold batch_norm_batches dataloader_num_workers min_length "
-        "min_new_tokens no_repeat_ngram_size encoder_no_repeat_ngram_size top_k",
+    "generation": declare_all(
+        {
+            **_FROM_THE_TOKENIZER,
+            "num_return_sequences": "one translation of each sentence is scored",
+        }
     ),
-    "above 0 and finite": (
-        lambda value: 0 < value < math.inf,
-        "eval_steps save_steps logging_steps num_train_epochs max_time repetition_penalty "
-        "encoder_repetition_penalty temperature",
-    ),
-    "in [0, 1)": (
-        lambda value: 0 <= value < 1,
-        "adam_beta1 adam_beta2 label_smoothing_factor bpe_dropout epsilon_cutoff eta_cutoff",
-    ),
-    "above 0 and at most 1": (lambda value: 0 < value <= 1, "top_p typical_p"),
-    "in [0, 1]": (lambda value: 0 <= value <= 1, "min_p"),
-    "finite": (math.isfinite, "length_penalty"),
-    "a position of at least 0 and a factor above 0": (
-        lambda value: len(value) == 2 and value[0] >= 0 and 0 < value[1] < math.inf,
-        "exponential_decay_length_penalty",
-    ),
-    "'dynamic' or 'static', or with an accelerator 'offloaded'": (
-        lambda kind: (
-            kind != "quantized" and ("offloaded" not in kind or torch.accelerator.is_available())
-        ),
-        "cache_implementation",
-    ),
-    "in [0, 2^32)": (lambda value: 0 <= value < 2**32, "seed data_seed"),
-    "at least 1, or -1 for num_train_epochs": (
-        lambda value: value == -1 or value >= 1,
-        "max_steps",
-    ),
-    "'end' or 'every_save': optimizer states are not for sharing": (
-        lambda value: value in ("end", "every_save"),
-        "hub_strategy",
-    ),
-    "without even_batches: false: processes share an evaluation in equal batches": (
-        lambda value: not isinstance(value, dict) or value.get("even_batches", True),
-        "accelerator_config",
-    ),
-    "names of metrics of translations, not of alignments": (
-        lambda names: all(find_metric(name).needs != "alignments" for name in names),
-        "metrics",
+    "training": declare_all(
+        {
+            "gradient_accumulation_steps per_device_train_batch_size": _FROM_1,
+            "weight_decay max_grad_norm dataloader_num_workers": FROM_0,
+            "num_train_epochs": ABOVE_0,
+            "adam_beta1": BELOW_1,
+            "seed data_seed": Bounds("in [0, 2^32)", lambda value: 0 <= value < 2**32),
+            "max_steps": Bounds(
+                "at least 1, or -1 for num_train_epochs",
+                lambda value: value == -1 or value >= 1,
+            ),
+            "accelerator_config": Bounds(
+                "without even_batches: false: processes share an evaluation in equal batches",
+                lambda value: not isinstance(value, dict) or value.get("even_batches", True),
+            ),
+            "hub_strategy": Bounds(
+                "'end' or 'every_save': optimizer states are not for sharing",
+                lambda value: value in ("end", "every_save"),
+            ),
+            "logging_strategy logging_first_step run_name disable_tqdm push_to_hub hub_strategy "
+            "hub_private_repo hub_model_id hub_always_push hub_revision": Affects.NOTHING,
+            # Not dataloader_drop_last, which changes the batches where max_tokens is null
+            "use_cpu dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers "
+            "dataloader_prefetch_factor dataloader_multiprocessing_context ddp_bucket_cap_mb "
+            "ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout "
+            "gradient_checkpointing gradient_checkpointing_kwargs": Affects.SPEED,
+            "eval_delay eval_on_start eval_do_concat_batches eval_use_gather_object "
+            "eval_accumulation_steps save_only_model save_on_each_node": Affects.SCORES,
+            "output_dir": "write output_dir at the top of the recipe",
+            "resume_from_checkpoint": "a run resumes by itself; use --overwrite to start anew",
+            "generation_config generation_max_length": "use the section generation",
+            "save_total_limit": "use training.keep_best",
+            "train_sampling_strategy length_column_name sortish_sampler": (
+                "batches are built by training.max_tokens"
+            ),
+            "remove_unused_columns label_names": "the trainer needs its own value",
+            "prediction_loss_only": "use training.predict_with_generate",
+            "batch_eval_metrics": "BLEU is a corpus score",
+            "do_train do_predict": (
+                "training always runs, and the test splits are always translated"
+            ),
+            "do_eval": "use training.eval_strategy",
+            "local_rank parallelism_config": (
+                "the launcher sets it (accelerate launch --config_file)"
+            ),
+            "processes num_processes nproc_per_node gpus": (
+                "start several by torchrun --nproc_per_node N -m csan_hf train RECIPE "
+                "(docs/many-gpus.md)"
+            ),
+            "hub_token": f"a run writes and uploads its recipe: {WHERE_INSTEAD}",
+        }
     ),
 }
+"""Declarations of arguments of the library, by section; fields of the classes below declare
+themselves.
+"""
 
 
-def check_bounds(section: str, values: Mapping[str, Any]) -> None:
-    """Raises a `ValueError` that names the first value of a section that is out of its range."""
-    for words, (fits, names) in _BOUNDS.items():
-        for name in names.split():
-            value = values.get(name)
-            if value is not None and not fits(value):
-                raise ValueError(f"{section}.{name} must be {words}, got {value}.")
-
-
-def bounds_by_name() -> dict[str, str]:
-    """Returns the bounds of each field that has some, in words."""
-    bounds: dict[str, str] = {}
-    for words, (_, names) in _BOUNDS.items():
-        bounds |= dict.fromkeys(names.split(), words)
-    return bounds
+def check_section(section: str, declared: type, values: Mapping[str, Any]) -> None:
+    """Raises a `ValueError` that names the first value of a section that is out of its bounds."""
+    check_bounds(declared_keys(declared, LIBRARY[section]), values, f"{section}.")
 
 
 @dataclass
@@ -116,27 +152,27 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     output_dir: str = "trainer_output"
     """Folder for everything that a run writes."""
-    learning_rate: float = 5e-4
+    learning_rate: float = declare(5e-4, FROM_0)
     """Peak learning rate, reached after warm-up."""
     lr_scheduler_type: str = "inverse_sqrt"
     """Schedule after warm-up: 'inverse_sqrt' (Vaswani), 'linear', 'cosine', 'constant'..."""
-    warmup_steps: float = 4000
+    warmup_steps: float = declare(4000, FROM_0)
     """Updates of linear warm-up; a fraction below 1 is a share of all updates."""
     optim: str = "adamw_torch_fused"
     """Optimiser; with weight_decay 0, Adam."""
-    adam_beta2: float = 0.98
+    adam_beta2: float = declare(0.98, BELOW_1)
     """Adam's second beta."""
-    adam_epsilon: float = 1e-9
+    adam_epsilon: float = declare(1e-9, FROM_0)
     """Adam's epsilon."""
-    label_smoothing_factor: float = 0.1
+    label_smoothing_factor: float = declare(0.1, BELOW_1)
     """Label smoothing, torch's definition: mass spread over the whole vocabulary."""
     bf16: bool | Literal["auto"] = "auto"  # type: ignore[assignment]
     """bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."""
-    max_tokens: int | None = 4096
+    max_tokens: int | None = declare(4096, _FROM_1)
     """Tokens in a batch on one device, source plus target, padding included. null: batches of
     per_device_train_batch_size sentences instead.
     """
-    max_cells: int | None = 16384
+    max_cells: int | None = declare(16384, _FROM_1)
     """Cells of the source x target grid in a batch on one device: the bound of models that work on
     the grid (pervasive_attention), instead of max_tokens. Padding counts unless mix_lengths. null:
     batches of per_device_train_batch_size sentences instead.
@@ -147,65 +183,65 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     null: true for models with batch normalisation (pervasive_attention), whose statistics would
     depend on the lengths, else false.
     """
-    bpe_dropout: float = 0.0
+    bpe_dropout: float = declare(0.0, BELOW_1)
     """BPE-dropout: probability of skipping a merge when training sentences are tokenized, anew in
     each epoch. At 0.1 batches hold about a quarter more tokens than their bound. Two runs
     differ, as its random numbers take no seed.
     """
-    max_sentences: int | None = None
+    max_sentences: int | None = declare(None, _FROM_1)
     """Maximum number of sentence pairs in a batch, on top of max_tokens or max_cells."""
-    per_device_eval_batch_size: int = 64
+    per_device_eval_batch_size: int = declare(64, _FROM_1, Affects.SPEED)
     """Sentences in an evaluation batch."""
-    eval_strategy: str = "steps"
+    eval_strategy: str = declare("steps", Affects.SCORES)
     """When to evaluate: 'steps', 'epoch' or 'no'."""
-    eval_steps: float | None = 500
+    eval_steps: float | None = declare(500, ABOVE_0, Affects.SCORES)
     """Updates between two evaluations."""
-    save_strategy: str | None = None  # type: ignore[assignment]
+    save_strategy: str | None = declare(None, Affects.SCORES)
     """When to save a checkpoint; null: at each evaluation."""
-    save_steps: float | None = None  # type: ignore[assignment]
+    save_steps: float | None = declare(None, ABOVE_0, Affects.SCORES)
     """Updates between two checkpoints; null: eval_steps."""
-    logging_steps: float = 50
+    logging_steps: float = declare(50, ABOVE_0, Affects.NOTHING)
     """Updates between two reports of the loss."""
-    logging_nan_inf_filter: bool = False
+    logging_nan_inf_filter: bool = declare(False, Affects.NOTHING)
     """Leave losses that are not finite out of the log, which waits for the device at every batch. A
     run ends at the first one either way.
     """
     predict_with_generate: bool = True
     """Translate the validation set at each evaluation, for BLEU."""
-    generation_num_beams: int | None = 1
+    generation_num_beams: int | None = declare(1, _FROM_1)
     """Beams at the evaluations during training; the final scores use generation.num_beams."""
-    load_best_model_at_end: bool = True
+    load_best_model_at_end: bool = declare(True, Affects.SCORES)
     """Return to the best checkpoint when training ends."""
-    metrics: list[str] = field(default_factory=lambda: [*DEFAULT_METRICS])
+    metrics: list[str] = declare([*DEFAULT_METRICS], _METRICS_OF_TRANSLATIONS)
     """Metrics of the translations: bleu, chrf, ter...; an unknown name lists all."""
     metric_for_best_model: str | None = "bleu"
     """Chooses the best checkpoint: one of metrics, or 'loss'."""
-    early_stopping_patience: int | None = None
+    early_stopping_patience: int | None = declare(None, _FROM_1, Affects.SCORES)
     """Stop after this many evaluations without a better score; null: train to the end."""
-    early_stopping_threshold: float = 0.0
+    early_stopping_threshold: float = declare(0.0, FROM_0, Affects.SCORES)
     """A smaller gain than this does not count as better."""
-    keep_best: int = 5
+    keep_best: int = declare(5, _FROM_1, Affects.SCORES)
     """Number of best checkpoints to keep besides the newest; see average_best."""
-    average_best: bool = True
+    average_best: bool = declare(True, Affects.SCORES)
     """Average the kept checkpoints at the end, and use the average if it scores better."""
-    batch_norm_batches: int = 200
+    batch_norm_batches: int = declare(200, FROM_0, Affects.SCORES)
     """Training batches from which batch normalisation (pervasive_attention) takes its statistics
     again for the final weights; 0: keep those of training.
     """
-    report_to: str | list[str] | None = "tensorboard"
+    report_to: str | list[str] | None = declare("tensorboard", Affects.NOTHING)
     """Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."""
-    ddp_find_unused_parameters: bool | None = False
+    ddp_find_unused_parameters: bool | None = declare(False, Affects.SPEED)
     """With several GPUs and layerdrop this must be true, which is slower."""
-    activation_checkpointing: bool | None = None
+    activation_checkpointing: bool | None = declare(None, Affects.SPEED)
     """Compute activations anew in the backward pass instead of keeping them, for less memory."""
-    activation_checkpointing_kwargs: dict[str, Any] | str | None = None
+    activation_checkpointing_kwargs: dict[str, Any] | str | None = declare(None, Affects.SPEED)
     """Arguments of the model's `activation_checkpointing_enable`."""
 
     def __post_init__(self) -> None:
         """Checks the numbers, fills the fields that follow from others, then runs the library's own
         checks.
         """
-        check_bounds("training", vars(self))
+        check_section("training", type(self), vars(self))
         if self.eval_strategy == "no":
             self.load_best_model_at_end = False
             self.metric_for_best_model = None
@@ -272,33 +308,33 @@ class GenerationArguments:
     library's own.
     """
 
-    num_beams: int | None = None
+    num_beams: int | None = declare(None, _FROM_1)
     """Beams; 1 is greedy search."""
-    max_length: int | None = None
+    max_length: int | None = declare(None, _WITH_START_TOKEN)
     """Maximum number of target tokens, with the decoder's start token."""
     max_new_tokens: int | None = None
     """Maximum number of target tokens without the start token, instead of max_length."""
-    min_length: int | None = None
+    min_length: int | None = declare(None, FROM_0)
     """Minimum number of target tokens, with the decoder's start token."""
-    min_new_tokens: int | None = None
+    min_new_tokens: int | None = declare(None, FROM_0)
     """Minimum number of target tokens without the start token, instead of min_length."""
-    max_time: float | None = None
+    max_time: float | None = declare(None, ABOVE_0)
     """Seconds after which generation of a batch stops, finished or not."""
-    length_penalty: float | None = None
+    length_penalty: float | None = declare(None, Bounds("finite", math.isfinite))
     """Exponent of the length that divides a beam's score: above 0 favours long ones."""
     early_stopping: bool | str | None = None
     """When to stop: true, at num_beams finished hypotheses; false, when better ones are unlikely;
     'never', when they are impossible.
     """
-    no_repeat_ngram_size: int | None = None
+    no_repeat_ngram_size: int | None = declare(None, FROM_0)
     """No n-gram of this length occurs twice in a translation."""
-    encoder_no_repeat_ngram_size: int | None = None
+    encoder_no_repeat_ngram_size: int | None = declare(None, FROM_0)
     """No n-gram of this length in the source occurs in its translation."""
-    repetition_penalty: float | None = None
+    repetition_penalty: float | None = declare(None, ABOVE_0)
     """Divides the scores of tokens that have occurred; 1 is none."""
-    encoder_repetition_penalty: float | None = None
+    encoder_repetition_penalty: float | None = declare(None, ABOVE_0)
     """Lowers tokens that are not in the source; 1 is none."""
-    exponential_decay_length_penalty: list[float] | None = None
+    exponential_decay_length_penalty: list[float] | None = declare(None, _POSITION_AND_FACTOR)
     """A list of a position and a factor: from that position on, the end becomes likelier at every
     token.
     """
@@ -320,21 +356,21 @@ class GenerationArguments:
     """Whether NaN and infinite scores are replaced by finite ones."""
     use_cache: bool | None = None
     """Whether keys and values of earlier positions are kept."""
-    cache_implementation: str | None = None
+    cache_implementation: str | None = declare(None, _CACHES)
     """Kind of that cache."""
     do_sample: bool | None = None
     """Whether tokens are drawn by their probability; the settings below apply only then."""
-    temperature: float | None = None
+    temperature: float | None = declare(None, ABOVE_0)
     """Divides the logits before sampling."""
-    top_k: int | None = None
+    top_k: int | None = declare(None, FROM_0)
     """How many of the likeliest tokens are sampled from."""
-    top_p: float | None = None
+    top_p: float | None = declare(None, _SHARE)
     """Probability of the smallest set of likeliest tokens that is sampled from."""
-    min_p: float | None = None
+    min_p: float | None = declare(None, Bounds("in [0, 1]", lambda value: 0 <= value <= 1))
     """Minimum probability of a sampled token, as a share of the likeliest one's."""
-    typical_p: float | None = None
+    typical_p: float | None = declare(None, _SHARE)
     """Probability of the smallest set of most typical tokens that is sampled from."""
-    epsilon_cutoff: float | None = None
+    epsilon_cutoff: float | None = declare(None, BELOW_1)
     """Minimum probability of a sampled token."""
-    eta_cutoff: float | None = None
+    eta_cutoff: float | None = declare(None, BELOW_1)
     """As epsilon_cutoff, but lower where the distribution is flat."""

@@ -20,7 +20,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
-from transformers.integrations import get_reporting_integration_callbacks
 
 from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
@@ -29,7 +28,7 @@ from csan_hf.data.tokenization import tokenize_rows
 from csan_hf.families import ModelFamily
 
 from .arguments import TranslationTrainingArguments
-from .plan import Plan, resolve
+from .plan import Plan, rehearse_logging, resolve
 from .recipe import Recipe, RecipeError, refusing
 
 SENTENCE_LENGTH = 30
@@ -71,16 +70,9 @@ def dry_run(recipe: Recipe) -> str:
     """
     recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
     plan = resolve(recipe, with_data=False)
-    _rehearse_logging(plan.arguments)
+    rehearse_logging(plan.arguments)
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan)]
     return "\n".join([*lines, "", "Model", *_describe_model(plan)])
-
-
-def _rehearse_logging(args: TranslationTrainingArguments) -> None:
-    """Makes the loggers, which may not be installed."""
-    with refusing("The section training is refused: report_to"):
-        for logger in get_reporting_integration_callbacks(args.report_to):
-            logger()
 
 
 def _describe_data(plan: Plan) -> list[str]:

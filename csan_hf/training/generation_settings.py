@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from csan_hf_runtime.generation import check_lengths
 
-from .arguments import check_bounds
+from .arguments import GenerationArguments, check_section
 
 _TOKENS = (
     "forced_bos_token_id",
@@ -32,7 +32,7 @@ def check_generation(values: Mapping[str, Any], vocabulary_size: int) -> None:
     Raises:
         ValueError: It names key, value and bound.
     """
-    check_bounds("generation", values)
+    check_section("generation", GenerationArguments, values)
     _check_biases(values.get("sequence_bias"))
     for name in _TOKENS:
         value = values.get(name)

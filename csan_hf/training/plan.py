@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from datasets import DatasetDict
+from datasets.exceptions import DatasetsError
 from transformers import (
     AutoConfig,
     PreTrainedConfig,
@@ -16,22 +17,22 @@ from transformers import (
     Trainer,
     get_scheduler,
 )
+from transformers.integrations import get_reporting_integration_callbacks
 
 from csan_hf.data import (
     DataArguments,
     PreparedCorpus,
+    TokenizerArguments,
     TokenizerPair,
     prepare_corpus,
     train_tokenizers,
 )
 from csan_hf.data.corpora import check_files, language_tags
 from csan_hf.data.tokenization import (
-    DEFAULT_VOCABULARY_SIZE,
     EOS_TOKEN,
     PAD_TOKEN,
     SPECIAL_TOKENS,
     add_language_tags,
-    check_vocabulary_sizes,
 )
 from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer, check_several_references
 from csan_hf.families import ModelFamily
@@ -91,7 +92,7 @@ class Plan:
             add_language_tags(trained, language_tags(self.data.pairs))
             return trained
 
-        with refusing("The data cannot be used"):
+        with refusing("The data cannot be used", DatasetsError):
             return prepare_corpus(
                 self.data, tokenizers or self.tokenizers, self.recipe.tokenizer, learn
             )
@@ -221,7 +222,8 @@ def _rehearse_optimizer(args: TranslationTrainingArguments) -> None:
     """
     if args.optim_target_modules or "lomo" in args.optim:  # such optimizers ask for the model
         return
-    with refusing("The section training is refused"):
+    # TypeError: a keyword of lr_scheduler_kwargs or optim_args
+    with refusing("The section training is refused", TypeError):
         optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
         if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
             optimizer_class = torch.optim.SGD
@@ -237,6 +239,13 @@ def _rehearse_optimizer(args: TranslationTrainingArguments) -> None:
             num_training_steps=updates,
             scheduler_specific_kwargs=scheduler_options,
         )
+
+
+def rehearse_logging(args: TranslationTrainingArguments) -> None:
+    """Makes the loggers, which may not be installed."""
+    with refusing("The section training is refused: report_to", RuntimeError):
+        for logger in get_reporting_integration_callbacks(args.report_to):
+            logger()
 
 
 # ---- tokenizers
@@ -282,26 +291,17 @@ def _plan_vocabularies(
         add_language_tags(tokenizers, tags)
         _set_languages(tokenizers, data)
         return tokenizers, _vocabulary_fields(tokenizers)
-    settings = recipe.tokenizer
-    target = settings.get(_PRETRAINED_TARGET)
-    if target:
-        raise RecipeError(
-            f"tokenizer.{_PRETRAINED_TARGET} is {target}: name the source's, too, in {PRETRAINED}."
-        )
-    size = int(settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE))
-    is_joint = bool(settings.get("joint", True))
     with refusing("The section tokenizer is refused"):
-        check_vocabulary_sizes(
-            size,
-            settings.get("target_vocab_size"),
-            joint=is_joint,
-            kind=settings.get("kind", "bpe"),
-            target_kind=settings.get("target_kind"),
+        settings = TokenizerArguments(**recipe.tokenizer)
+    if settings.pretrained_target is not None:
+        raise RecipeError(
+            f"tokenizer.pretrained_target is {settings.pretrained_target}: name the source's, too, "
+            f"in {PRETRAINED}."
         )
     return None, _fields(
-        source_size=size + len(tags),
-        target_size=size + (len(tags) if is_joint else 0),
-        is_joint=is_joint,
+        source_size=settings.vocab_size + len(tags),
+        target_size=settings.vocab_size + (len(tags) if settings.joint else 0),
+        is_joint=settings.joint,
         pad=SPECIAL_TOKENS.index(PAD_TOKEN),
         eos=SPECIAL_TOKENS.index(EOS_TOKEN),
     )

@@ -9,107 +9,41 @@ import contextlib
 import copy
 import dataclasses
 import difflib
-import enum
 import functools
 import hashlib
-import inspect
 import json
 import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import docstring_parser
+import torch
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 from jsonargparse import ArgumentError, ArgumentParser
 from transformers import PreTrainedConfig
 
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
-from csan_hf.data import DataArguments, train_tokenizers
-from csan_hf.data.corpora import LEAST
+from csan_hf.data import DataArguments, TokenizerArguments
 from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
 from csan_hf.models.configuration_csan import CsanConfig
 from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.models.locality import locality_presets
 from csan_hf.recipes import RECIPES
 from csan_hf_cli.declarations import option_text, type_name, union_members
+from csan_hf_runtime.keys import Affects, Key, declare, declared_keys
 from csan_hf_runtime.yaml_text import BoundedLoader
 
-from .arguments import GenerationArguments, TranslationTrainingArguments, bounds_by_name
+from .arguments import LIBRARY, GenerationArguments, TranslationTrainingArguments
 
 
 class RecipeError(ValueError):
     """A recipe or a command line that cannot be run; the message says where and what to do."""
-
-
-class Affects(enum.Flag):
-    """Effects of a recipe's key; they combine.
-
-    From it follow whether a run may be resumed (the same `TRAINING`), whether a suite has trained a
-    run already (the same `TRAINING` and `SCORES`), and which keys of the data decide what systems
-    are scored on (`SCORES`).
-    """
-
-    NOTHING = 0
-    SPEED = enum.auto()
-    TRAINING = enum.auto()
-    SCORES = enum.auto()
-
-
-# Sections that affect something else than the training alone
-_AFFECTED_BY_SECTION = {
-    "data": Affects.TRAINING | Affects.SCORES,
-    "generation": Affects.SCORES,
-}
-# Keys, or beginnings of keys, that affect something else than their section does. In `training`
-# they are the library's arguments. Files in data_dir are compared by digests of their sentences.
-_AFFECTED_BY_KEY = {
-    Affects.NOTHING: (
-        "output_dir name description license language dataset_name task hub_dataset "
-        "validation_sha256 resume overwrite dry_run data.data_dir data.cache_dir "
-        "training.logging_ training.report_to training.run_name training.disable_tqdm "
-        "training.hub_ training.push_to_hub"
-    ),
-    # Not dataloader_drop_last, which changes the batches where max_tokens is null
-    Affects.SPEED: (
-        "training.use_cpu training.ddp_ training.per_device_eval training.dataloader_num "
-        "training.dataloader_pin training.dataloader_persistent training.dataloader_prefetch "
-        "training.dataloader_multiprocessing training.activation_checkpointing "
-        "training.gradient_checkpointing"
-    ),
-    Affects.TRAINING: (
-        "data.train data.train_size data.streaming data.buffer_size data.temperature "
-        "data.max_source_length data.max_target_length data.max_length_ratio"
-    ),
-    Affects.SCORES: (
-        "data.test data.test_size data.join_test training.eval_ training.early_stopping "
-        "training.save_ training.keep_best training.load_best training.average_best "
-        "training.batch_norm_batches"
-    ),
-}
-
-
-def _by_word(words_of_value: Mapping[Any, str]) -> dict[str, Any]:
-    """Turns value -> words around: word -> value."""
-    values: dict[str, Any] = {}
-    for value, words in words_of_value.items():
-        values |= dict.fromkeys(words.split(), value)
-    return values
-
-
-_AFFECTS: dict[str, Affects] = _by_word(_AFFECTED_BY_KEY)
-
-
-def affected_by(path: str) -> Affects:
-    """Returns the effects of a key such as `training.learning_rate`."""
-    for beginning, affects in _AFFECTS.items():
-        if path.startswith(beginning):
-            return affects
-    return _AFFECTED_BY_SECTION.get(path.rpartition(".")[0], Affects.TRAINING)
 
 
 # Keys of the command line, which are not stored
@@ -118,45 +52,6 @@ SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 # The key of the section tokenizer that names an existing one; `tokenizer: NAME` is short for it
 PRETRAINED = "pretrained"
 _OF_A_FAMILY = {"name": None, "description": None}  # they do not hold for another family
-
-# Keys that the underlying classes have, or that are looked for, but a recipe may not set, by the
-# reason that the error gives
-_RESERVED_FOR = {
-    "it follows from tokenizer.vocab_size": "config.vocab_size config.decoder_vocab_size",
-    "it follows from the tokenizer": (
-        "config.pad_token_id config.eos_token_id config.bos_token_id "
-        "config.decoder_start_token_id generation.pad_token_id generation.eos_token_id "
-        "generation.bos_token_id generation.decoder_start_token_id"
-    ),
-    "it follows from the model": "config.is_encoder_decoder config.is_decoder config.architectures",
-    "use tokenizer.vocab_size": "data.vocab_size",
-    "use tokenizer.target_vocab_size": "data.target_vocab_size",
-    "use tokenizer.joint": "data.joint_vocabulary",
-    "use tokenizer.split_digits": "data.split_digits",
-    "write output_dir at the top of the recipe": "training.output_dir",
-    "a run resumes by itself; use --overwrite to start anew": "training.resume_from_checkpoint",
-    "use the section generation": "training.generation_config training.generation_max_length",
-    "use training.keep_best": "training.save_total_limit",
-    "batches are built by training.max_tokens": (
-        "training.train_sampling_strategy training.length_column_name training.sortish_sampler"
-    ),
-    "the trainer needs its own value": "training.remove_unused_columns training.label_names",
-    "use training.predict_with_generate": "training.prediction_loss_only",
-    "BLEU is a corpus score": "training.batch_eval_metrics",
-    "training always runs, and the test splits are always translated": (
-        "training.do_train training.do_predict"
-    ),
-    "use training.eval_strategy": "training.do_eval",
-    "the launcher sets it (accelerate launch --config_file)": (
-        "training.local_rank training.parallelism_config"
-    ),
-    "start several by torchrun --nproc_per_node N -m csan_hf train RECIPE (docs/many-gpus.md)": (
-        "training.processes training.num_processes training.nproc_per_node training.gpus"
-    ),
-    f"a run writes and uploads its recipe: {WHERE_INSTEAD}": "training.hub_token",
-    "one translation of each sentence is scored": "generation.num_return_sequences",
-}
-_RESERVED: dict[str, str] = _by_word(_RESERVED_FOR)
 
 
 @dataclass
@@ -189,7 +84,7 @@ class Recipe:
         config: The network: sizes, dropout, locality. Fields of the family's configuration.
         data: The corpus: languages, files or data set, what is kept of it. Fields of
             `csan_hf.data.DataArguments`.
-        tokenizer: Arguments of `csan_hf.data.train_tokenizers` (vocab_size, joint...), or the name
+        tokenizer: Fields of `csan_hf.data.TokenizerArguments` (vocab_size, joint...), or the name
             of an existing one.
         training: Batches, optimiser, evaluation, checkpoints. Fields of
             `TranslationTrainingArguments`.
@@ -197,9 +92,9 @@ class Recipe:
             `GenerationArguments`.
     """
 
-    model: str = "csan"
+    model: str = declare("csan", Affects.TRAINING)
     output_dir: str | None = None
-    init_from: str | None = None
+    init_from: str | None = declare(None, Affects.TRAINING)
     name: str | None = None
     description: str | None = None
     license: str | None = None
@@ -208,7 +103,7 @@ class Recipe:
     task: Literal["translation", "text2text-generation"] | None = None
     hub_dataset: str | None = None
     validation_sha256: list[str] | None = None
-    bleu_tokenize: str | None = None
+    bleu_tokenize: str | None = declare(None, Affects.TRAINING)
     resume: bool = True
     overwrite: bool = False
     dry_run: bool = False
@@ -245,7 +140,7 @@ class Recipe:
             existing = ("tokenizer",)
         values = {}
         for option in recipe_options(self.model):
-            if affecting is None or affected_by(option.path) & affecting:
+            if affecting is None or option.affects & affecting:
                 section = written.get(option.section, {}) if option.section else written
                 default = None if option.section in existing else option.default
                 values[option.path] = section.get(option.name, default)
@@ -255,10 +150,10 @@ class Recipe:
         """Returns a digest of the keys that affect something of `affecting` and are not at their
         defaults: it stays the same where a version adds a key.
         """
-        defaults = {option.path: option.default for option in recipe_options(self.model)}
-        values = {
-            path: value for path, value in self.values(affecting).items() if value != defaults[path]
-        }
+        values = self.values(affecting)
+        for option in recipe_options(self.model):
+            if option.path in values and values[option.path] == option.default:
+                del values[option.path]
         text = json.dumps(values, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -273,16 +168,19 @@ class Recipe:
             raise RecipeError(
                 "output_dir is missing: write it in the recipe or pass --output_dir FOLDER."
             )
-        with refusing("The section training is refused"):
+        # TypeError: a keyword of accelerator_config
+        with refusing("The section training is refused", TypeError):
             return TranslationTrainingArguments(output_dir=self.output_dir, **self.training)
 
 
 @contextlib.contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Turns whatever a class or a library raises into a RecipeError that begins with `what`."""
+def refusing(what: str, *further: type[Exception]) -> Iterator[None]:
+    """Turns the errors that a user can mend, and `further` ones, into a `RecipeError` that begins
+    with `what`.
+    """
     try:
         yield
-    except Exception as error:  # strict configs and missing libraries raise classes of their own
+    except (ValueError, OSError, ImportError, StrictDataclassError, *further) as error:
         raise RecipeError(f"{what}: {error}") from error
 
 
@@ -306,7 +204,7 @@ class Option:
         default: Its value where a recipe leaves it out.
         help: A sentence or two.
         bounds: Its bounds in words; "" if it has none besides its type.
-        parser: Parser of the section.
+        affects: Its effects.
     """
 
     section: str
@@ -314,8 +212,8 @@ class Option:
     annotation: Any
     default: Any
     help: str
-    bounds: str
-    parser: ArgumentParser
+    bounds: str = ""
+    affects: Affects = Affects.TRAINING
 
     @property
     def path(self) -> str:
@@ -326,6 +224,12 @@ class Option:
     def text(self) -> str:
         """Lines of help: name, type, default, bounds, and what the key is."""
         return option_text(self.path, self.annotation, self.default, self.help, self.bounds)
+
+    @functools.cached_property
+    def _parser(self) -> ArgumentParser:
+        parser = ArgumentParser(exit_on_error=False, add_help=False)
+        parser.add_argument(f"--{self.name}", type=self.annotation)
+        return parser
 
     def takes(self, kind: type) -> bool:
         """Whether a value of this type fits."""
@@ -344,13 +248,18 @@ class Option:
             for reading in _readings(value):
                 with contextlib.suppress(ArgumentError):
                     content = {self.name: reading}
-                    return self.parser.parse_object(content, defaults=False)[self.name]
+                    return self._parser.parse_object(content, defaults=False)[self.name]
         hint = ""
         if isinstance(value, bool) and self.takes(str):
             hint = " YAML reads no, off, yes and on as true or false: put the text in quotes."
         raise RecipeError(
             f"{where} must be {type_name(self.annotation)}, got {value!r:.200}.{hint}"
         )
+
+    def store(self, recipe: dict[str, Any], value: object, where: str) -> None:
+        """Converts a value, and puts it at its place in a recipe."""
+        section = recipe.setdefault(self.section, {}) if self.section else recipe
+        section[self.name] = self.convert(value, where)
 
 
 def _readings(value: object) -> Iterator[Any]:
@@ -384,63 +293,50 @@ Section = dict[str, Option]
 
 
 @functools.cache
-def _section(section: str, source: Callable[..., Any], without: tuple[str, ...] = ()) -> Section:
-    """Reads the keys of a section: the arguments of a class or function that have defaults."""
-    parameters = inspect.signature(source).parameters
-    names = []
-    for name, parameter in parameters.items():
-        has_default = parameter.default is not parameter.empty
-        if has_default and name not in without and f"{section}.{name}" not in _RESERVED:
-            names.append(name)
-    parser = ArgumentParser(exit_on_error=False, add_help=False)
-    add_arguments = parser.add_function_arguments
-    if inspect.isclass(source):
-        add_arguments = parser.add_class_arguments
-    skipped: set[Any] = parameters.keys() - set(names)
-    add_arguments(source, None, skip=skipped, fail_untyped=False)
+def _section(section: str, source: type, affects: Affects = Affects.TRAINING) -> Section:
+    """Reads the keys of a section: the fields of a dataclass that a recipe may set.
+
+    Args:
+        section: Name of the section.
+        source: The dataclass.
+        affects: Effects of the fields that declare none.
+    """
+    inherited: set[str] = set()
+    if issubclass(source, PreTrainedConfig):
+        inherited = PreTrainedConfig.__annotations__.keys() - source.__annotations__.keys()
+    declared = declared_keys(source, LIBRARY.get(section, {}))
+    annotations = typing.get_type_hints(source, localns={"torch": torch})
     help_texts = _help_texts(source)
-    bounds = _bounds(section, source)
-    actions = {action.dest: action for action in parser._actions}
     options = {}
-    for name in names:
-        action = actions[name]
+    for argument in dataclasses.fields(source):
+        name = argument.name
+        declaration = declared.get(name, Key())
+        if declaration.refusal or name in inherited or name in SECTIONS:
+            continue
+        default = argument.default
+        if argument.default_factory is not dataclasses.MISSING:
+            default = argument.default_factory()
         options[name] = Option(
             section=section,
             name=name,
-            annotation=getattr(action, "_typehint", action.type),
-            default=getattr(action.default, "value", action.default),
+            annotation=annotations[name],
+            default=getattr(default, "value", default),
             help=" ".join((help_texts.get(name) or "").split()).replace("None", "null"),
-            bounds=bounds.get(name, ""),
-            parser=parser,
+            bounds=declaration.bounds.words if declaration.bounds else bounds_text(argument),
+            affects=affects if declaration.affects is None else declaration.affects,
         )
     return options
 
 
-def _help_texts(source: Callable[..., Any]) -> dict[str, str | None]:
-    """Reads help from docstrings, of the source or of its attributes, and from the metadata of
-    dataclass fields.
-    """
+def _help_texts(source: type) -> dict[str, str | None]:
+    """Reads help from the metadata of fields, and from docstrings of the class and its fields."""
     texts: dict[str, str | None] = {}
-    if dataclasses.is_dataclass(source):
-        for argument in dataclasses.fields(source):
-            text = argument.metadata.get("help", "")
-            texts[argument.name] = text.replace("%%", "%")  # which transformers writes for argparse
+    for argument in dataclasses.fields(source):
+        text = argument.metadata.get("help", "")
+        texts[argument.name] = text.replace("%%", "%")  # which transformers writes for argparse
     for entry in docstring_parser.parse_from_object(source).params:
         texts |= dict.fromkeys(entry.arg_name.split(", "), entry.description)
     return texts
-
-
-def _bounds(section: str, source: Callable[..., Any]) -> dict[str, str]:
-    """Returns the bounds, in words, of those keys of a section that have some."""
-    if section == "data":
-        return {name: f"at least {least}" for name, least in LEAST.items()}
-    if section in ("training", "generation"):
-        return bounds_by_name()
-    bounds = {}
-    if dataclasses.is_dataclass(source):
-        for argument in dataclasses.fields(source):
-            bounds[argument.name] = bounds_text(argument)
-    return bounds
 
 
 def find_family(name: object) -> ModelFamily:
@@ -459,31 +355,28 @@ def find_family(name: object) -> ModelFamily:
 def recipe_sections(model: str = "csan") -> dict[str, Section]:
     """Returns the sections of a recipe for one model family, the top of the file as ""."""
     config = find_family(model).config_class
-    inherited = PreTrainedConfig.__annotations__.keys() - config.__annotations__.keys()
-    fields = _section("config", config, tuple(inherited))
+    network = _section("config", config)
     if config is CsanConfig:
-        fields = {**_section("config", _preset_fields), **fields}
+        network = {"preset": _PRESET, **network}
     return {
-        "": _section("", Recipe, SECTIONS),
-        "config": fields,
-        "data": _section("data", DataArguments),
-        "tokenizer": _section("tokenizer", train_tokenizers),
+        "": _section("", Recipe, Affects.NOTHING),
+        "config": network,
+        "data": _section("data", DataArguments, Affects.TRAINING | Affects.SCORES),
+        "tokenizer": _section("tokenizer", TokenizerArguments),
         "training": _section("training", TranslationTrainingArguments),
-        "generation": _section("generation", GenerationArguments),
+        "generation": _section("generation", GenerationArguments, Affects.SCORES),
     }
 
 
-def _preset_fields(fields: Mapping[str, Any], preset: str | None = None) -> dict[str, Any]:
-    """See `CsanConfig.preset_fields`.
-
-    Args:
-        fields: The other keys of the section.
-        preset: Name of a preset of `CsanConfig`, such as long, in place of the locality and
-            sinusoids of a base or, on the command line, of the recipe; keys beside it win. null, if
-            written = full attention.
-    """
-    with refusing("config.preset"):
-        return CsanConfig.preset_fields(preset, fields)
+_PRESET = Option(
+    section="config",
+    name="preset",
+    annotation=str | None,
+    default=None,
+    help="Name of a preset of `CsanConfig`, such as long, in place of the locality and sinusoids "
+    "of a base or, on the command line, of the recipe; keys beside it win. null, if written = full "
+    "attention.",
+)
 
 
 def with_preset(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -491,7 +384,18 @@ def with_preset(config: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict(config)
     if "preset" not in fields:
         return fields
-    return _preset_fields(preset=fields.pop("preset"), fields=fields)
+    preset = fields.pop("preset")
+    with refusing("config.preset"):
+        return CsanConfig.preset_fields(preset, fields)
+
+
+def affected_by(path: str) -> Affects:
+    """Returns the effects of a key such as `training.learning_rate`; `TRAINING` of one that is not
+    known.
+    """
+    section, _, name = path.rpartition(".")
+    option = recipe_sections().get(section, {}).get(name)
+    return Affects.TRAINING if option is None else option.affects
 
 
 def recipe_options(model: str = "csan") -> Iterator[Option]:
@@ -522,18 +426,33 @@ def _unknown(path: str, sections: Mapping[str, Section]) -> str:
     """Explains why a key cannot be set, or suggests the nearest keys."""
     section, _, name = path.rpartition(".")
     for candidate in (section,) if section else SECTIONS:
-        reason = _RESERVED.get(f"{candidate}.{name}")
-        if reason:
-            return f"{candidate}.{name} cannot be set: {reason}."
+        declaration = LIBRARY.get(candidate, {}).get(name, Key())
+        if declaration.refusal:
+            return f"{candidate}.{name} cannot be set: {declaration.refusal}."
     paths: dict[str, list[str]] = {}  # of each key, in all sections
     for options in sections.values():
         for option in options.values():
             paths.setdefault(option.name, []).append(option.path)
     similar: list[str] = []
-    for key in difflib.get_close_matches(name, paths, n=3):
-        similar += paths[key]
+    for known in _similar(name, paths):
+        similar += paths[known]
     hint = f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
     return f"unknown key {path}.{hint} (--help all lists all keys)"
+
+
+def _similar(name: str, names: Iterable[str]) -> list[str]:
+    """Lists the names of which one is an abbreviation (lr), then those that are spelt alike, or
+    contain it.
+    """
+    short = []
+    longer = []
+    for known in names:
+        initials = "".join(word[0] for word in known.split("_") if word)
+        if name == initials:
+            short.append(known)
+        elif name in known:
+            longer.append(known)
+    return list(dict.fromkeys([*short, *difflib.get_close_matches(name, names, n=3), *longer]))
 
 
 # ---- the file
@@ -564,15 +483,15 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     """Reads a recipe, a file or the name of one that comes with csan_hf, merged over its `base`.
 
     Raises:
-        RecipeError: If one of the two cannot be read, or holds a credential or a section without
-            keys and values.
+        ValueError: One of the two is not there, cannot be read, or holds a credential or a section
+            without keys and values.
     """
-    file = _locate(path)
+    file = RECIPES.locate(path)
     content = read_yaml(file)
     base = content.pop("base", None)
     if base is None:
         return content
-    below = read_yaml(_locate(find_base(base, file)))
+    below = read_yaml(RECIPES.locate(find_base(base, file)))
     if "base" in below:
         raise RecipeError(
             f"{path}: the base {base} has a base itself: name that one, and repeat what {base} "
@@ -580,13 +499,6 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
         )
     below.pop("output_dir", None)
     return merge(below, content)
-
-
-def _locate(path: Path | str) -> Path:
-    try:
-        return RECIPES.locate(path)
-    except ValueError as error:
-        raise RecipeError(str(error)) from None
 
 
 def find_base(base: Any, file: Path) -> Path:
@@ -719,45 +631,49 @@ def parse_recipe(
     `source` is the file's name for errors.
     """
     check_sections(content, source)
-    content = dict(content)
-    if isinstance(content.get("tokenizer"), str):
-        content["tokenizer"] = {PRETRAINED: content["tokenizer"]}
     written_model = str(content.get("model", "csan"))
     model = dict(overrides).get("model", written_model)
     if model != written_model:
-        content |= {**_OF_A_FAMILY, "model": model}
+        content = {**content, **_OF_A_FAMILY, "model": model}
     sections = recipe_sections(model)
     previous_fields = recipe_sections(written_model)["config"]
-    values: dict[str, Any] = {name: {} for name in sections}
+    recipe: dict[str, Any] = {}
     foreign = []  # fields of the file's family that another on the command line does not have
-    for section, options in sections.items():
-        entries = content.get(section) or {}
-        if not section:
-            entries = {key: value for key, value in content.items() if key not in SECTIONS}
-        for key, value in entries.items():
-            path = f"{section}.{key}" if section else str(key)
-            if key in options:
-                values[section][key] = options[key].convert(value, f"{source}: {path}")
-            elif section == "config" and key in previous_fields:
-                foreign.append(path)
-            else:
-                raise RecipeError(f"{source}: {_unknown(path, sections)}")
+    for section, name, value in _entries(content):
+        path = f"{section}.{name}" if section else str(name)
+        if name in sections[section]:
+            sections[section][name].store(recipe, value, f"{source}: {path}")
+        elif section == "config" and name in previous_fields:
+            foreign.append(path)
+        else:
+            raise RecipeError(f"{source}: {_unknown(path, sections)}")
     if foreign:
         notify(
             f"{source}: {', '.join(foreign)} left out: {find_family(model).config} has no such "
             "fields, and its defaults are used (--help config lists them)."
         )
-    changes: dict[str, Any] = {name: {} for name in sections}
+    changes: dict[str, Any] = {}
     for name, value in _single_keys(overrides):
         option = find_key(name, sections)
         if value == "true" and not option.takes(bool):  # the text of a key without a value
             raise RecipeError(f"--{option.path} needs a value: {type_name(option.annotation)}.")
-        changes[option.section][option.name] = option.convert(value, f"--{option.path}")
-    top = values.pop("")
-    top_changes = changes.pop("")
-    recipe = merge({**top, **values}, {**top_changes, **changes})
-    recipe["config"] = with_preset(recipe["config"])
+        option.store(changes, value, f"--{option.path}")
+    recipe = merge(recipe, changes)
+    if "config" in recipe:
+        recipe["config"] = with_preset(recipe["config"])
     return Recipe(**recipe)
+
+
+def _entries(content: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yields section, key and value of all that a file says."""
+    for name, value in content.items():
+        if name not in SECTIONS:
+            yield "", name, value
+        elif isinstance(value, str):
+            yield name, PRETRAINED, value
+        else:
+            for key, setting in (value or {}).items():
+                yield name, key, setting
 
 
 def _single_keys(overrides: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Any]]:

@@ -44,7 +44,7 @@ from .checkpoints import (
     scores_by_step,
 )
 from .output_folder import begin_run, check_output_folder, choose_checkpoint, lock_folder
-from .plan import Plan, resolve
+from .plan import Plan, rehearse_logging, resolve
 from .recipe import Recipe, RecipeError, notify, refusing
 from .stopping import StopSignals
 from .trainer import TranslationTrainer
@@ -70,6 +70,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     """
     plan = resolve(recipe)
     args = plan.arguments
+    rehearse_logging(args)
     output = Path(args.output_dir)
     with StopSignals(output) as signals, contextlib.ExitStack() as stack:
         on_main_process(lambda: stack.enter_context(lock_folder(output)))

@@ -206,7 +206,7 @@ def test_what_is_wrong_is_named(load, text, words):
 def test_a_recipe_is_a_file_or_a_name_that_comes_with_the_package(recipe_file):
     assert load_recipe("numbers").output_dir == "runs/numbers"
     with pytest.raises(
-        RecipeError, match=r"no recipe .*numers\.yaml.*recipe\.yaml.*`csan-hf recipes` lists"
+        ValueError, match=r"no recipe .*numers\.yaml.*recipe\.yaml.*`csan-hf recipes` lists"
     ):
         load_recipe(recipe_file("model: csan").with_name("numers.yaml"))
 
