@@ -1,23 +1,15 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Batches of the trainer: bounded in tokens or cells, loaded by workers."""
+"""Training batches, bounded in tokens or cells."""
 
-from __future__ import annotations
-
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datasets import Dataset
-from torch.utils.data import DataLoader, Sampler
 
 from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths
 from csan_hf.families import ModelFamily
 
 from .arguments import TranslationTrainingArguments
 from .recipe import refusing
-from .stopping import prepare_worker, signal_blocking_context
-
-if TYPE_CHECKING:
-    from .trainer import TranslationTrainer
 
 
 def training_batches(
@@ -51,34 +43,3 @@ def training_batches(
             max_sentences=args.max_sentences,
             cost=family.batch_cost,
         )
-
-
-def load_batches(
-    trainer: TranslationTrainer, rows: Dataset, batches: Sampler[list[int]]
-) -> DataLoader:
-    """Loads batches, each process its own.
-
-    Args:
-        trainer: Its collator, its accelerator, and what its arguments say of workers.
-        rows: The examples.
-        batches: Lists of row numbers.
-    """
-    args = trainer.args
-    context = None
-    if args.dataloader_num_workers:
-        context = signal_blocking_context(args.dataloader_multiprocessing_context)
-    prepare = partial(
-        prepare_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
-    )
-    loader: DataLoader = DataLoader(
-        rows,
-        batch_sampler=batches,
-        collate_fn=trainer.data_collator,
-        num_workers=args.dataloader_num_workers,
-        pin_memory=args.dataloader_pin_memory,
-        persistent_workers=args.dataloader_persistent_workers,
-        prefetch_factor=args.dataloader_prefetch_factor,
-        worker_init_fn=prepare,
-        multiprocessing_context=context,
-    )
-    return trainer.accelerator.prepare(loader)

@@ -218,6 +218,11 @@ def whole_checkpoints(output_dir: Path | str) -> Iterator[Path]:
             yield path
 
 
+def last_checkpoint(output_dir: Path | str) -> str:
+    """Returns the path of the newest whole checkpoint, or "the start"."""
+    return str(next(whole_checkpoints(output_dir), "the start"))
+
+
 def delete_checkpoint(checkpoint: Path) -> None:
     """Deletes a checkpoint, or a link to one.
 

@@ -327,7 +327,6 @@ def finish_run(
     if trainer.is_world_process_zero():
         signals.raise_if_received()
         if trainer.args.push_to_hub:
-            trainer._finish_current_push()
             push_checkpoint(
                 output,
                 str(trainer.hub_model_id),

@@ -20,7 +20,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +28,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import seed_worker
 
-if TYPE_CHECKING:
-    from .trainer import TranslationTrainer
+from .checkpoints import last_checkpoint
 
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
@@ -53,9 +52,10 @@ class RunInterrupted(BaseException):
     libraries catch every `Exception`.
     """
 
-    def __init__(self, message: str, number: int) -> None:
+    def __init__(self, message: str, number: int, *, is_saved: bool) -> None:
         super().__init__(message)
         self.exit_code = 128 + number  # the shell's convention
+        self.is_saved = is_saved
 
 
 class StopSignals:
@@ -113,7 +113,7 @@ class StopSignals:
         finds no end of an update to wait for.
 
         Args:
-            outcome: What became of the run, for the message; None: as the phase implies.
+            outcome: Where the run was saved, for the message; None: nowhere, as the phase implies.
 
         Raises:
             RunInterrupted: If a signal came.
@@ -129,6 +129,7 @@ class StopSignals:
             f"Stopped by {signal.Signals(self.received).name} {outcome or outcomes[self.phase]}. "
             "Start the same command again (without --overwrite) to go on.",
             self.received,
+            is_saved=outcome is not None,
         )
 
 
@@ -183,7 +184,7 @@ class _UpdateFlags(NamedTuple):
     may be read once `ready` has happened; None: at once.
     """
 
-    step: int
+    update: str
     values: Tensor
     ready: torch.cuda.Event | None
 
@@ -198,9 +199,9 @@ class RunGuard(TrainerCallback):
     save.
     """
 
-    def __init__(self, trainer: TranslationTrainer) -> None:
-        self.trainer = trainer
-        self.signals = StopSignals(trainer.args.output_dir)  # which receives none
+    def __init__(self, args: TrainingArguments) -> None:
+        self.args = args
+        self.signals = StopSignals(str(args.output_dir))  # which receives none
         self._losses_finite: list[Tensor] = []  # of the update under way, on the device
         self._unread: _UpdateFlags | None = None
         self._stop_signal = 0  # received by any process
@@ -224,7 +225,7 @@ class RunGuard(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Collects the flags of the update, and asks for a checkpoint if a signal came."""
-        self._collect(state.global_step)
+        self._collect(state)
         is_ready = args.device.type != "cuda"
         if is_ready or control.should_evaluate or control.should_save:
             self._read()
@@ -235,14 +236,12 @@ class RunGuard(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Ends the run, if a signal came before or during the evaluation and the save."""
-        self._collect(state.global_step)
+        self._collect(state)
         self._read()
         if not self._stop_signal:
             return
         # Not by `control.should_training_stop`, with which the library would evaluate and save once
         # more, and log the end of the training
-        self.trainer.callback_handler.on_train_end(args, state, control)  # closes bars and logs
-        self.trainer._finish_current_push()
         self.signals.received = self._stop_signal
         path = Path(str(args.output_dir), f"checkpoint-{state.global_step}")
         self.signals.raise_if_received(
@@ -255,7 +254,7 @@ class RunGuard(TrainerCallback):
         """Lets a signal end the run at once from here on."""
         self.signals.phase = "after"
 
-    def check(self, weights: Iterable[Tensor]) -> None:
+    def check(self, weights: Iterable[Tensor], state: TrainerState) -> None:
         """Checks the weights before a save: the last gradient may have overflowed.
 
         Raises:
@@ -265,13 +264,13 @@ class RunGuard(TrainerCallback):
             if isinstance(weight, DTensor):
                 weight = weight.to_local()  # the part of this process under FSDP
             self.watch(weight)
-        self._collect(self.trainer.state.global_step)
+        self._collect(state)
         self._read()
 
-    def _collect(self, step: int) -> None:
+    def _collect(self, state: TrainerState) -> None:
         """Reads the flags of the update before, and starts to collect those of this one."""
         self._read()
-        args = self.trainer.args
+        args = self.args
         received = torch.tensor(self.signals.received, dtype=torch.int32)
         number = received.to(args.device, non_blocking=True)
         is_bad = torch.zeros_like(number)
@@ -286,22 +285,22 @@ class RunGuard(TrainerCallback):
         if flags.is_cuda:
             ready = torch.cuda.Event()
             ready.record()
-        self._unread = _UpdateFlags(step, on_host, ready)
+        self._unread = _UpdateFlags(f"{state.global_step} of {state.max_steps}", on_host, ready)
 
     def _read(self) -> None:
         """Reads the flags collected last, after waiting for the device to have computed them."""
         if self._unread is None:
             return
-        step, values, ready = self._unread
+        update, values, ready = self._unread
         self._unread = None
         if ready is not None:
             ready.synchronize()
         is_bad, received = values.tolist()
         if is_bad:
+            newest = last_checkpoint(str(self.args.output_dir))
             raise RunError(
-                f"The loss or a weight is not finite (NaN or infinite) at update {step} of "
-                f"{self.trainer.state.max_steps}. Nothing was saved since "
-                f"{self.trainer.last_checkpoint()}. Training diverged: start anew with a lower "
+                f"The loss or a weight is not finite (NaN or infinite) at update {update}. Nothing "
+                f"was saved since {newest}. Training diverged: start anew with a lower "
                 "training.learning_rate, more warmup_steps or a lower max_grad_norm, or with "
                 "bf16 instead of fp16."
             )

@@ -17,9 +17,8 @@ from datasets import Dataset
 from numpy.typing import ArrayLike
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
 from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
@@ -50,7 +49,7 @@ from csan_hf.hub.push import push_checkpoint, push_in_background
 from csan_hf_runtime.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
-from .batches import load_batches, training_batches
+from .batches import training_batches
 from .callbacks import (
     ScoreEarlyStopping,
     TrainingPicture,
@@ -59,20 +58,25 @@ from .callbacks import (
 )
 from .checkpoints import (
     UNFINISHED,
-    check_names,
     check_same_data,
+    last_checkpoint,
     load_weights,
     name_checkpoint,
     rank_checkpoints,
     read_stream_state,
     read_weights,
     rotate_checkpoints,
-    whole_checkpoints,
     write_stream_state,
 )
 from .evaluation import Evaluation
 from .recipe import RecipeError, notify, refusing
-from .stopping import RunError, RunGuard
+from .stopping import (
+    RunError,
+    RunGuard,
+    RunInterrupted,
+    prepare_worker,
+    signal_blocking_context,
+)
 
 
 class LabelSmoothedCrossEntropy:
@@ -197,10 +201,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.add_callback(TranslationProgress(search))
-        self.guard = RunGuard(self)
+        self.guard = RunGuard(args)
         self.add_callback(self.guard)
         self._evaluation: Evaluation
-        self._is_saving = False
         self._tokens_seen: Tensor | None = None  # since the last report of the speed
         self._speed_start = 0.0  # time since when they count, evaluations left out
         self._speed_step = 0  # the update at that time
@@ -237,7 +240,29 @@ class TranslationTrainer(Seq2SeqTrainer):
         batches = training_batches(
             self.train_dataset, self.args, self.family, processes=self.args.world_size
         )
-        return forward_set_epoch(load_batches(self, rows, batches))
+        return forward_set_epoch(self._load(rows, batches))
+
+    def _load(self, rows: Dataset, batches: Sampler[list[int]]) -> DataLoader:
+        """Loads batches, lists of row numbers, each process its own."""
+        args = self.args
+        context = None
+        if args.dataloader_num_workers:
+            context = signal_blocking_context(args.dataloader_multiprocessing_context)
+        prepare = functools.partial(
+            prepare_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+        )
+        loader: DataLoader = DataLoader(
+            rows,
+            batch_sampler=batches,
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            worker_init_fn=prepare,
+            multiprocessing_context=context,
+        )
+        return self.accelerator.prepare(loader)
 
     @functools.cached_property
     def _stream(self) -> StreamedBatches:
@@ -272,7 +297,14 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Or autocast would wrap it twice
             self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
             vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
-        return super().train(*args, **kwargs)
+        try:
+            return super().train(*args, **kwargs)
+        except RunInterrupted as stop:
+            if stop.is_saved:
+                # Closes bars and logs
+                self.callback_handler.on_train_end(self.args, self.state, self.control)
+                self._finish_current_push()
+            raise
 
     def resume(self, checkpoint: Path) -> None:
         """Trains from a checkpoint on, or loads it where nothing is left to train.
@@ -394,7 +426,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         rows = self._remove_unused_columns(test_dataset, description="evaluation")
         rows = rows.select(self._evaluation.order)
         batches = BatchSampler(SequentialSampler(rows), self.args.eval_batch_size, drop_last=False)
-        return load_batches(self, rows, batches)
+        return self._load(rows, batches)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluates; the time that takes does not count in the tokens per second of training."""
@@ -534,13 +566,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             validation_set = describe_dataset(self.eval_dataset, references=True)
         return {"training_set": training_set, "validation_set": validation_set}
 
-    def last_checkpoint(self) -> str:
-        """Returns the path of the newest whole checkpoint, or "the start"."""
-        return str(next(whole_checkpoints(self.args.output_dir), "the start"))
-
     def _get_output_dir(self, trial: object) -> str:
-        folder = super()._get_output_dir(trial)
-        return str(Path(folder, UNFINISHED)) if self._is_saving else folder
+        """Returns the staging folder: the library asks where a checkpoint is written."""
+        return str(Path(str(self.args.output_dir), UNFINISHED))
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """Saves a checkpoint in the staging folder, and names it when all processes have written
@@ -549,22 +577,21 @@ class TranslationTrainer(Seq2SeqTrainer):
         Raises:
             RunError: If a loss or the weights are not finite, or if the disk is full or fails.
         """
-        self.guard.check(self.model.state_dict().values())
-        output_dir = Path(self._get_output_dir(trial))
-        checkpoint = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        staging = output_dir / UNFINISHED
-        written = staging / checkpoint.name
-        if self.args.should_save:
+        args = self.args
+        self.guard.check(self.model.state_dict().values(), self.state)
+        staging = Path(self._get_output_dir(trial))
+        written = staging / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        checkpoint = staging.parent / written.name
+        if args.should_save:
             shutil.rmtree(staging, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-        self._is_saving = True
         try:
             super()._save_checkpoint(model, trial)
             if isinstance(self.train_dataset, TokenStream):
-                write_stream_state(written, self.args, self._stream.state_dict())
+                write_stream_state(written, args, self._stream.state_dict())
             self._name_best_checkpoint()
             self.accelerator.wait_for_everyone()
-            if self.args.should_save:
+            if args.should_save:
                 self.state.save_to_json(str(written / TRAINER_STATE_NAME))
                 facts = {"step": self.state.global_step, **self.describe_run()}
                 name_checkpoint(written, checkpoint, facts)
@@ -573,18 +600,16 @@ class TranslationTrainer(Seq2SeqTrainer):
             shutil.rmtree(staging, ignore_errors=True)
             raise RunError(
                 f"{checkpoint} could not be saved: {str(error).splitlines()[0]}; nothing was saved "
-                f"since {self.last_checkpoint()}. Make room, then start the same command again "
-                "(without --overwrite) to go on from there."
+                f"since {last_checkpoint(args.output_dir)}. Make room, then start the same command "
+                "again (without --overwrite) to go on from there."
             ) from error
-        finally:
-            self._is_saving = False
         if self.is_world_process_zero():
-            best = rank_checkpoints(self.args, self.state)[: self.args.keep_best]
+            best = rank_checkpoints(args, self.state)[: args.keep_best]
             if self.state.best_model_checkpoint is not None:
                 # Of equal scores the Trainer calls the first the best
                 best.append(Path(self.state.best_model_checkpoint))
-            rotate_checkpoints(self.args.output_dir, best)
-        if self.args.push_to_hub:
+            rotate_checkpoints(args.output_dir, best)
+        if args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
 
     def _name_best_checkpoint(self) -> None:
@@ -604,27 +629,20 @@ class TranslationTrainer(Seq2SeqTrainer):
         super()._save(folder, state_dict)
         apply_umask(Path(folder).glob("*.safetensors"))
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Raises an error where the library warns."""
-        check_names(self.model, load_result.missing_keys, load_result.unexpected_keys)
-
     def _load_best_model(self) -> None:
-        self._name_best_checkpoint()
-        if isinstance(self.model, FSDPModule):
-            load_weights(self.model, read_weights(str(self.state.best_model_checkpoint)))
-        else:
+        if self.is_deepspeed_enabled:
             super()._load_best_model()
+            return
+        self._name_best_checkpoint()
+        self._load_from_checkpoint(str(self.state.best_model_checkpoint))
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
-        """Loads a checkpoint to resume from; the library fails on tied weights of a sharded
-        model.
+        """Loads all weights; the library only warns of missing ones, and fails on tied ones of a
+        sharded model.
         """
-        if isinstance(self.model, FSDPModule):
-            load_weights(self.model, read_weights(resume_from_checkpoint))
-        else:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_weights(self.model, read_weights(resume_from_checkpoint))
 
     # ---- the Hub
 
@@ -632,9 +650,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Uploads the public files of a checkpoint in the background; nothing when the library
         calls this, while the checkpoint is written.
         """
-        if self._is_saving or not self.is_world_process_zero():
-            return
-        if self.args.hub_strategy == HubStrategy.END:
+        is_written = Path(checkpoint_folder).parent.name != UNFINISHED
+        is_asked = self.args.hub_strategy != HubStrategy.END
+        if not (is_written and is_asked and self.is_world_process_zero()):
             return
         is_pushing = self.push_in_progress is not None and not self.push_in_progress.is_done()
         if is_pushing and not self.args.hub_always_push:
