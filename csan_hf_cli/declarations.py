@@ -61,11 +61,9 @@ def type_name(annotation: Any) -> str:
     return re.sub(r"(\w+\.)+", "", " | ".join(names))
 
 
-def option_text(name: str, annotation: Any, default: Any, help: str, bounds: str = "") -> str:
-    """Returns the lines that explain a key of a recipe, with its default as YAML."""
-    facts = [type_name(annotation), f"default {json.dumps(default)}"]
-    if bounds:
-        facts.append(bounds)
+def option_text(name: str, annotation: Any, default: Any, help: str, *facts: str) -> str:
+    """Returns the lines that explain a key of a recipe, with its default as YAML, and `facts`."""
+    facts = (type_name(annotation), f"default {json.dumps(default)}", *facts)
     head = textwrap.fill(
         f"  --{name}  ({'; '.join(facts)})", 79, subsequent_indent=_INDENT, break_on_hyphens=False
     )

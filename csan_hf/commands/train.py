@@ -20,7 +20,6 @@ from csan_hf.training.recipe import (
     find_family,
     find_key,
     load_recipe,
-    read_recipe,
     recipe_sections,
 )
 from csan_hf.training.run import train_from_recipe
@@ -30,23 +29,23 @@ from csan_hf_cli import script
 
 def format_help(topic: str = "all", model: str | None = None, recipe: str | None = None) -> str:
     """Returns the keys of a section, the key of a name, or all keys, each with its type, default,
-    bounds and help, for a family (None: the recipe's).
+    bounds, value in the recipe and help, for a family (None: the recipe's).
 
     Raises:
-        RecipeError: There is neither a section nor a key of this name, or no such recipe.
+        ValueError: There is neither a section nor a key of this name, or no such recipe.
     """
-    if model is None:
-        content = read_recipe(recipe) if recipe else {}
-        model = str(content.get("model", "csan"))
+    overrides = [] if model is None else [("model", model)]
+    written = load_recipe(recipe, overrides)
+    model = written.model
     sections = recipe_sections(model)
     if topic != "all" and topic not in sections:
-        return find_key(topic, sections).text
+        return find_key(topic, sections).text(written)
     titles = {"": "top of the file", "config": f"config ({find_family(model).config})"}
     texts = []
     for name, section in sections.items():
         if topic in (name, "all"):
             texts.append(f"{titles.get(name, name)}:")
-            texts += [option.text for option in section.values()]
+            texts += [option.text(written) for option in section.values()]
             texts.append("")
     if topic in ("config", "all"):
         texts.append(

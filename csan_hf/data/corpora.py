@@ -504,7 +504,7 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
     if len(rows) <= size:
         raise ValueError(
             f"validation_size is {size}, and there are {len(rows)} training pairs to draw from: "
-            "set a lower one"
+            f"choose a lower one, such as --validation_size {max(1, len(rows) // 10)}"
         )
     words = [_caseless(source) for source in rows["source"][:]]
     counts = Counter(words)

@@ -231,13 +231,19 @@ def _rehearse_optimizer(args: TranslationTrainingArguments) -> None:
         optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **options)
         # The updates that epochs come to are known with the data
         updates = args.max_steps if args.max_steps > 0 else 10**6
+        warmup = args.get_warmup_steps(updates)
         scheduler_options: Any = args.lr_scheduler_kwargs
         get_scheduler(
             args.lr_scheduler_type,
             optimizer,
-            num_warmup_steps=args.get_warmup_steps(updates),
+            num_warmup_steps=warmup,
             num_training_steps=updates,
             scheduler_specific_kwargs=scheduler_options,
+        )
+    if warmup >= updates:
+        notify(
+            f"training.warmup_steps is {warmup} of {updates} updates: the learning rate does not "
+            "reach training.learning_rate. Set fewer, such as a share of all updates, 0.1."
         )
 
 

@@ -220,10 +220,14 @@ class Option:
         """The key as the command line writes it: `training.learning_rate`."""
         return f"{self.section}.{self.name}" if self.section else self.name
 
-    @property
-    def text(self) -> str:
-        """Lines of help: name, type, default, bounds, and what the key is."""
-        return option_text(self.path, self.annotation, self.default, self.help, self.bounds)
+    def text(self, recipe: Recipe | None = None) -> str:
+        """Returns lines of help: name, type, default, bounds, a recipe's value, what the key is."""
+        facts = [self.bounds] if self.bounds else []
+        written = {} if recipe is None else recipe.to_dict()
+        section = written.get(self.section, {}) if self.section else written
+        if self.name in section:
+            facts.append(f"here {json.dumps(section[self.name])}")
+        return option_text(self.path, self.annotation, self.default, self.help, *facts)
 
     @functools.cached_property
     def _parser(self) -> ArgumentParser:
@@ -434,25 +438,23 @@ def _unknown(path: str, sections: Mapping[str, Section]) -> str:
         for option in options.values():
             paths.setdefault(option.name, []).append(option.path)
     similar: list[str] = []
-    for known in _similar(name, paths):
+    for known in dict.fromkeys(_similar(name, paths)):
         similar += paths[known]
     hint = f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
     return f"unknown key {path}.{hint} (--help all lists all keys)"
 
 
 def _similar(name: str, names: Iterable[str]) -> list[str]:
-    """Lists the names of which one is an abbreviation (lr), then those that are spelt alike, or
-    contain it.
-    """
+    """Lists the names that are meant by their initials (lr), contain a name, or are spelt alike."""
     short = []
     longer = []
     for known in names:
-        initials = "".join(word[0] for word in known.split("_") if word)
+        initials = "".join(word[:1] for word in known.split("_"))
         if name == initials:
             short.append(known)
         elif name in known:
             longer.append(known)
-    return list(dict.fromkeys([*short, *difflib.get_close_matches(name, names, n=3), *longer]))
+    return [*short, *longer, *difflib.get_close_matches(name, names, n=3)]
 
 
 # ---- the file

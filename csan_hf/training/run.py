@@ -196,12 +196,13 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, PreparedCorpus]:
 
     def begin() -> None:
         required = ("train",) if args.eval_strategy == "no" else ("train", "validation")
-        for name in required:
-            if name not in corpus.splits:
-                raise RecipeError(
-                    "The data cannot be used: there is no split "
-                    f"{name}, only {', '.join(corpus.splits)}."
-                )
+        missing = [name for name in required if name not in corpus.splits]
+        if missing:
+            raise RecipeError(
+                f"The data cannot be used: there is no split {missing[0]}, only "
+                f"{', '.join(corpus.splits)}. Set data.{missing[0]}, or with a training set alone "
+                "--validation_size N, or --eval_strategy no."
+            )
         if checkpoint is None:
             notify(f"Starting a new run in {output}.")
         begin_run(recipe, output)

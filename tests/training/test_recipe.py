@@ -182,7 +182,8 @@ def test_lists_on_the_command_line():
         ("name: !!python/object/apply:os.system [ls]", ["could not determine a constructor"]),
         ("name: \x00", ["special characters are not allowed"]),
         ("- 1", ["must hold keys and values"]),
-        (("learning_rat", "1"), ["unknown key learning_rat", "training.learning_rate"]),
+        (("lr", "1"), ["unknown key lr.", "mean training.learning_rate or"]),
+        (("batch_size", "1"), ["unknown key batch_size", "per_device_train_batch_size"]),
         (("training.local_window", "5"), ["config.local_window"]),
         (("max_steps", "soon"), ["--training.max_steps must be int", "'soon'"]),
         (("data_seed", "1"), ["is ambiguous"]),
@@ -225,14 +226,16 @@ def test_resolved_recipe_gives_itself_again(recipe_file):
 def test_help_has_every_key_with_help(capsys):
     text = format_help("all")
     for option in recipe_options():
-        assert option.text in text
+        assert option.text() in text
         assert option.help, option.path
     assert "None" not in text, "YAML's null is"
     assert "%%" not in text, "argparse reads that as %"
     assert main(["train", "--help"]) == 0
     short = capsys.readouterr().out
     for name, section in recipe_sections().items():
-        assert f"\n  {name}  " in short or all(option.text in short for option in section.values())
+        assert f"\n  {name}  " in short or all(
+            option.text() in short for option in section.values()
+        )
 
 
 @pytest.mark.parametrize(
@@ -248,6 +251,7 @@ def test_help_has_every_key_with_help(capsys):
         ),
         ("--help config multi30k_rnnsearch --model csan", "config (CsanConfig): --config.preset"),
         ("--help keep_best", "--training.keep_best (int; default 5; at least 1)"),
+        ("numbers --help max_steps", "or -1 for num_train_epochs; here 800)"),
     ],
 )
 def test_help_of_a_section_or_a_key_says_bounds(words, head, capsys):
