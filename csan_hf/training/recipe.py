@@ -225,7 +225,7 @@ class Option:
         facts = [self.bounds] if self.bounds else []
         written = {} if recipe is None else recipe.to_dict()
         section = written.get(self.section, {}) if self.section else written
-        if self.name in section:
+        if section.get(self.name, self.default) != self.default:
             facts.append(f"here {json.dumps(section[self.name])}")
         return option_text(self.path, self.annotation, self.default, self.help, *facts)
 
