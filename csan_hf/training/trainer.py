@@ -356,10 +356,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return reached_its_end or state.global_step >= updates
 
     def training_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        num_items_in_batch: Tensor | int | None = None,
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Tensor:
         """One forward and backward, counting real (unpadded) tokens on the way."""
         if self._tokens_seen is None:
@@ -368,7 +365,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._tokens_seen = torch.zeros((), dtype=torch.long, device=self.args.device)
         count = inputs["attention_mask"].sum() + inputs["labels"].ne(-100).sum()
         self._tokens_seen = self._tokens_seen + count.to(self._tokens_seen.device)
-        loss = super().training_step(model, inputs, num_items_in_batch)
+        loss = super().training_step(model, inputs, *args, **kwargs)
         self.guard.watch(loss)
         return loss
 
@@ -441,30 +438,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
     ) -> Any:
         """The smoothed loss in training, in evaluation the model's own."""
         if model.training:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return super().compute_loss(model, inputs, return_outputs, **kwargs)
         outputs = model(**inputs)
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-        **gen_kwargs: Any,
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> tuple[Any, Tensor | None, Tensor | None]:
         """Translates one batch and adds up its loss by token."""
         self._leave_out_copies(inputs)
         # generate() calls the encoder by itself, outside the forward that accelerate puts under
         # autocast.
         with self.accelerator.autocast():
-            loss, predictions, labels = super().prediction_step(
-                model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **gen_kwargs
-            )
+            loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs)
         if loss is not None and "labels" in inputs:
             self._evaluation.add_loss(float(loss), inputs["labels"])
         return loss, predictions, labels
@@ -478,17 +468,10 @@ class TranslationTrainer(Seq2SeqTrainer):
             labels[max(real_rows, 0) :] = -100
 
     def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
+        self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
         """Runs the library's loop, then puts predictions back into dataset order."""
-        output = super().evaluation_loop(
-            dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-        )
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         metrics = dict(output.metrics or {})
         loss = self._evaluation.mean_loss(self.accelerator)
         if loss is not None:
