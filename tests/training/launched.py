@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import csan_hf  # noqa: F401  (registers the families)
 import csan_hf_cli
-from csan_hf.data import TokenizerPair
+from csan_hf.data import DataArguments, TokenizerPair, TokenStream
 from csan_hf.evaluation import translate
 from csan_hf.hub import model_card
 from csan_hf.training import TranslationTrainer, TranslationTrainingArguments, callbacks
@@ -25,7 +25,9 @@ UPDATES, ACCUMULATION = 3, 2
 SIZES = (1, 7, 11)
 
 
-def make_trainer(folder: Path, family: str) -> TranslationTrainer:
+def make_trainer(
+    folder: Path, family: str, stream: TokenStream | None = None
+) -> TranslationTrainer:
     """A trainer whose updates are plain gradient steps, so that too large a gradient shows."""
     data = DatasetDict.load_from_disk(str(folder / "data"))
     arguments = TranslationTrainingArguments(
@@ -50,8 +52,23 @@ def make_trainer(folder: Path, family: str) -> TranslationTrainer:
         AutoModelForSeq2SeqLM.from_pretrained(folder / family),
         arguments,
         tokenizers=TokenizerPair.from_pretrained(str(folder / "tokenizer")),
-        train_dataset=data["train"],
+        train_dataset=stream or data["train"],
     )
+
+
+def read_stream(folder: Path) -> list[str]:
+    """Sources of this process's half of a pass over a stream of 40 pairs."""
+    tokenizers = TokenizerPair.from_pretrained(str(folder / "tokenizer"))
+    files = {"data_dir": str(folder), "train": "train.{lang}", "buffer_size": 10}
+    args = DataArguments(streaming=True, **files)
+    stream = TokenStream(args, tokenizers, sample=read_test_set(folder, 1))
+    trainer = make_trainer(folder, "csan", stream)
+    sources: list[str] = []
+    for batch in trainer.get_train_dataloader():
+        sources += trainer.decode(batch["input_ids"])
+        if len(sources) >= 20:
+            break
+    return sources
 
 
 def read_test_set(folder: Path, size: int) -> Dataset:
@@ -93,6 +110,7 @@ def work(folder: Path, family: str) -> dict:
 
 def main(folder: Path, arguments: list[str]) -> None:
     found = {family: work(folder, family) for family in ("csan", "pervasive_attention")}
+    found["stream"] = read_stream(folder)
     torch.save(found, folder / f"found-{PartialState().process_index}.pt")
     PartialState().wait_for_everyone()
     # the end of the run draws the picture that is looked for

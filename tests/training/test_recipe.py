@@ -153,7 +153,6 @@ def test_lists_on_the_command_line():
         ),
         ("config: {preset: lng}", ["config.preset: There is no preset 'lng'", "mean 'long'?"]),
         ("{base: numbers, config: {preset: [long]}}", ["config.preset must be str | null"]),
-        ("config: {local_windw: 5}", ["config.local_windw", "Did you mean config.local_window"]),
         ("trainin: {seed: 1}", ["unknown key trainin"]),
         ("learning_rate: 1e-3", ["unknown key learning_rate", "training.learning_rate"]),
         ("config: {vocab_size: 5}", ["config.vocab_size cannot be set", "tokenizer.vocab_size"]),
@@ -174,7 +173,6 @@ def test_lists_on_the_command_line():
         ("license: no", ["license must be str", "got False. YAML reads no, off", "quotes"]),
         ("name: [a]", ["name must be str | null, got ['a']"]),
         ("training: {use_cpu: 2}", ["training.use_cpu must be bool, got 2"]),
-        ("training: {use_cpu: null}", ["training.use_cpu must be bool, got None"]),
         ("config: {dropout: " + "x" * 5000 + "}", ["config.dropout must be float | int, got 'xxx"]),
         ("config: 3", ["section config must hold keys and values"]),
         ("model: cnas", ["model must be one of conv_s2s, csan", "'cnas'"]),
@@ -184,8 +182,6 @@ def test_lists_on_the_command_line():
         ("- 1", ["must hold keys and values"]),
         (("lr", "1"), ["unknown key lr.", "mean training.learning_rate or"]),
         (("batch_size", "1"), ["unknown key batch_size", "per_device_train_batch_size"]),
-        (("training.local_window", "5"), ["config.local_window"]),
-        (("max_steps", "soon"), ["--training.max_steps must be int", "'soon'"]),
         (("data_seed", "1"), ["is ambiguous"]),
         (("generation", "{num_beams: 2, num_beams: 3}"), ["--generation: the key 'num_beams' is"]),
         (("lr_scheduler_kwargs", "{a: 1, a: 2}"), ["--lr_scheduler_kwargs: the key 'a' is"]),
@@ -483,8 +479,6 @@ def no_data(monkeypatch):
             for key, value in (
                 ("forced_bos_token_id", "1000"),
                 ("forced_eos_token_id", "[1, -1]"),
-                ("suppress_tokens", "[3, 1000]"),
-                ("begin_suppress_tokens", "[-1]"),
                 ("bad_words_ids", "[[3], [5, 1000]]"),
                 ("sequence_bias", "[[[5, 1000], 1.0]]"),
             )
@@ -496,26 +490,13 @@ def no_data(monkeypatch):
                 ("forced_eos_token_id", "[]"),
                 ("sequence_bias", "[[3, 1.0]]"),
                 ("sequence_bias", "[[[3], nan]]"),
-                ("min_new_tokens", "-1"),
-                ("max_time", "nan"),
                 ("length_penalty", "nan"),
-                ("repetition_penalty", "0"),
-                ("temperature", "0"),
-                ("top_p", "2"),
                 ("exponential_decay_length_penalty", "[1]"),
             )
         ),
-        *(
-            (
-                {f"generation.{least}": "90", f"generation.{most}": "20"},
-                f"generation.{least} must be at most {bound}, as {most} is 20, got 90",
-            )
-            for least, most, bound in (
-                ("min_length", "max_length", 20),
-                ("min_new_tokens", "max_length", 19),
-                ("min_length", "max_new_tokens", 21),
-                ("min_new_tokens", "max_new_tokens", 20),
-            )
+        (
+            {"generation.min_length": "90", "generation.max_length": "20"},
+            "generation.min_length must be at most 20, as max_length is 20, got 90",
         ),
         (
             {"predict_with_generate": "false"},
@@ -527,7 +508,6 @@ def no_data(monkeypatch):
             "accelerator_config must be without even",
         ),
         ({"learning_rate": "nan"}, "training.learning_rate must be at least 0 and finite, got nan"),
-        ({"training.seed": "-1"}, r"training.seed must be in \[0, 2\^32\), got -1"),
         (
             {"generation.cache_implementation": "quantized"},
             "cache_implementation must be 'dynamic' or 'static', or with an accel.*, got quantized",
@@ -582,7 +562,6 @@ def no_data(monkeypatch):
             {"metrics": "[wer]"},
             "training.metric_for_best_model must be one of wer, loss, got 'bleu'",
         ),
-        ({"eval_steps": "0"}, "training.eval_steps must be above 0 and finite, got 0"),
         ({"lr_scheduler_kwargs": "{cycles: 2}"}, r"training is refused: .*unexpected keyword"),
         ({"optim": "adamw_8bit"}, "section training is refused: .*need to install `bitsandbytes`"),
         (

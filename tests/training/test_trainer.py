@@ -111,17 +111,14 @@ def test_generation_length_is_never_20_by_accident(make_trainer):
     assert output.predictions.shape[1] == 33
 
 
-def test_optimizer_and_schedule_are_vaswanis(make_trainer):
+def test_the_schedule_is_vaswanis(make_trainer):
     trainer = make_trainer(warmup_steps=4, max_steps=20, learning_rate=0.5)
     trainer.create_optimizer_and_scheduler(20)
-    group = trainer.optimizer.param_groups[0]
-    assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.98), 1e-9, 0.0)
     for step in range(20):
         vaswani = min(max(step, 1e-9) ** -0.5, step * 4**-1.5)
         assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(0.5 * vaswani / 4**-0.5)
         trainer.optimizer.step()
         trainer.lr_scheduler.step()
-    assert make_trainer(warmup_steps=0.1, max_steps=50).args.get_warmup_steps(50) == 5
 
 
 @pytest.mark.parametrize(
