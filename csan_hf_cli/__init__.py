@@ -67,10 +67,6 @@ COMMANDS = {
         "commands.checkpoints:convert",
         "convert a Marian, M2M100, NLLB, BART or mBART checkpoint to a CSAN",
     ),
-    "export-ct2": (
-        "commands.checkpoints:export_ctranslate2",
-        "export a plain Transformer to CTranslate2",
-    ),
     "export-onnx": ("commands.checkpoints:export_onnx", "export a checkpoint to ONNX"),
     "push": ("commands.checkpoints:push", "upload a checkpoint to the Hub"),
     "recipes": (

@@ -22,10 +22,9 @@ import torch
 from measuring import Row, print_table
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from csan_hf.data.tokenization import TokenizerPair
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub.onnx import export_onnx
@@ -55,14 +54,14 @@ def benchmark(
     rounds: int = 3,
 ) -> None:
     """Speed of engines that translate the same sentences with the same trained model, in one run:
-    torch, ONNX Runtime (csan_hf_runtime) and, for models that it can express, CTranslate2.
+    torch and ONNX Runtime (csan_hf_runtime).
 
         python scripts/benchmark_engines.py runs/plain --input test.de --reference test.en
 
     Each engine has a process of its own: after `generate` of torch, ONNX Runtime was a quarter
     slower in the same one. Sentences are tokens before the time is taken, sorted by length. Beam
-    search is done with as many ended hypotheses as beams, as in CTranslate2. Each round runs every
-    engine once, in turn. The table has MB of weights; BLEU with the most beams in the largest
+    search ends with as many finished hypotheses as beams. Each round runs every engine once, in
+    turn. The table has MB of weights; BLEU with the most beams in the largest
     batches; how many greedy translations in the largest batches are not those of the sentences
     alone; then sentences a second, by the median over the rounds, and in brackets how many
     translations are not those of transformers' `generate`.
@@ -84,10 +83,7 @@ def benchmark(
     special = set(tokenizers.target.all_special_ids)
     measured: dict[tuple[int, int], dict[str, Measurement]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        started = {
-            engine.name: engine
-            for engine in engines(model, network, tokenizers, directory, threads)
-        }
+        started = {engine.name: engine for engine in engines(model, network, directory, threads)}
         for beams in BEAMS:
             for size in BATCHES:
                 measured[beams, size] = measure(
@@ -163,7 +159,7 @@ def different(translations: Sentences, expected: Sentences) -> str:
 
 def megabytes(folder: Path) -> float:
     """The size of a model's weights."""
-    files = [*folder.glob("*.onnx"), *folder.glob("model.*")]
+    files = [*folder.glob("*.onnx"), *folder.glob("model.safetensors")]
     return sum(file.stat().st_size for file in files) / 1e6
 
 
@@ -215,26 +211,6 @@ def load_onnx(directory: str, threads: int) -> Translate:
     return translate
 
 
-def load_ctranslate2(directory: str, threads: int) -> Translate:
-    """CTranslate2's own search over an exported model."""
-    import ctranslate2
-
-    translator = ctranslate2.Translator(directory, intra_threads=threads, inter_threads=1)
-    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
-
-    def translate(batch: Sentences, beams: int) -> Sentences:
-        translations = translator.translate_batch(
-            [tokenizer.convert_ids_to_tokens(ids) for ids in batch],
-            beam_size=beams,
-            max_batch_size=len(batch),
-            max_decoding_length=MOST_TOKENS,
-        )
-        tokens = [translation.hypotheses[0] for translation in translations]
-        return [tokenizer.convert_tokens_to_ids(row) for row in tokens]
-
-    return translate
-
-
 _loaded: list[Translate] = []  # in the engine's process
 
 
@@ -258,11 +234,7 @@ def _translate(sentences: Sentences, size: int, beams: int) -> tuple[Sentences, 
 
 
 def engines(
-    checkpoint: str,
-    model: PreTrainedModel,
-    tokenizers: TokenizerPair,
-    directory: str,
-    threads: int,
+    checkpoint: str, model: PreTrainedModel, directory: str, threads: int
 ) -> Iterator[Engine]:
     """Yields engines; exported models go to `directory`."""
     loops = {
@@ -277,20 +249,6 @@ def engines(
         graphs = export_onnx(model, Path(directory, f"onnx-{precision}"), precision=precision)
         process = start(partial(load_onnx, str(graphs), threads))
         yield Engine(f"ONNX Runtime, {precision}", graphs, process)
-    try:
-        from csan_hf.hub.ctranslate2 import export_ctranslate2
-
-        for precision in ("float32", "int8"):
-            weights = export_ctranslate2(
-                model,
-                Path(directory, f"ctranslate2-{precision}"),
-                tokenizers=tokenizers,
-                quantization=precision,
-            )
-            process = start(partial(load_ctranslate2, str(weights), threads))
-            yield Engine(f"CTranslate2, {precision}", weights, process)
-    except (ImportError, ValueError) as error:
-        print(f"Without CTranslate2: {error}")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
     ("words", "told"),
     [
         ("trian", "error: there is no command 'trian': did you mean train?\n"),
-        ("export x y", "did you mean export-ct2 or export-onnx?"),
+        ("export x y", "did you mean export-onnx?"),
         ("--import ./typo recipes", "There is neither a file "),
         ("--import typo.py recipes", "There is neither a file "),
         ("--import .. recipes", "There is neither a file "),

@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf convert`, `export-onnx`, `export-ct2` and `push`: checkpoints that come from
-elsewhere or go there.
-"""
+"""`csan-hf convert`, `export-onnx` and `push`: checkpoints from elsewhere or on their way there."""
 
 import logging
 import operator
@@ -121,35 +119,6 @@ def export_onnx(
         translations.append(translate(lines, batch_size=16))
     equal = sum(map(operator.eq, *translations))
     print(f"{equal} of {len(lines)} translations are the same")
-
-
-def export_ctranslate2(
-    model: str,
-    directory: str,
-    /,
-    *,
-    quantization: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
-    trust_remote_code: bool = False,
-) -> None:
-    """Export a Transformer without windows to CTranslate2.
-
-        csan-hf export-ct2 runs/plain runs/plain-ct2 --quantization int8
-
-    Needs `pip install ctranslate2`. DIRECTORY receives the model, for `ctranslate2.Translator`, and
-    the tokenizers. The model must have no locality, or relative positions in all layers and no
-    sinusoids; export any other with `csan-hf export-onnx`.
-
-    Args:
-        directory: where to save the model; new or empty
-        quantization: format of the weights
-    """
-    from csan_hf.hub.ctranslate2 import export_ctranslate2 as export  # which needs a package
-
-    network, tokenizers = load_translation_model(
-        model, device="cpu", trust_remote_code=trust_remote_code
-    )
-    export(network, directory, tokenizers=tokenizers, quantization=quantization)
-    print(f"{directory}: {type(network).__name__} for CTranslate2, {quantization}")
 
 
 def push(

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Files of a folder that may be uploaded, and their content without paths and credentials."""
+"""Files of a folder that may be uploaded, and refusals of local paths and credentials in them."""
 
 import getpass
 import json
@@ -138,7 +138,7 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
     """Returns the content that is uploaded instead of a file's own; None if the file is uploaded
     unchanged.
 
-    Local paths are cut to their last part, and a recipe loses the keys that say only where it ran.
+    Only a recipe is changed: see `public_recipe`.
 
     Args:
         directory: The folder that is uploaded.
@@ -147,7 +147,7 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
         recipe: The recipe of the run, whose paths are looked for in all files; need not exist.
 
     Raises:
-        PrivateContentError: If the file holds a credential.
+        PrivateContentError: If the file holds a credential, or a path of this machine.
     """
     if not name.endswith(_TEXT):
         return None
@@ -159,22 +159,18 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
         )
     if name.endswith((".py", "LICENSE")) or name.startswith("hypotheses/"):
         return None
-    public = text
-    if name == "recipe.yaml" and isinstance(value, dict):
-        public = yaml.safe_dump(
-            public_recipe(value), sort_keys=False, allow_unicode=True, width=100
-        )
-    public = without_local_paths(public, directory, recipe)
-    if public == text:
+    if name != "recipe.yaml" or not isinstance(value, dict):
+        _check_paths(text, path, directory, recipe)
         return None
+    public = yaml.safe_dump(public_recipe(value), sort_keys=False, allow_unicode=True, width=100)
+    _check_paths(public, path, directory, recipe)
     return public.encode("utf-8", errors="surrogateescape")
 
 
-def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
-    """Returns a text in which local paths are cut to their last part.
-
-    Those are looked for that this machine is known to have, that of `directory`, and those in a
-    run's `recipe`, which need not exist."""
+def _check_paths(text: str, path: Path, directory: Path, recipe: Path) -> None:
+    """Raises `PrivateContentError` if a text names a path that this machine is known to have, one
+    in `directory`, or one of the run's `recipe`.
+    """
     roots = {Path.home(), Path.cwd(), directory.absolute(), Path(tempfile.gettempdir())}
     roots |= {root.resolve() for root in roots}
     paths = {f"~{_user()}", *(str(root) for root in roots if len(root.parts) > 1)}
@@ -182,14 +178,18 @@ def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
     if recipe.is_file():
         content = _parse("recipe.yaml", recipe.read_text(encoding="utf-8", errors="replace"))
         _mapped(content, of_recipe.append)
-    for path in of_recipe:
-        if is_local_path(path) and len(Path(path).parts) > 1:
-            paths.add(path.rstrip("/\\"))
-    paths |= {json.dumps(path)[1:-1] for path in paths}  # as JSON writes what is not ASCII
-    for path in sorted(paths, key=len, reverse=True):
-        pattern = rf"(?:file://|(?<![\w/~])){re.escape(path)}(?=$|[/\\{_END}.:])[^{_END}]*"
-        text = re.sub(pattern, lambda match: _last_part(match[0]), text)
-    return text
+    for place in of_recipe:
+        if is_local_path(place) and len(Path(place).parts) > 1:
+            paths.add(place.rstrip("/\\"))
+    paths |= {json.dumps(place)[1:-1] for place in paths}  # as JSON writes what is not ASCII
+    alternatives = "|".join(map(re.escape, paths))
+    private = re.search(rf"(?<![\w/~])(?:file://)?(?:{alternatives})(?=$|[/\\{_END}.:])", text)
+    if private is not None:
+        line = text.count("\n", 0, private.start()) + 1
+        raise PrivateContentError(
+            f"{path}, line {line} of what would be uploaded: a path of this machine. Take it out "
+            "there, or from what the file was made of."
+        )
 
 
 def _parse(name: str, text: str) -> Any:

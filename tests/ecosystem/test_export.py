@@ -424,7 +424,6 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     ("command", "told"),
     [
         ("export-onnx {graphs} {new}", "OnnxTranslationModel cannot be exported"),
-        ("export-ct2 {graphs} {new}", "CTranslate2 has no OnnxTranslationModel"),
         ("translate --model {graphs} {graphs}", "Members of an ensemble are checkpoints"),
     ],
 )

@@ -2,6 +2,7 @@
 """Pushing to a Hub on this machine, and loading from it where csan_hf cannot be imported."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,6 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
         (output / name).write_text(f"{TOKEN} of {person}")
     recipe = {
         **TRAIN,
-        "description": f"Made of {person}/corpus/plain.txt, see file://{person}/notes and ~{USER}/x.",
         "training": {**TRAIN["training"], "run_name": f"{person}/run"},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
@@ -277,7 +277,7 @@ def write_config(file, **entries):
     ("file", "entries", "named"),
     [
         ("config.json", {"auto_map": {"AutoConfig": "intruder.Config"}}, "intruder"),
-        ("config.json", {"auto_map": {"AutoTokenizer": ["{elsewhere}--intruder.T", None]}}, "--"),
+        ("config.json", {"auto_map": {"AutoTokenizer": ["somebody/else--intruder.T", None]}}, "--"),
         ("config.json", {"custom_pipelines": {"translation": {"impl": "../intruder.P"}}}, "/intr"),
         ("tokenizer_config.json", {"auto_map": ["intruder.T", None]}, "tokenizer_config.json"),
         (
@@ -296,8 +296,7 @@ def test_foreign_code_does_not_run_unasked(file, entries, named, complete, tmp_p
         (complete / file).write_text(trace)
         write_config(complete / "config.json", auto_map={"AutoConfig": "canvas.X"})
     else:
-        text = json.dumps(entries).replace("{elsewhere}", str(tmp_path))
-        write_config(complete / file, **json.loads(text))
+        write_config(complete / file, **entries)
     assert csan_hf_cli.main(["push", str(complete), "tester/model"]) == 2
     error = capsys.readouterr().err
     assert named in error
@@ -328,8 +327,12 @@ def test_a_check_alone_runs_and_lists_what_would_be_uploaded(complete, tmp_path,
     assert not hub_here.requests
 
 
-def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
+@pytest.fixture
+def of_a_person(joint, tmp_path, monkeypatch):
+    """A checkpoint in a home folder, with a recipe of paths."""
     person = tmp_path / USER
+    monkeypatch.setenv("HOME", str(person))
+    monkeypatch.setenv("LOGNAME", USER)
     directory = save_self_contained(*joint, person / "model")
     recipe = {
         "output_dir": "runs/x",
@@ -342,26 +345,44 @@ def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
         "training": {"run_name": str(person)},
     }
     (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    config = read_json(directory / "tokenizer_config.json")
-    config |= {
-        "name_or_path": f"{person}/start",
-        "note": "from /data/one/train.{lang}/x, not /data/one/train.{lang}s",
-    }
-    (directory / "tokenizer_config.json").write_text(json.dumps(config))
-    monkeypatch.setenv("HOME", str(person))
-    monkeypatch.setenv("LOGNAME", USER)
+    return directory
+
+
+def test_a_recipe_is_uploaded_without_places(of_a_person):
+    (of_a_person / "results.json").write_text('{"note": "not /data/one/train.{lang}s"}')
     content = {
-        addition.path_in_repo: addition.path_or_fileobj for addition in additions_of(directory)
+        addition.path_in_repo: addition.path_or_fileobj for addition in additions_of(of_a_person)
     }
     assert yaml.safe_load(content["recipe.yaml"]) == {
         "init_from": "start",
         "data": {"data_dir": "corpus", "train": "train.{lang}", "test": {"a": "t.tsv"}},
         "training": {"run_name": "~"},
     }
-    described = json.loads(content["tokenizer_config.json"])
-    assert described["name_or_path"] == "start"
-    assert "/data/one/train.{lang}/" not in described["note"]
-    assert content["model.safetensors"] == str(directory / "model.safetensors")
+    assert content["model.safetensors"] == str(of_a_person / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("recipe.yaml", "name: x\ndescription: Made of {home}/corpus/plain.txt", 2),
+        ("README.md", "See\n\nfile://{home}/notes.", 3),
+        ("README.md", f"`~{USER}/x`", 1),
+        ("results.json", '{"note": "from /data/one/train.{lang}/x"}', 1),
+        ("tokenizer_config.json", '{\n"name_or_path": "{home}/start"\n}', 2),
+        ("target_tokenizer/tokenizer_config.json", '["{json_home}"]', 1),
+        ("generation_config.json", '["{temporary}/x"]', 1),
+    ],
+)
+def test_a_path_of_this_machine_is_refused(file, text, line, of_a_person):
+    home = str(of_a_person.parent)
+    places = {"{home}": home, "{json_home}": json.dumps(home)[1:-1]}
+    for name, place in (places | {"{temporary}": tempfile.gettempdir()}).items():
+        text = text.replace(name, place)
+    (of_a_person / file).parent.mkdir(exist_ok=True)
+    (of_a_person / file).write_text(text)
+    with pytest.raises(IncompleteCheckpointError, match=f"{file}, line {line} of what") as error:
+        additions_of(of_a_person)
+    assert "corpus/plain" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def suite(output):
         finish(run, output, 3)
         (prepare(run, output) / "model.safetensors").write_text("weights")
     for name in ("report.md", "scores.csv", "dev.png", "report.json", "dev.svg", "notes.txt"):
-        (output / name).write_text(f"# {suite.name}\n{name} of {output}")
+        (output / name).write_text(f"# {suite.name}\n{name}")
     (output / "speeds.json").write_text("{}")
     write_lines(output / "references/one/validation.txt", REFERENCES)
     return suite
@@ -57,9 +57,6 @@ def public(suite, output, tmp_path):
 def test_the_report_and_its_records_are_published_and_nothing_else(suite, output, tmp_path):
     published = publish_suite(suite, output, tmp_path / "public")
     assert files(tmp_path / "public") == {path.name for path in published} == PUBLISHED
-    for path in published:
-        if path.suffix != ".png":
-            assert str(tmp_path).encode() not in path.read_bytes()
 
 
 def test_records_are_the_same_where_they_are_published(suite, output, public):
@@ -177,14 +174,14 @@ def test_other_data_are_noticed(suite, output, public):
         run_suite(suite, public, only="report")
 
 
-def test_paths_in_results_are_cut(suite, output, tmp_path):
-    run = suite.runs[0]
-    path = run.folder(output) / "results.json"
+def test_paths_in_results_are_refused(suite, output, tmp_path):
+    path = suite.runs[0].folder(output) / "results.json"
     results = json.loads(path.read_text())
     path.write_text(json.dumps({**results, "where": f"{path.parent}/model.safetensors"}))
-    publish_suite(suite, output, tmp_path / "public")
-    record = SuiteRecords(suite, tmp_path / "public").record(run)
-    assert record.results == {**results, "where": "model.safetensors"}
+    with pytest.raises(
+        PrivateContentError, match=r"results\.json, line 1 .*: a path of this machine"
+    ):
+        publish_suite(suite, output, tmp_path / "public")
 
 
 def test_a_path_in_a_recipe_that_another_machine_lacks_is_refused(suite, output, tmp_path):
