@@ -5,6 +5,8 @@ Importing the package registers its models with the Auto classes, so that
 `AutoModelForSeq2SeqLM.from_pretrained` finds them without `trust_remote_code`, and its translation
 pipeline as `pipeline("csan-translation", ...)`."""
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from packaging import version
 from transformers.utils import logging
@@ -31,7 +33,10 @@ from .models import (
     local_attention,
 )
 from .own_code import save_own_methods
-from .pipelines import EnsembleForConditionalGeneration, TranslationPipeline
+from .pipelines import EnsembleForConditionalGeneration, TranslationPipeline, translation_pipeline
+
+if TYPE_CHECKING:
+    from .hub import convert_marian
 
 if version.parse(torch.__version__) < version.parse("2.12"):
     logging.get_logger(__name__).warning_once(
@@ -43,6 +48,16 @@ for family in FAMILIES.values():
     family.register()
 CsanConfig.after_saving = save_own_methods
 pipelines.register()
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the conversion, which few need, when it is used."""
+    if name == "convert_marian":
+        from .hub import convert_marian
+
+        return convert_marian
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ConvS2SConfig",
@@ -62,5 +77,7 @@ __all__ = [
     "RnnSearchModel",
     "TranslationPipeline",
     "__version__",
+    "convert_marian",
     "local_attention",
+    "translation_pipeline",
 ]

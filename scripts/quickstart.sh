@@ -2,7 +2,7 @@
 # Sets up .venv (first time), trains a small CSAN to translate English number-words, dates and times into German
 # (recipe csan_hf/recipes/numbers.yaml), scores it on held-out sentences and translates three sentences.
 # OUTPUT chooses the folder (default runs/numbers); further arguments go to csan-hf train.
-source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
+EXTRAS=train source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 export TOKENIZERS_PARALLELISM=false
 output=${OUTPUT:-runs/numbers}
 csan-hf train numbers --output_dir "$output" "$@"

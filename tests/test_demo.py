@@ -44,7 +44,7 @@ def test_a_clicked_word_is_marked_and_the_words_of_its_sentence_by_their_share()
 def test_without_gradio_one_line_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert main(["demo", str(FIXTURES / "csan"), "--device", "cpu"]) == 2
-    error = "error: the demo needs gradio: pip install '.[demo]' in a checkout\n"
+    error = "error: gradio is not installed: pip install 'csan_hf[demo]', in a checkout '.[demo]'\n"
     assert capsys.readouterr().err == error
 
 

@@ -15,6 +15,7 @@ ORDER = """
 """
 FLOORS = ORDER.split()
 EXCEPTIONS = {  # to be emptied
+    ("csan_hf/__init__.py", "hub"),  # `convert_marian`
     ("csan_hf_cli/__init__.py", "__init__"),  # of a command that needs it, as it is called
     ("csan_hf/families.py", "hub"),
 }

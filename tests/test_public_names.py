@@ -63,7 +63,9 @@ def test_public_names():
         "RnnSearchModel",
         "TranslationPipeline",
         "__version__",
+        "convert_marian",
         "local_attention",
+        "translation_pipeline",
     ]
 
 

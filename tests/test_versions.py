@@ -28,7 +28,7 @@ def listed(name):
     return [Requirement(line) for line in lists[name]]
 
 
-EXTRAS = ("onnx", "dev")
+EXTRAS = ("train", "lab", "onnx", "dev")
 LISTED = [requirement for name in ("dependencies", *EXTRAS) for requirement in listed(name)]
 REQUIREMENTS = [
     requirement for requirement in LISTED if requirement.name != "csan_hf"

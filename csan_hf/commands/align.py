@@ -9,8 +9,6 @@ from pathlib import Path
 from csan_hf.evaluation import align_stream
 from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import check_gives_attention, load_translation_model
-from csan_hf.evaluation.metrics import load_metric
-from csan_hf.hub.heat_map import draw_heat_map
 from csan_hf_cli.common import Dtype, PositiveInt, beside_bars
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
@@ -126,10 +124,14 @@ def align(
             if translations_file is not None:
                 translations_file.write(f"{one_line(alignment.target.text)}\n")
             if heat_map is not None and number == drawn:
+                from csan_hf.hub.heat_map import draw_heat_map  # which needs an extra
+
                 draw_heat_map(alignment, heat_map)
             if gold is not None:
                 links.append(line)
     if gold is not None:
+        from csan_hf.evaluation.metrics import load_metric  # which needs an extra
+
         scores = load_metric("aer").results(links, [entry.pharaoh() for entry in gold_links])
         print(
             f"alignment error rate {scores['aer']:.2f}, "

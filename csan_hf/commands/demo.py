@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from babel.core import Locale
 from huggingface_hub import ModelCard
 from transformers.utils import cached_file
 from transformers.utils.logging import warning_once
@@ -25,6 +24,7 @@ from csan_hf.alignment import align_pairs
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import EXAMPLES
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.languages import base_language
 
 # What can be clicked needs a category
@@ -68,7 +68,7 @@ def demo(
         csan-hf demo runs/numbers runs/numbers_pervasive_attention --port 7861
 
     The page can be opened only on this machine, unless --host says otherwise. Needs `pip install
-    '.[demo]'` in a checkout.
+    'csan_hf[demo]'`.
 
     Args:
         models: folder or Hub name; one, or several to compare
@@ -232,6 +232,9 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
     click.
     """
     gradio = import_gradio()
+    with needs_extra("demo"):
+        from babel.core import Locale
+    language_names = Locale("en").languages
     titles = titles_of(models)
     examples = [example] if example else []
     for model in models:
@@ -284,8 +287,7 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
             for number, (model, title) in enumerate(zip(models, titles, strict=True)):
                 with gradio.Column():
                     names = [
-                        Locale("en").languages.get(base_language(code), code)
-                        for code in model.languages
+                        language_names.get(base_language(code), code) for code in model.languages
                     ]
                     gradio.Markdown(f"## {title}\n\n{' → '.join(names)}")
                     translation = gradio.HighlightedText(
@@ -325,10 +327,6 @@ def import_gradio() -> Any:
     """Returns gradio, or raises `ImportError` with a line that says how to install it."""
     for name in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_RUN_HISTORY"):
         os.environ.setdefault(name, "False")  # nothing is sent anywhere, or kept
-    try:
+    with needs_extra("demo"):
         import gradio
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"the demo needs {error.name}: pip install '.[demo]' in a checkout"
-        ) from error
     return gradio

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from csan_hf.data import load_translation_dataset
-from csan_hf.evaluation import score_by_length, score_translations, translate
+from csan_hf.evaluation import translate
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.metrics import (
@@ -19,7 +19,7 @@ from csan_hf.evaluation.metrics import (
     load_metric,
     metrics_in,
 )
-from csan_hf.evaluation.scores import score_table
+from csan_hf.evaluation.scores import score_by_length, score_table, score_translations
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.training.recipe import Recipe, load_recipe
 from csan_hf_cli.common import Dtype, PositiveInt

@@ -9,6 +9,8 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
+from csan_hf_runtime.extras import needs_extra
+
 _UNUSABLE = {"am"}  # num2words does not return from Amharic numbers above a thousand
 _CURRENCIES = ("EUR", "USD", "GBP")
 _DATE_FIELD = re.compile(r"'(?P<quoted>[^']*)'|d+\.?|M+|y+|G+ ?")
@@ -19,8 +21,9 @@ def number_languages() -> tuple[str, ...]:
     """Codes of the languages that the `numbers` corpus can be made in: those known to num2words and
     to Babel, sorted.
     """
-    from babel import localedata
-    from num2words import CONVERTER_CLASSES
+    with needs_extra("train"):
+        from babel import localedata
+        from num2words import CONVERTER_CLASSES
 
     codes = CONVERTER_CLASSES.keys() - _UNUSABLE
     return tuple(sorted(filter(localedata.exists, codes)))

@@ -1,9 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Scores on text, and translation of lists of sentences."""
+"""Scores on text (in `scores` and `metrics`), translation of lists of sentences, and alignment."""
 
 from csan_hf.models.evaluation_view import evaluation_view
 
-from .scores import score_by_length, score_translations
 from .translate import Hypothesis, n_best_stream, translate, translate_stream
 from .word_alignment import align, align_stream
 
@@ -13,8 +12,6 @@ __all__ = [
     "align_stream",
     "evaluation_view",
     "n_best_stream",
-    "score_by_length",
-    "score_translations",
     "translate",
     "translate_stream",
 ]

@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import rapidfuzz
-import sacrebleu.metrics
-from rapidfuzz.distance import Levenshtein
 
+from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.text_files import write_lines
 
 from .alignment_files import parse_links
 from .corpus_metric import CorpusMetric, Lines, RateMetric, SacrebleuMetric
+
+with needs_extra("train"):
+    import rapidfuzz
+    import sacrebleu.metrics
+    from rapidfuzz.distance import Levenshtein
 
 DEFAULT_METRICS = ("bleu", "chrf")
 

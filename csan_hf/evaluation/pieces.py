@@ -5,7 +5,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from rapidfuzz.distance import Levenshtein
+
+from csan_hf_runtime.extras import needs_extra
+
+with needs_extra("train"):
+    from rapidfuzz.distance import Levenshtein
 
 Pair = tuple[str, str]  # a piece in both languages
 

@@ -5,14 +5,17 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import sacrebleu.metrics
 
+from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.text_files import VARIANTS
 
 from .corpus_metric import check_segments
 from .metrics import DEFAULT_METRICS, Bleu, load_metrics, metrics_in, tokenizer_of
 from .significance import confidence_interval, resample
 from .translate import search_name
+
+with needs_extra("train"):
+    import sacrebleu.metrics
 
 _GROUPS = 5  # of sentences of similar length
 _ORDERS = 8  # of n-grams

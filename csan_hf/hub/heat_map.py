@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import font_manager
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from csan_hf.alignment import Alignment
+from csan_hf_runtime.extras import needs_extra
 
 from .figures import add_cell_lines, figure_style, new_figure, save_figure
+
+with needs_extra("train"):
+    from matplotlib import font_manager
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _LONGEST_SIDE = 50.0  # inches
 _CELL = (0.3, 0.6)  # inches: of a long and of a short sentence

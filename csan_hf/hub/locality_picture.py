@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 from transformers import PreTrainedConfig
 
 from csan_hf.families import FAMILIES
 from csan_hf.models import CsanConfig, PervasiveAttentionConfig
+from csan_hf_runtime.extras import needs_extra
 
 from .figures import COLOURS, add_cell_lines, new_figure, save_figure
 from .locality_reach import (
@@ -25,6 +21,13 @@ from .locality_reach import (
     drawn_config,
     grid_reach,
 )
+
+with needs_extra("train"):
+    from matplotlib.axes import Axes
+    from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_rgb
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, Rectangle
+    from matplotlib.ticker import MaxNLocator
 
 _UNSEEN = "#e9e9e9"
 _SEEN = COLOURS[0]

@@ -16,11 +16,8 @@ from transformers.utils import logging
 
 from csan_hf_runtime.text_files import write_bytes, write_text
 
-from ..data import DataArguments
-from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
 from ..families import family_of
 from ..models.configuration_seq2seq import MINIMUM_TRANSFORMERS, UNTESTED_TRANSFORMERS
-from .locality_picture import draw_locality
 from .locality_reach import is_drawn
 from .public_files import is_local_path, public_recipe, read_json
 
@@ -95,6 +92,8 @@ def write_model_card(
     path = output_dir / "README.md"
     config = read_json(output_dir / "config.json")
     if "model_type" in config and is_drawn(config):
+        from .locality_picture import draw_locality  # which needs an extra
+
         draw_locality(config, picture)
     else:
         picture.unlink(missing_ok=True)  # of a model that stood there before
@@ -364,6 +363,8 @@ def _metrics(task: str, scores: dict[str, Any]) -> Sequence[CardMetric]:
     """Returns the metrics that were measured; of a translation the usual ones where none were."""
     measured = {key for entry in scores.values() for key in entry}
     if task == "translation":
+        from ..evaluation.metrics import DEFAULT_METRICS, metrics_in  # which need an extra
+
         return list(metrics_in(measured or DEFAULT_METRICS))
     return [
         SimpleNamespace(name=name, label=label, decimals=4, on_hub=True)
@@ -402,6 +403,8 @@ def _languages(recipe: dict[str, Any]) -> list[str]:
         return []
     if data.get("language_pairs"):
         return list(dict.fromkeys("-".join(data["language_pairs"]).split("-")))
+    from ..data import DataArguments  # which takes a second
+
     return [
         data.get("source_lang", DataArguments.source_lang),
         data.get("target_lang", DataArguments.target_lang),

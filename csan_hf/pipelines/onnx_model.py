@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
+from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.graphs import DecoderCache, Graphs
 
 from ..models.seq2seq_model import CACHE, known_keywords, passed_cache, takes_past_key_values
@@ -31,9 +32,10 @@ from .search import search_by_default
 
 def check_installed() -> None:
     """Raises ImportError if a package of the extra `onnx` is missing."""
-    packages = ("onnx", "onnxscript", "onnxruntime")
-    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise ImportError(f"ONNX needs {', '.join(missing)}: pip install '.[onnx]' in a checkout")
+    with needs_extra("onnx"):
+        for name in ("onnx", "onnxscript", "onnxruntime"):
+            if importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
 
 
 class _OnnxEncoder(nn.Module):

@@ -1,11 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Training of translation models: recipes, arguments, trainer, averaging of checkpoints."""
 
-from .arguments import TranslationTrainingArguments
-from .checkpoints import average_weights
-from .recipe import Recipe, RecipeError, load_recipe
-from .run import train_from_recipe
-from .trainer import LabelSmoothedCrossEntropy, TranslationTrainer
+from csan_hf_runtime.extras import needs_extra
+
+with needs_extra("train"):
+    from .arguments import TranslationTrainingArguments
+    from .checkpoints import average_weights
+    from .recipe import Recipe, RecipeError, load_recipe
+    from .run import train_from_recipe
+    from .trainer import LabelSmoothedCrossEntropy, TranslationTrainer
 
 __all__ = [
     "LabelSmoothedCrossEntropy",

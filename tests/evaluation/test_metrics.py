@@ -12,7 +12,6 @@ import evaluate
 import numpy as np
 import pytest
 
-from csan_hf.evaluation import score_by_length, score_translations
 from csan_hf.evaluation.alignment_files import parse_links, read_alignments
 from csan_hf.evaluation.metrics import (
     CorpusMetric,
@@ -22,7 +21,7 @@ from csan_hf.evaluation.metrics import (
     tokenizer_of,
     unregister_metric,
 )
-from csan_hf.evaluation.scores import bleu_by_order
+from csan_hf.evaluation.scores import bleu_by_order, score_by_length, score_translations
 from csan_hf_runtime.text_files import VARIANTS, write_lines
 
 HYPOTHESES = [

@@ -18,7 +18,7 @@ import tiny
 import csan_hf_cli
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
-from csan_hf.evaluation import align, score_translations
+from csan_hf.evaluation import align
 from csan_hf.evaluation.metrics import (
     WordErrorRate,
     load_metric,
@@ -26,6 +26,7 @@ from csan_hf.evaluation.metrics import (
     register_metric,
     unregister_metric,
 )
+from csan_hf.evaluation.scores import score_translations
 from csan_hf.evaluation.significance import (
     confidence_interval,
     holm_adjusted,
