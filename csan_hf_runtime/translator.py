@@ -59,13 +59,16 @@ class ModelSettings(Settings):
         decoder_vocab_size: Tokens of the target.
         max_position_embeddings: Tokens of the longest text that there are positions for; None = any
             number.
-        sinusoids: The kind of positions; None = there are none.
+        model_type: The family.
+        position_embeddings: The kind of positions; None = a CSAN has none. Before: `sinusoids`.
         prefix: What stands before each source.
     """
 
     vocab_size: _Size
     decoder_vocab_size: _Size | None = None
     max_position_embeddings: _Size | None = None
+    model_type: str = ""
+    position_embeddings: str | None = ""
     sinusoids: str | None = ""
     prefix: str | None = None
 
@@ -157,7 +160,9 @@ class Translator:
     @property
     def _positions(self) -> int | None:
         """Tokens of the longest text that the model has positions for; None = any number."""
-        return None if self._config.sinusoids is None else self._config.max_position_embeddings
+        config = self._config
+        is_free = config.model_type == "csan" and config.position_embeddings is None
+        return None if is_free or config.sinusoids is None else config.max_position_embeddings
 
     def translate(
         self,

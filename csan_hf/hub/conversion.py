@@ -167,7 +167,7 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
         f"local {part} layers": (config.local_layers(part), []) for part in PARTS
     }
     needed["normalize_before"] = (config.normalize_before, False)
-    needed["sinusoids"] = (config.sinusoids, "marian")
+    needed["position_embeddings"] = (config.position_embeddings, "sinusoidal")
     for name, (value, expected) in needed.items():
         if value != expected:
             raise ValueError(
@@ -196,11 +196,11 @@ def convert_config(
     fields = _shared_fields(source, CsanConfig)
     if isinstance(source, M2M100Config):
         fields["normalize_before"] = True
-        fields["sinusoids"] = "m2m_100"
+        fields["position_embeddings"] = "m2m_100"
         fields["share_encoder_decoder_embeddings"] = True
     elif isinstance(source, BartConfig | MBartConfig):
         fields["normalize_before"] = isinstance(source, MBartConfig)
-        fields["sinusoids"] = "bart"
+        fields["position_embeddings"] = "learned"
         fields["share_encoder_decoder_embeddings"] = True
         fields["decoder_start_token_id"] = source.decoder_start_token_id or source.eos_token_id
     elif fields["share_encoder_decoder_embeddings"]:

@@ -88,7 +88,7 @@ class CsanAttention(nn.Module):
         self.replacement = locality.replacement
         # The decoder's cache has the running sums after the keys of its layers, in order
         below = [config.layer_locality(part, layer) for layer in range(layer_idx)]
-        self.place_of_sum = config.decoder_layers + sum(map(_keeps_a_sum, below))
+        self.place_of_sum = config.decoder_layers + sum(map(_carries_value, below))
         if self.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
@@ -293,8 +293,8 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
     return zeros.index_add(-1, places.clamp(min=0), weights)  # clamped places have weight 0
 
 
-def _keeps_a_sum(locality: LayerLocality | None) -> bool:
-    return locality is not None and any(method.keeps_a_sum for method in locality.methods)
+def _carries_value(locality: LayerLocality | None) -> bool:
+    return locality is not None and any(method.carries_value for method in locality.methods)
 
 
 class _BeamSharedCache(DynamicCache):
@@ -328,6 +328,6 @@ def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
             # The library counts the query, too, and needs at least one key before it
             cache.layers.append(DynamicSlidingWindowLayer(max(past_tokens + 1, 2)))
     for layer in layers:
-        if _keeps_a_sum(layer.encoder_attn.locality):
+        if _carries_value(layer.encoder_attn.locality):
             cache.layers.append(DynamicSlidingWindowLayer(2))
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

@@ -196,9 +196,7 @@ class Gaussian(GaussianMethod):
 
     key = "gaussian"
     module_name = "localness"
-    presets: ClassVar = {
-        "local_soft": {"local_window": None, "head_area": 1, "localness_window": "query"}
-    }
+    presets: ClassVar = {"local_soft": {"localness_window": "query"}}
 
     @property
     def needs_all_keys(self) -> bool:
@@ -410,14 +408,15 @@ class MovingGaussian(GaussianMethod):
     parts = ("cross",)
     presets: ClassVar = {
         "long": {
-            "sinusoids": None,
+            "position_embeddings": None,
             "local_window": 11,
             "encoder_locality": [{"relative_positions": 16}],
             "decoder_locality": [{"relative_positions": 16}],
             "cross_locality": [{"moving_gaussian": {"gain": 0.1, "ends_within": 50}}],
         }
     }
-    keeps_a_sum = True
+    takes_any_length = True
+    carries_value = True
 
     def build(self, site: AttentionSite) -> StepPredictor:
         """See `LocalityMethod`."""

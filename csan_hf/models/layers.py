@@ -51,11 +51,11 @@ def drop(states: Tensor, probability: float, training: bool = True) -> Tensor:
 class SinusoidalPositionalEmbedding(nn.Module):
     """Sinusoids of the positions, sines in the first half and cosines in the second.
 
-    `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, in double precision.
+    `"sinusoidal"`: Vaswani et al. (2017), section 3.5, counted from 0, in double precision.
     `"m2m_100"`: of fairseq, frequencies 10000^(-i / (d/2 - 1)), counted from `pad_token_id` + 1, in
     single precision, as in M2M100. Positions beyond the table of `num_positions` (at most
-    `LONGEST_TABLE`) are computed when they are asked for. `"bart"`: learned, starting as those of
-    `"marian"`; a text that is longer than their table is refused."""
+    `LONGEST_TABLE`) are computed when they are asked for. `"learned"`: starting as `"sinusoidal"`;
+    a text that is longer than their table is refused."""
 
     LONGEST_TABLE = 16_384
 
@@ -63,7 +63,7 @@ class SinusoidalPositionalEmbedding(nn.Module):
         self,
         num_positions: int,
         embedding_dim: int,
-        kind: str = "marian",
+        kind: str = "sinusoidal",
         pad_token_id: int | None = None,
     ) -> None:
         super().__init__()
@@ -71,12 +71,12 @@ class SinusoidalPositionalEmbedding(nn.Module):
         self.embedding_dim = embedding_dim
         self.kind = kind
         self.first_position = 0
-        if kind != "marian" and pad_token_id is not None:
+        if kind != "sinusoidal" and pad_token_id is not None:
             self.first_position = pad_token_id + 1
         # On the default device, which may be meta
         weight = torch.empty(self.num_positions, embedding_dim)
         self.weight: Tensor = nn.Buffer(weight, persistent=False)
-        if kind == "bart":
+        if kind == "learned":
             self.weight = nn.Parameter(weight)
         self.reset_parameters()
 
@@ -108,7 +108,7 @@ class SinusoidalPositionalEmbedding(nn.Module):
         positions = torch.arange(length, device=self.weight.device) + offset
         if first_real is not None:
             positions = (positions - first_real.to(positions.device)[:, None]).clamp(min=0)
-        is_learned = self.kind == "bart"
+        is_learned = self.kind == "learned"
         if isinstance(offset, Tensor):
             in_table = is_learned
         else:

@@ -120,8 +120,9 @@ class LocalityMethod:
         has_effect: Whether the settings change anything; a method without effect is left out.
         needs_all_keys: Whether a decoding step needs the keys of all earlier positions, whatever
             the window.
-        keeps_a_sum: Whether it calls `AttentionCall.running_sum`, for which the decoder's cache has
-            a place.
+        takes_any_length: Whether a model with it is for texts longer than those of training.
+        carries_value: Whether it calls `AttentionCall.carried`, for which the decoder's cache has a
+            place.
     """
 
     key: ClassVar[str]
@@ -135,7 +136,8 @@ class LocalityMethod:
     heads: ClassVar[Any] = 1, "mask"
     has_effect: ClassVar[Any] = True
     needs_all_keys: ClassVar[Any] = False
-    keeps_a_sum: ClassVar[bool] = False
+    takes_any_length: ClassVar[bool] = False
+    carries_value: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -239,11 +239,11 @@ class _CsanStack(CsanPreTrainedModel):
         self.embed_positions = SinusoidalPositionalEmbedding(
             config.max_position_embeddings,
             config.d_model,
-            config.sinusoids or "marian",
+            config.position_embeddings or "sinusoidal",
             config.pad_token_id,
         )
         self.layernorm_embedding: nn.Module = nn.Identity()
-        if config.sinusoids == "bart":
+        if config.position_embeddings == "learned":
             self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layers = nn.ModuleList(
             [self.layer_class(config, index) for index in range(num_layers)]
@@ -296,7 +296,7 @@ class _CsanStack(CsanPreTrainedModel):
         **kwargs: Any,
     ) -> Tensor:
         """The states [B, T, d] after all layers, of which LayerDrop skips some in training."""
-        if self.config.sinusoids is not None:
+        if self.config.position_embeddings is not None:
             embeddings = embeddings + self.embed_positions(
                 embeddings.shape[1], masks.query_offset, masks.first_real
             )

@@ -50,10 +50,9 @@ def check_text(text: object) -> None:
 
 def max_positions(config: PreTrainedConfig) -> int | None:
     """Tokens of the longest text that a model has positions for; None = any number."""
-    if getattr(config, "sinusoids", "") is None:  # a CSAN without absolute positions
-        return None
     of_encoder = getattr(config, "max_encoder_position_embeddings", None)
-    return getattr(config, "max_position_embeddings", of_encoder)
+    positions = getattr(config, "max_position_embeddings", of_encoder)
+    return getattr(config, "position_limit", positions)
 
 
 def language_id(tokenizer: Any, language: str) -> int:

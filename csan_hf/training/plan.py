@@ -36,6 +36,7 @@ from csan_hf.data.tokenization import (
 )
 from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer, check_several_references
 from csan_hf.families import ModelFamily
+from csan_hf.models.configuration_seq2seq import Seq2SeqConfig
 from csan_hf.models.translation import language_id
 from csan_hf_runtime.text_files import reading_folder_or_name
 
@@ -422,7 +423,11 @@ def _initial_config(
         else:
             before = saved
             # Not from `saved`: the fields are checked together
-            config = family.config_class.from_dict({**fields, **recipe.config})
+            config_class = family.config_class
+            if issubclass(config_class, Seq2SeqConfig):
+                config = config_class.from_dict(fields, **recipe.config)
+            else:
+                config = config_class.from_dict({**fields, **recipe.config})
         _check_shapes(family.model_class, before, config)
     return config, converter
 

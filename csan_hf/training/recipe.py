@@ -31,9 +31,8 @@ from transformers import PreTrainedConfig
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, TokenizerArguments
 from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
-from csan_hf.models.configuration_csan import CsanConfig
+from csan_hf.models.configuration_csan import LOCALITY_FIELDS, CsanConfig, ShortForm
 from csan_hf.models.configuration_seq2seq import bounds_text
-from csan_hf.models.locality import locality_presets
 from csan_hf.recipes import RECIPES
 from csan_hf_cli.declarations import option_text, type_name, union_members
 from csan_hf_runtime.keys import Affects, Key, declare, declared_keys
@@ -134,6 +133,8 @@ class Recipe:
         """
         written = self.to_dict()
         existing: tuple[str, ...] = ()
+        if self.model == CsanConfig.model_type and self.init_from is None:
+            written["config"] = _long_form(self.config)  # the same locality, the same values
         if self.init_from is not None:
             existing = ("config", "tokenizer")
         elif PRETRAINED in self.tokenizer:
@@ -361,7 +362,8 @@ def recipe_sections(model: str = "csan") -> dict[str, Section]:
     config = find_family(model).config_class
     network = _section("config", config)
     if config is CsanConfig:
-        network = {"preset": _PRESET, **network}
+        short_form = _section("config", ShortForm)
+        network = {**_section("config", _WrittenOut), **short_form, **network}
     return {
         "": _section("", Recipe, Affects.NOTHING),
         "config": network,
@@ -372,25 +374,25 @@ def recipe_sections(model: str = "csan") -> dict[str, Section]:
     }
 
 
-_PRESET = Option(
-    section="config",
-    name="preset",
-    annotation=str | None,
-    default=None,
-    help="Name of a preset of `CsanConfig`, such as long, in place of the locality and sinusoids "
-    "of a base or, on the command line, of the recipe; keys beside it win. null, if written = full "
-    "attention.",
-)
+@dataclass(frozen=True)
+class _WrittenOut:
+    """Keys of the section config that are written out as fields of `CsanConfig`.
+
+    Args:
+        preset: Name of a preset of `CsanConfig`, such as long, in place of the locality and
+            sinusoids of a base or, on the command line, of the recipe; keys beside it win. null, if
+            written = full attention.
+        sinusoids: Former name of position_embeddings.
+    """
+
+    preset: str | None = None
+    sinusoids: Literal["marian", "m2m_100", "bart"] | None = "marian"
 
 
-def with_preset(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a section config with the fields of its preset in place of the key `preset`."""
-    fields = dict(config)
-    if "preset" not in fields:
-        return fields
-    preset = fields.pop("preset")
-    with refusing("config.preset"):
-        return CsanConfig.preset_fields(preset, fields)
+def _long_form(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """See `CsanConfig.long_form`."""
+    with refusing("The section config is refused"):
+        return CsanConfig.long_form(fields)
 
 
 def affected_by(path: str) -> Affects:
@@ -544,11 +546,8 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
         section = merged.get(key) or {}
         if key in SECTIONS and isinstance(value, Mapping) and isinstance(section, Mapping):
             if "preset" in value:
-                replaced = set().union(*locality_presets().values())
                 section = {
-                    name: field
-                    for name, field in section.items()
-                    if "local" not in name and name not in replaced
+                    name: field for name, field in section.items() if name not in LOCALITY_FIELDS
                 }
             merged[key] = {**section, **copy.deepcopy(dict(value))}
         else:
@@ -661,8 +660,8 @@ def parse_recipe(
             raise RecipeError(f"--{option.path} needs a value: {type_name(option.annotation)}.")
         option.store(changes, value, f"--{option.path}")
     recipe = merge(recipe, changes)
-    if "config" in recipe:
-        recipe["config"] = with_preset(recipe["config"])
+    if "preset" in recipe.get("config", {}):
+        recipe["config"] = _long_form(recipe["config"])
     return Recipe(**recipe)
 
 

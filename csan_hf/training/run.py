@@ -27,7 +27,6 @@ from csan_hf.evaluation.loading import on_main_process
 from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
-from csan_hf.models import CsanConfig
 from csan_hf_runtime.characters import read_ranges, write_ranges
 from csan_hf_runtime.sentences import sentences_of
 from csan_hf_runtime.text_files import digest_of_lines, path_inside, write_json, write_lines
@@ -115,7 +114,7 @@ def usual_source(
     """Returns the tokens and sentences that 99 % of the training sources have at most, and their
     language, for the pipeline; None for a model that takes texts of any length.
     """
-    if _follows_its_source(config):
+    if getattr(config, "takes_any_length", False):  # no property of transformers' own
         return None
     lengths, _ = example_lengths(train)
     sample = train.select(range(0, len(train), math.ceil(len(train) / _MOST_COUNTED)))
@@ -135,18 +134,6 @@ def _source_characters(
     if corpus.characters is None or (plan.recipe.init_from is not None and base is None):
         return None
     return write_ranges(read_ranges(base or "") | read_ranges(corpus.characters))
-
-
-def _follows_its_source(config: PreTrainedConfig) -> bool:
-    """Whether cross-attention moves along the source, as in `long`, which texts of any length
-    need.
-    """
-    if not isinstance(config, CsanConfig):
-        return False
-    for locality in config.localities():
-        if any(method.keeps_a_sum for method in locality.methods):
-            return True
-    return False
 
 
 def _describe_run(

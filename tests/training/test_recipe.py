@@ -151,7 +151,7 @@ def test_lists_on_the_command_line():
             "training: {learning_rat: 1}",
             ["training.learning_rat", "Did you mean training.learning_rate?"],
         ),
-        ("config: {preset: lng}", ["config.preset: There is no preset 'lng'", "mean 'long'?"]),
+        ("config: {preset: lng}", ["There is no preset 'lng'", "mean 'long'?"]),
         ("{base: numbers, config: {preset: [long]}}", ["config.preset must be str | null"]),
         ("trainin: {seed: 1}", ["unknown key trainin"]),
         ("learning_rate: 1e-3", ["unknown key learning_rate", "training.learning_rate"]),

@@ -26,7 +26,6 @@ from csan_hf.training.recipe import (
     read_recipe,
     read_yaml,
     refusing,
-    with_preset,
 )
 from csan_hf_runtime.text_files import check_file_name, one_line
 
@@ -267,8 +266,6 @@ def _recipe(base: Settings, system: Settings, data: Settings, name: str) -> Sett
     if "preset" in system:
         changes["config"] = {**(changes.get("config") or {}), "preset": system["preset"]}
     recipe = merge(merge(base, data), changes)
-    if recipe.get("config"):
-        recipe["config"] = with_preset(recipe["config"])
     for command in ("output_dir", *COMMANDS):
         _require(
             command not in recipe,
