@@ -59,7 +59,7 @@ def leave_out_pictures(patch) -> list:
     for name in (
         "training.callbacks.draw_training",
         "training.run.draw_training",
-        "hub.model_card.draw_locality",
+        "hub.locality_picture.draw_locality",
     ):
         patch.setattr(f"csan_hf.{name}", lambda what, path, *search: paths.append(path))
     return paths
