@@ -181,7 +181,9 @@ class DataArguments:
         if self.language_pairs and (self.source_column or self.target_column):
             yield "language_pairs finds columns by language: leave out source_column, target_column"
         if self.is_endless and self.join > 1:
-            yield "join needs a corpus that is read as a whole: leave out streaming, or set train_size"
+            yield (
+                "join needs a corpus that is read as a whole: leave out streaming, or set train_size"
+            )
         if any(count < 2 for count in counts) or len({*counts}) < len(counts):
             yield f"join_test must hold different numbers from 2 on, got {counts}"
         for name in self.test_patterns:
