@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from csan_hf_cli import IMPORTS
+from csan_hf_runtime import IMPORTS
 
 from . import models
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from csan_hf_runtime import __version__
+from csan_hf_runtime import IMPORTS, __version__
 from csan_hf_runtime.text_files import printable
 
 from .declarations import declaration
@@ -38,8 +39,6 @@ USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 --import takes files or modules that register locality methods or metrics \
 of your own."""
 FULL_PACKAGE = "csan_hf with torch: pip install . in a checkout"
-IMPORTS = "CSAN_HF_IMPORT"
-"""Environment variable with the modules of --import, for the processes that a command starts."""
 DEBUG = "CSAN_HF_DEBUG"
 """Environment variable that asks for the tracebacks of errors that have one line."""
 
@@ -193,9 +192,8 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
     """Builds the `jsonargparse.ArgumentParser` of a function from its signature and docstring.
 
     Positional-only parameters are positional arguments, all others are options; a `bool` is a flag,
-    a list takes one value or more, a tuple as many as it has. Help is the docstring's, or that of
-    `OPTIONS`."""
-    import docstring_parser
+    a list takes one value or more, a tuple as many as it has. The fields of a dataclass are options
+    each. Help is the docstring's, that of the dataclass, or that of `OPTIONS`."""
     import jsonargparse
 
     text = inspect.getdoc(function) or ""
@@ -206,15 +204,31 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
         exit_on_error=False,
         allow_abbrev=True,
     )
-    helps = OPTIONS | {
-        entry.arg_name: entry.description or "" for entry in docstring_parser.parse(text).params
-    }
+    helps = OPTIONS | _helps(text)
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        if parameter.kind is parameter.POSITIONAL_ONLY:
+        kind = parameter.annotation
+        if _is_group(kind):
+            helps_of_fields = _helps(inspect.getdoc(kind) or "")
+            for field, option in inspect.signature(kind, eval_str=True).parameters.items():
+                parser.add_argument(f"--{field}", **_argument(option, helps_of_fields[field]))
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
             parser.add_argument(name, **_argument(parameter, helps[name]))
         elif parameter.kind is parameter.KEYWORD_ONLY:
             parser.add_argument(f"--{name}", **_argument(parameter, helps[name]))
     return parser
+
+
+def _is_group(kind: Any) -> bool:
+    """Whether a parameter is a dataclass, whose fields are options each."""
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _helps(docstring: str) -> dict[str, str]:
+    """The descriptions of arguments, or attributes, by their names."""
+    import docstring_parser
+
+    described = docstring_parser.parse(docstring).params
+    return {entry.arg_name: entry.description or "" for entry in described}
 
 
 def _argument(parameter: inspect.Parameter, text: str) -> dict[str, Any]:
@@ -222,7 +236,9 @@ def _argument(parameter: inspect.Parameter, text: str) -> dict[str, Any]:
     kind = parameter.annotation
     if types.NoneType in typing.get_args(kind):
         kind = typing.get_args(kind)[0]
-    is_option = parameter.kind is parameter.KEYWORD_ONLY
+    if typing.get_origin(kind) is typing.Annotated:  # bounds are the dataclass's to check
+        kind = typing.get_args(kind)[0]
+    is_option = parameter.kind is not parameter.POSITIONAL_ONLY
     settings: dict[str, Any] = {"help": text.replace("%", "%%")}
     if kind is bool:
         settings["action"] = "store_true"
@@ -291,11 +307,14 @@ def run(function: Callable, words: Sequence[str], prog: str | None = None) -> in
         raise ValueError(f"{error} ({parser.prog} --help lists the arguments)") from error
     except SystemExit:  # after the help
         return 0
-    positional = [
-        options.pop(name)
-        for name, parameter in parameters.items()
-        if parameter.kind is parameter.POSITIONAL_ONLY
-    ]
+    positional = []
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        kind = parameter.annotation
+        if _is_group(kind):
+            values = {field.name: options.pop(field.name) for field in dataclasses.fields(kind)}
+            options[name] = kind(**values)
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            positional.append(options.pop(name))
     return function(*positional, **options, **fields)
 
 

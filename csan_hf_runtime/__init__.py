@@ -14,6 +14,10 @@ SOURCE = "source_model.onnx"
 """
 
 
+IMPORTS = "CSAN_HF_IMPORT"
+"""Environment variable with the modules of --import, for the processes that a command starts."""
+
+
 def usable_cores() -> int:
     """Returns how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -14,20 +14,8 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
-from .graphs import GraphDecoder, Graphs
 from .prefixes import Prefix
-from .search import (
-    Beams,
-    Choose,
-    Hypothesis,
-    Rule,
-    Sampling,
-    Stop,
-    beam_search,
-    greedy,
-    log_sums,
-    token_by_token,
-)
+from .search import Rule, Stop, log_sums
 from .sentences import UsualSource
 from .settings import Range, Settings
 from .text_files import printable
@@ -102,16 +90,24 @@ class Generation(Settings):
     def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:
         """See `Settings`; a setting that is unknown here, and may change the tokens, is wrong."""
         settings = super().from_dict(values, place)
+        for name, value in cls.unknown_settings(values).items():
+            raise ValueError(
+                f"{place}{printable(name)} is {value!r:.80}, which graphs are not searched with: "
+                "remove it, or translate with the checkpoint that was exported."
+            )
+        check_lengths(values, place)
+        return settings
+
+    @classmethod
+    def unknown_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the settings that are unknown here, and may change the tokens."""
         known = _WITHOUT_EFFECT.union(field.name for field in dataclasses.fields(cls))
+        unknown = {}
         for name, value in values.items():
             has_effect = value not in (None, False, 0, _NEUTRAL.get(name))
             if name not in known and has_effect:
-                raise ValueError(
-                    f"{place}{printable(name)} is {value!r:.80}, which graphs are not searched "
-                    "with: remove it, or translate with the checkpoint that was exported."
-                )
-        check_lengths(values, place)
-        return settings
+                unknown[name] = value
+        return unknown
 
     def check_tokens(self, size: int, place: str) -> None:
         """Raises `ValueError`, which begins with `place`, where a setting names a token beyond a
@@ -136,85 +132,9 @@ class Generation(Settings):
         """The place of the first token that the model chooses."""
         return 1 if self.forced_bos_token_id is None else 2
 
-    def search(
-        self,
-        graphs: Graphs,
-        ids: np.ndarray,
-        *,
-        mask: np.ndarray,
-        limits: np.ndarray,
-        returned: int = 1,
-        generator: np.random.Generator | None = None,
-        with_scores: bool = True,
-        beginnings: Sequence[Prefix] | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Returns the best hypotheses, or samples, of each of some sources.
-
-        Args:
-            graphs: The model.
-            ids: Sources [B, J].
-            mask: [B, J], 1 for real tokens.
-            limits: The most tokens [B] of a translation, the first included.
-            returned: Hypotheses of each source.
-            generator: Gives the random numbers of samples.
-            with_scores: Whether log-probabilities are needed.
-            beginnings: How the hypotheses of each source begin.
-
-        Raises:
-            ValueError: No token begins the translations, or a setting of samples is impossible.
-        """
-        if self.decoder_start_token_id is None:
-            raise ValueError(
-                "generation_config.json lacks `decoder_start_token_id`: export the model again."
-            )
-        states = graphs.encode(ids, mask)
-        copies = returned if self.do_sample else 1  # each is a sentence of its own
-        sentences = np.arange(len(ids)).repeat(copies)
-        limits = limits[sentences]
-        rules = list(self._rules(limits))
-        if beginnings is not None:
-            prefixes = [beginnings[n] for n in sentences.tolist()]
-            rules.append(_forcing_prefixes(prefixes, self._first_free))
-        if self.renormalize_logits:
-            rules.append(_renormalise)
-        decoder = GraphDecoder(graphs, states[sentences], mask[sentences])
-        tokens = np.full((len(sentences), 1), self.decoder_start_token_id)
-        if self.num_beams > 1 and not self.do_sample:
-            return beam_search(
-                decoder,
-                tokens,
-                beams=Beams(
-                    count=self.num_beams,
-                    returned=returned,
-                    ends=len(self.ends),
-                    length_penalty=float(self.length_penalty),
-                    early_stopping=self.early_stopping,
-                ),
-                limits=limits,
-                stop=self._stop(limits),
-                rules=rules,
-            )
-        choose: Choose = greedy
-        if self.do_sample:
-            choose = Sampling(
-                generator=generator or np.random.default_rng(),
-                temperature=self.temperature,
-                top_k=self.top_k,
-                top_p=self.top_p,
-            )
-        hypotheses = token_by_token(
-            decoder,
-            tokens,
-            choose=choose,
-            stop=self._stop(limits),
-            rules=rules,
-            with_scores=with_scores,
-        )
-        return [hypotheses[n : n + copies] for n in range(0, len(hypotheses), copies)]
-
-    def _stop(self, limits: np.ndarray) -> Stop:
-        """Stops hypotheses at an end, or at the limit of tokens, the first included, of their
-        sentence; `limits` [B].
+    def stop(self, limits: np.ndarray) -> Stop:
+        """Returns what stops hypotheses at an end, or at the limit of tokens, the first included,
+        of their sentence; `limits` [B].
         """
         ends = self.ends
 
@@ -225,10 +145,12 @@ class Generation(Settings):
 
         return has_ended
 
-    def _rules(self, limits: np.ndarray) -> Iterator[Rule]:
-        """Yields the rules in transformers' order; `limits` as in `_stop`.
+    def rules(self, limits: np.ndarray, prefixes: Sequence[Prefix] = ()) -> Iterator[Rule]:
+        """Yields the rules in transformers' order; the prompt is one token.
 
-        The prompt is one token.
+        Args:
+            limits: As in `stop`.
+            prefixes: How the hypotheses of each sentence begin; none where empty.
         """
         if self.repetition_penalty != 1.0:
             yield self._penalise_repetition
@@ -251,6 +173,10 @@ class Generation(Settings):
         if len(self.begin_suppress_tokens):
             beginning = range(self._first_free, self._first_free + 1)
             yield _forbidding(_tokens(self.begin_suppress_tokens), lengths=beginning)
+        if prefixes:
+            yield _forcing_prefixes(prefixes, self._first_free)
+        if self.renormalize_logits:
+            yield _renormalise
 
     def _penalise_repetition(
         self, tokens: np.ndarray, scores: np.ndarray, sentences: np.ndarray

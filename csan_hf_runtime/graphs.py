@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 PAST, PRESENT = "past_key_values.", "present."
+ALIGNMENT = "alignment"
+"""The output of a decoder that gives its attention to the source."""
+
 WEIGHTS = "weights"
 """The key of a graph's metadata under which lies a digest of its model's weights."""
 _ENCODER_INPUTS = {"input_ids", "attention_mask"}
@@ -67,8 +70,9 @@ class Graphs:
         past = [node for node in decoder.get_inputs() if node.name.startswith(PAST)]
         self._past_of_target = [node for node in past if not _is_of_source(node.name)]
         outputs = [node.name for node in decoder.get_outputs()]
-        self._outputs = [name for name in outputs if name == "logits" or name.startswith(PRESENT)]
-        self._past_names = [name.replace(PRESENT, PAST) for name in self._outputs[1:]]
+        self.gives_attention = ALIGNMENT in outputs
+        self._presents = [name for name in outputs if name.startswith(PRESENT)]
+        self._past_names = [name.replace(PRESENT, PAST) for name in self._presents]
 
     @property
     def target_size(self) -> int:
@@ -133,15 +137,35 @@ class Graphs:
         self, tokens: np.ndarray, states: np.ndarray, mask: np.ndarray, cache: DecoderCache
     ) -> np.ndarray:
         """Returns the logits [R, V] of what follows the last tokens [R], which join the cache."""
+        logits = self._run("logits", tokens, states, mask, cache)
+        return logits[:, 0].astype(np.float32, copy=False)
+
+    def attention(self, tokens: np.ndarray, states: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Returns the weights [B, T, J] with which what follows tokens [B, T] is predicted from the
+        source; `gives_attention` says whether there are such.
+        """
+        cache = DecoderCache()
+        rows = [self._run(ALIGNMENT, column, states, mask, cache)[:, 0] for column in tokens.T]
+        return np.stack(rows, axis=1)
+
+    def _run(
+        self,
+        output: str,
+        tokens: np.ndarray,
+        states: np.ndarray,
+        mask: np.ndarray,
+        cache: DecoderCache,
+    ) -> np.ndarray:
+        """An output [R, 1, ...] of the decoder after the last tokens [R], which join the cache."""
         if cache.length == 0:
             cache.tensors = self._first_tensors(len(tokens), states)
         source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
-        logits, *present = self._decoder.run(
-            self._outputs, {"input_ids": tokens[:, None], **source, **cache.tensors}
+        values, *present = self._decoder.run(
+            [output, *self._presents], {"input_ids": tokens[:, None], **source, **cache.tensors}
         )
         cache.tensors.update(zip(self._past_names, present, strict=True))
         cache.length += 1
-        return logits[:, 0].astype(np.float32, copy=False)
+        return values
 
     def _first_tensors(self, rows: int, states: np.ndarray) -> dict[str, np.ndarray]:
         """The tensors that the decoder takes ahead of the first token."""

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Processes of one machine that translate side by side, each with a model of its own."""
+"""Processes of one machine that translate side by side, each with an engine of its own."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 from . import usable_cores
+from .engine import Engine
 
 
-class ProcessPool(ProcessPoolExecutor):
-    """Processes that share the cores of the machine and end with the process that made them.
+class EnginePool(ProcessPoolExecutor):
+    """An engine in each of several processes, which share the cores of the machine and end with the
+    process that made them.
 
     Threads wait for each other at every small product, so N processes of one thread translate more
     than one process of N threads.
 
     Args:
         count: Processes; 0 = as many as this process may use cores.
-        start: What each of them calls first, with its number of threads and the arguments.
-        *arguments: Further arguments of `start`.
+        load: Loads the engine in each of them, with their number of `threads`.
     """
 
-    def __init__(self, count: int, start: Callable[..., None], *arguments: Any) -> None:
+    windows_ahead = 1
+
+    def __init__(self, count: int, load: Callable[..., Engine]) -> None:
         cores = usable_cores()
         self.count = count or cores
         threads = max(1, cores // self.count)
@@ -35,27 +40,53 @@ class ProcessPool(ProcessPoolExecutor):
             max_workers=self.count,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start,
-            initargs=(start, threads, *arguments),
+            initargs=(partial(load, threads=threads),),
         )
+
+    def run(self, method: str, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """See `csan_hf_runtime.translator.Workers`; the processes begin at once."""
+        with _told_of_death():
+            futures = [self.submit(_call, method, call) for call in calls]
+        return map(_result, futures)
 
     def __exit__(self, kind: Any, error: Any, place: Any) -> None:
         if kind is not None:  # batches may take long; Python 3.14 has terminate_workers
             for process in list(self._processes.values()):
                 process.terminate()
         self.shutdown(cancel_futures=kind is not None)
-        if kind is BrokenProcessPool:
-            raise ValueError(
-                f"A process of --processes has died, perhaps for want of memory: {error}"
-            ) from error
 
 
-def _start(start: Callable[..., None], threads: int, *arguments: Any) -> None:
+def _result(future: Future) -> Any:
+    with _told_of_death():
+        return future.result()
+
+
+@contextmanager
+def _told_of_death() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise ValueError(
+            f"A process of --processes has died, perhaps for want of memory: {error}"
+        ) from error
+
+
+_engine: Callable[[], Engine]  # of a process of the pool
+
+
+def _start(load: Callable[[], Engine]) -> None:
+    global _engine
+    # Not loaded here, where an error would be that of a dead process
+    _engine = cache(load)
     # Ctrl-C and the end of a terminal reach all processes; the parent ends the pool
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    start(threads, *arguments)
+
+
+def _call(method: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(_engine(), method)(*arguments)
 
 
 def _end_with_parent() -> None:

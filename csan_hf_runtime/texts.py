@@ -7,36 +7,61 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
+from .options import SplitSentences, Unknown
 from .sentences import EVERY_LINE, SplitText, UsualSource, split_text
 from .text_files import counted
 
 logger = logging.getLogger(__name__)
 
-SplitSentences = Literal["auto", "always", "never"]
-"""Which lines are split into sentences; see `csan_hf.pipelines.TextTranslationPipeline`."""
-
-Unknown = Literal["warn", "skip", "error"]
-"""What is done with texts that hold letters or signs which the source vocabulary does not have."""
-
-Markup = Literal["html", "xliff"]
-"""Kinds of inline tags: those of HTML, those of XLIFF 1.2 and 2."""
-
 _MOST_WARNINGS = 10
 
 
-class Translation(NamedTuple):
-    """A translation, the natural logarithm of the probability of its tokens, its words and their
-    alignment.
+class SentenceTranslation(NamedTuple):
+    """A translation of a line or sentence that was translated by itself.
 
-    Words and alignment, where they were asked for, are those of
-    `csan_hf.pipelines.TextTranslationPipeline`."""
+    Attributes:
+        source_text: What was translated.
+        translation_text: Its translation.
+        log_probability: The sum of the natural logarithms of the probabilities of its tokens, the
+            end included, languages excluded; 0 where it was not asked for.
+        score: Their mean.
+        words: Its words, where they were asked for: dicts of `word`, `log_probability` and
+            `tokens`, each a dict of `token` and `log_probability`.
+        alignment: Pairs of a source word and a word of it, counted from 0, where they were asked
+            for.
+    """
 
-    text: str
-    log_probability: float
+    source_text: str
+    translation_text: str
+    log_probability: float = 0.0
+    score: float = 0.0
     words: Sequence[dict[str, Any]] = ()
     alignment: Sequence[tuple[int, int]] = ()
+
+
+class Translation(NamedTuple):
+    """A translation of a text: see `SentenceTranslation`, of which it is made.
+
+    Words are those of all sentences, and alignments count over the whole text."""
+
+    text: str
+    log_probability: float = 0.0
+    words: Sequence[dict[str, Any]] = ()
+    alignment: Sequence[tuple[int, int]] = ()
+    sentences: Sequence[SentenceTranslation] = ()
+
+
+def warn(message: str) -> None:
+    """Logs a warning."""
+    logger.warning(message)
+
+
+warn_once = lru_cache(warn)
+"""Logs a warning, unless it was logged before."""
 
 
 def first_of_each_text(translations: Iterable[Translation]) -> list[Translation]:
@@ -45,12 +70,6 @@ def first_of_each_text(translations: Iterable[Translation]) -> list[Translation]
     for translation in translations:
         by_text.setdefault(translation.text, translation)
     return list(by_text.values())
-
-
-def check_choice(name: str, value: str, choices: object) -> None:
-    """Raises `ValueError` for a value that a `Literal` does not have."""
-    if value not in get_args(choices):
-        raise ValueError(f"{name} must be {' or '.join(get_args(choices))}, got {value!r}.")
 
 
 def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
@@ -97,9 +116,8 @@ def check_letters(
         side: Whose vocabulary it is.
 
     Raises:
-        ValueError: There is such a text, and `unknown` is `"error"`; or it is none of `Unknown`.
+        ValueError: There is such a text, and `unknown` is `"error"`.
     """
-    check_choice("unknown", unknown, Unknown)
     checked = list(texts)
     # White space at the ends of lines is not translated
     lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
@@ -136,6 +154,10 @@ class LanguageTags:
             if match:
                 self._tags[match[1]] = token
 
+    def knows(self, language: str) -> bool:
+        """Whether there is a tag of a language."""
+        return language in self._tags
+
     def leading(self, text: str, language: str | None = None) -> str:
         """Returns the tag that a text begins with, or nothing; with a language only that one's."""
         for name, tag in self._tags.items():
@@ -170,6 +192,30 @@ class LanguageTags:
         return text, prefix
 
 
+@dataclass(frozen=True)
+class SourceReader:
+    """Tells what of a source is its text, and what stands before it where the model reads it.
+
+    Attributes:
+        tags: Of a model with several target languages.
+        target_lang: The language of the translations.
+        usual_prefix: What stands before sources without a tag.
+        prefix: What stands before all sources, instead; None = nothing else.
+    """
+
+    tags: LanguageTags
+    target_lang: str | None
+    usual_prefix: str
+    prefix: str | None = None
+
+    def __call__(self, source: str) -> tuple[str, str]:
+        """Returns text and prefix, see `LanguageTags.mark`."""
+        text, mark = self.tags.mark(source, self.prefix or "", self.target_lang)
+        if not mark and self.prefix is None:
+            mark = self.usual_prefix
+        return text, mark
+
+
 def notice_of_splits(usual: UsualSource, lines: str) -> str:
     """Says that lines were split at their sentences, and how to prevent it."""
     return (
@@ -200,11 +246,7 @@ def split_texts(
         language: Of the texts.
         tag_of: Returns the tag of a language that a text begins with, or nothing.
         count_tokens: Counts the tokens of a segment, special ones included.
-
-    Raises:
-        ValueError: `split_sentences` is none of `SplitSentences`.
     """
-    check_choice("split_sentences", split_sentences, SplitSentences)
     most = {"auto": usual, "always": EVERY_LINE, "never": None}[split_sentences]
     return [
         split_text(
@@ -219,14 +261,19 @@ def split_texts(
     ]
 
 
-def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+def batches_by_length(
+    lengths: Sequence[int], max_tokens: int, max_sentences: int | None = None
+) -> Iterator[list[int]]:
     """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens`
-    tokens.
+    tokens; or so many sentences, whatever their tokens.
     """
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
         # The first of a batch is its longest, hence its padded width.
-        if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
+        is_full = len(batch) == max_sentences
+        if batch and max_sentences is None:
+            is_full = lengths[batch[0]] * (len(batch) + 1) > max_tokens
+        if is_full:
             yield batch
             batch = []
         batch.append(number)

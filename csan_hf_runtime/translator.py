@@ -1,234 +1,321 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Translation of texts with an exported model, without torch."""
+"""From texts to their translations, whatever searches for them."""
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
-from pathlib import Path
-from typing import Annotated, Any
+from itertools import islice, starmap
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from .dictionary import DICTIONARY, PronouncingDictionary
-from .export_files import TARGET_FOLDER
+from .alignment import Alignment
+from .constraints import Endings
+from .coverage import uncovered_sentences
+from .dictionary import PronouncingDictionary
+from .engine import Engine, Pair, SourceBatch
 from .generation import Generation
-from .graphs import Graphs
-from .prefixes import Prefix
+from .markup import MarkedText, parse_markup
+from .options import TranslationOptions
+from .prefixes import Prefix, PrefixLines
 from .scores import is_scored
 from .search import Hypothesis
-from .sentences import SplitText
-from .settings import Range, Settings
+from .sentences import SplitText, sentences_of
+from .terms import Terms, lacking, most_letters_after
 from .texts import (
     LanguageTags,
-    SplitSentences,
+    SentenceTranslation,
+    SourceReader,
     Translation,
-    Unknown,
     batches_by_length,
     check_letters,
     checked_texts,
     first_of_each_text,
     notice_of_splits,
     split_texts,
+    warn,
+    warn_once,
     words_of,
 )
-from .vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
-
-_Size = Annotated[int, Range(1)]
+from .windows import ahead, windows_of
 
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _NO_LIMIT = 10**9  # tokens; transformers writes 1e30
+_BEAMS_FOR_TERMS = 8
+_ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
 
-Encode = Callable[[str], list[int]]
-"""Returns the tokens of a source, with its language and what stands before it."""
+Finish: TypeAlias = Callable[[], list[list[Translation]]]
+"""Returns the translations of each text, best first."""
+
+
+class Workers(Protocol):
+    """What calls the methods of an engine: this process, or several.
+
+    Attributes:
+        count: Processes.
+        windows_ahead: Windows of lines that are begun before the last one is finished.
+    """
+
+    count: int
+    windows_ahead: int
+
+    def run(self, method: str, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yields what a method of the engine returns for the arguments of each call, in order."""
+
+
+class ThisProcess:
+    """Calls the methods of an engine one after the other."""
+
+    count = 1
+    windows_ahead = 0
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def run(self, method: str, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """See `Workers`."""
+        return starmap(getattr(self._engine, method), calls)
 
 
 @dataclass(frozen=True)
-class ModelSettings(Settings):
-    """Settings of config.json.
+class _Request:
+    """What is asked for.
 
     Attributes:
-        vocab_size: Tokens of the source, or of both sides.
-        decoder_vocab_size: Tokens of the target.
-        max_position_embeddings: Tokens of the longest text that there are positions for; None = any
-            number.
-        model_type: The family.
-        position_embeddings: The kind of positions; None = a CSAN has none. Before: `sinusoids`.
-        prefix: What stands before each source.
+        options: The options.
+        generation: The settings of the search.
+        read: Tells what of a source is its text.
+        encode: Returns the tokens of a source, with its language and what stands before it; it
+            remembers them.
+        terms: Terms that the translations must hold.
+        generator: Gives the random numbers of samples.
+        progress: Is told how many sentences are done.
     """
 
-    vocab_size: _Size
-    decoder_vocab_size: _Size | None = None
-    max_position_embeddings: _Size | None = None
-    model_type: str = ""
-    position_embeddings: str | None = ""
-    sinusoids: str | None = ""
-    prefix: str | None = None
+    options: TranslationOptions
+    generation: Generation
+    read: SourceReader
+    encode: Callable[[str], list[int]]
+    terms: Terms | None
+    generator: np.random.Generator | None
+    progress: Callable[[int], object]
 
 
-class Translator:
-    """Translates texts of any length, as `csan_hf.pipelines.TextTranslationPipeline` does.
+class TextTranslator:
+    """Translates texts of any length.
 
     ```python
-    translator = Translator.from_directory("onnx")
+    translator = TextTranslator.from_directory("onnx")
     [[translation]] = translator.translate(["Guten Morgen."])
     translation.text
     ```
 
+    Every line of a text is translated by itself, and line breaks, blank lines and indents are put
+    back as they were. A line with more tokens or sentences than 99 % of the training sources had is
+    split into sentences, as is one with more tokens than the model takes; see `TextOptions`.
+
     Args:
-        graphs: Encoder and decoder.
-        source: The source's vocabulary.
-        target: The target's; the same object where it is joint.
-        generation: What generation_config.json says.
-        config: What config.json says.
+        engine: What searches for translations.
         dictionary: Of a pronouncer: words whose pronunciations are looked up.
+        workers: What calls the engine; None = this process.
     """
 
     def __init__(
         self,
-        graphs: Graphs,
+        engine: Engine,
         *,
-        source: Vocabulary,
-        target: Vocabulary,
-        generation: Generation,
-        config: ModelSettings,
         dictionary: PronouncingDictionary | None = None,
+        workers: Workers | None = None,
     ) -> None:
-        self.source = source
-        self.target = target
-        self.generation = generation
+        self.engine = engine
         self._dictionary = dictionary
-        self._graphs = graphs
-        self._config = config
+        self._workers = workers or ThisProcess(engine)
         # Sources of a Marian model need none
-        self._tags = LanguageTags(() if source.kind == "MarianTokenizer" else source.added)
+        tokens = () if engine.source.kind == "MarianTokenizer" else engine.source.added
+        self._tags = LanguageTags(tokens)
 
     @classmethod
-    def from_directory(cls, directory: str | os.PathLike, *, threads: int = 1) -> Translator:
-        """Loads what `csan-hf export-onnx` wrote, with its tokenizers.
-
-        Args:
-            directory: The directory.
-            threads: Threads of a product.
-
-        Raises:
-            OSError: A file is missing or damaged.
-            ValueError: A file has a setting that is unknown here or impossible; the message names
-                both, the value and what is allowed.
+    def from_directory(
+        cls, directory: str | os.PathLike, *, threads: int = 1, workers: Workers | None = None
+    ) -> TextTranslator:
+        """Loads what `csan-hf export-onnx` wrote, with its tokenizers; see
+        `GraphEngine.from_directory`.
         """
-        folder = Path(directory)
-        graphs = Graphs.from_directory(folder, threads=threads)
-        config = ModelSettings.read(folder / "config.json")
-        target_size = config.decoder_vocab_size or config.vocab_size
-        if target_size != graphs.target_size:
-            raise OSError(
-                f"{folder / 'config.json'} says {target_size} tokens (decoder_vocab_size, "
-                f"vocab_size), the graphs have {graphs.target_size}: it is another model's. Copy "
-                "exports as whole folders."
-            )
-        source = target = Vocabulary(folder, size=config.vocab_size)
-        if (folder / TARGET_FOLDER).is_dir():
-            target = Vocabulary(folder / TARGET_FOLDER, size=target_size, settings=source.settings)
-        generation_file = folder / "generation_config.json"
-        generation = Generation.read(generation_file)
-        generation.check_tokens(target_size, f"{generation_file}: ")
-        dictionary = None
-        if (folder / DICTIONARY).is_file():
-            dictionary = PronouncingDictionary(folder / DICTIONARY, source.normalize)
-        return cls(
-            graphs,
-            source=source,
-            target=target,
-            generation=generation,
-            config=config,
-            dictionary=dictionary,
-        )
+        from .graph_engine import GraphEngine  # not where csan_hf has no graphs
+
+        engine = GraphEngine.from_directory(directory, threads=threads)
+        return cls(engine, dictionary=engine.dictionary(directory), workers=workers)
 
     @property
     def source_limit(self) -> int | None:
         """The tokens of the longest source, special ones included; None = any number."""
-        limit = min(self._positions or _NO_LIMIT, self.source.most_tokens or _NO_LIMIT)
+        most_tokens = self.engine.source.most_tokens or _NO_LIMIT
+        limit = min(self.engine.positions or _NO_LIMIT, most_tokens)
         return limit if limit < _NO_LIMIT else None
-
-    @property
-    def _positions(self) -> int | None:
-        """Tokens of the longest text that the model has positions for; None = any number."""
-        config = self._config
-        is_free = config.model_type == "csan" and config.position_embeddings is None
-        return None if is_free or config.sinusoids is None else config.max_position_embeddings
 
     def translate(
         self,
         texts: Iterable[str],
         *,
-        source_lang: str | None = None,
-        target_lang: str | None = None,
-        num_beams: int | None = None,
-        max_length: int | None = None,
-        max_new_tokens: int | None = None,
-        length_penalty: float | None = None,
-        n_best: int = 1,
-        return_scores: bool = False,
-        return_words: bool = False,
         prefixes: Iterable[str] | None = None,
-        split_sentences: SplitSentences = "auto",
-        truncation: bool = False,
-        unknown: Unknown = "warn",
-        sample: bool = False,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
+        terms: Terms | None = None,
         generator: np.random.Generator | None = None,
-        max_batch_tokens: int = 4096,
         first_line: int = 1,
+        **options: Any,
     ) -> list[list[Translation]]:
         """Returns for each text its best translations, or samples; for a blank one a blank one.
 
         Where a text is split, the n-th hypotheses of its sentences go together. Hypotheses of one
-        text, of other tokens, are one, with the better score; samples are all there. What is None
-        is as generation_config.json says; where no length is set, a translation may have twice the
-        source's tokens and 50. Of a pronouncer with a dictionary its entries come first, with
-        probability 1, unless samples or prefixes are asked for.
+        text, of other tokens, are one, with the better score; samples are all there. Of a
+        pronouncer with a dictionary its entries come first, with probability 1, unless samples or
+        prefixes are asked for.
 
         Args:
             texts: The texts.
-            source_lang: Their language, of a model of several.
-            target_lang: The language of the translations, of a model of several.
-            num_beams: Beams; 1 = greedy search. None: as many as `n_best`, at least.
-            max_length: The most tokens of a translation, the first of the decoder included.
-            max_new_tokens: The same without it.
-            length_penalty: Above 1 favours long translations.
-            n_best: Translations of each text, at most one for each beam.
-            return_scores: Whether log-probabilities are needed; else they may be 0.
-            return_words: Whether to give words with those of their tokens.
             prefixes: How the translations begin (of a text that is split, that of its first
                 sentence); a prefix may end within a word.
-            split_sentences: Lines that are split into sentences: `"auto"`, those with more tokens
-                or sentences than 99 % of the training sources, `"always"`, all, or `"never"`, those
-                with more tokens than the model takes.
-            truncation: Cut sources that are longer than the model takes, instead of splitting them.
-            unknown: What is done with a text of letters that the vocabulary does not have:
-                `"warn"`, `"skip"` (its translation is empty) or `"error"`.
-            sample: Draw translations instead of searching for the best.
-            temperature: Of samples: below 1 sharpens the probabilities.
-            top_k: Of samples: draw from so many likeliest tokens.
-            top_p: Of samples: draw from the likeliest tokens whose probabilities reach this sum.
-            generator: Gives the random numbers of samples.
-            max_batch_tokens: Source tokens in a batch, padding included; beams are not counted.
+            terms: Terms whose targets must stand in the translations of sentences that hold them.
+                Where one does not, the sentence is searched anew, with at least 8 beams, for
+                translations that hold all of them (`csan_hf_runtime.constraints`).
+            generator: Gives the random numbers of samples; None = one that begins with `seed`.
             first_line: The number of the first text, for messages.
+            **options: See `TranslationOptions`.
 
         Raises:
-            TypeError: `texts` or `prefixes` are one text, or hold something else than texts.
+            TypeError: `texts` or `prefixes` are one text, or hold something else than texts; or
+                there is no such option.
             ValueError: A text holds half of a surrogate pair, a language is unknown or missing, an
                 option is impossible, there are fewer beams than translations are asked for, or
                 letters are unknown and `unknown` is `"error"`.
+        """
+        finish = self._begin_lines(
+            texts,
+            options=TranslationOptions(**options),
+            prefixes=prefixes,
+            terms=terms,
+            generator=generator,
+            first_line=first_line,
+        )
+        return finish()
+
+    def stream(
+        self,
+        sentences: Iterable[str | None],
+        *,
+        prefixes: Iterable[str] | None = None,
+        terms: Terms | None = None,
+        lines_before: int = 0,
+        progress: bool = False,
+        **options: Any,
+    ) -> Generator[list[list[Translation]]]:
+        """Translates lines as they come, in memory that does not grow with their number.
+
+        A window of `WINDOW_LINES` for each process, less where they are very long, is read and
+        translated at a time, or what there is where `sentences` yields None. Errors of the
+        iteration over `sentences` are passed on.
+
+        Args:
+            sentences: The lines; None = translate what there is.
+            prefixes: As in `translate`, one for each line.
+            terms: As in `translate`.
+            lines_before: Lines of a file ahead of these, for the numbers in messages.
+            progress: Shows a bar on standard error.
+            **options: See `TranslationOptions`.
+
+        Yields:
+            The translations of a window, as `translate` returns them.
+        """
+        from tqdm.auto import tqdm  # slow to import, and not all need it
+
+        chosen = TranslationOptions(**options)
+        generator = np.random.default_rng(chosen.seed) if chosen.sample else None
+        beginnings = None if prefixes is None else PrefixLines(prefixes)
+        lines_read = lines_before
+        bar = tqdm(
+            total=len(sentences) if isinstance(sentences, Sized) else None,
+            desc="translating",
+            unit=" sentences",
+            disable=not progress,
+        )
+
+        def begin(window: list[str]) -> Finish:
+            nonlocal lines_read
+            first_line = lines_read + 1
+            lines_read += len(window)
+            return self._begin_lines(
+                window,
+                options=chosen,
+                prefixes=None if beginnings is None else beginnings.take(len(window)),
+                terms=terms,
+                generator=generator,
+                first_line=first_line,
+                progress=bar.update,
+            )
+
+        windows = windows_of(sentences, self._workers.count)
+        with bar:
+            for finish in ahead(map(begin, windows), self._workers.windows_ahead):
+                yield finish()
+        if beginnings is not None:
+            beginnings.check_end()
+
+    def _begin_lines(
+        self,
+        texts: Iterable[str],
+        *,
+        options: TranslationOptions,
+        prefixes: Iterable[str] | None,
+        **how: Any,
+    ) -> Finish:
+        """Begins to translate lines, whose white space at both ends does not matter."""
+        lines = checked_texts("texts", texts)
+        entries: list[list[str]] = [[] for _ in lines]
+        returned = options.n_best or 1
+        if self._dictionary is not None and prefixes is None and not options.sample:
+            entries = [self._dictionary.pronunciations(line) for line in lines]
+            lines = [
+                "" if len(known) >= returned else line
+                for line, known in zip(lines, entries, strict=True)
+            ]
+        finish_texts = self.begin(lines, options=options, prefixes=prefixes, **how)
+
+        def finish() -> list[list[Translation]]:
+            translations = []
+            for known, several in zip(entries, finish_texts(), strict=True):
+                stripped = [one._replace(text=one.text.strip()) for one in several]
+                if not options.sample:
+                    stripped = first_of_each_text(stripped)
+                translations.append(_entries_first(known, stripped, returned))
+            return translations
+
+        return finish
+
+    def begin(
+        self,
+        texts: Iterable[str],
+        *,
+        options: TranslationOptions,
+        prefixes: Iterable[str] | None = None,
+        terms: Terms | None = None,
+        generator: np.random.Generator | None = None,
+        first_line: int = 1,
+        progress: Callable[[int], object] = lambda count: None,
+    ) -> Finish:
+        """Begins to translate texts; other processes go on with it.
+
+        The arguments are those of `translate`; `progress` is told how many texts are done, where a
+        sentence of a text that is split counts as one, and is taken off before.
+
+        Returns:
+            A function that waits for the translations, as many of each text as are asked for, with
+            the white space of the source.
+
+        Raises:
+            TypeError, ValueError: See `translate`.
         """
         texts = checked_texts("texts", texts)
         if prefixes is not None:
@@ -237,266 +324,459 @@ class Translator:
                 raise ValueError(
                     f"prefixes must be one for each text, got {len(prefixes)} for {len(texts)}."
                 )
-        if not isinstance(n_best, int) or n_best < 1:
-            raise ValueError(f"n_best must be an integer from 1, got {n_best!r:.80}.")
-        entries: list[list[str]] = [[] for _ in texts]
-        if self._dictionary is not None and prefixes is None and not sample:
-            entries = [self._dictionary.pronunciations(text) for text in texts]
-            is_known = [len(known) >= n_best for known in entries]
-            texts = ["" if known else text for text, known in zip(texts, is_known, strict=True)]
-        if num_beams is None and not sample:
-            num_beams = max(self.generation.num_beams, n_best)
-        chosen: dict[str, Any] = {
-            "num_beams": num_beams,
-            "max_length": max_length,
-            "max_new_tokens": max_new_tokens,
-            "length_penalty": length_penalty,
-            "do_sample": sample or None,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-        }
-        chosen = {name: value for name, value in chosen.items() if value is not None}
-        generation = self._in_language(self.generation.replaced(**chosen), target_lang)
-        if generation.num_beams < n_best and not generation.do_sample:
-            raise ValueError(f"n_best={n_best} needs as many beams, got num_beams={num_beams}.")
-        trained_on = self.generation.source_characters
-        texts = check_letters(
-            texts,
-            unknown,
-            unknown_pieces=partial(self.source.unknown_pieces, trained_on=trained_on),
-            first_line=first_line,
-        )
-        encode = self._encoder(
-            source_lang, target_lang, most_tokens=self.source_limit if truncation else None
-        )
-        splits = self._split(
-            texts,
-            encode,
-            split_sentences=split_sentences,
-            truncation=truncation,
-            source_lang=source_lang,
-            target_lang=target_lang,
-        )
-        segments = [segment for split in splits for segment in split.segments]
-        beginnings = None
-        if prefixes is not None:
-            check_letters(
-                prefixes,
-                "warn" if unknown == "skip" else unknown,
-                unknown_pieces=self.target.unknown_pieces,
-                first_line=first_line,
-                side="target",
-            )
-            beginnings = self._beginnings(prefixes, splits)
-        hypotheses = self._hypotheses(
-            [encode(segment) for segment in segments],
-            generation,
-            returned=n_best,
-            generator=generator,
-            with_scores=return_scores or return_words,
-            beginnings=beginnings,
-            max_batch_tokens=max_batch_tokens,
-        )
-        chosen_limit = max_new_tokens or max_length
-        if chosen_limit is None or chosen_limit > (self._positions or _NO_LIMIT):
-            self._warn_of_cut_translations(generation, hypotheses)
-        remaining = iter(hypotheses)
-        translations = []
+        request = self._request(options, terms, generator, progress)
+        if terms is not None and (prefixes is not None or request.generation.do_sample):
+            raise ValueError("terms need a search of their own: leave out samples and prefixes.")
+        marked_texts = [_without_tags(text, options) for text in texts]
+        texts = [marked.text for marked in marked_texts]
+        texts = self._checked_letters(texts, request, first_line)
+        splits = self._split(texts, request)
+        segments: list[str] = []
         for split in splits:
-            parts = list(islice(remaining, len(split.segments)))
-            joined = self._joined(split, parts, with_words=return_words)
-            translations.append(joined if generation.do_sample else first_of_each_text(joined))
-        return [
-            _entries_first(known, predicted, n_best) if known else predicted
-            for known, predicted in zip(entries, translations, strict=True)
-        ]
+            segments += split.segments
+        sentences = self._sentences_to_check(segments, request)
+        forced: list[Prefix] = []
+        if prefixes is not None:
+            self._checked_letters(prefixes, request, first_line, is_target=True)
+            forced = self._forced(prefixes, splits)
+        batches = self._batches(range(len(segments)), segments, request)
+        sources = [self._source_batch(batch, segments, request, forced) for batch in batches]
+        searches = self._workers.run("search", [(source,) for source in sources])
+        progress(len(texts) - len(segments))
+
+        def finish() -> list[list[Translation]]:
+            hypotheses: dict[int, list[Hypothesis]] = {}
+            for batch, of_batch in zip(batches, searches, strict=True):
+                hypotheses |= zip(batch, of_batch, strict=True)
+                progress(len(batch))
+            if terms is not None:
+                self._require_terms(segments, hypotheses, terms, request)
+            self._warn_of_cut_translations(hypotheses.values(), request)
+            results = []
+            for number, segment in enumerate(segments):
+                several = [self._result(segment, one, request) for one in hypotheses[number]]
+                results.append(several)
+            self._warn_of_omissions(segments, sentences, results, request)
+            if options.needs_alignments:
+                results = self._with_alignments(batches, results, request)
+            remaining = iter(results)
+            translations = []
+            for split, marked in zip(splits, marked_texts, strict=True):
+                parts = list(islice(remaining, len(split.segments)))
+                translations.append(self._joined(split, parts, marked, request))
+            return translations
+
+        return finish
+
+    # ---- what is asked for
+
+    def _request(
+        self,
+        options: TranslationOptions,
+        terms: Terms | None,
+        generator: np.random.Generator | None,
+        progress: Callable[[int], object],
+    ) -> _Request:
+        """Checks what is asked for, before anything is translated."""
+        if options.needs_alignments:
+            self.engine.check_attention("alignments")
+        if options.check_coverage:
+            if options.truncation:
+                raise ValueError("check_coverage reads whole sources: leave out truncation.")
+            self.engine.check_attention("check_coverage")
+        _, usual = self.engine.settings(options.source_lang, options.target_lang)
+        generation = usual.replaced(**options.settings(usual))
+        generation = self._in_language(generation, options.target_lang)
+        if options.sample and generator is None:
+            generator = np.random.default_rng(options.seed)
+        reader = self.reader(options.source_lang, options.target_lang, options.prefix)
+        most_tokens = self.source_limit if options.truncation else None
+
+        @lru_cache(maxsize=100_000)
+        def encode(source: str) -> list[int]:
+            text, mark = reader(source)
+            vocabulary = self.engine.source
+            ids = vocabulary.encode(
+                mark + text, language=options.source_lang, most_tokens=most_tokens
+            )
+            # An empty text and a tokenizer that adds no end of sentence
+            return ids or [vocabulary.padding]
+
+        return _Request(options, generation, reader, encode, terms, generator, progress)
+
+    def reader(
+        self, source_lang: str | None, target_lang: str | None, prefix: str | None = None
+    ) -> SourceReader:
+        """Returns what tells a text from what stands before it where the model reads it.
+
+        Args:
+            source_lang: The language of the texts.
+            target_lang: The language of the translations.
+            prefix: What stands before all sources; None = as the model's config says.
+        """
+        usual_prefix, _ = self.engine.settings(source_lang, target_lang)
+        vocabulary = self.engine.source
+        if vocabulary.languages:
+            usual_prefix = ""
+        elif target_lang is not None and not self._tags.knows(target_lang):
+            mark = f">>{target_lang}<<"
+            if vocabulary.holds(mark):
+                usual_prefix = f"{mark} "
+            elif not usual_prefix:
+                warn_once(
+                    f"target_lang={target_lang!r} has no effect: the model's vocabulary names no "
+                    "languages."
+                )
+        return SourceReader(self._tags, target_lang, usual_prefix, prefix)
 
     def _in_language(self, generation: Generation, target_lang: str | None) -> Generation:
         """Settings with the token of the target language, in a multilingual model."""
-        if not self.source.languages:
+        source = self.engine.source
+        if not source.languages:
             return generation
-        language = target_lang or self.source.target_language
+        language = target_lang or source.target_language
         if language is not None:
-            token = self.source.language_id(language)
-            if self.source.kind in _LANGUAGE_STARTS_DECODER:
+            token = source.language_id(language)
+            if source.kind in _LANGUAGE_STARTS_DECODER:
                 generation = generation.replaced(decoder_start_token_id=token)
             else:
                 generation = generation.replaced(forced_bos_token_id=token)
-        starts_without = generation.decoder_start_token_id in self.source.no_languages
+        starts_without = generation.decoder_start_token_id in source.no_languages
         if generation.forced_bos_token_id is None and starts_without:
             raise ValueError(
                 "The model knows several languages: pass target_lang= (and source_lang=)."
             )
         return generation
 
-    def _prefix(self, target_lang: str | None) -> str:
-        """What stands before each source: its target language, or what the model always gets."""
-        if self.source.languages:
-            return ""
-        if target_lang is not None:
-            mark = f">>{target_lang}<<"
-            if self.source.holds(mark):
-                return f"{mark} "
-            _warn_once(
-                f"target_lang={target_lang!r} has no effect: the model's vocabulary names no "
-                "languages."
-            )
-        return self._config.prefix or ""
+    # ---- from texts to batches
 
-    def _encoder(
-        self, source_lang: str | None, target_lang: str | None, *, most_tokens: int | None
-    ) -> Encode:
-        """Returns a function that encodes sources, with their languages; it remembers them."""
+    def _checked_letters(
+        self, texts: Sequence[str], request: _Request, first_line: int, *, is_target: bool = False
+    ) -> list[str]:
+        """The texts, with `unknown="skip"` those empty that hold letters which the vocabulary of
+        the source, or of the target, does not have.
+        """
+        unknown = request.options.unknown
+        unknown_pieces = partial(
+            self.engine.source.unknown_pieces, trained_on=request.generation.source_characters
+        )
+        if is_target:
+            unknown = "warn" if unknown == "skip" else unknown
+            unknown_pieces = partial(self.engine.target.unknown_pieces)
+        return check_letters(
+            texts,
+            unknown,
+            unknown_pieces=unknown_pieces,
+            first_line=first_line,
+            side="target" if is_target else "source",
+        )
 
-        @lru_cache(maxsize=100_000)
-        def encode(text: str) -> list[int]:
-            text, prefix = self._tags.mark(text, "", target_lang)
-            prefix = prefix or self._prefix(target_lang)
-            ids = self.source.encode(prefix + text, language=source_lang, most_tokens=most_tokens)
-            # An empty text and a tokenizer that adds no end of sentence
-            return ids or [self.source.padding]
-
-        return encode
-
-    def _split(
-        self,
-        texts: Sequence[str],
-        encode: Encode,
-        *,
-        split_sentences: SplitSentences,
-        truncation: bool,
-        source_lang: str | None,
-        target_lang: str | None,
-    ) -> list[SplitText]:
-        usual = None if truncation else self.generation.usual_source
+    def _language(self, request: _Request) -> str | None:
+        """The language of the sources, as far as it is known."""
+        usual = request.generation.usual_source
         usual_language = None if usual is None else usual.language
+        return request.options.source_lang or self.engine.source.source_language or usual_language
+
+    def _split(self, texts: Sequence[str], request: _Request) -> list[SplitText]:
+        options = request.options
+        usual = None if options.truncation else request.generation.usual_source
         splits = split_texts(
             texts,
-            split_sentences=split_sentences,
+            split_sentences=options.split_sentences,
             usual=usual,
-            limit=None if truncation else self.source_limit,
-            language=source_lang or self.source.source_language or usual_language,
-            tag_of=partial(self._tags.leading, language=target_lang),
-            count_tokens=lambda text: len(encode(text)),
+            limit=None if options.truncation else self.source_limit,
+            language=self._language(request),
+            tag_of=partial(self._tags.leading, language=options.target_lang),
+            count_tokens=lambda text: len(request.encode(text)),
         )
         is_split = any(split.split_lines for split in splits)
-        if is_split and split_sentences == "auto" and usual is not None:
-            _warn_once(notice_of_splits(usual, "Some lines"))
+        if is_split and options.split_sentences == "auto" and usual is not None:
+            warn_once(notice_of_splits(usual, "Some lines"))
         return splits
 
-    def _beginnings(self, prefixes: Sequence[str], splits: Sequence[SplitText]) -> list[Prefix]:
+    def _forced(self, prefixes: Sequence[str], splits: Sequence[SplitText]) -> list[Prefix]:
         """How the translation of each segment begins."""
-        beginnings = []
+        forced = []
         for prefix, split in zip(prefixes, splits, strict=True):
             for number in range(len(split.segments)):
-                beginnings.append(self.target.prefix_of(prefix if number == 0 else ""))
-        return beginnings
+                forced.append(self.engine.target.prefix_of(prefix if number == 0 else ""))
+        return forced
 
-    def _hypotheses(
+    def _batches(
+        self, numbers: Sequence[int], segments: Sequence[str], request: _Request
+    ) -> list[list[int]]:
+        """Groups the numbers of some segments, those of similar length together."""
+        options = request.options
+        lengths = [len(request.encode(segments[number])) for number in numbers]
+        batches = batches_by_length(lengths, options.max_batch_tokens, options.batch_size)
+        return [[numbers[place] for place in batch] for batch in batches]
+
+    def _source_batch(
         self,
-        sources: Sequence[list[int]],
-        generation: Generation,
-        *,
-        returned: int,
-        generator: np.random.Generator | None,
-        with_scores: bool,
-        beginnings: Sequence[Prefix] | None,
-        max_batch_tokens: int,
-    ) -> list[list[Hypothesis]]:
-        """Translates sources, those of similar length together; [N] -> [N][returned]."""
-        hypotheses: dict[int, list[Hypothesis]] = {}
-        for batch in batches_by_length([len(ids) for ids in sources], max_batch_tokens):
-            lengths = np.array([len(sources[number]) for number in batch])
-            ids = np.full((len(batch), lengths.max()), self.source.padding)
-            for row, number in enumerate(batch):
-                ids[row, : lengths[row]] = sources[number]
-            found = generation.search(
-                self._graphs,
-                ids,
-                mask=(np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64),
-                limits=self._limits(generation, lengths),
-                returned=returned,
-                generator=generator,
-                with_scores=with_scores,
-                beginnings=None if beginnings is None else [beginnings[n] for n in batch],
-            )
-            hypotheses |= zip(batch, found, strict=True)
-        return [hypotheses[number] for number in range(len(sources))]
+        numbers: Sequence[int],
+        segments: Sequence[str],
+        request: _Request,
+        forced: Sequence[Prefix] = (),
+    ) -> SourceBatch:
+        sources = [request.encode(segments[number]) for number in numbers]
+        lengths = np.array(list(map(len, sources)))
+        ids = np.full((len(sources), lengths.max()), self.engine.source.padding)
+        for row, source in enumerate(sources):
+            ids[row, : lengths[row]] = source
+        return SourceBatch(
+            ids,
+            mask=(np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64),
+            limits=self._limits(request.generation, lengths),
+            generation=request.generation,
+            returned=request.options.n_best or 1,
+            with_scores=request.options.needs_scores,
+            generator=request.generator,
+            prefixes=[forced[number] for number in numbers] if forced else (),
+        )
 
     def _limits(self, generation: Generation, lengths: np.ndarray) -> np.ndarray:
         """The most tokens [B] of translations, the first included, of sources of lengths [B]."""
-        positions = self._positions or _NO_LIMIT
+        positions = self.engine.positions or _NO_LIMIT
         if generation.max_new_tokens is not None:
             limits = np.full_like(lengths, generation.max_new_tokens + 1)
         elif generation.max_length is not None:
             limits = np.full_like(lengths, generation.max_length)
         else:
-            limits = np.minimum(2 * lengths + 50, max(positions - 1, 1)) + 1
-        return np.minimum(limits, positions + 1)  # the last token is not read
+            free = 2 * lengths + 50
+            # A model that has made more positions for the source does so for the target
+            limits = (
+                np.where(lengths > positions, free, np.minimum(free, max(positions - 1, 1))) + 1
+            )
+        if not self.engine.extends_positions:
+            limits = np.minimum(limits, positions + 1)  # the last token is not read
+        return limits
+
+    # ---- from hypotheses to translations
+
+    def _result(
+        self, segment: str, hypothesis: Hypothesis, request: _Request
+    ) -> SentenceTranslation:
+        target = self.engine.target
+        ids = hypothesis.tokens.tolist()
+        text = target.decode(ids)
+        if not request.options.needs_scores:
+            return SentenceTranslation(segment, text)
+        is_counted = is_scored(
+            hypothesis.tokens,
+            ends=request.generation.ends,
+            special=target.not_text,
+            padding=target.padding,
+        )
+        values = np.where(is_counted, hypothesis.log_probabilities, np.nan)
+        log_probability = float(np.nansum(values))
+        words: list[dict[str, Any]] = []
+        if request.options.return_words:
+            words = words_of(
+                ids,
+                values.tolist(),
+                decode=partial(target.decode, keep_special=True),
+                name_of=target.name_of,
+                ends=target.not_text,
+            )
+        score = log_probability / max(int(is_counted.sum()), 1)
+        return SentenceTranslation(segment, text, log_probability, score, words)
 
     def _warn_of_cut_translations(
-        self, generation: Generation, hypotheses: Sequence[Sequence[Hypothesis]]
+        self, hypotheses: Iterable[Sequence[Hypothesis]], request: _Request
     ) -> None:
-        """Warns of translations that have no end, because they are as long as they may be."""
-        ends = self.generation.ends
-        if not len(ends):
+        """Warns of translations that have no end, because they are as long as they may be, unless
+        they are as long as was asked for.
+        """
+        generation = request.generation
+        positions = self.engine.positions or _NO_LIMIT
+        asked_for = request.options.max_new_tokens or request.options.max_length
+        is_in_positions = self.engine.extends_positions or (asked_for or 0) <= positions
+        if not len(generation.ends) or (asked_for and is_in_positions):
             return
         for several in hypotheses:
-            if not all(np.isin(hypothesis.tokens[-1:], ends).all() for hypothesis in several):
-                longest = generation.max_new_tokens or generation.max_length
-                bound = "2 · source tokens + 50"
-                advice = "pass a larger max_length"
-                if longest and longest > (self._positions or _NO_LIMIT):
-                    bound = f"the {self._positions} tokens that the model has positions for"
-                    advice = "split the text"
-                elif longest:
-                    bound = f"the {longest} tokens of the model's generation config"
-                _warn_once(f"A translation had not ended at {bound} and is cut there; {advice}.")
+            if all(np.isin(one.tokens[-1:], generation.ends).all() for one in several):
+                continue
+            longest = generation.max_new_tokens or generation.max_length
+            bound = "2 · source tokens + 50"
+            advice = "pass a larger max_length"
+            if longest and longest > positions:
+                bound = f"the {positions} tokens that the model has positions for"
+                advice = "split the text"
+            elif longest:
+                bound = f"the {longest} tokens of the model's generation config"
+            warn_once(f"A translation had not ended at {bound} and is cut there; {advice}.")
 
     def _joined(
-        self, split: SplitText, hypotheses: Sequence[Sequence[Hypothesis]], *, with_words: bool
+        self,
+        split: SplitText,
+        results: Sequence[Sequence[SentenceTranslation]],
+        marked: MarkedText,
+        request: _Request,
     ) -> list[Translation]:
         """The translations of one text, of those of its segments [N][returned]."""
-        if not split.segments:
-            return [Translation("", 0.0)]
+        source_word = self.engine.source.word
+        target_word = self.engine.target.word
+        tag = self._tags.leading(marked.text, request.options.target_lang)
         joined = []
-        for parts in zip(*hypotheses, strict=True):
-            texts = []
+        for sentences in list(zip(*results, strict=True)) or [()]:
+            texts = [sentence.translation_text for sentence in sentences]
             words: list[dict[str, Any]] = []
-            log_probability = 0.0
-            for hypothesis in parts:
-                ids = hypothesis.tokens.tolist()
-                counted = is_scored(
-                    hypothesis.tokens,
-                    ends=self.generation.ends,
-                    special=self.target.not_text,
-                    padding=self.target.padding,
+            for sentence in sentences:
+                words += sentence.words
+            links = split.join_links(
+                texts,
+                [sentence.alignment for sentence in sentences],
+                source_word=source_word,
+                target_word=target_word,
+            )
+            text = split.join(texts)
+            if request.options.markup is not None:
+                text = marked.restore(
+                    text, links, source_word=source_word, target_word=target_word, first=len(tag)
                 )
-                values = np.where(counted, hypothesis.log_probabilities, np.nan)
-                texts.append(self.target.decode(ids))
-                log_probability += float(np.nansum(values))
-                if with_words:
-                    words += words_of(
-                        ids,
-                        values.tolist(),
-                        decode=partial(self.target.decode, keep_special=True),
-                        name_of=self.target.name_of,
-                        ends=self.target.not_text,
-                    )
-            joined.append(Translation(split.join(texts).strip(), log_probability, words))
+            log_probability = sum(sentence.log_probability for sentence in sentences)
+            joined.append(Translation(text, log_probability, words, links, sentences))
         return joined
+
+    # ---- terms
+
+    def _require_terms(
+        self,
+        segments: Sequence[str],
+        hypotheses: dict[int, list[Hypothesis]],
+        terms: Terms,
+        request: _Request,
+    ) -> None:
+        """Translates anew the segments with a translation that lacks the target of a term."""
+        target = self.engine.target
+        least_beams = max(request.generation.num_beams, _BEAMS_FOR_TERMS)
+        targets = [terms.targets_of(segment) for segment in segments]
+        phrases: dict[int, list[list[int]]] = {}
+        by_beams: dict[int, list[int]] = {}
+        for number, several in hypotheses.items():
+            if self._lacking(several, targets[number]):
+                phrases[number] = list(map(target.within_text, targets[number]))
+                # A beam for each number of tokens that a hypothesis may hold
+                beams = max(least_beams, 1 + sum(map(len, phrases[number])))
+                by_beams.setdefault(beams, []).append(number)
+        batches = []
+        sources = []
+        for beams, numbers in by_beams.items():
+            for batch in self._batches(numbers, segments, request):
+                source = self._source_batch(batch, segments, request)
+                limits = [self._limit_with(hypotheses[n], phrases[n]) for n in batch]
+                most_letters = [list(map(most_letters_after, targets[n])) for n in batch]
+                constrained = replace(
+                    source,
+                    generation=request.generation.replaced(num_beams=beams),
+                    limits=np.minimum(source.limits, limits),
+                    phrases=[phrases[n] for n in batch],
+                    endings=Endings(target.continuing_letters, most_letters),
+                )
+                batches.append(batch)
+                sources.append((constrained,))
+        for batch, of_batch in zip(batches, self._workers.run("search", sources), strict=True):
+            hypotheses |= zip(batch, of_batch, strict=True)
+        for number in phrases:
+            missing = self._lacking(hypotheses[number], targets[number])
+            if missing:
+                warn(
+                    f"A translation lacks {missing[0]!r}, the term for one in "
+                    f"{segments[number][:60]!r}: allow it more tokens."
+                )
+
+    def _lacking(self, hypotheses: Iterable[Hypothesis], targets: list[str]) -> list[str]:
+        """The targets of terms that some of several translations lack."""
+        missing: list[str] = []
+        for hypothesis in hypotheses if targets else ():
+            missing += lacking(targets, self.engine.target.decode(hypothesis.tokens.tolist()))
+        return missing
+
+    def _limit_with(self, hypotheses: Iterable[Hypothesis], phrases: list[list[int]]) -> int:
+        """Tokens that a translation with phrases may have: hardly more than one without them has.
+
+        A hypothesis that puts off a phrase may not end, and goes on with what is likely by token,
+        but means nothing."""
+        longest = max(len(hypothesis.tokens) for hypothesis in hypotheses)
+        return 1 + longest + sum(map(len, phrases)) + _ROOM_FOR_TERMS
+
+    # ---- alignments
+
+    def _aligned(
+        self, batches: Sequence[Sequence[Pair]], request: _Request
+    ) -> Iterator[list[Alignment]]:
+        """Aligns batches of pairs."""
+        source_lang = request.options.source_lang
+        calls = [(list(pairs), request.read, source_lang) for pairs in batches]
+        return self._workers.run("align", calls)
+
+    def _with_alignments(
+        self,
+        batches: Sequence[Sequence[int]],
+        results: list[list[SentenceTranslation]],
+        request: _Request,
+    ) -> list[list[SentenceTranslation]]:
+        pairs_of_batches = []
+        for batch in batches:
+            pairs = []
+            for number in batch:
+                pairs += [(one.source_text, one.translation_text) for one in results[number]]
+            pairs_of_batches.append(pairs)
+        aligned = dict(enumerate(results))
+        for batch, alignments in zip(
+            batches, self._aligned(pairs_of_batches, request), strict=True
+        ):
+            links = (alignment.links() for alignment in alignments)
+            for number in batch:
+                aligned[number] = [one._replace(alignment=next(links)) for one in results[number]]
+        return list(aligned.values())
+
+    def _sentences_to_check(
+        self, segments: Sequence[str], request: _Request
+    ) -> dict[int, list[str]]:
+        """The sentences of segments that have several, where coverage is to be checked."""
+        sentences = {}
+        if request.options.check_coverage:
+            language = self._language(request)
+            for number, segment in enumerate(segments):
+                text, _ = request.read(segment)
+                sentences[number] = sentences_of(text, language)
+        return {number: several for number, several in sentences.items() if len(several) > 1}
+
+    def _warn_of_omissions(
+        self,
+        segments: Sequence[str],
+        sentences: dict[int, list[str]],
+        results: Sequence[Sequence[SentenceTranslation]],
+        request: _Request,
+    ) -> None:
+        """Warns of sentences that the best translations hardly attend to."""
+        batches = self._batches(list(sentences), segments, request)
+        pairs = [
+            [(segments[number], results[number][0].translation_text) for number in batch]
+            for batch in batches
+        ]
+        for batch, alignments in zip(batches, self._aligned(pairs, request), strict=True):
+            for number, alignment in zip(batch, alignments, strict=True):
+                for place in uncovered_sentences(alignment, sentences[number]):
+                    sentence = sentences[number][place].strip()[:60]
+                    warn(
+                        f"A translation seems to leave out {sentence!r}. Translate it on a line of "
+                        "its own."
+                    )
+
+
+def _without_tags(text: str, options: TranslationOptions) -> MarkedText:
+    """A text and its tags; where no markup is asked for it has none."""
+    return MarkedText(text, []) if options.markup is None else parse_markup(text, options.markup)
 
 
 def _entries_first(
     entries: list[str], predicted: list[Translation], count: int
 ) -> list[Translation]:
     """What the dictionary has of a word, and predictions that differ from it, `count` at most."""
-    translations = [Translation(entry, 0.0) for entry in entries]
+    if not entries:
+        return predicted
+    translations = [Translation(entry) for entry in entries]
     translations += (other for other in predicted if other.text not in entries)
     return translations[:count]
-
-
-@lru_cache
-def _warn_once(message: str) -> None:
-    logger.warning(message)

@@ -1,20 +1,25 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Vocabularies from tokenizer.json and tokenizer_config.json, read as transformers reads them."""
+"""Vocabularies: what texts are cut into, and put together from, whatever tokenizer does it; and
+those that are read from tokenizer.json and tokenizer_config.json, as transformers reads them.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from tokenizers import Tokenizer, models
+from tokenizers import Encoding, Tokenizer, models
 
+from .alignment import TokenizedText
 from .characters import has_all_bytes, unseen_characters
 from .prefixes import Prefix, PrefixPieces
+from .sentences import is_wide
 from .settings import Range, Settings
 
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -47,8 +52,144 @@ class TokenizerSettings(Settings):
     mask_token: str | NamedToken | None = None
 
 
-class Vocabulary:
+class Vocabulary(ABC):
     """The tokens of one side.
+
+    Attributes:
+        kind: The name of the tokenizer's class.
+        most_tokens: Tokens of the longest text that it allows; None = any number.
+        added: Tokens that were added to the vocabulary.
+        special: Numbers of the special tokens.
+        padding: The token of padding.
+        unknown: The token of what the vocabulary does not have, if it has one.
+        languages: Tokens by the codes of the languages of a multilingual model.
+        source_language: The language of texts where none is asked for, if it is known.
+        target_language: That of translations.
+        no_languages: Tokens that a decoder may start with which are no language.
+        cuts_words: Whether tokens are pieces of words.
+        word: What a word is in alignments: what white space separates, or each letter of a
+            tokenizer of characters.
+    """
+
+    kind: str
+    most_tokens: int | None
+    added: Iterable[str]
+    special: set[int]
+    padding: int
+    unknown: int | None
+    languages: Mapping[str, int]
+    source_language: str | None
+    target_language: str | None
+    no_languages: set[int | None]
+    cuts_words: bool
+    word: re.Pattern[str]
+
+    @abstractmethod
+    def numbers(self) -> Mapping[str, int]:
+        """Returns the tokens with their numbers."""
+
+    @abstractmethod
+    def name_of(self, token: int) -> str:
+        """Returns a token as the vocabulary writes it."""
+
+    @abstractmethod
+    def encode(
+        self, text: str, *, language: str | None = None, most_tokens: int | None = None
+    ) -> list[int]:
+        """Returns the tokens of a source, with special ones.
+
+        Args:
+            text: The source.
+            language: Its language, in a multilingual model; None = `source_language`.
+            most_tokens: Tokens to which it is cut.
+        """
+
+    @abstractmethod
+    def encode_alone(self, text: str) -> list[int]:
+        """Returns the tokens of a text, without special ones."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Returns the text of tokens."""
+
+    @abstractmethod
+    def unknown_pieces(
+        self, texts: Sequence[str], trained_on: str | None = None
+    ) -> list[list[str]]:
+        """Returns, for each text, what the vocabulary does not have; of one of bytes, which has
+        all, what is not in the ranges of characters `trained_on`.
+        """
+
+    @cached_property
+    def not_text(self) -> set[int]:
+        """Special tokens, without those of unknown letters."""
+        return self.special - {self.unknown}
+
+    def holds(self, token: str) -> bool:
+        """Whether a text is one token."""
+        return self.numbers().get(token) not in (None, self.unknown)
+
+    def language_id(self, language: str) -> int:
+        """Returns the token of a language of a multilingual model.
+
+        Raises:
+            ValueError: The model does not know the language.
+        """
+        if language in self.languages:
+            return self.languages[language]
+        close = [code for code in self.languages if code.startswith(language)]
+        close = close or difflib.get_close_matches(language, self.languages, cutoff=0.0)
+        raise ValueError(
+            f"{self.kind} has no language {language!r}. Did you mean "
+            f"{' or '.join(map(repr, close))}?"
+        )
+
+    def prefix_of(self, text: str) -> Prefix:
+        """Returns how a translation begins that begins with a text."""
+        ids = self.encode_alone(text)
+        return self._prefix_pieces.prefix_of(ids, list(map(self.name_of, ids)))
+
+    @cached_property
+    def _prefix_pieces(self) -> PrefixPieces:
+        numbers = self.numbers().items()
+        tokens = {piece: token for piece, token in numbers if token not in self.special}
+        return PrefixPieces(tokens, cuts_words=self.cuts_words)
+
+    def within_text(self, term: str) -> list[int]:
+        """Returns the tokens of a target term after others: as a rule with the space before it.
+
+        Raises:
+            ValueError: The vocabulary lacks letters of it, or all that it has.
+        """
+        space = "" if is_wide(term[0]) else " "
+        tokens = self.encode_alone(f".{space}{term}")[len(self.encode_alone(".")) :]
+        if self.unknown in tokens:
+            raise ValueError(
+                f"The term {term!r} has letters or signs that the target vocabulary does not have."
+            )
+        if not self.decode(tokens).strip():
+            raise ValueError(
+                f"The term {term!r} has no letters or signs that the model writes: leave it out."
+            )
+        return tokens
+
+    @cached_property
+    def continuing_letters(self) -> dict[int, int]:
+        """Tokens that continue a word -> the letters that they add to it."""
+        letters = {}
+        word: list[int] = []  # a token that the others stand behind
+        for token in sorted(set(self.numbers().values()) - self.not_text):
+            if not word and self.decode([token], keep_special=True).strip().isalpha():
+                word = [token]
+            text = self.decode([*word, token], keep_special=True)
+            added = text.removeprefix(self.decode(word, keep_special=True))
+            if match := re.match(r"\w+", added):
+                letters[token] = match.end()
+        return letters
+
+
+class VocabularyFile(Vocabulary):
+    """A vocabulary that is read from files, without transformers.
 
     Args:
         directory: Folder of tokenizer.json and tokenizer_config.json.
@@ -58,13 +199,6 @@ class Vocabulary:
 
     Attributes:
         settings: What tokenizer_config.json holds.
-        kind: The class that transformers reads it with.
-        most_tokens: Tokens of the longest text that it allows; None = any number.
-        target_language: The language of translations that it names, if any.
-        added: Tokens that were added to the vocabulary, with their numbers.
-        special: Numbers of the special tokens.
-        languages: Tokens by the codes of the languages of a multilingual model.
-        source_language: The one of texts where none is asked for.
 
     Raises:
         OSError: A file is missing, damaged or of another model.
@@ -106,6 +240,11 @@ class Vocabulary:
         self.special |= {number for number in self._named.values() if number is not None}
         self.languages, self.source_language = self._languages()
         self.special |= set(self.languages.values())
+        self.padding = self._named["pad"] or 0
+        self.unknown = self._named["unk"]
+        self.no_languages = {None, self._named["eos"], self._named["bos"], self._named["pad"]}
+        self.cuts_words = isinstance(self._tokenizer.model, models.BPE | models.Unigram)
+        self.word = word_pattern(self._tokenizer)
 
     def _number(self, name: str, config_file: Path) -> int | None:
         """The number of the token that a setting names."""
@@ -136,55 +275,23 @@ class Vocabulary:
                 languages[other["m2m100"] or token] = number
         return languages, match["m2m100"] or match[0]
 
-    @property
-    def padding(self) -> int:
-        """The token of padding."""
-        return self._named["pad"] or 0
-
-    @property
-    def no_languages(self) -> set[int | None]:
-        """Tokens that a decoder may start with which are no language."""
-        return {None, self._named["eos"], self._named["bos"], self._named["pad"]}
-
-    @cached_property
-    def not_text(self) -> set[int]:
-        """Special tokens, without those of unknown letters."""
-        return self.special - {self._named["unk"]}
-
     def normalize(self, text: str) -> str:
         """Returns a text as it is read: in its Unicode form, in small letters or as it is."""
         normalizer = self._tokenizer.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
+    def numbers(self) -> Mapping[str, int]:
+        """See `Vocabulary`."""
+        return self._tokenizer.get_vocab()
+
     def holds(self, token: str) -> bool:
-        """Whether a text is one token."""
-        return self._tokenizer.token_to_id(token) not in (None, self._named["unk"])
-
-    def language_id(self, language: str) -> int:
-        """Returns the token of a language of a multilingual model.
-
-        Raises:
-            ValueError: The model does not know the language.
-        """
-        if language in self.languages:
-            return self.languages[language]
-        close = [code for code in self.languages if code.startswith(language)]
-        close = close or difflib.get_close_matches(language, self.languages, cutoff=0.0)
-        raise ValueError(
-            f"{self.kind} has no language {language!r}. Did you mean "
-            f"{' or '.join(map(repr, close))}?"
-        )
+        """See `Vocabulary`."""
+        return self._tokenizer.token_to_id(token) not in (None, self.unknown)
 
     def encode(
         self, text: str, *, language: str | None = None, most_tokens: int | None = None
     ) -> list[int]:
-        """Returns the tokens of a source, with special ones.
-
-        Args:
-            text: The source.
-            language: Its language, in a multilingual model; None = that of tokenizer.json.
-            most_tokens: Tokens to which it is cut.
-        """
+        """See `Vocabulary`."""
         if most_tokens is None:
             encoding = self._tokenizer.encode(text)
         else:
@@ -192,6 +299,10 @@ class Vocabulary:
             encoding = self._tokenizer.encode(text, add_special_tokens=False)
             encoding.truncate(most_tokens - self._tokenizer.num_special_tokens_to_add(False))
             encoding = self._tokenizer.post_process(encoding)
+        return self._in_language(encoding, language)
+
+    def _in_language(self, encoding: Encoding, language: str | None) -> list[int]:
+        """The tokens of a text, marked with a language."""
         ids = self._known(encoding.ids)
         if language is None or not self.languages:
             return ids
@@ -200,9 +311,21 @@ class Vocabulary:
         places = zip(ids, encoding.special_tokens_mask, strict=True)
         return [mark if is_mark and token in marks else token for token, is_mark in places]
 
+    def tokenized(self, text: str, prefix: str = "", language: str | None = None) -> TokenizedText:
+        """Returns a text with its tokens and their words.
+
+        Args:
+            text: The text.
+            prefix: What stands before it, and belongs to no word.
+            language: As in `encode`.
+        """
+        encoding = self._tokenizer.encode(prefix + text)
+        made = TokenizedText.of_encoding(text, prefix, encoding, encoding.tokens, self.word)
+        return replace(made, ids=tuple(self._in_language(encoding, language)))
+
     def _known(self, ids: list[int]) -> list[int]:
         """The tokens as the model has them."""
-        unknown = self._named["unk"]
+        unknown = self.unknown
         if max(ids, default=0) < self._size:
             return ids
         if unknown is None:
@@ -211,34 +334,26 @@ class Vocabulary:
             )
         return [token if token < self._size else unknown for token in ids]
 
-    def prefix_of(self, text: str) -> Prefix:
-        """Returns how a translation begins that begins with a text."""
-        ids = self._known(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        return self._prefix_pieces.prefix_of(ids, [self.name_of(token) for token in ids])
-
-    @cached_property
-    def _prefix_pieces(self) -> PrefixPieces:
-        vocabulary = self._tokenizer.get_vocab()
-        tokens = {piece: token for piece, token in vocabulary.items() if token not in self.special}
-        cuts_words = isinstance(self._tokenizer.model, models.BPE | models.Unigram)
-        return PrefixPieces(tokens, cuts_words=cuts_words)
+    def encode_alone(self, text: str) -> list[int]:
+        """See `Vocabulary`."""
+        return self._known(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
-        """Returns the text of tokens."""
+        """See `Vocabulary`."""
         shown = ids if keep_special else [token for token in ids if token not in self.special]
         return self._tokenizer.decode(shown, skip_special_tokens=False)
 
     def name_of(self, token: int) -> str:
-        """Returns a token as the vocabulary writes it."""
+        """See `Vocabulary`."""
         return self._tokenizer.id_to_token(token) or ""
 
-    def unknown_pieces(self, texts: list[str], trained_on: str | None = None) -> list[list[str]]:
-        """Returns, for each text, what the vocabulary does not have; of one of bytes, which has
-        all, what is not in the ranges of characters `trained_on`.
-        """
+    def unknown_pieces(
+        self, texts: Sequence[str], trained_on: str | None = None
+    ) -> list[list[str]]:
+        """See `Vocabulary`."""
         if has_all_bytes(self._tokenizer):
             return unseen_characters(self._tokenizer, texts, trained_on)
-        unknown = self._named["unk"]
+        unknown = self.unknown
         if unknown is None:
             return [[] for _ in texts]
         unknown_pieces = []
@@ -248,3 +363,9 @@ class Vocabulary:
             pieces = [text[start:end] for token, (start, end) in places if token == unknown]
             unknown_pieces.append(pieces)
         return unknown_pieces
+
+
+def word_pattern(tokenizer: Tokenizer | None) -> re.Pattern[str]:
+    """Returns what a word is in alignments, see `Vocabulary`; None = of a slow tokenizer."""
+    is_of_characters = tokenizer is not None and r"[\s\S]" in repr(tokenizer.pre_tokenizer)
+    return re.compile(r"\S" if is_of_characters else r"\S+")

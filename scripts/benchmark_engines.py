@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import sacrebleu
 import torch
+from csan_hf.pipelines.search import search
 from measuring import Row, print_table
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -28,7 +29,6 @@ from transformers.utils import logging as transformers_logging
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub.onnx import export_onnx
-from csan_hf.pipelines.search import search
 from csan_hf_cli import run
 from csan_hf_runtime.generation import Generation
 from csan_hf_runtime.graphs import Graphs

@@ -63,7 +63,7 @@ FURTHER = {
     "models": ("csan_hf.models.locality.LocalityMethod", "csan_hf.models.attention_call.Term"),
     "pipelines": (
         "csan_hf.pipelines.onnx_model.OnnxTranslationModel",
-        "csan_hf_runtime.translator.Translator",
+        "csan_hf_runtime.translator.TextTranslator",
     ),
     "evaluation": (
         "csan_hf.evaluation.loading.load_translation_model",

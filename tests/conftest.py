@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from functools import cache
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -24,6 +25,7 @@ import torch
 import transformers
 from hypothesis import HealthCheck, settings
 from reference.loopback_hub import LoopbackHub
+from search.engines import EXPORTED
 
 from csan_hf.data import TokenizerPair, train_tokenizer
 
@@ -117,6 +119,20 @@ def chromium(tmp_path_factory):
     )  # the browser's start page, still loading, is no request of the page that a test opens
     yield browser
     browser.quit()
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """A model by name, and the folder of its graphs, made once."""
+    from csan_hf.hub.onnx import export_onnx  # which needs an extra
+
+    @cache
+    def make(name):
+        model = EXPORTED[name]()
+        folder = tmp_path_factory.mktemp("graphs")
+        return model, export_onnx(model, folder, with_attention=name == "csan")
+
+    return make
 
 
 @pytest.fixture(scope="session")

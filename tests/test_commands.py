@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf`: its table, its options, how it ends, and what it imports when."""
 
+import dataclasses
 import errno
 import inspect
 import io
@@ -32,7 +33,8 @@ from csan_hf_cli import (
     run,
     script,
 )
-from csan_hf_cli.translate import OutputLine, _write_as_they_come
+from csan_hf_cli.output import Done, OutputOptions, write_translations
+from csan_hf_runtime.texts import Translation
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,9 +53,13 @@ FROZEN = json.loads((Path(__file__).parent / "fixtures" / "options.json").read_t
 
 def type_of(function, name):
     """Without bounds, which it may have, and modules, which differ by Python."""
-    annotation = inspect.signature(function, eval_str=True).parameters[name].annotation
-    name = re.sub(r"[\w.]+\.", "", inspect.formatannotation(annotation))
-    return name.replace("PositiveInt", "int").replace("NotEmptyStr", "str")
+    parameters = dict(inspect.signature(function, eval_str=True).parameters)
+    for parameter in [*parameters.values()]:
+        if dataclasses.is_dataclass(parameter.annotation):  # a group of options
+            parameters |= inspect.signature(parameter.annotation, eval_str=True).parameters
+    text = inspect.formatannotation(parameters[name].annotation)
+    text = re.sub(r"Annotated\[(\w+), [^\]]*\]", r"\1", re.sub(r"[\w.]+\.", "", text))
+    return text.replace("PositiveInt", "int").replace("NotEmptyStr", "str")
 
 
 @pytest.mark.parametrize("name", [name for name in FROZEN if not name.startswith("train ")])
@@ -105,10 +111,10 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ("translate", "required: model (csan-hf translate --help lists the arguments)"),
         (
             "translate --model x --num_beams few",
-            '"num_beams": Not of type PositiveInt: invalid literal',
+            'Parser key "num_beams": Expected',
         ),
         ("translate --model x --dtype int8", "Got value: int8"),
-        ("translate --model x --top_k 5", "--temperature, --top_k and --top_p need --sample."),
+        ("translate --model x --top_k 5", "temperature, top_k and top_p need sample."),
         ("translate --model x --prefixes -", "can be standard input: name files."),
         ("translate --model x --terms -", "can be standard input: name files."),
         ("translate --model x --markup a", "Expected a typing.Literal['html', 'xliff']. Got value"),
@@ -386,8 +392,10 @@ def test_no_line_stands_beside_a_bar(monkeypatch):
     screen.isatty = lambda: True
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)
-    windows = [[OutputLine("Satz 0")], [OutputLine("Satz 1")]]
-    _write_as_they_come(iter(tqdm(windows, file=screen, mininterval=0)), "-")
+    windows = tqdm(
+        [[[Translation("Satz 0")]], [[Translation("Satz 1")]]], file=screen, mininterval=0
+    )
+    write_translations(windows, OutputOptions(), with_scores=False, done=Done())
     lines = [line.split("\r")[-1].strip() for line in screen.getvalue().split("\n")]
     assert lines[:2] == ["Satz 0", "Satz 1"]
 

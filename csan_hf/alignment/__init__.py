@@ -1,10 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Which target word comes from which source word, and which source sentence is left out."""
 
-from .aligned_pairs import Alignment, align_pairs
-from .coverage import uncovered_sentences
+from csan_hf_runtime.alignment import Alignment, TokenizedText
+from csan_hf_runtime.coverage import uncovered_sentences
+
+from .aligned_pairs import align_pairs
 from .positions import check_positions, pairs_within_positions
-from .tokenized_text import TokenizedText, check_fast, tokenize_texts, word_pattern
+from .tokenized_text import check_fast, tokenize_texts
 
 __all__ = [
     "Alignment",
@@ -15,5 +17,4 @@ __all__ = [
     "pairs_within_positions",
     "tokenize_texts",
     "uncovered_sentences",
-    "word_pattern",
 ]

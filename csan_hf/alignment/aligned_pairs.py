@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,11 +14,12 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 
+from csan_hf_runtime.alignment import Alignment, TokenizedText
 from csan_hf_runtime.texts import LanguageTags
 
 from ..models.evaluation_view import evaluation_view
 from .positions import check_positions
-from .tokenized_text import TokenizedText, tokenize_texts
+from .tokenized_text import tokenize_texts
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -33,75 +33,6 @@ WINDOW_CELLS = 2**27  # characters of the source times those of the target
 
 TokenizedPair: TypeAlias = tuple[TokenizedText, TokenizedText]
 Outputs: TypeAlias = Seq2SeqLMOutput | Seq2SeqModelOutput
-
-
-@dataclass(frozen=True, eq=False)
-class Alignment:
-    """How strongly each of J source tokens is related to each of I target tokens of a sentence
-    pair.
-
-    Row i of `matrix`, float32 [I, J], belongs to the prediction of target token i; `measure` says
-    what the numbers are, for the label of a picture."""
-
-    source: TokenizedText
-    target: TokenizedText
-    matrix: np.ndarray
-    measure: str = "attention"
-
-    def word_matrix(self) -> np.ndarray:
-        """Merges tokens into words: the sum over the tokens of a source word, the mean over those
-        of a target word.
-
-        With weights that sum to 1 over the source tokens, a row so keeps its sum, but for the part
-        on "</s>". The rows and columns of words without tokens (a tokenizer may delete characters)
-        are 0.
-
-        Returns:
-            float32 [target words, source words].
-        """
-        rows = self.target.membership()
-        rows /= np.maximum(rows.sum(axis=0, keepdims=True), 1)
-        return rows.T @ self.matrix @ self.source.membership()
-
-    def links(
-        self, *, threshold: float | None = None, symmetric: bool = False
-    ) -> list[tuple[int, int]]:
-        """Links words. "</s>" is left out: it is never linked and does not count in a row's sum.
-
-        Args:
-            threshold: None links each target word to the source word with the highest value in its
-                row, the first of equals. A number from 0 to 1 links it to all words whose share of
-                the row's positive values, summed, exceeds it: to none, one or several.
-            symmetric: Keeps a link only if the target word is also the one with the highest value
-                in the source word's column.
-
-        Returns:
-            Pairs (source word, target word), counted from 0, in order.
-
-        Raises:
-            ValueError: If the threshold is not in [0, 1).
-        """
-        if threshold is not None and not 0 <= threshold < 1:
-            raise ValueError(f"threshold must be at least 0 and less than 1, got {threshold}.")
-        # Words without tokens have no values to compare
-        columns = self.source.words_with_tokens()
-        rows = self.target.words_with_tokens()
-        if not columns or not rows:
-            return []
-        values = self.word_matrix()[np.ix_(rows, columns)]
-        if threshold is None:
-            linked = np.arange(len(columns)) == values.argmax(axis=1)[:, None]
-        else:
-            positive = np.maximum(values, 0)
-            linked = positive > threshold * positive.sum(axis=1, keepdims=True)
-        if symmetric:
-            linked &= np.arange(len(rows))[:, None] == values.argmax(axis=0)
-        return sorted((columns[column], rows[row]) for row, column in np.argwhere(linked))
-
-    def pharaoh(self, *, threshold: float | None = None, symmetric: bool = False) -> str:
-        """Writes the links as "0-0 1-2": source word, target word; "" if there is none."""
-        links = self.links(threshold=threshold, symmetric=symmetric)
-        return " ".join(f"{source}-{target}" for source, target in links)
 
 
 def align_pairs(

@@ -13,12 +13,12 @@ from transformers import PreTrainedConfig
 
 from csan_hf import hub
 from csan_hf.data import TokenizerPair
+from csan_hf.evaluation import torch_engine
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.families import FAMILIES
 from csan_hf.hub.public_files import public_files
-from csan_hf.pipelines import TextTranslationPipeline
-from csan_hf.pipelines.onnx_model import OnnxTranslationModel
 from csan_hf_runtime.text_files import check_new_directory, read_lines, reading_folder_or_name
+from csan_hf_runtime.translator import TextTranslator
 
 
 def convert(source: str, directory: Path, /, **fields: Any) -> None:
@@ -109,14 +109,9 @@ def export_onnx(
     if not lines:
         return
     translations = []
-    for translator in (network, OnnxTranslationModel.from_directory(directory)):
-        translate = TextTranslationPipeline(
-            model=translator,
-            tokenizer=tokenizers.source,
-            target_tokenizer=tokenizers.target,
-            device="cpu",
-        )
-        translations.append(translate(lines, batch_size=16))
+    engine = torch_engine(network, tokenizers)
+    for translator in (TextTranslator(engine), TextTranslator.from_directory(directory)):
+        translations.append([several[0].text for several in translator.translate(lines)])
     equal = sum(map(operator.eq, *translations))
     print(f"{equal} of {len(lines)} translations are the same")
 

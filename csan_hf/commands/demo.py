@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 from huggingface_hub import ModelCard
 from transformers.utils import cached_file
-from transformers.utils.logging import warning_once
 from yaml import YAMLError
 
-from csan_hf.alignment import align_pairs
+from csan_hf.evaluation import torch_engine
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import EXAMPLES
-from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.pipelines.texts import LANGUAGES
 from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.languages import base_language
+from csan_hf_runtime.texts import warn_once
+from csan_hf_runtime.translator import TextTranslator
 
 # What can be clicked needs a category
 _WORD = "word"
@@ -154,16 +155,12 @@ class DemoModel:
         names = hasattr(source, "src_lang") or f">>{tgt_lang}<<" in source.get_vocab()
         if not names and not getattr(model.config, "task_specific_params", None):
             chosen = {}  # meant for another one of the models
-        self.pipeline: Any = TextTranslationPipeline(
-            model=model,
-            tokenizer=source,
-            target_tokenizer=pair.target,
-            device=model.device,
-            **chosen,
-        )
-        self.pipeline("1", num_beams=1)  # where languages are missing it fails now, not on the page
-        self.tokenizers = pair.with_languages(src_lang, tgt_lang)  # for the alignment
-        source = self.tokenizers.source
+        self.translator = TextTranslator(torch_engine(model, pair))
+        self._chosen = dict(zip(LANGUAGES, chosen.values(), strict=False))
+        self.translator.translate(["1"], num_beams=1, **self._chosen)  # or fail now, without a page
+        _, generation = self.translator.engine.settings(src_lang, tgt_lang)
+        self.num_beams = generation.num_beams
+        source = pair.with_languages(src_lang, tgt_lang).source
         card = _card_of(name)
         pairs: list[Any] = [list(chosen.values())]
         for names_of_pair in (("src_lang", "tgt_lang"), ("source_lang", "target_lang")):
@@ -181,34 +178,34 @@ class DemoModel:
         """Translates a text sentence by sentence; what may be wrong with the translation is logged
         as a warning.
         """
-        warning_once.cache_clear()  # whoever translates next is to see it too
-        self.pipeline.check_letters([text])
-        [split] = self.pipeline.split([text], split_sentences="always")
-        results = self.pipeline.translate_segments(
-            split.segments, batch_size=16, num_beams=num_beams
+        warn_once.cache_clear()  # whoever translates next is to see it too
+        [[translation]] = self.translator.translate(
+            [text], split_sentences="always", num_beams=num_beams, **self._chosen
         )
-        translations = [result["translation_text"] for [result] in results]
-        pairs = list(zip(split.segments, translations, strict=True))
-        sources: list[Sequence[str]] = [source.split() for source in split.segments]
+        pairs = [(one.source_text, one.translation_text) for one in translation.sentences]
+        sources: list[Sequence[str]] = [source.split() for source, _ in pairs]
         try:
-            alignments = list(
-                align_pairs(self.pipeline.model, self.tokenizers, pairs, read=self.pipeline.marked)
-            )
+            engine = self.translator.engine
+            engine.check_attention("The alignment of words")
+            reader = self.translator.reader(*map(self._chosen.get, LANGUAGES))
+            alignments = engine.align(pairs, reader, self._chosen.get("source_lang"))
             matrices = [alignment.word_matrix() for alignment in alignments]
             sources = [alignment.source.words for alignment in alignments]  # or letters
         except ValueError as error:
             _logger.warning(f"Words are not aligned: {error}")
             matrices = [np.zeros((len(target.split()), 0)) for _, target in pairs]
         translated = TranslatedText()
-        targets = [target.split() for target in translations]
-        gaps = split.gaps[1:]
-        for words, target, matrix, gap in zip(sources, targets, matrices, gaps, strict=True):
+        end = 0
+        for words, (_, target), matrix in zip(sources, pairs, matrices, strict=True):
+            start = translation.text.index(target, end)
+            breaks = translation.text.count("\n", end, start)
+            end = start + len(target)
+            if breaks:
+                translated.rows.append((0, np.zeros(0)))
+                translated.target.append("\n" * breaks)
             translated.rows += [(len(translated.source), row) for row in matrix]
             translated.source += words
-            translated.target += target
-            if "\n" in gap:
-                translated.rows.append((0, np.zeros(0)))
-                translated.target.append("\n" * gap.count("\n"))
+            translated.target += target.split()
         return translated
 
 
@@ -245,7 +242,8 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
             gradio.Warning(html.escape(f"{self.name}: {record.getMessage()}"))
 
     to_page = ToPage()
-    _logger.addHandler(to_page)
+    for name in ("csan_hf", "csan_hf_runtime"):
+        logging.getLogger(name).addHandler(to_page)
 
     def translate(text: str, num_beams: int) -> list[Any]:
         text = (text or "").strip()
@@ -279,7 +277,7 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
         )
         if examples:
             gradio.Examples(examples, source)
-        num_beams = models[0].pipeline.model.generation_config.num_beams or 1
+        num_beams = models[0].num_beams
         beams = gradio.Slider(1, max(num_beams, 10), value=num_beams, step=1, label="Beams")
         button = gradio.Button("Translate", variant="primary", elem_id="translate")
         outputs: list[Any] = []

@@ -10,7 +10,8 @@ from typing import Any
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.forced import perplexity, score_forced
-from csan_hf.evaluation.loading import launched_processes, load_translation_model
+from csan_hf.evaluation.launched import launched_processes
+from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.metrics import (
     DEFAULT_METRICS,
     CorpusMetric,

@@ -1,79 +1,62 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf translate` by torch; csan_hf_cli has the command."""
+"""`csan-hf translate` by torch; the runtime has the command."""
 
-from collections.abc import Generator, Iterable
-from contextlib import nullcontext
-from typing import Any
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
-from transformers import set_seed
+import torch
 
-from csan_hf.evaluation import Hypothesis, n_best_stream
-from csan_hf.evaluation.loading import launched_processes, load_translation_model
-from csan_hf.evaluation.pool import TranslationPool
-from csan_hf.pipelines.terms import Terms
+from csan_hf.evaluation import torch_engine
+from csan_hf.evaluation.launched import LaunchedProcesses, launched_processes
+from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.own_code import import_modules
+from csan_hf.pipelines.torch_engine import TorchEngine
+from csan_hf_runtime import IMPORTS
+from csan_hf_runtime.pool import EnginePool
+from csan_hf_runtime.translator import TextTranslator
 
 
-def translate_windows(
-    model: list[str],
-    sentences: Iterable[str | None],
+@contextmanager
+def torch_translator(
+    names: list[str],
     *,
-    source_lang: str | None,
-    target_lang: str | None,
-    num_beams: int | None,
-    n_best: int,
-    truncation: bool,
-    check_coverage: bool,
-    terms: str | None,
-    sample: bool,
-    seed: int,
     processes: int | None,
-    progress: bool,
     device: str | None,
     dtype: str,
     trust_remote_code: bool,
-    **options: Any,
-) -> Generator[list[list[Hypothesis]]]:
-    """Loads what translates and yields the hypotheses of a window of sentences at a time.
-
-    The arguments are those of `csan-hf translate`; further options go to `n_best_stream`.
+    quiet: bool,
+) -> Iterator[TextTranslator]:
+    """Loads what translates, and ends its processes after the block; the arguments are those of
+    `csan-hf translate`.
     """
-    glossary = None if terms is None else Terms.read(terms)
     launched = launched_processes(device)
     network, tokenizers = load_translation_model(
-        model,
+        names,
         device=device if launched is None else str(launched.device),
         dtype=dtype,
         trust_remote_code=trust_remote_code,
-        progress=progress,
+        progress=not quiet,
     )
-    if sample:
-        set_seed(seed)
-    if num_beams is None and n_best > 1:
-        num_beams = max(n_best, network.generation_config.num_beams or 1)
-    pool = None
-    if processes is not None:
-        pool = TranslationPool(processes, model, dtype=dtype, trust_remote_code=trust_remote_code)
+    engine = torch_engine(network, tokenizers)
+    if launched is not None:
+        yield TextTranslator(engine, workers=LaunchedProcesses(engine, launched))
+        launched.destroy_process_group()
+        return
+    with ExitStack() as stack:
+        workers = None
+        if processes is not None:
+            load = partial(_load, names, dtype, trust_remote_code)
+            workers = stack.enter_context(EnginePool(processes, load))
+        yield TextTranslator(engine, workers=workers)
 
-    def windows() -> Generator[list[list[Hypothesis]]]:
-        with pool or nullcontext():
-            yield from n_best_stream(
-                network,
-                tokenizers,
-                sentences,
-                n_best,
-                progress=progress,
-                processes=launched,
-                pool=pool,
-                src_lang=source_lang,
-                tgt_lang=target_lang,
-                num_beams=num_beams,
-                truncation=truncation or None,
-                check_coverage=check_coverage or None,
-                terms=glossary,
-                do_sample=sample or None,
-                **options,
-            )
-        if launched is not None:
-            launched.destroy_process_group()
 
-    return windows()
+def _load(names: list[str], dtype: str, trust_remote_code: bool, *, threads: int) -> TorchEngine:
+    """Loads the engine of a process of a pool."""
+    torch.set_num_threads(threads)
+    import_modules(os.environ.get(IMPORTS, "").split(","))
+    network, tokenizers = load_translation_model(
+        names, device="cpu", dtype=dtype, trust_remote_code=trust_remote_code, progress=False
+    )
+    return torch_engine(network, tokenizers)

@@ -182,7 +182,8 @@ class DataArguments:
             yield "language_pairs finds columns by language: leave out source_column, target_column"
         if self.is_endless and self.join > 1:
             yield (
-                "join needs a corpus that is read as a whole: leave out streaming, or set train_size"
+                "join needs a corpus that is read as a whole: leave out streaming, or set "
+                "train_size"
             )
         if any(count < 2 for count in counts) or len({*counts}) < len(counts):
             yield f"join_test must hold different numbers from 2 on, got {counts}"

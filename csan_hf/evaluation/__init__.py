@@ -3,15 +3,14 @@
 
 from csan_hf.models.evaluation_view import evaluation_view
 
-from .translate import Hypothesis, n_best_stream, translate, translate_stream
+from .translate import torch_engine, translate, translate_stream
 from .word_alignment import align, align_stream
 
 __all__ = [
-    "Hypothesis",
     "align",
     "align_stream",
     "evaluation_view",
-    "n_best_stream",
+    "torch_engine",
     "translate",
     "translate_stream",
 ]

@@ -17,8 +17,10 @@ from transformers import PreTrainedModel
 
 from csan_hf.alignment.aligned_pairs import padded_batch
 from csan_hf.models.evaluation_view import evaluation_view
-from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf_runtime.texts import batches_by_length
+from csan_hf_runtime.translator import TextTranslator
+
+from .translate import torch_engine
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -49,16 +51,12 @@ def score_forced(
     """
     view = evaluation_view(model)
     tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
-    pipeline: Any = TextTranslationPipeline(
-        model=view,
-        tokenizer=tokenizers.source,
-        target_tokenizer=tokenizers.target,
-        device=model.device,
-    )
-    inputs = [
-        pipeline.preprocess(text, src_lang=src_lang, tgt_lang=tgt_lang)["input_ids"][0]
-        for text in sources
-    ]
+    translator = TextTranslator(torch_engine(view, tokenizers))
+    read = translator.reader(src_lang, tgt_lang)
+    inputs = []
+    for text in sources:
+        text, mark = read(text)
+        inputs.append(torch.tensor(translator.engine.source.encode(mark + text)))
     labels = [
         torch.tensor(tokenizers.target(text_target=text, verbose=False)["input_ids"])
         for text in targets
@@ -72,7 +70,7 @@ def score_forced(
         padded = padded_batch(
             [inputs[number] for number in batch],
             [labels[number] for number in batch],
-            pipeline.tokenizer.pad_token_id or 0,
+            translator.engine.source.padding,
         )
         padded = {name: tensor.to(model.device) for name, tensor in padded.items()}
         logits = view(**padded).logits.float().transpose(1, 2)

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
@@ -31,45 +27,6 @@ if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 logger = logging.get_logger(__name__)
-
-T = TypeVar("T")
-
-
-def launched_processes(device: str | None = None) -> PartialState | None:
-    """Joins the processes that `accelerate launch` or torchrun started.
-
-    Returns the state of all of them, or None if this process is alone. The device "cpu" keeps them
-    off the accelerators; otherwise each has its own."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return None
-    on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
-    # A long timeout, as the processes wait for each other only at the end of their work
-    return PartialState(
-        cpu=on_cpu or not torch.accelerator.is_available(), timeout=timedelta(hours=6)
-    )
-
-
-def on_main_process(work: Callable[[], T]) -> T:
-    """Does some work in the main process, and returns its result, or raises its `ValueError`, in
-    all.
-
-    Processes that looked for themselves could differ: a network file system shows files at
-    different moments.
-    """
-    processes = PartialState()
-    if processes.num_processes == 1:
-        return work()
-    result: Any = None
-    failure = None
-    if processes.is_main_process:
-        try:
-            result = work()
-        except ValueError as error:
-            failure = error
-    result, failure = broadcast_object_list([result, failure])
-    if failure is not None:
-        raise failure
-    return result
 
 
 def load_translation_model(

@@ -2,7 +2,6 @@
 """Alignments of sentence pairs, read off a translation model's cross-attention."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -10,10 +9,9 @@ from transformers import PreTrainedModel
 
 from csan_hf.alignment import Alignment, align_pairs, check_fast
 from csan_hf.data import TokenizerPair
-from csan_hf.models.evaluation_view import evaluation_view
-from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf_runtime.translator import TextTranslator
 
-from .translate import translate_stream
+from .translate import torch_engine, translate_stream
 
 
 def align(
@@ -104,12 +102,8 @@ def align_stream(
         )
     check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
     tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
-    pipeline = TextTranslationPipeline(
-        model=evaluation_view(model),
-        tokenizer=tokenizers.source,
-        target_tokenizer=tokenizers.target,
-        device=model.device,
-    )
+    translator = TextTranslator(torch_engine(model, tokenizers))
+    translations: Iterable[str] = targets or ()
     if targets is None:
         windows = translate_stream(
             model,
@@ -121,9 +115,7 @@ def align_stream(
             tgt_lang=tgt_lang,
             **generate_arguments,
         )
-        translations: Iterable[str] = chain.from_iterable(windows)
-    else:
-        translations = targets
+        translations = (several[0].text for several in chain.from_iterable(windows))
     return align_pairs(
         model,
         tokenizers,
@@ -132,5 +124,5 @@ def align_stream(
         batch_size=batch_size,
         total=len(sources),
         progress=progress,
-        read=partial(pipeline.marked, src_lang=src_lang, tgt_lang=tgt_lang),
+        read=translator.reader(src_lang, tgt_lang),
     )

@@ -29,7 +29,7 @@ from csan_hf.models.attention_call import ForwardPass
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel, check_installed
 from csan_hf_runtime.export_files import FILES, digests_of_files
-from csan_hf_runtime.graphs import DECODER, ENCODER, PAST, PRESENT, SOURCE, WEIGHTS
+from csan_hf_runtime.graphs import ALIGNMENT, DECODER, ENCODER, PAST, PRESENT, SOURCE, WEIGHTS
 from csan_hf_runtime.text_files import new_directory, write_json
 
 from .vocabularies import save_vocabularies
@@ -42,8 +42,6 @@ _Decoded = tuple[Tensor, Tensors, Tensor | None]
 
 _SUMS = "0.decoder.key"
 """The tensor of a grid's cache."""
-ALIGNMENT = "alignment"
-"""The decoder's last output, where it gives attention."""
 _EXACT = "float32/"
 """Begins the names of nodes whose weights are kept in float32."""
 
@@ -65,7 +63,7 @@ def export_onnx(
     `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead of the
     first token its free axes have length 0. Keys and values of the source,
     `past_key_values.*.encoder.*`, are what `source_model.onnx` gives of `encoder_hidden_states`.
-    `OnnxTranslationModel` runs the graphs, `csan_hf_runtime.translator.Translator` without torch.
+    `OnnxTranslationModel` runs the graphs, `csan_hf_runtime.translator.TextTranslator` without torch.
     Everything is written beside `directory` and then moved.
 
     Args:

@@ -55,19 +55,25 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     return getattr(config, "position_limit", positions)
 
 
+def languages_of(tokenizer: Any) -> dict[str, int]:
+    """The tokens of the languages of a multilingual tokenizer, by their codes; none of another."""
+    if not hasattr(tokenizer, "src_lang"):
+        return {}
+    codes: dict[str, int] = getattr(tokenizer, "lang_code_to_id", None) or {}
+    if not codes:  # NLLB has no table: its codes are special tokens
+        for token in tokenizer.all_special_tokens:
+            if re.fullmatch(r"[a-z]{2,3}_\w{2,4}", token):
+                codes[token] = tokenizer.convert_tokens_to_ids(token)
+    return codes
+
+
 def language_id(tokenizer: Any, language: str) -> int:
     """Returns the token of a language in a multilingual tokenizer.
 
     Raises:
         ValueError: The tokenizer does not know the language.
     """
-    codes = getattr(tokenizer, "lang_code_to_id", None)
-    if not codes:  # NLLB has no table: its codes are special tokens
-        codes = {
-            token: tokenizer.convert_tokens_to_ids(token)
-            for token in tokenizer.all_special_tokens
-            if re.fullmatch(r"[a-z]{2,3}_\w{2,4}", token)
-        }
+    codes = languages_of(tokenizer)
     if language in codes:
         return codes[language]
     close = [code for code in codes if code.startswith(language)]
@@ -76,6 +82,24 @@ def language_id(tokenizer: Any, language: str) -> int:
         f"{type(tokenizer).__name__} has no language {language!r}. Did you mean "
         f"{' or '.join(map(repr, close))}?"
     )
+
+
+@contextmanager
+def source_language(tokenizer: Any, src_lang: str | None) -> Iterator[None]:
+    """Makes a tokenizer mark sources with `src_lang` in the body, for one thread at a time; None =
+    its own.
+    """
+    with _tokenizer_language:
+        default = getattr(tokenizer, "src_lang", None)
+        if src_lang in (None, default) or not hasattr(tokenizer, "src_lang"):
+            yield
+            return
+        language_id(tokenizer, src_lang or "")
+        tokenizer.src_lang = src_lang
+        try:
+            yield
+        finally:
+            tokenizer.src_lang = default
 
 
 def load_target_tokenizer(
@@ -244,24 +268,6 @@ class TranslationPipeline(Pipeline):
             )
         return getattr(self.model.config, "prefix", None) or "", {}
 
-    @contextmanager
-    def source_language(self, src_lang: str | None) -> Iterator[None]:
-        """Makes the tokenizer mark sources with `src_lang` in the body, for one thread at a time;
-        None = its own.
-        """
-        tokenizer = self.tokenizer
-        with _tokenizer_language:
-            default = getattr(tokenizer, "src_lang", None)
-            if src_lang in (None, default) or not hasattr(tokenizer, "src_lang"):
-                yield
-                return
-            language_id(tokenizer, src_lang)
-            tokenizer.src_lang = src_lang
-            try:
-                yield
-            finally:
-                tokenizer.src_lang = default
-
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict, dict, dict]:
         """Sorts a call's arguments: what is not the pipeline's own goes to `generate`, which checks
         it.
@@ -316,7 +322,7 @@ class TranslationPipeline(Pipeline):
         prefix = kwargs.pop("prefix", None)
         if prefix is None:
             prefix = self._language_settings(src_lang, tgt_lang)[0]
-        with self.source_language(src_lang):
+        with source_language(self.tokenizer, src_lang):
             return self.tokenizer(prefix + text, **kwargs)
 
     def preprocess(  # type: ignore[override]

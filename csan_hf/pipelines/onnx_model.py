@@ -27,7 +27,6 @@ from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.graphs import DecoderCache, Graphs
 
 from ..models.seq2seq_model import CACHE, known_keywords, passed_cache, takes_past_key_values
-from .search import search_by_default
 
 
 def check_installed() -> None:
@@ -125,6 +124,10 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         """The encoder, for `generate`."""
         return self.encoder
 
+    def make_cache(self, num_beams: int) -> _OnnxCache:
+        """An empty cache."""
+        return _OnnxCache()
+
     def _prepare_cache_for_generation(self, config: Any, model_kwargs: dict, *args: Any) -> None:  # type: ignore[override]
         if passed_cache(model_kwargs) is None:
             model_kwargs[CACHE] = _OnnxCache()
@@ -157,10 +160,6 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             self._graphs.step(tokens, states, mask, cache) for tokens in decoder_input_ids.numpy().T
         ]
         return Seq2SeqLMOutput(None, torch.from_numpy(np.stack(logits, axis=1)), cache)
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """See transformers; greedy and beam search by `search`."""
-        return super().generate(*args, **search_by_default(kwargs))
 
     @takes_past_key_values
     def prepare_inputs_for_generation(

@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream, example_lengths
-from csan_hf.evaluation.loading import on_main_process
+from csan_hf.evaluation.launched import on_main_process
 from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card

@@ -27,7 +27,7 @@ from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx
 from csan_hf.hub.public_files import read_json
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel
-from csan_hf_runtime.translator import Translator
+from csan_hf_runtime.translator import TextTranslator
 
 MODELS = {
     "csan, everything": lambda: tiny.csan(seed=1, max_position_embeddings=256, **ONE_LAYER),
@@ -392,7 +392,7 @@ def test_words_of_letters_become_symbols_without_torch(exported):
     model, onnx_model = exported("pervasive attention, residual")
     expected = model.generate(**LETTERS(SPELLED, padding=True, return_tensors="pt"))
     texts = PHONES.batch_decode(expected, skip_special_tokens=True)
-    translations = Translator.from_directory(onnx_model.name_or_path).translate(SPELLED)
+    translations = TextTranslator.from_directory(onnx_model.name_or_path).translate(SPELLED)
     assert [several[0].text for several in translations] == [
         text if word else "" for word, text in zip(SPELLED, texts, strict=True)
     ]

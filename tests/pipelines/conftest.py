@@ -7,23 +7,12 @@ import tiny
 from transformers.utils.logging import warning_once
 
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf_runtime.texts import warn_once
 
 GERMAN = tuple(
     "eins zwei drei vier fünf sechs sieben acht neun zehn und ein Haus Hund Katze".split()  # noqa: SIM905
 )
 ENGLISH = tuple("one two three four five six seven eight nine ten and a house dog cat".split())  # noqa: SIM905
-
-
-SEARCHED = {
-    "csan": lambda: tiny.csan(seed=2),
-    "csan, windows": lambda: tiny.csan(
-        seed=2, decoder_locality=[{"window": 3}, None], encoder_locality=[{"window": 3}, None]
-    ),
-    "csan, sums": lambda: tiny.csan(seed=2, cross_locality=[None, {"moving_gaussian": 3.0}]),
-    "pervasive attention": lambda: tiny.grid(seed=2, num_layers=2),
-    "conv_s2s": lambda: tiny.convolutional(seed=2),
-    "rnnsearch": lambda: tiny.recurrent(seed=2),
-}
 
 
 def build_model(source_size, target_size=None):
@@ -59,8 +48,9 @@ def separate():
 
 @pytest.fixture
 def library_log(caplog):
-    """The warnings of transformers, whose loggers do not propagate."""
+    """The warnings, also those of transformers, whose loggers do not propagate."""
     warning_once.cache_clear()
+    warn_once.cache_clear()
     logger = logging.getLogger("csan_hf")
     logger.addHandler(caplog.handler)
     yield caplog

@@ -12,7 +12,8 @@ import tiny
 from transformers import MarianTokenizer
 
 from csan_hf.data import TokenizerPair
-from csan_hf.evaluation import translate_stream
+from csan_hf.evaluation import translate
+from csan_hf.models.translation import source_language
 from csan_hf.pipelines import translation_pipeline
 
 LANGUAGES = {
@@ -89,9 +90,9 @@ def test_prefixes_of_two_vocabularies_are_targets(tmp_path, library_log):
         eos_token_id=0,
     )
     pair = TokenizerPair(tokenizer, tokenizer)
-    [[text]] = translate_stream(model, pair, ["one"], prefixes=["eins zwei"], max_new_tokens=6)
+    [text] = translate(model, pair, ["one"], prefixes=["eins zwei"], max_new_tokens=6)
     assert text.startswith("eins zwei")
-    [[text]] = translate_stream(model, pair, ["one"], prefixes=["eins ☃"], max_new_tokens=6)
+    [text] = translate(model, pair, ["one"], prefixes=["eins ☃"], max_new_tokens=6)
     assert "line 1: the target vocabulary does not have '☃'." in library_log.text
 
 
@@ -122,7 +123,7 @@ def test_the_language_of_a_call_is_of_that_call_alone(tmp_path):
         return ids
 
     with ThreadPoolExecutor(1) as threads:
-        with translator.source_language("fra_Latn"):
+        with source_language(tokenizer, "fra_Latn"):
             other = threads.submit(tokenize_own)
             assert not tokenized.wait(0.05), "another thread has tokenized in this one's language"
         assert other.result() == own
@@ -134,7 +135,7 @@ def test_unknown_and_missing_languages(tmp_path):
     for languages, message in (
         ({"tgt_lang": "de"}, r"NllbTokenizer has no language 'de'. Did you mean 'deu_Latn'\?"),
         ({"src_lang": "English", "tgt_lang": "deu_Latn"}, "has no language 'English'"),
-        ({}, "several languages: pass tgt_lang="),
+        ({}, "several languages: pass target_lang="),
     ):
         with pytest.raises(ValueError, match=message):
             translator(TEXT, **languages)
@@ -145,7 +146,7 @@ def test_unknown_and_missing_languages(tmp_path):
 def test_what_has_no_effect_is_said(joint, tmp_path, library_log):
     model, tokenizer = joint
     translation_pipeline(model, tokenizer=tokenizer, tgt_lang="en", device="cpu")("ein Hund")
-    assert "tgt_lang='en' has no effect" in library_log.text
+    assert "target_lang='en' has no effect" in library_log.text
     library_log.clear()
     model, tokenizer = multilingual.t5(tmp_path)
     translator = translation_pipeline(model, tokenizer=tokenizer, device="cpu")

@@ -3,13 +3,13 @@
 
 import multilingual
 import pytest
-import tiny
 from pipelines.conftest import translator_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from csan_hf.data import train_tokenizer
-from csan_hf.pipelines.terms import Terms, lacking
+from csan_hf.pipelines.tokenizer_vocabulary import TokenizerVocabulary
+from csan_hf_runtime.terms import Terms, lacking
 
 SENTENCES = ["eins zwei drei", "ein Hund und Katze", "vier Hund", "zehn und eins", "Katze"]
 TERMS = Terms({"Hund": "dog", "Katze": "house cat", "und": "and"})
@@ -136,20 +136,19 @@ def test_a_target_is_cut_as_within_a_sentence(build, vocabulary, tokens):
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=backend, unk_token="<unk>", pad_token="<unk>"
         )
-    translator = translator_of(tiny.csan(vocab_size=len(tokenizer)), tokenizer)
-    ids = translator.tokens_within_text("ab")
+    vocabulary = TokenizerVocabulary(tokenizer, is_target=True)
+    ids = vocabulary.within_text("ab")
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
     with pytest.raises(ValueError, match=r"^The term '\\u200b' has"):
-        translator.tokens_within_text("\u200b")
+        vocabulary.within_text("\u200b")
 
 
-def test_a_target_is_cut_without_a_language(tmp_path, library_log):
-    model, tokenizer = multilingual.m2m100(tmp_path)
-    translator = translator_of(model, tokenizer)
-    tokens = tokenizer.convert_ids_to_tokens(translator.tokens_within_text("zwei drei"))
+def test_a_target_is_cut_without_a_language(tmp_path):
+    _, tokenizer = multilingual.m2m100(tmp_path)
+    vocabulary = TokenizerVocabulary(tokenizer, is_target=True)
+    tokens = tokenizer.convert_ids_to_tokens(vocabulary.within_text("zwei drei"))
     assert tokens == ["▁zwei", "▁drei"]
-    translator.check_letters(["zwei ☃"], of_target=True)
-    assert "does not have '☃'" in library_log.text
+    assert vocabulary.unknown_pieces(["zwei ☃"]) == [["☃"]]
 
 
 def test_what_cannot_be_is_said(joint, library_log):

@@ -160,10 +160,6 @@ def test_models_of_the_package_have_names_where_no_folder_has_them(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (
-            "--model {graphs} --terms {source}",
-            "--terms needs csan_hf with torch: pip install . in a checkout",
-        ),
         ("--model {graphs} {graphs}", "an ensemble needs csan_hf with torch"),
         ("--model {folder}", "{folder}, which has no ONNX graphs, needs csan_hf with torch"),
         ("--model {folder}/none", "There is no folder {folder}/none to read the model from."),

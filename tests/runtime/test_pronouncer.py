@@ -9,14 +9,14 @@ import pytest
 from csan_hf.data import train_tokenizer
 from csan_hf_runtime import exported_folder
 from csan_hf_runtime.dictionary import DICTIONARY, PronouncingDictionary
-from csan_hf_runtime.translator import Translator
+from csan_hf_runtime.translator import TextTranslator
 
 COLONEL = "K ER1 N AH0 L"
 
 
 @pytest.fixture(scope="module")
 def pronouncer():
-    return Translator.from_directory(exported_folder("pronouncer-english"))
+    return TextTranslator.from_directory(exported_folder("pronouncer-english"))
 
 
 def texts(results):

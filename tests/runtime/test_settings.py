@@ -12,7 +12,7 @@ import pytest
 
 from csan_hf_runtime.export_files import check_files
 from csan_hf_runtime.generation import Generation
-from csan_hf_runtime.translator import ModelSettings
+from csan_hf_runtime.graph_engine import ModelSettings
 from csan_hf_runtime.vocabulary import TokenizerSettings
 
 VALUES = [
@@ -67,6 +67,8 @@ FILES = {
             "vocab_size": [1, 2],
             "decoder_vocab_size": [1, 2],
             "max_position_embeddings": [1, 2],
+            "model_type": TEXTS,
+            "position_embeddings": TEXTS,
             "sinusoids": TEXTS,
             "prefix": TEXTS,
         },

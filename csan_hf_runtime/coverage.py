@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from .aligned_pairs import Alignment
+from .alignment import Alignment
 
 TOKENS_PER_COVERING_TOKEN = 5
 

@@ -6,14 +6,14 @@ from itertools import product
 import pytest
 import tiny
 import torch
-from pipelines.conftest import SEARCHED
+from search.engines import MODELS, source_batch, torch_engine
 from tiny import EOS, PAD
 from tiny import padded_sources as sources
 
-from csan_hf.pipelines.search import search
 from csan_hf_runtime.constraints import PhraseState, Progress, bank_sizes
 
-MODELS = ("csan", "csan, windows", "pervasive attention", "rnnsearch")
+NAMES = ("csan", "csan, windows", "pervasive attention", "rnnsearch", "marian", "ensemble")
+SETTINGS = {"eos_token_id": EOS, "decoder_start_token_id": PAD}
 PHRASES = [[], [[3, 4]], [[5], [3, 4, 3]], [[6, 6], [6]], [[7, 8, 9], [9], [8, 9, 3]]]
 
 
@@ -30,12 +30,25 @@ def holds(tokens, *phrases):
     return False
 
 
-def lacked(sequences, phrases, count=1):
-    """The numbers of the hypotheses that do not hold their phrases."""
+def found_by(model, batch, phrases, *, most, returned=1, **settings):
+    """The tokens of the hypotheses of each source."""
+    sources = source_batch(
+        batch,
+        {**SETTINGS, **settings},
+        [1 + most] * len(batch["input_ids"]),
+        phrases=phrases,
+        returned=returned,
+    )
+    found = torch_engine(model).search(sources)
+    return [[one.tolist() for one, _ in several] for several in found]
+
+
+def lacked(found, phrases):
+    """The numbers of the sources with a hypothesis that does not hold their phrases."""
     return [
         number
-        for number, tokens in enumerate(sequences.tolist())
-        if not holds(tokens, *phrases[number // count])
+        for number, several in enumerate(found)
+        if not all(holds(tokens, *phrases[number]) for tokens in several)
     ]
 
 
@@ -46,14 +59,14 @@ def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty)
     most = 4
     model = tiny.csan(seed=3, vocab_size=6)
     batch = sources((5,), words=6)
-    found = model.generate(
-        **batch,
-        custom_generate=search,
-        phrases=[phrases],
+    [[found]] = found_by(
+        model,
+        batch,
+        [phrases],
+        most=most,
         num_beams=5**4,
         early_stopping="never",
         length_penalty=length_penalty,
-        max_new_tokens=most,
     )
     best = (-torch.inf, [])
     words = [token for token in range(6) if token != EOS]
@@ -72,59 +85,47 @@ def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty)
         steps = logits.log_softmax(-1).gather(-1, targets[..., None])
         score, number = (steps.sum((1, 2)) / length**length_penalty).max(0)
         best = max(best, (float(score), targets[number].tolist()))
-    assert found[0, 1:].tolist() == best[1]
+    assert found == best[1]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("beams", [1, 4, 8])
 def test_sentences_of_a_batch_are_translated_as_alone(name, beams):
-    model = SEARCHED[name]()
+    model = MODELS[name]()
     batch = sources((9, 3, 7, 1, 12))
-    options = {"custom_generate": search, "num_beams": beams, "max_new_tokens": 20}
-    together = model.generate(**batch, phrases=PHRASES, **options)
+    together = found_by(model, batch, PHRASES, most=20, num_beams=beams)
     for number, phrases in enumerate(PHRASES):
         row = {key: each[number : number + 1] for key, each in batch.items()}
-        alone = model.generate(**row, phrases=[phrases], **options)[0]
-        assert together[number, : len(alone)].tolist() == alone.tolist()
+        assert found_by(model, row, [phrases], most=20, num_beams=beams) == [together[number]]
     assert lacked(together, PHRASES) == []
     if beams > 1:
-        free = model.generate(**batch, **options)
+        free = found_by(model, batch, (), most=20, num_beams=beams)
         assert lacked(free, PHRASES), "the test wants phrases that would not be there"
-        assert together[0].tolist()[: free.shape[1]] == free[0].tolist()[: together.shape[1]]
+        assert together[0] == free[0]
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_every_returned_hypothesis_holds_them_and_padding_may_stand_on_the_left(early_stopping):
     model = tiny.csan(seed=2)
-    batch = sources((9, 3, 7, 1, 12))
+    batch = tiny.padded_on_the_left(sources((9, 3, 7, 1, 12)))
     model.final_logits_bias[0, EOS] += 4.0  # ends are likely before the phrases are there
-    found = model.generate(
-        **tiny.padded_on_the_left(batch),
-        custom_generate=search,
-        phrases=PHRASES,
-        num_beams=6,
-        num_return_sequences=3,
-        max_new_tokens=20,
-        early_stopping=early_stopping,
-    )
-    assert lacked(found, PHRASES, count=3) == []
-    assert len(found.unique(dim=0)) == len(found)
+    settings = {"num_beams": 6, "early_stopping": early_stopping}
+    found = found_by(model, batch, PHRASES, most=20, returned=3, **settings)
+    assert lacked(found, PHRASES) == []
+    assert all(len({*map(tuple, several)}) == 3 for several in found)
 
 
 def test_one_that_has_no_room_for_them_holds_what_it_can():
-    phrases = [[[3, 4], [5, 6], [7, 8]]]
-    found = tiny.csan(seed=2).generate(
-        **sources((9,)), custom_generate=search, phrases=phrases, num_beams=8, max_new_tokens=4
-    )
-    [tokens] = found.tolist()
-    assert sum(holds(tokens, phrase) for phrase in phrases[0]) == 2
+    phrases = [[3, 4], [5, 6], [7, 8]]
+    [[tokens]] = found_by(tiny.csan(seed=2), sources((9,)), [phrases], most=4, num_beams=8)
+    assert sum(holds(tokens, phrase) for phrase in phrases) == 2
 
 
-def test_other_searches_are_refused():
-    with pytest.raises(ValueError, match=r"takes a single model with a dynamic cache"):
-        tiny.csan().generate(
-            **sources((4,)), custom_generate=search, phrases=[[[3]]], do_sample=True
-        )
+def test_what_only_the_library_has_is_refused():
+    engine = torch_engine(tiny.csan(), encoder_no_repeat_ngram_size=2)
+    batch = source_batch(sources((4,)), SETTINGS, [9], phrases=[[[3]]])
+    with pytest.raises(ValueError, match="cannot be searched for with all of encoder_no_repeat"):
+        engine.search(batch)
 
 
 def test_a_word_that_goes_on_too_long_is_another_one():

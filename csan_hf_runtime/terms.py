@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
-from csan_hf_runtime.sentences import is_wide
-from csan_hf_runtime.text_files import one_line, read_lines
-from csan_hf_runtime.texts import checked_texts
+from .sentences import is_wide
+from .text_files import one_line, read_lines
+from .texts import checked_texts
 
 
 class Terms:

@@ -1,23 +1,22 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Search without torch gives the tokens and probabilities of transformers' loops, for every family
-and any settings of generation_config.json that it takes.
+"""One search for every engine: the tokens and probabilities of transformers' loops, for any settings
+of generation_config.json that it takes, without work on sentences that are done.
 """
 
 import math
 import random
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from exports import EXPORTED
+from search.engines import EXPORTED, MODELS, graph_engine, source_batch, torch_engine
 from tiny import padded_sources as sources
 from transformers import GenerationConfig
 
-from csan_hf.evaluation.prefixes import ForcedPrefixes
+from csan_hf.pipelines.torch_engine import TorchDecoder
 from csan_hf_runtime.generation import Generation
-from csan_hf_runtime.graphs import Graphs
+from csan_hf_runtime.graphs import GraphDecoder
 from csan_hf_runtime.prefixes import Prefix
 from csan_hf_runtime.search import Sampling
 
@@ -49,18 +48,21 @@ def random_settings(generator):
     return settings
 
 
-def searched(graphs, settings, batch, **options):
-    ids, mask = (batch[name].numpy() for name in ("input_ids", "attention_mask"))
-    return Generation.from_dict(settings).search(graphs, ids, mask=mask, **options)
-
-
 def of_the_library(model, settings, batch, limits, returned, beginnings):
     """The tokens of transformers' own loops, and the model's log-probabilities of them."""
     settings = dict(settings)
-    processors = []
     if beginnings is not None:
         first = 1 if settings.get("forced_bos_token_id") is None else 2
-        processors = [ForcedPrefixes(beginnings, first)]
+        vocabulary = list(range(model.config.vocab_size))
+        if getattr(model.config, "decoder_vocab_size", None):
+            vocabulary = list(range(model.config.decoder_vocab_size))
+
+        def allowed(sentence, ids):
+            if len(ids) < first:
+                return vocabulary
+            return beginnings[sentence].allowed(ids[first:].tolist()) or vocabulary
+
+        settings["prefix_allowed_tokens_fn"] = allowed
     limits = torch.tensor(limits)
 
     def at_limit(ids, scores, **kwargs):
@@ -72,7 +74,6 @@ def of_the_library(model, settings, batch, limits, returned, beginnings):
         max_length=int(limits.max()),
         num_return_sequences=returned,
         stopping_criteria=[at_limit],
-        logits_processor=processors,
     )
     rows = {name: value.repeat_interleave(returned, 0) for name, value in batch.items()}
     logits = model(**rows, decoder_input_ids=tokens[:, :-1], use_cache=False).logits
@@ -81,11 +82,10 @@ def of_the_library(model, settings, batch, limits, returned, beginnings):
 
 
 @torch.no_grad()
-def compare(model, graphs, seed):
-    """Searches with settings that are drawn, by the library and without torch."""
+def compare(model, engine, seed, batch, **more_settings):
+    """Searches with settings that are drawn, by the library and by an engine."""
     generator = random.Random(seed)
-    batch = sources(LENGTHS, seed=seed)
-    settings = random_settings(generator)
+    settings = random_settings(generator) | more_settings
     returned = generator.randint(1, settings.get("num_beams", 1))
     # Of searches for a forced end the library knows one limit alone
     longest = generator.choice([8, 14])
@@ -96,13 +96,15 @@ def compare(model, graphs, seed):
     if generator.random() < 0.3:
         beginnings = [Prefix(generator.sample(range(20, 35), 2)), *[Prefix([])] * 3]
     tokens, scores = of_the_library(model, settings, batch, limits, returned, beginnings)
-    found = searched(
-        graphs,
-        settings,
-        batch,
-        limits=np.array(limits),
-        returned=returned,
-        beginnings=beginnings,
+    found = engine.search(
+        source_batch(
+            batch,
+            settings,
+            limits,
+            returned=returned,
+            with_scores=True,
+            prefixes=beginnings or (),
+        )
     )
     hypotheses = [hypothesis for several in found for hypothesis in several]
     assert len(hypotheses) == len(tokens)
@@ -114,12 +116,60 @@ def compare(model, graphs, seed):
         torch.testing.assert_close(expected, values[:length], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_torch_finds_what_the_library_finds(name):
+    model = MODELS[name]()
+    engine = torch_engine(model)
+    for seed in range(8):
+        batch = sources(LENGTHS, seed=seed)
+        if seed % 3 == 2:
+            batch = tiny.padded_on_the_left(batch)
+        compare(model, engine, seed, batch)
+
+
 @pytest.mark.parametrize("name", EXPORTED)
-def test_tokens_and_probabilities_of_the_library(name, exported):
+def test_graphs_find_what_the_library_finds(name, exported):
     model, folder = exported(name)
-    graphs = Graphs.from_directory(folder)
-    for seed in range(15):
-        compare(model, graphs, seed)
+    engine = graph_engine(folder)
+    for seed in range(8):
+        compare(model, engine, seed, sources(LENGTHS, seed=seed))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"encoder_no_repeat_ngram_size": 2},
+        {"cache_implementation": "static"},
+        {"generation_config": GenerationConfig(num_beams=2, sequence_bias=[[[5], -9.0]])},
+        {"prefix_allowed_tokens_fn": lambda sentence, ids: list(range(3, 20)), "num_beams": 3},
+    ],
+    ids=str,
+)
+def test_what_the_search_does_not_have_is_left_to_the_library(arguments):
+    model = MODELS["csan"]()
+    batch = sources(LENGTHS)
+    engine = torch_engine(model, **arguments)
+    _, generation = engine.settings(None, None)
+    settings = {"num_beams": generation.num_beams, "eos_token_id": 1, "decoder_start_token_id": 0}
+    found = engine.search(source_batch(batch, settings, [12, 9, 12, 12], with_scores=True))
+    expected = model.generate(**batch, **arguments, max_length=12)
+    for [hypothesis], row, limit in zip(found, expected, [12, 9, 12, 12], strict=True):
+        assert hypothesis.tokens.tolist() == row[1 : 1 + len(hypothesis.tokens)].tolist()
+        assert len(hypothesis.tokens) < limit
+        assert (hypothesis.log_probabilities < 0).all()
+
+
+@pytest.mark.parametrize("generator", [None, np.random.default_rng(1)])
+def test_samples_of_torch_are_drawn_as_often_as_asked_for(generator):
+    settings = {"eos_token_id": 1, "decoder_start_token_id": 0, "do_sample": True}
+    batch = source_batch(
+        sources(LENGTHS), settings, [6] * 4, returned=5, generator=generator, with_scores=True
+    )
+    for several in torch_engine(MODELS["csan"]()).search(batch):
+        assert len(several) == 5
+        assert len({tuple(sample.tokens) for sample in several}) > 1
+        assert all((sample.log_probabilities < 0).all() for sample in several)
 
 
 def test_settings_that_cannot_be_are_named():
@@ -147,14 +197,15 @@ def test_samples_have_the_distribution_of_the_library(options):
 
 
 def test_samples_of_a_sentence_differ_and_end_within_its_limit(exported):
-    samples = searched(
-        Graphs.from_directory(exported("rnnsearch")[1]),
-        {"eos_token_id": 1, "decoder_start_token_id": 0, "do_sample": True},
+    settings = {"eos_token_id": 1, "decoder_start_token_id": 0, "do_sample": True}
+    batch = source_batch(
         sources(LENGTHS),
-        limits=np.array([5, 6, 7, 8]),
+        settings,
+        limits=[5, 6, 7, 8],
         returned=9,
         generator=np.random.default_rng(3),
     )
+    samples = graph_engine(exported("rnnsearch")[1]).search(batch)
     for several, limit in zip(samples, [5, 6, 7, 8], strict=True):
         assert len(several) == 9
         assert len({tuple(sample.tokens) for sample in several}) > 1
@@ -163,21 +214,21 @@ def test_samples_of_a_sentence_differ_and_end_within_its_limit(exported):
 
 @pytest.mark.parametrize("length_penalty", [-10.0, 10.0])
 def test_no_hypothesis_is_empty_whatever_the_length_penalty(length_penalty, exported):
-    found = searched(
-        Graphs.from_directory(exported("rnnsearch")[1]),
-        {"decoder_start_token_id": 0, "num_beams": 3, "length_penalty": length_penalty},
-        sources(LENGTHS),
-        limits=np.array([99] * len(LENGTHS)),
-        returned=3,
-    )
+    settings = {"decoder_start_token_id": 0, "num_beams": 3, "length_penalty": length_penalty}
+    batch = source_batch(sources(LENGTHS), settings, [99] * len(LENGTHS), returned=3)
+    found = graph_engine(exported("rnnsearch")[1]).search(batch)
     assert all(len(hypothesis.tokens) for several in found for hypothesis in several)
 
 
+@pytest.mark.parametrize("decoder", [TorchDecoder, GraphDecoder])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_rows_that_are_done_are_not_computed(beams, exported):
-    graphs = Graphs.from_directory(exported("rnnsearch")[1])
-    graphs.step = Mock(wraps=graphs.step)
+def test_rows_that_are_done_are_not_computed(beams, decoder, exported, monkeypatch):
+    engine = graph_engine(exported("rnnsearch")[1])
+    if decoder is TorchDecoder:
+        engine = torch_engine(MODELS["marian"]())
+    rows = []
+    step = decoder.step
+    monkeypatch.setattr(decoder, "step", lambda self, ids: rows.append(len(ids)) or step(self, ids))
     settings = {"decoder_start_token_id": 0, "num_beams": beams}
-    searched(graphs, settings, sources(LENGTHS), limits=np.array([3, 3, 5, 6]))
-    rows = [len(call.args[0]) for call in graphs.step.call_args_list]
+    engine.search(source_batch(sources(LENGTHS), settings, [3, 3, 5, 6]))
     assert rows == [beams * left for left in (4, 4, 2, 2, 1)]

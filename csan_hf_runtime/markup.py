@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
-from csan_hf_runtime.texts import Markup
+from .options import Markup
 
 _EMPTY_TAGS = {"area", "br", "embed", "hr", "img", "input", "wbr"}  # of HTML, without an end tag
 # Of HTML: what the standard lays out apart, so that no sentence goes on over such a tag

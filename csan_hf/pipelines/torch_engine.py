@@ -1,0 +1,283 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Search for translations with any sequence-to-sequence model of transformers, and with ensembles.
+
+On a CPU it is the search of `csan_hf_runtime`, whose arrays share the memory of tensors and which
+computes nothing for sentences that are done; elsewhere, and for what that search does not have, the
+library's `generate` searches whole batches. Their tokens are the same.
+
+Shapes: B sources; S sentences; K beams of each; R = S · K rows; V vocabulary; T tokens."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
+
+from csan_hf_runtime.alignment import Alignment
+from csan_hf_runtime.engine import Pair, SourceBatch, search_batch
+from csan_hf_runtime.generation import Generation
+from csan_hf_runtime.search import Decoder, Hypothesis, log_sums
+from csan_hf_runtime.texts import SourceReader, warn_once
+
+from ..alignment import align_pairs, check_fast
+from ..models.evaluation_view import evaluation_view
+from ..models.seq2seq_model import CACHE
+from ..models.translation import max_positions
+from .tokenizer_vocabulary import TokenizerVocabulary
+
+_TRANSLATION_TASK = re.compile(r"translation_.+_to_.+")  # in T5's config.task_specific_params
+_LANGUAGE_TOKENS = ("decoder_start_token_id", "forced_bos_token_id")
+_NAMES = {field.name for field in fields(Generation)}
+
+
+class TorchEngine:
+    """A model of transformers, see `csan_hf_runtime.engine.Engine`.
+
+    Args:
+        model: The model; it translates in evaluation mode, and is left in the mode that it has.
+        source: The source's vocabulary.
+        target: The target's.
+        **arguments: Of `generate`, for every search.
+
+    Raises:
+        ValueError: A setting of the search is impossible.
+    """
+
+    extends_positions = True
+
+    def __init__(
+        self,
+        model: Any,
+        source: TokenizerVocabulary,
+        target: TokenizerVocabulary,
+        **arguments: Any,
+    ) -> None:
+        is_training = any(module.training for module in model.modules())
+        self._model = evaluation_view(model) if is_training else model
+        self.source = source
+        self.target = target
+        self.positions = max_positions(model.config)
+        self._arguments = {name: value for name, value in arguments.items() if value is not None}
+        settings = model.generation_config.to_diff_dict()
+        if (config := self._arguments.get("generation_config")) is not None:
+            settings |= config.to_diff_dict()
+        settings |= arguments
+        known = vars(GenerationConfig()).keys() | settings.keys() - arguments.keys()
+        unknown = Generation.unknown_settings({n: v for n, v in settings.items() if n in known})
+        self._needs_library = bool(unknown or self._arguments.keys() - known)
+        if settings.get("decoder_start_token_id") is None:
+            settings["decoder_start_token_id"] = settings.get("bos_token_id")
+        chosen = {name: value for name, value in settings.items() if name in _NAMES}
+        self._generation = Generation.from_dict(chosen, "generation_config.json: ")
+
+    def settings(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
+        """See `Engine`; T5 has prefix and settings for each pair of languages."""
+        config = self._model.config
+        prefix = getattr(config, "prefix", None) or ""
+        tasks = getattr(config, "task_specific_params", None) or {}
+        translations = list(filter(_TRANSLATION_TASK.fullmatch, tasks))
+        task = f"translation_{source_lang}_to_{target_lang}"
+        if task in translations:
+            of_task = {n: v for n, v in tasks[task].items() if n not in self._arguments}
+            prefix = of_task.pop("prefix", prefix)
+            settings = {name: value for name, value in of_task.items() if name in _NAMES}
+            return prefix, self._generation.replaced(**settings)
+        if translations and not prefix:
+            warn_once(
+                "Pass src_lang and tgt_lang, or prefix: this model knows "
+                f"{', '.join(translations)}."
+            )
+        return prefix, self._generation
+
+    @torch.inference_mode()
+    def search(self, batch: SourceBatch) -> list[list[Hypothesis]]:
+        """See `Engine`."""
+        tokens = {name: self._arguments[name] for name in _LANGUAGE_TOKENS & self._arguments.keys()}
+        batch = replace(batch, generation=batch.generation.replaced(**tokens))
+        is_library_drawing = batch.generation.do_sample and batch.generator is None
+        is_bound = bool(batch.prefixes or batch.phrases)
+        is_elsewhere = self._model.device.type != "cpu" and not is_bound
+        if not (self._needs_library or is_library_drawing or is_elsewhere):
+            return search_batch(batch, self._decoder(batch))
+        if is_bound:
+            names = ", ".join(sorted(self._arguments))
+            raise ValueError(
+                f"Terms and prefixes cannot be searched for with all of {names}: leave out what "
+                "only the library's search has."
+            )
+        return self._generated(batch)
+
+    def _decoder(self, batch: SourceBatch) -> Decoder:
+        decoders = [TorchDecoder(member, batch) for member in members_of(self._model)]
+        return decoders[0] if len(decoders) == 1 else EnsembleDecoder(decoders)
+
+    def _generated(self, batch: SourceBatch) -> list[list[Hypothesis]]:
+        """The hypotheses that the library's `generate` finds."""
+        device = self._model.device
+        ids = torch.from_numpy(batch.ids).to(device)
+        mask = torch.from_numpy(batch.mask).to(device)
+        limits = torch.from_numpy(batch.limits).to(device)
+        if (prompt := self._arguments.get("decoder_input_ids")) is not None:
+            limits = limits + prompt.shape[-1] - 1
+
+        def at_own_limit(tokens: Tensor, scores: object, **kwargs: Any) -> Tensor:
+            """Whether the rows [B · K, T] of each source are at its limit."""
+            return tokens.shape[1] >= limits.repeat_interleave(len(tokens) // len(limits))
+
+        if batch.generator is not None:
+            torch.manual_seed(int(batch.generator.integers(2**62)))
+        options = {name: v for name, v in self._arguments.items() if name != "generation_config"}
+        for name in _NAMES:
+            value = getattr(batch.generation, name)
+            if value != getattr(self._generation, name):
+                options[name] = value
+        options |= {
+            "max_length": None,
+            "max_new_tokens": int(batch.limits.max()) - 1,
+            "num_return_sequences": batch.returned,
+            "stopping_criteria": [*options.get("stopping_criteria", ()), at_own_limit],
+        }
+        config = copy.deepcopy(
+            self._arguments.get("generation_config") or self._model.generation_config
+        )
+        options = config.update(**options)  # without what it took
+        model: Any = self._model
+        output = model.generate(ids, attention_mask=mask, generation_config=config, **options)
+        tokens = output["sequences"] if isinstance(output, ModelOutput) else output
+        values = torch.zeros(tokens[:, 1:].shape)
+        if batch.with_scores:
+            values = self._log_probabilities(ids, mask, tokens)
+        most = limits.repeat_interleave(len(tokens) // len(ids)).tolist()
+        hypotheses = []
+        for row, row_values, limit in zip(tokens.cpu().numpy(), values.numpy(), most, strict=True):
+            generated = row[1:limit]
+            ends = np.isin(generated, batch.generation.ends).nonzero()[0]
+            length = ends[0] + 1 if len(ends) else len(generated)
+            hypotheses.append(Hypothesis(generated[:length], row_values[:length]))
+        returned = batch.returned
+        return [hypotheses[n : n + returned] for n in range(0, len(hypotheses), returned)]
+
+    def _log_probabilities(self, ids: Tensor, mask: Tensor, tokens: Tensor) -> Tensor:
+        """Those of the tokens but the first [R, T - 1] for sources [B, J], from one pass."""
+        copies = len(tokens) // len(ids)
+        logits = self._model(
+            input_ids=ids.repeat_interleave(copies, 0),
+            attention_mask=mask.repeat_interleave(copies, 0),
+            decoder_input_ids=tokens[:, :-1],
+            use_cache=False,
+        ).logits
+        chosen = logits.float().log_softmax(-1).gather(-1, tokens[:, 1:, None])
+        return chosen[..., 0].cpu()
+
+    def check_attention(self, needed_for: str) -> None:
+        """See `Engine`."""
+        if not getattr(self._model, "gives_attention", True):
+            raise ValueError(
+                f"{needed_for} needs the attention of a single torch model, which "
+                f"{type(self._model).__name__} does not give."
+            )
+        check_fast(self.source.tokenizer, self.target.tokenizer)
+
+    def align(
+        self, pairs: Sequence[Pair], read: SourceReader, source_lang: str | None
+    ) -> list[Alignment]:
+        """See `Engine`."""
+        from csan_hf.data import TokenizerPair  # slow to import, and few calls need it
+
+        tokenizers = TokenizerPair(self.source.tokenizer, self.target.tokenizer)
+        if self.source.languages:
+            tokenizers = tokenizers.with_languages(source_lang, read.target_lang)
+        alignments = align_pairs(
+            self._model, tokenizers, pairs, batch_size=max(len(pairs), 1), read=read
+        )
+        return list(alignments)
+
+
+def members_of(model: Any) -> list[Any]:
+    """Returns the members of an ensemble; of another model, the model alone."""
+    return list(getattr(model, "members", [model]))
+
+
+class TorchDecoder:
+    """The decoder of a model of transformers, for the search of `csan_hf_runtime`.
+
+    Args:
+        model: The model.
+        batch: The sources.
+    """
+
+    def __init__(self, model: Any, batch: SourceBatch) -> None:
+        self._model = model
+        ids = torch.from_numpy(batch.ids).to(model.device)
+        mask = torch.from_numpy(batch.mask).to(model.device)
+        states = model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)[0]
+        make_cache = getattr(model, "make_cache", None)  # of csan_hf's own families
+        cache = None if make_cache is None else make_cache(batch.beams)
+        # Whether the beams of a sentence have its source in common
+        self._shares_source = hasattr(cache, "keep_rows")
+        rows = batch.copies if self._shares_source else batch.copies * batch.beams
+        self._states = states.repeat_interleave(rows, 0)
+        self._mask = mask.repeat_interleave(rows, 0)
+        self._cache: Any = cache
+        self._steps = 0
+
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        """Logits [R, V] of what follows [R, T]."""
+        inputs = self._model.prepare_inputs_for_generation(
+            torch.from_numpy(tokens).to(self._model.device),
+            next_sequence_length=1 if self._steps and self._cache is not None else None,
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+            attention_mask=self._mask,
+            use_cache=True,
+            **{CACHE: self._cache},
+        )
+        outputs = self._model(**inputs, return_dict=True)
+        self._steps += 1
+        self._cache = outputs.get(CACHE)
+        return outputs.logits[:, -1].float().cpu().numpy()
+
+    def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
+        """Goes on with some rows, in this order, of some sentences; None = of all."""
+        kept = torch.from_numpy(rows).to(self._model.device)
+        if self._shares_source:
+            self._cache.keep_rows(rows, sentences)
+            kept = torch.from_numpy(rows if sentences is None else sentences).to(kept)
+        elif self._cache is not None and sentences is None:
+            self._cache.reorder_cache(kept)
+        elif self._cache is not None:
+            self._cache.batch_select_indices(kept)
+        if sentences is not None:
+            self._states = self._states[kept]
+            self._mask = self._mask[kept]
+
+
+class EnsembleDecoder:
+    """Several decoders as one, whose probabilities are the mean of theirs."""
+
+    def __init__(self, members: Sequence[Decoder]) -> None:
+        self._members = members
+
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        """Logits [R, V] of what follows [R, T]."""
+        total = None
+        for member in self._members:
+            logits = member.step(tokens)
+            steps = logits - log_sums(logits)[:, None]
+            total = steps if total is None else np.logaddexp(total, steps)
+        assert total is not None
+        return total - np.float32(math.log(len(self._members)))
+
+    def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
+        """Goes on with some rows, in this order, of some sentences; None = of all."""
+        for member in self._members:
+            member.keep(rows, sentences)

@@ -1,0 +1,169 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The interface of what searches for translations: exported graphs, models of torch, ensembles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from .alignment import Alignment
+from .constraints import Constraints, Endings, Phrases
+from .generation import Generation
+from .prefixes import Prefix
+from .search import (
+    Beams,
+    Choose,
+    Decoder,
+    Hypothesis,
+    Sampling,
+    beam_search,
+    greedy,
+    token_by_token,
+)
+from .texts import SourceReader
+from .vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """B sources that are translated together, and how.
+
+    Attributes:
+        ids: Their tokens [B, J].
+        mask: [B, J], 1 for real tokens.
+        limits: The most tokens [B] of a translation, the first of the decoder included.
+        generation: The settings of the search.
+        returned: Hypotheses, or samples, of each source.
+        with_scores: Whether log-probabilities are needed.
+        generator: Gives the random numbers of samples.
+        prefixes: How the hypotheses of each source begin; none where empty.
+        phrases: What the hypotheses of each source must hold, anywhere and in any order; none where
+            empty.
+        endings: What may follow a phrase in its word; None = anything.
+    """
+
+    ids: np.ndarray
+    mask: np.ndarray
+    limits: np.ndarray
+    generation: Generation
+    returned: int = 1
+    with_scores: bool = False
+    generator: np.random.Generator | None = None
+    prefixes: Sequence[Prefix] = ()
+    phrases: Sequence[Phrases] = ()
+    endings: Endings | None = None
+
+    @property
+    def copies(self) -> int:
+        """How many sentences there are of each source: each sample is one of its own."""
+        return self.returned if self.generation.do_sample else 1
+
+    @property
+    def beams(self) -> int:
+        """Beams of each sentence."""
+        return 1 if self.generation.do_sample else self.generation.num_beams
+
+
+Pair: TypeAlias = tuple[str, str]
+"""A source and its translation."""
+
+
+class Engine(Protocol):
+    """What searches for translations.
+
+    Attributes:
+        positions: Tokens of the longest text that the model has positions for; None = any number.
+        extends_positions: Whether it makes more of them where it needs some.
+    """
+
+    positions: int | None
+    extends_positions: bool
+
+    @property
+    def source(self) -> Vocabulary:
+        """The source's vocabulary."""
+
+    @property
+    def target(self) -> Vocabulary:
+        """The target's; the same object where it is joint."""
+
+    def settings(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
+        """Returns what stands before sources, and the settings of the search, between two
+        languages; tokens of languages apart.
+        """
+
+    def search(self, batch: SourceBatch) -> list[list[Hypothesis]]:
+        """Returns the best hypotheses, or samples, of each source.
+
+        Raises:
+            ValueError: No token begins the translations, or a setting is impossible.
+        """
+
+    def check_attention(self, needed_for: str) -> None:
+        """Raises `ValueError` if there are no attention weights, which something is needed for."""
+
+    def align(
+        self, pairs: Sequence[Pair], read: SourceReader, source_lang: str | None
+    ) -> list[Alignment]:
+        """Aligns pairs by the attention of the model, see `Alignment`; `read` says what of a source
+        is its text.
+        """
+
+
+def search_batch(batch: SourceBatch, decoder: Decoder) -> list[list[Hypothesis]]:
+    """Returns the best hypotheses, or samples, of each source.
+
+    Args:
+        batch: The sources.
+        decoder: Of their sentences, `copies` of each source, with `beams` rows each.
+
+    Raises:
+        ValueError: No token begins the translations.
+    """
+    generation = batch.generation
+    if generation.decoder_start_token_id is None:
+        raise ValueError(
+            "generation_config.json lacks `decoder_start_token_id`: it is the token that "
+            "translations begin with."
+        )
+    sentences = np.arange(len(batch.ids)).repeat(batch.copies)
+    limits = batch.limits[sentences]
+    prefixes = [batch.prefixes[number] for number in sentences.tolist()] if batch.prefixes else []
+    rules = list(generation.rules(limits, prefixes))
+    stop = generation.stop(limits)
+    tokens = np.full((len(sentences), 1), generation.decoder_start_token_id)
+    if batch.beams > 1 or batch.phrases:
+        constraints = None
+        if batch.phrases:
+            ends = generation.ends.tolist()
+            constraints = Constraints(batch.phrases, batch.beams, ends, batch.endings)
+        return beam_search(
+            decoder,
+            tokens,
+            beams=Beams(
+                count=batch.beams,
+                returned=batch.returned,
+                ends=len(generation.ends),
+                length_penalty=float(generation.length_penalty),
+                early_stopping=generation.early_stopping,
+            ),
+            limits=limits,
+            stop=stop,
+            rules=rules,
+            constraints=constraints,
+        )
+    choose: Choose = greedy
+    if generation.do_sample:
+        choose = Sampling(
+            generator=batch.generator or np.random.default_rng(),
+            temperature=generation.temperature,
+            top_k=generation.top_k,
+            top_p=generation.top_p,
+        )
+    hypotheses = token_by_token(
+        decoder, tokens, choose=choose, stop=stop, rules=rules, with_scores=batch.with_scores
+    )
+    return [hypotheses[n : n + batch.copies] for n in range(0, len(hypotheses), batch.copies)]

@@ -1,0 +1,172 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Search with exported ONNX graphs, without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from .alignment import Alignment
+from .dictionary import DICTIONARY, PronouncingDictionary
+from .engine import Pair, SourceBatch, search_batch
+from .export_files import TARGET_FOLDER
+from .generation import Generation
+from .graphs import GraphDecoder, Graphs
+from .search import Hypothesis
+from .settings import Range, Settings
+from .texts import SourceReader
+from .vocabulary import VocabularyFile
+
+_Size = Annotated[int, Range(1)]
+
+
+@dataclass(frozen=True)
+class ModelSettings(Settings):
+    """Settings of config.json.
+
+    Attributes:
+        vocab_size: Tokens of the source, or of both sides.
+        decoder_vocab_size: Tokens of the target.
+        max_position_embeddings: Tokens of the longest text that there are positions for; None = any
+            number.
+        model_type: The family.
+        position_embeddings: The kind of positions; None = a CSAN has none. Before: `sinusoids`.
+        prefix: What stands before each source.
+    """
+
+    vocab_size: _Size
+    decoder_vocab_size: _Size | None = None
+    max_position_embeddings: _Size | None = None
+    model_type: str = ""
+    position_embeddings: str | None = ""
+    sinusoids: str | None = ""
+    prefix: str | None = None
+
+    @property
+    def positions(self) -> int | None:
+        """Tokens of the longest text that there are positions for; None = any number."""
+        is_free = self.model_type == "csan" and self.position_embeddings is None
+        return None if is_free or self.sinusoids is None else self.max_position_embeddings
+
+
+class GraphEngine:
+    """The graphs of an exported model, see `Engine`.
+
+    Args:
+        graphs: Encoder and decoder.
+        source: The source's vocabulary.
+        target: The target's; the same object where it is joint.
+        generation: What generation_config.json says.
+        config: What config.json says.
+    """
+
+    extends_positions = False
+
+    def __init__(
+        self,
+        graphs: Graphs,
+        *,
+        source: VocabularyFile,
+        target: VocabularyFile,
+        generation: Generation,
+        config: ModelSettings,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.positions = config.positions
+        self._graphs = graphs
+        self._generation = generation
+        self._prefix = config.prefix or ""
+
+    @classmethod
+    def from_directory(cls, directory: str | os.PathLike, *, threads: int = 1) -> GraphEngine:
+        """Loads what `csan-hf export-onnx` wrote, with its tokenizers.
+
+        Args:
+            directory: The directory.
+            threads: Threads of a product.
+
+        Raises:
+            OSError: A file is missing or damaged.
+            ValueError: A file has a setting that is unknown here or impossible; the message names
+                both, the value and what is allowed.
+        """
+        folder = Path(directory)
+        graphs = Graphs.from_directory(folder, threads=threads)
+        config = ModelSettings.read(folder / "config.json")
+        target_size = config.decoder_vocab_size or config.vocab_size
+        if target_size != graphs.target_size:
+            raise OSError(
+                f"{folder / 'config.json'} says {target_size} tokens (decoder_vocab_size, "
+                f"vocab_size), the graphs have {graphs.target_size}: it is another model's. Copy "
+                "exports as whole folders."
+            )
+        source = target = VocabularyFile(folder, size=config.vocab_size)
+        if (folder / TARGET_FOLDER).is_dir():
+            target = VocabularyFile(
+                folder / TARGET_FOLDER, size=target_size, settings=source.settings
+            )
+        generation_file = folder / "generation_config.json"
+        generation = Generation.read(generation_file)
+        generation.check_tokens(target_size, f"{generation_file}: ")
+        return cls(graphs, source=source, target=target, generation=generation, config=config)
+
+    def dictionary(self, directory: str | os.PathLike) -> PronouncingDictionary | None:
+        """Loads the dictionary of a pronouncer, if the folder has one."""
+        file = Path(directory, DICTIONARY)
+        return PronouncingDictionary(file, self.source.normalize) if file.is_file() else None
+
+    def settings(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
+        """See `Engine`."""
+        return self._prefix, self._generation
+
+    def search(self, batch: SourceBatch) -> list[list[Hypothesis]]:
+        """See `Engine`."""
+        states = self._graphs.encode(batch.ids, batch.mask).repeat(batch.copies, axis=0)
+        mask = batch.mask.repeat(batch.copies, axis=0)
+        return search_batch(batch, GraphDecoder(self._graphs, states, mask))
+
+    def check_attention(self, needed_for: str) -> None:
+        """See `Engine`."""
+        if not self._graphs.gives_attention:
+            raise ValueError(
+                f"{needed_for} need attention weights, which these ONNX graphs do not give: export "
+                "the model again, with --with_alignments."
+            )
+
+    def align(
+        self, pairs: Sequence[Pair], read: SourceReader, source_lang: str | None
+    ) -> list[Alignment]:
+        """See `Engine`."""
+        if not pairs:
+            return []
+        sources = []
+        targets = []
+        for source, target in pairs:
+            text, mark = read(source)
+            sources.append(self.source.tokenized(text, mark, source_lang))
+            translation = self.target.tokenized(target, language=read.target_lang)
+            targets.append(translation.shortened(self.positions))
+        ids = _padded([text.ids for text in sources], self.source.padding)
+        mask = _padded([(1,) * len(text.ids) for text in sources], 0)
+        labels = _padded([text.ids for text in targets], self.target.padding)
+        start = np.full((len(pairs), 1), self._generation.decoder_start_token_id)
+        inputs = np.concatenate([start, labels[:, :-1]], axis=1)
+        weights = self._graphs.attention(inputs, self._graphs.encode(ids, mask), mask)
+        alignments = []
+        for original, translated, matrix in zip(sources, targets, weights, strict=True):
+            # A copy: a view would keep the padded weights of the whole batch
+            of_pair = matrix[: len(translated.ids), : len(original.ids)].copy()
+            alignments.append(Alignment(original, translated, of_pair))
+        return alignments
+
+
+def _padded(rows: Sequence[Sequence[int]], padding: int) -> np.ndarray:
+    """Rows as an array, padded on the right."""
+    width = max(map(len, rows))
+    return np.array([[*row, *[padding] * (width - len(row))] for row in rows], np.int64)

@@ -1,0 +1,143 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Options of a translation, the same for the command line and for Python; they check themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from .settings import Range, Settings
+
+if TYPE_CHECKING:
+    from .generation import Generation
+
+SplitSentences = Literal["auto", "always", "never"]
+"""Which lines are split into sentences; see `TextOptions`."""
+
+Unknown = Literal["warn", "skip", "error"]
+"""What is done with texts that hold letters or signs which the source vocabulary does not have."""
+
+Markup = Literal["html", "xliff"]
+"""Kinds of inline tags: those of HTML, those of XLIFF 1.2 and 2."""
+
+Count: TypeAlias = Annotated[int, Range(1)]
+
+
+@dataclass(frozen=True)
+class SearchOptions(Settings):
+    """How translations are searched for, or drawn; None is as the model's generation config says.
+
+    Attributes:
+        num_beams: number of beams; 1 = greedy search (default: the model's, or as many as n_best)
+        max_length: maximum number of target tokens, the first of the decoder included (default: the
+            model's, or twice the source's tokens and 50)
+        max_new_tokens: maximum number of generated tokens, instead of max_length
+        length_penalty: above 0 favours long outputs (default: the model's)
+        n_best: the N best hypotheses of each text, or N samples, with their log-probabilities
+        sample: draw translations instead of searching for the best
+        temperature: of samples: below 1 sharpens the probabilities
+        top_k: of samples: draw from the K likeliest tokens; 0 = from all
+        top_p: of samples: draw from the likeliest tokens whose probabilities reach this sum
+        seed: of samples: of the random numbers
+    """
+
+    num_beams: Annotated[int, Range(1, 1000)] | None = None
+    max_length: Annotated[int, Range(2)] | None = None
+    max_new_tokens: Count | None = None
+    length_penalty: float | None = None
+    n_best: Count | None = None
+    sample: bool = False
+    temperature: float | None = None
+    top_k: Annotated[int, Range(0)] | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        super().__post_init__()
+        of_samples = (self.temperature, self.top_k, self.top_p)
+        if not self.sample and of_samples != (None, None, None):
+            raise ValueError("temperature, top_k and top_p need sample.")
+        if self.num_beams is not None and self.num_beams < (self.n_best or 1) and not self.sample:
+            raise ValueError(
+                f"n_best={self.n_best} needs as many beams, got num_beams={self.num_beams}; or "
+                "sample."
+            )
+
+    def settings(self, usual: Generation) -> dict[str, Any]:
+        """Returns what is chosen, by the names of generation_config.json; beams are the model's
+        `usual` ones, or as many as hypotheses.
+        """
+        settings: dict[str, Any] = {
+            "num_beams": self.num_beams,
+            "max_length": self.max_length,
+            "max_new_tokens": self.max_new_tokens,
+            "length_penalty": self.length_penalty,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+        }
+        if self.sample:
+            settings |= {"do_sample": True, "num_beams": 1}
+        elif self.num_beams is None and not usual.do_sample:
+            settings["num_beams"] = max(usual.num_beams, self.n_best or 1)
+        return {name: value for name, value in settings.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class TextOptions(Settings):
+    """How texts are read, and what is told of their translations.
+
+    Attributes:
+        source_lang: source language of a multilingual model, in the code of the model: de, deu_Latn
+        target_lang: target language of a multilingual model, in the code of the model
+        truncation: truncate a text longer than the model takes, instead of splitting it
+        split_sentences: which lines are split and translated sentence by sentence: auto = lines
+            with more tokens or sentences than 99 % of the training sources; always = all; never =
+            only lines longer than the model takes
+        unknown: what to do with a line that has characters missing from the source vocabulary:
+            warn; skip = an empty translation; error
+        markup: format of inline tags in the input, html or xliff: tags are put back around the
+            words aligned to those they enclosed; entities such as &amp; are decoded and encoded
+        check_coverage: warn where a translation seems to leave out a sentence of a line that has
+            several
+        max_batch_tokens: source tokens in a batch, padding included; beams are not counted
+    """
+
+    source_lang: str | None = None
+    target_lang: str | None = None
+    truncation: bool = False
+    split_sentences: SplitSentences = "auto"
+    unknown: Unknown = "warn"
+    markup: Markup | None = None
+    check_coverage: bool = False
+    max_batch_tokens: Count = 4096
+
+
+@dataclass(frozen=True)
+class TranslationOptions(TextOptions, SearchOptions):
+    """All options of a translation.
+
+    Attributes:
+        prefix: What stands before each source; None = as the model's config says.
+        batch_size: Sentences in a batch, instead of `max_batch_tokens`.
+        return_scores: Whether log-probabilities are needed; else they may be 0.
+        return_words: Whether to give words, with the log-probabilities of their tokens.
+        return_alignments: Whether to align the words of text and translation.
+    """
+
+    prefix: str | None = None
+    batch_size: Count | None = None
+    return_scores: bool = False
+    return_words: bool = False
+    return_alignments: bool = False
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether log-probabilities are told."""
+        return self.return_scores or self.return_words
+
+    @property
+    def needs_alignments(self) -> bool:
+        """Whether words are aligned: for the caller, or to put tags back."""
+        return self.return_alignments or self.markup is not None
