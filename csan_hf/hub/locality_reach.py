@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Where a model is local, as numbers: which keys a query sees, how far a cell of the grid sees."""
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from csan_hf.families import FAMILIES
 from csan_hf.models import CsanConfig, PervasiveAttentionConfig
 from csan_hf.models.attention_call import AttentionCall, KeyArea, Term
 from csan_hf.models.backend_dense import DenseCells
-from csan_hf.models.gaussian import Gaussian, GaussianTerm
+from csan_hf.models.gaussian import Gaussian, GaussianMethod, GaussianTerm
 from csan_hf.models.locality import PARTS, AttentionSite, LayerLocality, LocalityMethod
 from csan_hf.models.sublayers import Block
 
@@ -210,57 +209,9 @@ def _example_width(method: Gaussian, length: int) -> float:
     return {"fixed": float(method.size), "head": 10.0}.get(method.width, length / 2)
 
 
-_CAPTIONS = {
-    "window": "window of {0.size} tokens",
-    "head_area": "area of {0.size} heads",
-    "bi_direct": (
-        "first half of the heads: no later tokens; second half, shown here: no earlier ones"
-    ),
-    "relative_positions": "relative positions up to {0.max_distance} tokens",
-    "relative_bias": "biases of {0.buckets} buckets of distances",
-    "neighbor": "Gaussian (around the query, width D predicted; here D = {half:g})",
-    "local_hard": "Gaussian (centre P predicted, width D = {0.width:g}{cut}; here P = {half:g})",
-    "gaussian fixed": "Gaussian (centre P predicted, width D = {example:g}; here P = {place})",
-    "gaussian layer": (
-        "Gaussian (centre P predicted, width D predicted per layer; here P = {place}, "
-        "D = {example:g})"
-    ),
-    "gaussian query": (
-        "Gaussian (centre P predicted, width D predicted per query; here P = {place}, "
-        "D = {example:g})"
-    ),
-    "gaussian head": (
-        "Gaussian (centre P predicted, width D learned for each head; here P = {place}, "
-        "D = {example:g})"
-    ),
-    "moving_gaussian": (
-        "Gaussian (centre P moves on by a predicted step{corrected}, width D learned for each head)"
-    ),
-    "block": (
-        "block self-attention (blocks of {0.length} tokens; paler: seen through a summary of the "
-        "block)"
-    ),
-    "cnn": "attention after {0.layers} convolutions of {0.kernel_size} tokens",
-}
-
-
-def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> str:
-    """Says a method in a few words, as above a picture; of one from outside the package its key and
-    settings.
-    """
-    values = {
-        "half": length / 2,
-        "place": _PLACE[part],
-        "cut": ", cut off at P ± D" if getattr(method, "cut_off", False) else "",
-        "corrected": " and corrects itself" if getattr(method, "gain", 0) else "",
-    }
-    name = method.key
+def caption(method: LocalityMethod, part: str, length: int) -> str:
+    """A method's key and settings, and what is drawn where it predicts something."""
+    text = method.caption()
     if isinstance(method, Gaussian):
-        name = f"{name} {method.width}"
-        values["example"] = _example_width(method, length)
-    if name not in _CAPTIONS:
-        settings = dataclasses.asdict(method).items()
-        shown = ", ".join(f"{name} {value}" for name, value in settings)
-        return method.key.replace("_", " ") + (f" ({shown})" if shown else "")
-    text = _CAPTIONS[name].format(method, **values)
-    return f"{text}, wrapped" if getattr(method, "boundary", None) == "circular" else text
+        return f"{text}: drawn around {_PLACE[part]}, {_example_width(method, length):g} wide"
+    return f"{text}: drawn as untrained" if isinstance(method, GaussianMethod) else text

@@ -1,15 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Descriptions of networks in model cards: a CSAN's locality, a Pervasive Attention's grid."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..models import CsanConfig
 from ..models.csan_attention import CsanAttention
-from ..models.locality import AttentionSite, LayerLocality, LocalityMethod
-from .locality_reach import caption, layer_groups
+from ..models.locality import LayerLocality
+from .locality_reach import layer_groups
 
 _PARTS = {
     "encoder": "Self-attention of the encoder",
@@ -23,121 +22,6 @@ _AGGREGATIONS = {
     "max_attention": "the maximum over the source tokens beside attention over them",
     "gated_max": "the maximum of a gated linear unit over the source tokens",
 }
-_GAUSSIAN_WIDTHS = {
-    "fixed": "a constant window of {size:g} tokens",
-    "layer": "one window per sentence and layer, predicted from the mean of the keys",
-    "query": "a window predicted from each query",
-    "head": "one learned window per head",
-}
-
-
-class _Text(NamedTuple):
-    """A method in a card: a phrase, its part of the model's name, its paper in the bibliography."""
-
-    phrase: Callable[[Any, AttentionSite], str]
-    label: str | None = None
-    paper: str | None = None
-
-
-_METHODS = {
-    "window": _Text(
-        lambda m, site: (
-            f"a window of {m.size} tokens, the query's own and {m.size // 2} on either side"
-        ),
-        paper="yang-etal-2019-convolutional",
-    ),
-    "head_area": _Text(
-        lambda m, site: (
-            f"an area of {m.size} heads (of {site.num_heads}), the query's own and {m.size // 2} "
-            "on either side"
-            f"{', the first and last head being neighbours' if m.boundary == 'circular' else ''}, "
-            "under one softmax"
-        ),
-        paper="yang-etal-2019-convolutional",
-    ),
-    "bi_direct": _Text(
-        lambda m, site: (
-            f"heads 1 to {site.num_heads // 2} see the query and what stands before it, heads "
-            f"{site.num_heads // 2 + 1} to {site.num_heads} the query and what follows"
-        ),
-        "heads of the past and of the future",
-        "shen-etal-2018-disan",
-    ),
-    "relative_positions": _Text(
-        lambda m, site: (
-            f"relative positions: a learned vector for each distance up to {m.max_distance} "
-            "tokens, added to keys and values"
-        ),
-        "relative positions",
-        "shaw-etal-2018-self",
-    ),
-    "relative_bias": _Text(
-        lambda m, site: (
-            f"a learned bias for each head and each of {m.buckets} buckets of distances"
-            f"{', shared by the layers' if m.shared else ''}"
-        ),
-        "biases of distances",
-        "raffel-etal-2020-exploring",
-    ),
-    "neighbor": _Text(
-        lambda m, site: (
-            "a Gaussian around each query, with a window predicted from the query, added to the "
-            "energies"
-        ),
-        "a Gaussian around each query",
-        "sperber-etal-2018-self",
-    ),
-    "local_hard": _Text(
-        lambda m, site: (
-            f"a Gaussian around a position predicted from each query, with a window of {m.width:g} "
-            "tokens, added to the energies"
-            + (f"; keys more than {m.width:g} tokens from it are not seen" if m.cut_off else "")
-        ),
-        "a Gaussian around a predicted position",
-        "luong-etal-2015-effective",
-    ),
-    "gaussian": _Text(
-        lambda m, site: (
-            "a Gaussian around a position predicted from each query, with "
-            f"{_GAUSSIAN_WIDTHS[m.width].format(size=m.size)}, added to the energies"
-        ),
-        "Gaussian localness",
-        "yang-etal-2018-modeling",
-    ),
-    "moving_gaussian": _Text(
-        lambda m, site: (
-            "a Gaussian that moves on with every target token by a step predicted from the query, "
-            f"{'and towards the mean position attended to by all heads, ' if m.gain else ''}"
-            "with one learned window per head, added to the energies"
-        ),
-        "a moving Gaussian",
-        "graves-2013-generating",
-    ),
-    "block": _Text(
-        lambda m, site: (
-            "bi-directional block self-attention in place of multi-head attention: blocks of "
-            f"{m.length} tokens, {site.d_model // 2 if m.width is None else m.width} features in "
-            "each direction"
-        ),
-        "block self-attention",
-        "shen-etal-2018-block",
-    ),
-    "cnn": _Text(
-        lambda m, site: (
-            f"{m.layers} depthwise separable convolutions of {m.kernel_size} tokens before the "
-            "attention"
-        ),
-        "convolutions",
-        "yu-etal-2018-qanet",
-    ),
-}
-
-
-def _text(method: LocalityMethod) -> _Text:
-    """The text on a method; on one from outside this package its key and settings."""
-    return _METHODS.get(method.key) or _Text(
-        lambda m, site: caption(m), method.key.replace("_", " ")
-    )
 
 
 def describe_csan(config: dict[str, Any], task: str) -> dict[str, Any]:
@@ -170,7 +54,7 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
     sentences = []
     for part, locality, layers in _groups(full):
         site = full.attention_site(part, layers[0])
-        how = "; ".join(_text(method).phrase(method, site) for method in locality.methods)
+        how = "; ".join(method.phrase(site) for method in locality.methods)
         depth = full.encoder_layers if part == "encoder" else full.decoder_layers
         numbers = ", ".join(str(layer + 1) for layer in layers)
         numbers = f"layers {numbers}" if len(layers) > 1 else f"layer {numbers}"
@@ -201,7 +85,9 @@ def short_name(config: dict[str, Any]) -> str:
     localities.sort(key=lambda locality: -locality.area.head_area)  # the largest area first
     methods = [method for locality in localities for method in locality.methods]
     name = next(filter(None, map(_csan_name, localities)), "Transformer")
-    labels = dict.fromkeys(_text(method).label for method in methods)
+    labels = dict.fromkeys(
+        method.key.replace("_", " ") if method.label is None else method.label for method in methods
+    )
     added = " and ".join(filter(None, labels))
     return f"{name} with {added}" if added else name
 
@@ -217,7 +103,7 @@ def locality_papers(config: dict[str, Any]) -> list[str]:
     """Papers of the methods that a CSAN's attention uses, as keys of the card's bibliography."""
     papers: dict[str | None, None] = {}
     for _, locality, _ in _groups(_as_config(config)):
-        papers |= dict.fromkeys(_text(method).paper for method in locality.methods)
+        papers |= dict.fromkeys(method.paper for method in locality.methods)
     return list(filter(None, papers))
 
 

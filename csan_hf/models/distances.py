@@ -30,6 +30,8 @@ class Window(LocalityMethod):
     size: int = bounded(MISSING, 1, MOST_TOKENS, odd=True)
 
     key = "window"
+    label = ""
+    paper = "yang-etal-2019-convolutional"
     parts = ("encoder", "decoder")
     presets: ClassVar = {"csan_1d": {"local_window": 11, "head_area": 1}}
 
@@ -37,6 +39,11 @@ class Window(LocalityMethod):
     def window(self) -> int:
         """M."""
         return self.size
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        beside = self.size // 2
+        return f"a window of {self.size} tokens, the query's own and {beside} on either side"
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,8 @@ class HeadArea(LocalityMethod):
     boundary: Literal["mask", "circular"] = "mask"
 
     key = "head_area"
+    label = ""
+    paper = "yang-etal-2019-convolutional"
     parts = ("encoder", "decoder")
     presets: ClassVar = {"csan_2d": {"local_window": 11, "head_area": 3}}
 
@@ -70,6 +79,14 @@ class HeadArea(LocalityMethod):
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
         check_head_area(self.size, site.num_heads, self.boundary, name)
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        wrapped = ", the first and last head being neighbours" * (self.boundary == "circular")
+        return (
+            f"an area of {self.size} heads (of {site.num_heads}), the query's own and "
+            f"{self.size // 2} on either side{wrapped}, under one softmax"
+        )
 
 
 @dataclass(frozen=True)
@@ -93,6 +110,8 @@ class BiDirectional(LocalityMethod):
     direction."""
 
     key = "bi_direct"
+    label = "heads of the past and of the future"
+    paper = "shen-etal-2018-disan"
     parts = ("encoder",)
     presets: ClassVar = {"bi_direct": {"encoder_locality": {"bi_direct": True}}}
 
@@ -107,6 +126,14 @@ class BiDirectional(LocalityMethod):
     def term(self, module: None, call: AttentionCall) -> DirectionTerm:
         """See `LocalityMethod`."""
         return DirectionTerm(call.query.shape[1] // 2)
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        half = site.num_heads // 2
+        return (
+            f"heads 1 to {half} see the query and what stands before it, heads {half + 1} to "
+            f"{site.num_heads} the query and what follows"
+        )
 
 
 @dataclass
@@ -182,6 +209,8 @@ class RelativePositions(ModuleTerm):
     shared: bool = False
 
     key = "relative_positions"
+    label = "relative positions"
+    paper = "shaw-etal-2018-self"
     parts = ("encoder", "decoder")
     presets: ClassVar = {
         "rel_pos": {
@@ -201,6 +230,13 @@ class RelativePositions(ModuleTerm):
         if self.per_head:
             return RelativePositionTables(site.num_heads, distances, site.head_dim)
         return RelativePositionTables(distances, site.head_dim)
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        return (
+            f"relative positions: a learned vector for each distance up to {self.max_distance} "
+            "tokens, added to keys and values"
+        )
 
 
 @dataclass
@@ -266,6 +302,8 @@ class RelativeBias(ModuleTerm):
     shared: bool = True
 
     key = "relative_bias"
+    label = "biases of distances"
+    paper = "raffel-etal-2020-exploring"
     parts = ("encoder", "decoder")
 
     def check(self, site: AttentionSite, name: str) -> None:
@@ -278,3 +316,10 @@ class RelativeBias(ModuleTerm):
     def build(self, site: AttentionSite) -> RelativeBiasTable:
         """See `LocalityMethod`."""
         return RelativeBiasTable(self.buckets, self.max_distance, site)
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        shared = ", shared by the layers" * self.shared
+        return (
+            f"a learned bias for each head and each of {self.buckets} buckets of distances{shared}"
+        )

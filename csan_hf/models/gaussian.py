@@ -196,6 +196,8 @@ class Gaussian(GaussianMethod):
 
     key = "gaussian"
     module_name = "localness"
+    label = "Gaussian localness"
+    paper = "yang-etal-2018-modeling"
     presets: ClassVar = {"local_soft": {"localness_window": "query"}}
 
     @property
@@ -207,6 +209,19 @@ class Gaussian(GaussianMethod):
         """See `LocalityMethod`."""
         return GaussianLocalness(self.width, self.size, site.num_heads, site.d_model)
 
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        window = {
+            "fixed": f"a constant window of {self.size:g} tokens",
+            "layer": "one window per sentence and layer, predicted from the mean of the keys",
+            "query": "a window predicted from each query",
+            "head": "one learned window per head",
+        }[self.width]
+        return (
+            f"a Gaussian around a position predicted from each query, with {window}, added to the "
+            "energies"
+        )
+
 
 @dataclass(frozen=True)
 class Neighbor(GaussianMethod):
@@ -217,12 +232,18 @@ class Neighbor(GaussianMethod):
     size"), as here."""
 
     key = "neighbor"
+    label = "a Gaussian around each query"
+    paper = "sperber-etal-2018-self"
     parts = ("encoder", "decoder")
     presets: ClassVar = {"neighbor": {"encoder_locality": {"neighbor": True}}}
 
     def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
         """See `LocalityMethod`."""
         return GaussianTerm(call.query_positions.float()[:, None], raise_to_floor(module(call)))
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        return f"{self.label}, with a window predicted from the query, added to the energies"
 
 
 @dataclass(frozen=True)
@@ -242,6 +263,8 @@ class LocalHard(GaussianMethod):
     cut_off: bool = False
 
     key = "local_hard"
+    label = "a Gaussian around a predicted position"
+    paper = "luong-etal-2015-effective"
     presets: ClassVar = {"local_hard": {"encoder_locality": {"local_hard": {"width": 10.0}}}}
 
     def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
@@ -251,6 +274,14 @@ class LocalHard(GaussianMethod):
         if self.cut_off:
             return CutOffGaussianTerm(center, width)
         return GaussianTerm(center, width)
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        cut = f"; keys more than {self.width:g} tokens from it are not seen" * self.cut_off
+        return (
+            f"a Gaussian around a position predicted from each query, with a window of "
+            f"{self.width:g} tokens, added to the energies{cut}"
+        )
 
 
 class StepPredictor(LocalityModule):
@@ -405,6 +436,8 @@ class MovingGaussian(GaussianMethod):
     ends_within: float | int = bounded(0, 0, MOST_TOKENS)
 
     key = "moving_gaussian"
+    label = "a moving Gaussian"
+    paper = "graves-2013-generating"
     parts = ("cross",)
     presets: ClassVar = {
         "long": {
@@ -421,3 +454,13 @@ class MovingGaussian(GaussianMethod):
     def build(self, site: AttentionSite) -> StepPredictor:
         """See `LocalityMethod`."""
         return StepPredictor(site, self.width, self.gain, self.ends_within)
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        corrected = ""
+        if self.gain:
+            corrected = "and towards the mean position attended to by all heads, "
+        return (
+            "a Gaussian that moves on with every target token by a step predicted from the query, "
+            f"{corrected}with one learned window per head, added to the energies"
+        )

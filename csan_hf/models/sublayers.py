@@ -162,12 +162,20 @@ class Block(LocalityMethod):
     width: int | None = bounded(None, 1, MOST_TOKENS)
 
     key = "block"
+    label = "block self-attention"
+    paper = "shen-etal-2018-block"
     presets: ClassVar = {"block": {"encoder_locality": {"block": {"length": 4, "width": 300}}}}
 
     def build(self, site: AttentionSite) -> BlockSelfAttention:
         """See `LocalityMethod`."""
-        width = site.d_model // 2 if self.width is None else self.width
-        return BlockSelfAttention(site.d_model, width, self.length)
+        return BlockSelfAttention(site.d_model, self.width or site.d_model // 2, self.length)
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        return (
+            "bi-directional block self-attention in place of multi-head attention: blocks of "
+            f"{self.length} tokens, {self.width or site.d_model // 2} features in each direction"
+        )
 
     def attend(
         self, module: BlockSelfAttention, states: Tensor, padding: Tensor | None
@@ -216,6 +224,8 @@ class Convolution(LocalityMethod):
     layers: int = bounded(4, 1, MOST_LAYERS)
 
     key = "cnn"
+    label = "convolutions"
+    paper = "yu-etal-2018-qanet"
     presets: ClassVar = {"cnn": {"encoder_locality": {"cnn": {"kernel_size": 7, "layers": 4}}}}
 
     def build(self, site: AttentionSite) -> nn.ModuleList:
@@ -230,3 +240,10 @@ class Convolution(LocalityMethod):
         for convolution in module:
             states = convolution(states, padding)
         return states
+
+    def phrase(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        return (
+            f"{self.layers} depthwise separable convolutions of {self.kernel_size} tokens before "
+            "the attention"
+        )

@@ -116,12 +116,12 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
 @pytest.mark.parametrize(
     ("config", "titles"),
     [
-        (csan(), ["layers 1, 2, 3 of 3: window of 11 tokens, area of 3 heads", 2]),
+        (csan(), ["layers 1, 2, 3 of 3: window (size 11), head area (size 3, boundary mask)", 2]),
         (
             csan(
                 localness_window="fixed", local_window=None, head_area=1, cross_localness_layers=[0]
             ),
-            ["width D = 10; here P = i + 2", "width D = 10; here P = i)", 2],
+            ["drawn around i + 2, 10 wide", "drawn around i, 10 wide", 2],
         ),
         (
             csan(
@@ -130,13 +130,13 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
                 decoder_localness_layers=[1],
                 local_window=3,
             ),
-            ["area of 3 heads\nGaussian", "no later tokens\nGaussian", 3],
+            ["boundary mask)\ngaussian", "no later tokens\ngaussian", 3],
         ),
-        (csan(local_window=201, localness_window="head"), ["D learned for each head", 2]),
+        (csan(local_window=201, localness_window="head"), ["width head", 2]),
         (PervasiveAttentionConfig(num_layers=4).to_dict(), []),
         (
             csan(local_window=5, architectures=["CsanForSequenceClassification"]),
-            ["window of 5 tokens", 0],
+            ["window (size 5)", 0],
         ),
     ],
 )

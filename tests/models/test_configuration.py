@@ -217,15 +217,15 @@ def test_a_card_can_cite_the_paper_of_every_method_and_family():
 
 # Specifications of six layers, and what a picture says of each
 EVERY_METHOD = [
-    ({"bi_direct": True, "window": 5}, "first half of the heads: no later tokens"),
+    ({"bi_direct": True, "window": 5}, "window (size 5)\nbi direct"),
     (
         {"relative_positions": {"max_distance": 2, "per_head": True}},
-        "relative positions up to 2 tokens",
+        "relative positions (max distance 2, per head True, shared False)",
     ),
-    ({"neighbor": True}, "around the query, width D predicted"),
-    ({"local_hard": {"width": 4, "cut_off": True}}, "cut off at P ± D"),
-    ({"block": {"length": 3}}, "blocks of 3 tokens"),
-    ({"cnn": 3, "head_area": 3}, "attention after 4 convolutions of 3 tokens"),
+    ({"gaussian": "head"}, "gaussian (width head, size 10.0): drawn around i + 2, 10 wide"),
+    ({"local_hard": {"width": 4, "cut_off": True}}, "cut off True): drawn as untrained"),
+    ({"block": {"length": 3}}, "block (length 3"),
+    ({"cnn": 3, "head_area": 3}, "cnn (kernel size 3"),
 ]
 
 
