@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig
-from csan_hf.models.modeling_pervasive_attention import PervasiveAttentionDecoderOutput
+from csan_hf.models.seq2seq_model import DecoderOutput
 from csan_hf_cli import run
 
 VOCABULARY = 8000
@@ -79,7 +79,7 @@ def make_straightforward(model: nn.Module, channels_last: bool = False) -> nn.Mo
         features = straightforward_network(decoder, grid.contiguous(memory_format=memory_format))
         vectors = decoder.output_projection(decoder.aggregation(features, None)[0])
         vectors = F.dropout(vectors, decoder.config.dropout, decoder.training)
-        return PervasiveAttentionDecoderOutput(last_hidden_state=vectors)
+        return DecoderOutput(last_hidden_state=vectors)
 
     decoder.forward = forward
     return model

@@ -16,8 +16,8 @@ from transformers import (
 )
 
 from csan_hf.families import FAMILIES
-from csan_hf.models.configuration_csan import SHORT_FIELDS
 from csan_hf.models.locality import PARTS
+from csan_hf.models.short_form import SHORT_FIELDS
 from csan_hf.pipelines import TASK
 
 FIXTURES = Path(__file__).parent / "fixtures"

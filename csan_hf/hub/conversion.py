@@ -40,14 +40,11 @@ _NOT_COPIED = {"architectures", "dtype", "transformers_version"}
 
 def convert_marian(
     name_or_path_or_model: str | os.PathLike | MarianMTModel,
-    *,
-    local_window: int | None = None,
-    head_area: int = 1,
     **config_overrides: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of a Marian model, weight for weight, ready for fine-tuning.
 
-    With the defaults it computes what the Marian model computes. With a window or an area it has
+    Without overrides it computes what the Marian model computes. With a window or an area it has
     the same parameters but computes something else, so it needs fine-tuning. Other methods of
     locality add parameters, which start from the config's initialisation. Two things differ on
     purpose: positions are counted from the first real token, so that left padding changes nothing,
@@ -60,10 +57,8 @@ def convert_marian(
 
     Args:
         name_or_path_or_model: A Marian model, or the directory or Hub name of one.
-        local_window: Window M of the local layers in tokens, both edges included; `None` is
-            unrestricted.
-        head_area: Heads N that a local layer attends to jointly; 1 is each head by itself.
-        **config_overrides: Other fields of `CsanConfig`: `localness_layers`, `dropout`, ...
+        **config_overrides: Fields of `CsanConfig`: `local_window`, `head_area`, `dropout`, ...;
+            those of locality are off where they are not given.
 
     Returns:
         The CSAN in evaluation mode, with the data type, device and generation config of the Marian
@@ -75,8 +70,7 @@ def convert_marian(
             `CsanConfig`.
         RuntimeError: An override changes the shape of a weight.
     """
-    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
-    marian, model = _source_and_csan(name_or_path_or_model, MarianMTModel, fields)
+    marian, model = _source_and_csan(name_or_path_or_model, MarianMTModel, config_overrides)
     weights = dict(marian.state_dict())
     for name in set(_POSITIONS) & weights.keys():
         weight = weights[name]
@@ -89,9 +83,6 @@ def convert_marian(
 
 def convert_m2m100(
     name_or_path_or_model: str | os.PathLike | M2M100ForConditionalGeneration,
-    *,
-    local_window: int | None = None,
-    head_area: int = 1,
     **config_overrides: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of an M2M100 or NLLB model, weight for weight, ready for fine-tuning.
@@ -103,8 +94,9 @@ def convert_m2m100(
     model = convert_m2m100("facebook/nllb-200-distilled-600M", local_window=11, head_area=3)
     ```
     """
-    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
-    source, model = _source_and_csan(name_or_path_or_model, M2M100ForConditionalGeneration, fields)
+    source, model = _source_and_csan(
+        name_or_path_or_model, M2M100ForConditionalGeneration, config_overrides
+    )
     # M2M100 has no bias
     weights = {**source.state_dict(), "final_logits_bias": model.final_logits_bias}
     return _transfer(source, model, weights)
@@ -115,9 +107,6 @@ def convert_bart(
     | os.PathLike
     | BartForConditionalGeneration
     | MBartForConditionalGeneration,
-    *,
-    local_window: int | None = None,
-    head_area: int = 1,
     **config_overrides: Any,
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of a BART or mBART model, weight for weight, ready for fine-tuning.
@@ -130,7 +119,6 @@ def convert_bart(
     model = convert_bart("facebook/mbart-large-50-many-to-many-mmt", local_window=11, head_area=3)
     ```
     """
-    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     if isinstance(name_or_path_or_model, PreTrainedModel):
         config = name_or_path_or_model.config
     else:
@@ -138,7 +126,7 @@ def convert_bart(
     family: type[PreTrainedModel] = BartForConditionalGeneration
     if isinstance(config, MBartConfig):
         family = MBartForConditionalGeneration
-    source, model = _source_and_csan(name_or_path_or_model, family, fields)
+    source, model = _source_and_csan(name_or_path_or_model, family, config_overrides)
     weights = dict(source.state_dict())
     for name in _POSITIONS:
         weights[name] = weights[name][2:]  # the first two, kept for padding, stand for no position
@@ -184,9 +172,6 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
 
 def convert_config(
     source: PreTrainedConfig,
-    *,
-    local_window: int | None = None,
-    head_area: int = 1,
     **config_overrides: Any,
 ) -> CsanConfig:
     """Returns the config of the CSAN that a model of a family above with this config becomes.
@@ -206,8 +191,7 @@ def convert_config(
     elif fields["share_encoder_decoder_embeddings"]:
         # Marian reads `vocab_size` alone: the other may hold anything
         fields["decoder_vocab_size"] = fields["vocab_size"]
-    fields |= {"local_window": local_window, "head_area": head_area, **config_overrides}
-    return CsanConfig(**fields)
+    return CsanConfig(**{**fields, "local_window": None, "head_area": 1, **config_overrides})
 
 
 def _source_and_csan(source: Any, model_class: Any, fields: dict[str, Any]) -> tuple[Any, Any]:

@@ -17,9 +17,9 @@ from .figures import COLOURS, add_cell_lines, new_figure, save_figure
 from .locality_reach import (
     AttentionReach,
     attention_reaches,
-    caption,
     drawn_config,
     grid_reach,
+    picture_caption,
 )
 
 with needs_extra("train"):
@@ -136,8 +136,12 @@ def _describe(reach: AttentionReach) -> str:
     text = f"{_PARTS[reach.part]}, layer{plural} {numbers} of {reach.depth}: "
     methods = () if reach.locality is None else reach.locality.methods
     length = reach.positions.shape[1]
-    structure = [caption(method, reach.part, length) for method in methods if method.term is None]
-    terms = [caption(method, reach.part, length) for method in methods if method.term is not None]
+    structure = [
+        picture_caption(method, reach.part, length) for method in methods if method.term is None
+    ]
+    terms = [
+        picture_caption(method, reach.part, length) for method in methods if method.term is not None
+    ]
     causal = reach.part == "decoder"
     if causal and structure:
         structure.append("no later tokens")

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Where a model is local, as numbers: which keys a query sees, how far a cell of the grid sees."""
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -209,9 +210,16 @@ def _example_width(method: Gaussian, length: int) -> float:
     return {"fixed": float(method.size), "head": 10.0}.get(method.width, length / 2)
 
 
-def caption(method: LocalityMethod, part: str, length: int) -> str:
-    """A method's key and settings, and what is drawn where it predicts something."""
-    text = method.caption()
+def caption(method: LocalityMethod) -> str:
+    """A method's key and settings."""
+    settings = dataclasses.asdict(method).items()
+    shown = ", ".join(f"{name} {value}".replace("_", " ") for name, value in settings)
+    return method.key.replace("_", " ") + (f" ({shown})" if shown else "")
+
+
+def picture_caption(method: LocalityMethod, part: str, length: int) -> str:
+    """The caption, and what is drawn where the method predicts something."""
+    text = caption(method)
     if isinstance(method, Gaussian):
         return f"{text}: drawn around {_PLACE[part]}, {_example_width(method, length):g} wide"
     return f"{text}: drawn as untrained" if isinstance(method, GaussianMethod) else text

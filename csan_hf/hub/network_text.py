@@ -7,8 +7,8 @@ import torch
 
 from ..models import CsanConfig
 from ..models.csan_attention import CsanAttention
-from ..models.locality import LayerLocality
-from .locality_reach import layer_groups
+from ..models.locality import AttentionSite, LayerLocality, LocalityMethod
+from .locality_reach import caption, layer_groups
 
 _PARTS = {
     "encoder": "Self-attention of the encoder",
@@ -54,7 +54,7 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
     sentences = []
     for part, locality, layers in _groups(full):
         site = full.attention_site(part, layers[0])
-        how = "; ".join(method.phrase(site) for method in locality.methods)
+        how = "; ".join(_describe(method, site) for method in locality.methods)
         depth = full.encoder_layers if part == "encoder" else full.decoder_layers
         numbers = ", ".join(str(layer + 1) for layer in layers)
         numbers = f"layers {numbers}" if len(layers) > 1 else f"layer {numbers}"
@@ -67,6 +67,10 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
     return sentences or [
         "None: every layer attends to the whole sentence, as in the plain Transformer."
     ]
+
+
+def _describe(method: LocalityMethod, site: AttentionSite) -> str:
+    return caption(method) if method.phrase is None else method.phrase.format(method, site)
 
 
 def added_parameters(config: CsanConfig, part: str, index: int) -> int:

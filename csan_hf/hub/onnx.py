@@ -649,7 +649,8 @@ class _CsanStep(_Step):
                 cache=cache,
                 output_attentions=self.with_attention,
             )
-        logits = self.model._project(states, forward_pass.end_bias)
+        left = [term.tokens_left for term in forward_pass.terms if term.tokens_left is not None]
+        logits = self.model._project(states, *left[:1])
         weights = None
         if self.with_attention:
             [(_, of_heads)] = attended  # [B, H, K, J], or [B · K, H, 1, J]

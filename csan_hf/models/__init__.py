@@ -28,8 +28,10 @@ from .modeling_rnnsearch import (
     RnnSearchModel,
     RnnSearchPreTrainedModel,
 )
+from .short_form import install_short_form
 
 install_backward()
+install_short_form()
 install_flash_attention()
 
 __all__ = [

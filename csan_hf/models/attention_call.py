@@ -7,7 +7,7 @@ Masks are boolean, True = visible.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -151,11 +151,13 @@ class Term:
         energy(cells): Added to the energy before the softmax, float32 (or better).
         value(cells, weights): Added to the output, [..., I, D]; `weights` [..., I, J] have seen
             dropout and are summed over the area. Fused kernels do not give them.
+        tokens_left: [B, I], what of the source is left beyond the end of which a target may end.
     """
 
     visible: ClassVar[Any] = None
     energy: ClassVar[Any] = None
     value: ClassVar[Any] = None
+    tokens_left: Any = None
     __hash__ = None  # type: ignore[assignment]  # the hash of a frozen dataclass replaces it
 
     @property
@@ -170,39 +172,39 @@ class ForwardPass:
     """Shared by all layers of one forward pass.
 
     Attributes:
-        masks: See `AttentionCall.once`.
-        end_bias: [B, I], added to the logit of the end; that of the last layer counts.
+        masks: See `AttentionCall.share`.
+        terms: Those of the attention that ran last.
     """
 
     def __init__(self) -> None:
         self.masks: dict[Hashable, Any] = {}
-        self.end_bias: Tensor | None = None
+        self.terms: Sequence[Term] = ()
 
 
 @dataclass
-class RunningSum:
+class CarriedValue:
     """A number of each head, or of all together, that goes on from query to query of a target;
     0 before the first.
 
     Attributes:
         real_queries: [B, past + I] boolean, False = padding, which adds nothing; None = all real.
         cache: The decoder's cache of keys and values, None = none is kept.
-        place: Its layer, after the keys of all layers, that keeps the number.
+        layer: Its layer, after the keys of all layers, that keeps the number.
     """
 
     real_queries: Tensor | None = None
     cache: Any = None
-    place: int = 0
+    layer: int = 0
 
     @property
-    def before(self) -> Any:
+    def previous(self) -> Any:
         """The number after all earlier decoding steps, [B, C, 1] (C = H or 1) or 0.0."""
         layers = [] if self.cache is None else self.cache.layers
-        if self.place >= len(layers) or layers[self.place].get_seq_length() == 0:
+        if self.layer >= len(layers) or layers[self.layer].get_seq_length() == 0:
             return 0.0
-        return layers[self.place].keys[:, :, -1:, 0]
+        return layers[self.layer].keys[:, :, -1:, 0]
 
-    def real(self, values: Tensor) -> Tensor:
+    def mask_padding(self, values: Tensor) -> Tensor:
         """`values` [B, C, I] with 0 where the query is padding."""
         if self.real_queries is None:
             return values
@@ -212,12 +214,12 @@ class RunningSum:
         """Keep the number after each query, [B, C, I], for later decoding steps."""
         if self.cache is None:
             return
-        if self.place == len(self.cache.layers):
+        if self.layer == len(self.cache.layers):
             if self.cache.is_compileable:
                 self.cache.layers.append(StaticSlidingWindowLayer(1, sliding_window=1))
             elif self.cache.layer_class_to_replicate is None:
                 self.cache.layers.append(DynamicSlidingWindowLayer(2))
-        self.cache.update(values.unsqueeze(-1), values.unsqueeze(-1), self.place)
+        self.cache.update(values.unsqueeze(-1), values.unsqueeze(-1), self.layer)
 
 
 @dataclass
@@ -241,7 +243,7 @@ class AttentionCall:
         shared: What other layers of the forward pass have computed; all calls with it agree in
             padding and positions.
         terms: Terms of the layer's locality methods.
-        running_sum: What a method adds up from query to query, earlier decoding steps included.
+        carried: What a method carries from query to query, earlier decoding steps included.
     """
 
     query: Tensor
@@ -256,17 +258,16 @@ class AttentionCall:
     is_self_attention: bool = False
     shared: ForwardPass = field(default_factory=ForwardPass)
     terms: Sequence[Term] = ()
-    running_sum: RunningSum = field(default_factory=RunningSum)
+    carried: CarriedValue = field(default_factory=CarriedValue)
 
     def __post_init__(self) -> None:
-        self.set_terms(self.terms)
+        self.energy_terms = [term for term in self.terms if term.energy is not None]
+        self.visibility_terms = [term for term in self.terms if term.visible is not None]
+        self.value_terms = [term for term in self.terms if term.value is not None]
 
-    def set_terms(self, terms: Sequence[Term]) -> None:
-        """Set the terms, which locality methods compute from the rest of the call."""
-        self.terms = terms
-        self.energy_terms = [term for term in terms if term.energy is not None]
-        self.visibility_terms = [term for term in terms if term.visible is not None]
-        self.value_terms = [term for term in terms if term.value is not None]
+    def with_terms(self, terms: Sequence[Term]) -> "AttentionCall":
+        """The call with terms, which locality methods compute from the call without any."""
+        return replace(self, terms=terms)
 
     @property
     def query_positions(self) -> Tensor:
@@ -291,7 +292,7 @@ class AttentionCall:
             return torch.full((1, 1, 1), float(self.key.shape[2]), device=self.query.device)
         return self.key_padding_mask.sum(dim=-1).float()[:, None, None]
 
-    def once(self, name: Hashable, make: Callable[[], _Result]) -> _Result:
+    def share(self, name: Hashable, make: Callable[[], _Result]) -> _Result:
         """Return `make()`, computed once for all layers of a forward pass that see the same keys.
 
         The result may depend on `name`, sizes, area and visibility terms alone, and takes no part

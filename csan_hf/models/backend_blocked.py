@@ -31,7 +31,7 @@ def blocked_attention(call: AttentionCall) -> Tensor:
     if fuses_blocks(call):
         output = _attend_fused(call, blocks)
     else:
-        masks = call.once("blocks", lambda: _block_masks(call, blocks))
+        masks = call.share("blocks", lambda: _block_masks(call, blocks))
         everything = [(slice(None), slice(None))]
         [keys] = _keys_of_runs(call.key, call.area, blocks, everything)
         [values] = _keys_of_runs(call.value, call.area, blocks, everything)
@@ -222,7 +222,7 @@ def _attend_fused(call: AttentionCall, blocks: _Blocks) -> Tensor:
     """The output [B, H, R * size, D]; the kernel reads views of the keys, not copies."""
     dtype = call.query.dtype
     exact = torch.float32 if trains_faster_in_float32(call.query, 0.0) else dtype
-    runs, masks = call.once(("fused blocks", exact), lambda: _runs_and_masks(call, blocks, exact))
+    runs, masks = call.share(("fused blocks", exact), lambda: _runs_and_masks(call, blocks, exact))
     queries = blocks.of_queries(call.query.to(exact)).transpose(1, 2).flatten(0, 1)
     queries = queries.split([places.stop - places.start for _, places in runs])  # [r, H, size, D]
     keys = _keys_of_runs(call.key.to(exact), call.area, blocks, runs)

@@ -298,4 +298,4 @@ def _dense_masks(call: AttentionCall, chunk: slice | None = None) -> Masks:
             real = real[:, None, None, :]
         return make_masks(call, DenseCells(call, chunk), real)
 
-    return call.once("dense", make) if chunk is None else make()
+    return call.share("dense", make) if chunk is None else make()

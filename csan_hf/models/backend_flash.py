@@ -37,7 +37,7 @@ def flash_attention(call: AttentionCall) -> Tensor:
     area = call.area
     batch, heads, length, _ = call.query.shape
     reach = -1 if area.half_window is None else area.half_window  # -1 = all
-    bounds = call.once("flash segments", lambda: _bounds_of_segments(call))
+    bounds = call.share("flash segments", lambda: _bounds_of_segments(call))
     hidden = area.visible_heads(heads, call.query.device)
     if hidden is not None:
         hidden = ~hidden.T.unsqueeze(-1)  # [N, H, 1]
@@ -84,7 +84,7 @@ def flash_cannot_run(call: AttentionCall) -> str | None:
             f"needs keys and values of one width, up to {_WIDEST_HEAD} and a multiple of "
             f"{_WIDTH_STEP}."
         )
-    if not call.once("flash padding", lambda: _padding_is_outside(call)):
+    if not call.share("flash padding", lambda: _padding_is_outside(call)):
         return "needs padding before or after the tokens of a text, not between them."
     return None
 

@@ -32,7 +32,7 @@ def flex_local_attention(call: AttentionCall) -> Tensor:
         _keys_of_area(call.key, call),
         _keys_of_area(call.value, call),
         score_mod=_score(call),
-        block_mask=call.once(
+        block_mask=call.share(
             ("flex_attention", torch.is_grad_enabled()), lambda: flex_block_mask(call)
         ),
         scale=call.scale,

@@ -1,22 +1,18 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of CSAN, the Transformer with locality in its attention."""
 
-import copy
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 from .configuration_seq2seq import (
     MOST_LAYERS,
-    MOST_TOKENS,
     Seq2SeqConfig,
     bounded,
-    check_fields,
-    did_you_mean,
 )
 from .distances import BiDirectional, HeadArea, RelativeBias, RelativePositions, Window
 from .gaussian import Gaussian, LocalHard, MovingGaussian, Neighbor
@@ -26,7 +22,6 @@ from .locality import (
     LayerLocality,
     LocalityMethod,
     layer_locality,
-    locality_presets,
     register_locality,
 )
 from .sublayers import Block, Convolution
@@ -51,119 +46,12 @@ for _method in LOCALITY_METHODS:
     register_locality(_method)
 
 
-@dataclass(frozen=True)
-class ShortForm:
-    """The short form of locality: the same settings for all local layers.
-
-    The defaults are the paper's 2D-CSAN (Yang et al., NAACL 2019).
-
-    Args:
-        local_window: Window M of the local layers in tokens, both edges included. Odd; `None` =
-            unrestricted.
-        head_area: Neighbouring heads N that a local layer attends to jointly. Odd, at most 2H - 1;
-            1 = own head.
-        head_boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo
-            H, N <= H).
-        localness_window: Gaussian localness of the local layers: how its window D is set,
-            `"fixed"`, `"layer"`, `"query"` or `"head"` (Yang et al., EMNLP 2018); `None` = no
-            Gaussian.
-        localness_window_size: D of the `"fixed"` strategy, in tokens.
-        localness_layers: Encoder layers that are local, counted from 0; `None` = the lowest three.
-        decoder_localness_layers: Decoder layers whose self-attention is local; `None` = none.
-        cross_localness_layers: Decoder layers whose cross-attention has the Gaussian, without
-            window and area; `None` = none.
-    """
-
-    local_window: int | None = bounded(11, 1, MOST_TOKENS, odd=True)
-    head_area: int = bounded(3, 1, odd=True)
-    head_boundary: Literal["mask", "circular"] = "mask"
-    localness_window: Literal["fixed", "layer", "query", "head"] | None = None
-    localness_window_size: float | int = bounded(10.0, above=0, most=MOST_TOKENS)
-    localness_layers: list[int] | tuple[int, ...] | None = None
-    decoder_localness_layers: list[int] | tuple[int, ...] | None = None
-    cross_localness_layers: list[int] | tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        check_fields(self)
-
-    def specification(self, part: str) -> dict[str, Any]:
-        """The specification of a local layer of a part."""
-        specification: dict[str, Any] = {}
-        if part != "cross" and self.local_window is not None:
-            specification["window"] = self.local_window
-        if part != "cross" and self.head_area > 1:
-            specification["head_area"] = self.head_area
-            if self.head_boundary != "mask":
-                specification["head_area"] = {
-                    "size": self.head_area,
-                    "boundary": self.head_boundary,
-                }
-        if self.localness_window is not None:
-            specification["gaussian"] = self.localness_window
-            if self.localness_window == "fixed":
-                specification["gaussian"] = {"width": "fixed", "size": self.localness_window_size}
-        return specification
-
-    def write_out(
-        self, part: str, depth: int, preset: Mapping[str, Any] | list[Mapping[str, Any]]
-    ) -> list[dict[str, Any] | None]:
-        """One specification, or None, for each layer of a part: a preset's (see
-        `LocalityMethod.presets`) together with the short form.
-        """
-        layers = getattr(self, LAYER_FIELDS[part])
-        default_layers = _lowest_layers(depth) if part == "encoder" else range(0)
-        if isinstance(preset, list):
-            [preset] = preset
-            default_layers = range(depth)
-        specification = {**preset, **self.specification(part)}
-        tables = specification.get("relative_positions")
-        if "head_area" in specification and isinstance(tables, Mapping) and "per_head" in tables:
-            # The heads of an area share one softmax, and so the tables
-            specification["relative_positions"] = {**tables, "per_head": False}
-        if layers is None:
-            layers = default_layers
-        else:
-            self._check_layers(part, depth, specification)
-        return [specification or None if index in layers else None for index in range(depth)]
-
-    def _check_layers(self, part: str, depth: int, specification: Mapping[str, Any]) -> None:
-        """Refuse layer numbers that a part has no place for; warn where nothing is said of them."""
-        name = LAYER_FIELDS[part]
-        layers = getattr(self, name)
-        if len(set(layers)) != len(layers) or not set(layers) <= set(range(depth)):
-            raise ValueError(
-                f"`{name}` must hold layer numbers from 0 to {depth - 1}, each once, got {layers}."
-            )
-        if not layers or specification:
-            return
-        if part == "cross":
-            raise ValueError(
-                f"`{name}` ({layers}) has no effect without a `localness_window`: cross-attention "
-                "has no other."
-            )
-        off = "`local_window`, `head_area` and `localness_window` are off"
-        logger.warning_once(f"Layers {layers} are to be local, but {off}.")
-
-
-LAYER_FIELDS = {
-    "encoder": "localness_layers",
-    "decoder": "decoder_localness_layers",
-    "cross": "cross_localness_layers",
+LONG_FIELDS = {
+    "encoder_locality": "encoder_layers",
+    "decoder_locality": "decoder_layers",
+    "cross_locality": "decoder_layers",
 }
-"""Fields of the short form that name the local layers of a part."""
-SHORT_FIELDS = {field.name: field.default for field in dataclasses.fields(ShortForm)}
-"""Fields of the short form with their defaults."""
-DEPTH_FIELDS = {"encoder": "encoder_layers", "decoder": "decoder_layers", "cross": "decoder_layers"}
-"""Fields that hold the number of layers of a part."""
-_LONG_FIELDS = tuple(f"{part}_locality" for part in PARTS)
-_FULL_ATTENTION: dict[str, Any] = {"local_window": None, "head_area": 1}
-_FORMER_POSITIONS = {"marian": "sinusoidal", "bart": "learned"}
-
-
-def _lowest_layers(depth: int) -> range:
-    """The encoder layers that are local where nothing else is said (NAACL 2019, section 4.2)."""
-    return range(min(3, depth))
+"""Fields that hold the locality of a part's layers, and those that hold how many there are."""
 
 
 class CsanConfig(Seq2SeqConfig):
@@ -232,7 +120,12 @@ class CsanConfig(Seq2SeqConfig):
     """
 
     model_type = "csan"
-    keywords = frozenset({*SHORT_FIELDS, "sinusoids"})
+    # Of csan_hf (`short_form.py`): what makes the long form of the short one. A checkpoint, which
+    # has the long form, carries none of it
+    long_form: ClassVar[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = staticmethod(dict)
+    merge: ClassVar[Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]] = (
+        staticmethod(operator.or_)
+    )
     attribute_map = {  # noqa: RUF012
         "num_attention_heads": "encoder_attention_heads",
         "hidden_size": "d_model",
@@ -299,97 +192,14 @@ class CsanConfig(Seq2SeqConfig):
         return cls(**cls.long_form({**fields, "preset": name}))
 
     @classmethod
-    def long_form(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of a config with their locality written out layer by layer, in place of the short
-        form, of a key `preset` and of fields' former names.
-
-        Raises:
-            ValueError: See `preset` and `ShortForm`; or the short form has no effect beside the
-                long one.
-        """
-        values = dict(fields)
-        if "sinusoids" in values:
-            positions = values.pop("sinusoids")
-            values["position_embeddings"] = _FORMER_POSITIONS.get(positions, positions)
-        preset: dict[str, Any] = {}
-        if "preset" in values:
-            preset = {**_FULL_ATTENTION, **_fields_of_preset(values.pop("preset"))}
-        specifications = {part: preset.pop(f"{part}_locality", {}) for part in PARTS}
-        values = {**preset, **values}
-        short = ShortForm(**{name: values.pop(name) for name in SHORT_FIELDS if name in values})
-        unread: list[str] = []
-        is_local = False
-        for part in PARTS:
-            name = f"{part}_locality"
-            if values.get(name) is not None:
-                unread.append(LAYER_FIELDS[part])
-                continue
-            depth = values.get(DEPTH_FIELDS[part], getattr(cls, DEPTH_FIELDS[part]))
-            values[name] = short.write_out(part, depth, specifications[part])
-            is_local = is_local or any(values[name])
-        if unread and not is_local:
-            unread += ["local_window", "head_area", "localness_window"]
-        for name in unread:
-            value = getattr(short, name)
-            if value and value not in (1, SHORT_FIELDS[name]):
-                raise ValueError(
-                    f"`{name}` ({value}) has no effect beside "
-                    f"{', '.join(f'`{field}`' for field in _LONG_FIELDS if fields.get(field))}, "
-                    "which says what is local: leave one out."
-                )
-        return values
-
-    def write_out(self, keywords: dict[str, Any]) -> None:
-        """See `Seq2SeqConfig`: keep the locality in the long form."""
-        names = [*_LONG_FIELDS, *DEPTH_FIELDS.values()]
-        fields = {name: getattr(self, name) for name in names}
-        for name, value in self.long_form({**fields, **keywords}).items():
-            setattr(self, name, value)
-
-    @classmethod
-    def merge(cls, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Seq2SeqConfig`; overrides in the short form change that of the saved locality.
-
-        Raises:
-            ValueError: It has none.
-        """
-        changed = overrides.keys() & {*SHORT_FIELDS, *DEPTH_FIELDS.values()}
-        short = cls(**fields).short_form() if changed else {}
-        if short is None:
-            for name in changed & SHORT_FIELDS.keys():
-                raise ValueError(
-                    f"`{name}` cannot change this locality, which only the long form says: give "
-                    f"{', '.join(_LONG_FIELDS)}."
-                )
-        if not short:
-            return super().merge(fields, overrides)
-        replaced = {*_LONG_FIELDS, *SHORT_FIELDS}
-        kept = {name: value for name, value in fields.items() if name not in replaced}
-        return {**kept, **short, **overrides}
-
-    def short_form(self) -> dict[str, Any] | None:
-        """The fields of `ShortForm` that say this locality, None where there are none."""
-        localities = self.localities()
-        short: dict[str, Any] = dict(_FULL_ATTENTION)
-        for locality in localities:
-            if locality.part != "cross":
-                short["local_window"] = locality.area.window
-                short["head_area"] = locality.area.head_area
-                short["head_boundary"] = locality.area.head_boundary
-            for method in locality.methods:
-                if isinstance(method, Gaussian):
-                    short["localness_window"] = method.width
-                    short["localness_window_size"] = method.size
-        for part, name in LAYER_FIELDS.items():
-            short[name] = self.local_layers(part)
-        if short["localness_layers"] == list(_lowest_layers(self.encoder_layers)) or not localities:
-            short["localness_layers"] = None
-        form = ShortForm(**short)
-        written = copy.copy(self)
-        for part in PARTS:
-            layers = form.write_out(part, len(self.specifications(part)), {})
-            setattr(written, f"{part}_locality", layers)
-        return short if written.localities() == localities else None
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As `Seq2SeqConfig`; overrides in the short form change that of the saved locality."""
+        changes = {}
+        for name in [*kwargs]:
+            field = cls.attribute_map.get(name, name)
+            if field in {*cls.keywords, *LONG_FIELDS.values()}:
+                changes[field] = kwargs.pop(name)
+        return super().from_dict(cls.merge(config_dict, changes), **kwargs)
 
     def specifications(self, part: str) -> Sequence[Mapping[str, Any] | None]:
         """One specification, or None, for each layer of a part."""
@@ -428,16 +238,14 @@ class CsanConfig(Seq2SeqConfig):
 
     @property
     def position_limit(self) -> int | None:
-        """See `Seq2SeqConfig`."""
+        """Tokens of the longest text that there are positions for; None = any number."""
         return None if self.position_embeddings is None else self.max_position_embeddings
 
     @property
     def takes_any_length(self) -> bool:
-        """See `Seq2SeqConfig`: whether a method makes it so."""
-        for locality in self.localities():
-            if any(method.takes_any_length for method in locality.methods):
-                return True
-        return False
+        """Whether the model is for texts longer than those of training."""
+        methods = itertools.chain(*(locality.methods for locality in self.localities()))
+        return any(method.takes_any_length for method in methods)
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and
@@ -455,36 +263,21 @@ class CsanConfig(Seq2SeqConfig):
             raise ValueError(
                 f"`activation_function` must be {known}, got {self.activation_function!r}."
             )
-        for name in SHORT_FIELDS.keys() & vars(self).keys():
-            raise ValueError(f"`{name}` is of use when a config is made: set {_LONG_FIELDS}.")
-        for part in PARTS:
-            layers = self.specifications(part)
-            depth = getattr(self, DEPTH_FIELDS[part])
+        names = {*LONG_FIELDS, *LONG_FIELDS.values()} | self.keywords & vars(self).keys()
+        for name, value in self.long_form({name: getattr(self, name) for name in names}).items():
+            setattr(self, name, value)
+        for name in self.keywords & vars(self).keys():
+            delattr(self, name)
+        for name, depth_field in LONG_FIELDS.items():
+            depth = getattr(self, depth_field)
+            if getattr(self, name) is None:
+                setattr(self, name, [None] * depth)
+            layers = getattr(self, name)
             if len(layers) != depth:
                 raise ValueError(
-                    f"`{part}_locality` must hold one item for each of the {depth} layers, got "
-                    f"{layers!r}."
+                    f"`{name}` must hold one item for each of the {depth} layers, got {layers!r}."
                 )
         self.localities()  # every specification is possible
-
-
-LOCALITY_FIELDS = {
-    *SHORT_FIELDS,
-    *_LONG_FIELDS,
-    "position_embeddings",
-    "sinusoids",
-}
-"""Fields of a recipe that a preset replaces."""
-
-
-def _fields_of_preset(name: str | None) -> dict[str, Any]:
-    if name is None:
-        return {}
-    presets = locality_presets()
-    if name not in presets:
-        hint = did_you_mean(name, presets)
-        raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
-    return dict(presets[name])
 
 
 CsanConfig.register_for_auto_class()

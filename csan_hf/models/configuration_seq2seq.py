@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import operator
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -93,8 +93,8 @@ class Seq2SeqConfig(PreTrainedConfig):
 
     # Function of config and directory with which csan_hf completes a save
     after_saving: ClassVar[Callable[[Any, str | os.PathLike], None] | None] = None
-    # Keywords that a config is made of, beside its fields
-    keywords: ClassVar[Collection[str]] = ()
+    # Keywords of which a config makes fields
+    keywords: ClassVar[frozenset[str]] = frozenset()
     keys_to_ignore_at_inference = ["cache", "past_key_values"]  # noqa: RUF012
     architectures: list[str] | None = None
     vocab_size: int = bounded(32000, 1)
@@ -114,25 +114,9 @@ class Seq2SeqConfig(PreTrainedConfig):
         """Fill in the derived defaults and validate."""
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
-        keywords = {name: kwargs.pop(name) for name in kwargs.keys() & set(self.keywords)}
         self._check_keywords(kwargs)
         super().__post_init__(**kwargs)
-        check_fields(self)
-        self.write_out(keywords)
         self.validate_fields()
-
-    @property
-    def position_limit(self) -> int | None:
-        """Tokens of the longest text that there are positions for; None = any number."""
-        return getattr(self, "max_position_embeddings", None)
-
-    @property
-    def takes_any_length(self) -> bool:
-        """Whether the model is made for texts longer than those of training."""
-        return False
-
-    def write_out(self, keywords: dict[str, Any]) -> None:
-        """Set fields by the `keywords` that are none."""
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -140,14 +124,9 @@ class Seq2SeqConfig(PreTrainedConfig):
         overrides = {}
         for name in kwargs.keys() - {"dtype"}:
             field = cls.attribute_map.get(name, name)
-            if field in cls.__dataclass_fields__ or field in cls.keywords:
+            if field in cls.__dataclass_fields__:
                 overrides[field] = kwargs.pop(name)
-        return super().from_dict(cls.merge(config_dict, overrides), **kwargs)
-
-    @classmethod
-    def merge(cls, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a saved config with overrides."""
-        return {**fields, **overrides}
+        return super().from_dict({**config_dict, **overrides}, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:  # type: ignore[override]
         """Save as transformers does, with the code of the configuration; fields are checked."""
@@ -178,13 +157,17 @@ class Seq2SeqConfig(PreTrainedConfig):
 
     def _check_keywords(self, keywords: dict[str, Any]) -> None:
         """Refuse misspelt fields, warn of other unknown ones; a saved config always loads."""
-        known = _LIBRARY_KEYWORDS | GenerationConfig._get_default_generation_params().keys()
+        known = (
+            _LIBRARY_KEYWORDS
+            | self.keywords
+            | GenerationConfig._get_default_generation_params().keys()
+        )
         for name in keywords.keys() - known - self.attribute_map.keys():
             if name.startswith("_") or hasattr(type(self), name):
                 continue
             message = f"{type(self).__name__} has no field {name!r}"
-            names = [*type(self).__dataclass_fields__, *self.keywords]
-            hint = did_you_mean(name, names, likeness=0.8)
+            fields = [*type(self).__dataclass_fields__, *self.keywords]
+            hint = did_you_mean(name, fields, likeness=0.8)
             if hint and self.transformers_version is None:
                 raise ValueError(f"{message}.{hint}")
             logger.warning_once(f"{message}: it has no effect.")

@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from .attention_call import AttentionCall, ForwardPass, RunningSum, Term
+from .attention_call import AttentionCall, CarriedValue, ForwardPass, Term
 from .backend_dense import attention_with_weights, trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
@@ -86,9 +86,9 @@ class CsanAttention(nn.Module):
         self.area = locality.area
         self.past_tokens = locality.past_tokens
         self.replacement = locality.replacement
-        # The decoder's cache has the running sums after the keys of its layers, in order
+        # The decoder's cache has carried values after the keys of its layers, in order
         below = [config.layer_locality(part, layer) for layer in range(layer_idx)]
-        self.place_of_sum = config.decoder_layers + sum(map(_carries_value, below))
+        self.carried_layer = config.decoder_layers + sum(map(_carries_value, below))
         if self.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
@@ -172,72 +172,12 @@ class CsanAttention(nn.Module):
         wants_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D]; the weights [B, H, I, J] under `eager` with `wants_weights`."""
-        decoder_cache = getattr(cache, "self_attention_cache", cache)
-        running_sum = RunningSum(masks.real_queries, decoder_cache, self.place_of_sum)
-        call = self._call(query, key, value, masks, running_sum)
-        call.set_terms(
-            [
-                method.term(self._module_of(method), call)
-                for method in self.methods
-                if method.term is not None
-            ]
-        )
-        if self.observe_terms is not None:
-            self.observe_terms(call.terms)
-        implementation = self.config._attn_implementation or "eager"
-        backend = implementation if implementation in _LOCAL_BACKENDS else None
-        if backend == "eager" and wants_weights:
-            output, weights = attention_with_weights(call)
-            if self.is_causal:
-                weights = _over_all_positions(weights, key.shape[2], masks.query_offset)
-            return output.transpose(1, 2), weights
-        if backend == BLOCKED and call.area.window is None:
-            backend = None  # blocks need a window
-        return run(call, backend).transpose(1, 2), None
-
-    def _call(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        masks: AttentionMasks,
-        running_sum: RunningSum,
-    ) -> AttentionCall:
-        """The call, without its terms; in a causal layer with the keys up to the last query's."""
         held = key.shape[2]
-        queries = query.shape[2]
-        query_start: Any = masks.query_offset
-        padding = masks.padding
-        if self.is_causal and isinstance(query_start, Tensor):
-            # Only the device knows how much a static cache holds, and shapes cannot depend on that:
-            # take as many keys as the queries can ever reach; those before the first are masked
-            reached = held
-            if self.past_tokens is not None:
-                reached = min(held, queries + self.past_tokens)
-            places = torch.arange(queries - reached, queries, device=key.device) + query_start
-            index = places.clamp(min=0)
-            real = (places >= 0).expand(key.shape[0], -1)
-            padding = real if padding is None else real & padding.index_select(1, index)
-            key = key.index_select(2, index)
-            value = value.index_select(2, index)
-        elif self.is_causal:
-            # A static cache that is filled for the first time holds empty places after these
-            filled = query_start + queries
-            key = key[:, :, :filled]
-            value = value[:, :, :filled]
-        keys = key.shape[2]
-        if padding is not None and padding.shape[-1] > keys:
-            padding = padding[:, -keys:]  # a windowed cache has the last keys
-        key_start: Any = 0
-        if masks.first_real is not None:
-            if self.is_cross_attention:
-                key_start = -masks.first_real
-            else:
-                query_start = query_start - masks.first_real
-                key_start = query_start
-        if self.is_causal:
-            key_start = query_start + (queries - keys)
-        return AttentionCall(
+        key, value, padding = self._reachable(query.shape[2], key, value, masks)
+        query_start, key_start = self._positions(query.shape[2], key.shape[2], masks)
+        shared = masks.shared or ForwardPass()
+        decoder_cache = getattr(cache, "self_attention_cache", cache)
+        call = AttentionCall(
             query,
             key,
             value,
@@ -248,9 +188,60 @@ class CsanAttention(nn.Module):
             key_start=key_start,
             dropout_p=self.dropout if self.training else 0.0,
             is_self_attention=not self.is_cross_attention,
-            shared=masks.shared or ForwardPass(),
-            running_sum=running_sum,
+            shared=shared,
+            carried=CarriedValue(masks.real_queries, decoder_cache, self.carried_layer),
         )
+        methods = [method for method in self.methods if method.term is not None]
+        shared.terms = [method.term(self._module_of(method), call) for method in methods]
+        if self.observe_terms is not None:
+            self.observe_terms(shared.terms)
+        call = call.with_terms(shared.terms)
+        implementation = self.config._attn_implementation or "eager"
+        backend = implementation if implementation in _LOCAL_BACKENDS else None
+        if backend == "eager" and wants_weights:
+            output, weights = attention_with_weights(call)
+            if self.is_causal:
+                weights = _over_all_positions(weights, held, masks.query_offset)
+            return output.transpose(1, 2), weights
+        if backend == BLOCKED and call.area.window is None:
+            backend = None  # blocks need a window
+        return run(call, backend).transpose(1, 2), None
+
+    def _reachable(
+        self, queries: int, key: Tensor, value: Tensor, masks: AttentionMasks
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys, values and padding up to the last query's in a causal layer, else all."""
+        offset = masks.query_offset
+        padding = masks.padding
+        if self.is_causal and isinstance(offset, Tensor):
+            # Only the device knows how much a static cache holds, and shapes cannot depend on that:
+            # take as many keys as the queries can ever reach; those before the first are masked
+            reached = key.shape[2]
+            if self.past_tokens is not None:
+                reached = min(reached, queries + self.past_tokens)
+            places = torch.arange(queries - reached, queries, device=key.device) + offset
+            index = places.clamp(min=0)
+            real = (places >= 0).expand(key.shape[0], -1)
+            padding = real if padding is None else real & padding.index_select(1, index)
+            key = key.index_select(2, index)
+            value = value.index_select(2, index)
+        elif self.is_causal:
+            # A static cache that is filled for the first time holds empty places after these
+            filled = offset + queries
+            key = key[:, :, :filled]
+            value = value[:, :, :filled]
+        if padding is not None and padding.shape[-1] > key.shape[2]:
+            padding = padding[:, -key.shape[2] :]  # a windowed cache has the last keys
+        return key, value, padding
+
+    def _positions(self, queries: int, keys: int, masks: AttentionMasks) -> tuple[Any, Any]:
+        """Positions of the first query and of the first key."""
+        query_start: Any = masks.query_offset
+        first_real: Any = 0 if masks.first_real is None else masks.first_real
+        if self.is_cross_attention:
+            return query_start, -first_real
+        query_start = query_start - first_real
+        return query_start, query_start + (queries - keys) if self.is_causal else query_start
 
     def _split_heads(self, states: Tensor) -> Tensor:
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

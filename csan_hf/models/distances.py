@@ -30,6 +30,7 @@ class Window(LocalityMethod):
     size: int = bounded(MISSING, 1, MOST_TOKENS, odd=True)
 
     key = "window"
+    phrase = "a window of {0.size} tokens around the query's own"
     label = ""
     paper = "yang-etal-2019-convolutional"
     parts = ("encoder", "decoder")
@@ -39,11 +40,6 @@ class Window(LocalityMethod):
     def window(self) -> int:
         """M."""
         return self.size
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        beside = self.size // 2
-        return f"a window of {self.size} tokens, the query's own and {beside} on either side"
 
 
 @dataclass(frozen=True)
@@ -61,6 +57,10 @@ class HeadArea(LocalityMethod):
     boundary: Literal["mask", "circular"] = "mask"
 
     key = "head_area"
+    phrase = (
+        "an area of {0.size} heads (of {1.num_heads}) around the query's own (boundary "
+        "{0.boundary}), under one softmax"
+    )
     label = ""
     paper = "yang-etal-2019-convolutional"
     parts = ("encoder", "decoder")
@@ -79,14 +79,6 @@ class HeadArea(LocalityMethod):
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
         check_head_area(self.size, site.num_heads, self.boundary, name)
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        wrapped = ", the first and last head being neighbours" * (self.boundary == "circular")
-        return (
-            f"an area of {self.size} heads (of {site.num_heads}), the query's own and "
-            f"{self.size // 2} on either side{wrapped}, under one softmax"
-        )
 
 
 @dataclass(frozen=True)
@@ -110,6 +102,10 @@ class BiDirectional(LocalityMethod):
     direction."""
 
     key = "bi_direct"
+    phrase = (
+        "half of the {1.num_heads} heads see the query and what stands before it, half the query "
+        "and what follows"
+    )
     label = "heads of the past and of the future"
     paper = "shen-etal-2018-disan"
     parts = ("encoder",)
@@ -126,14 +122,6 @@ class BiDirectional(LocalityMethod):
     def term(self, module: None, call: AttentionCall) -> DirectionTerm:
         """See `LocalityMethod`."""
         return DirectionTerm(call.query.shape[1] // 2)
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        half = site.num_heads // 2
-        return (
-            f"heads 1 to {half} see the query and what stands before it, heads {half + 1} to "
-            f"{site.num_heads} the query and what follows"
-        )
 
 
 @dataclass
@@ -209,6 +197,10 @@ class RelativePositions(ModuleTerm):
     shared: bool = False
 
     key = "relative_positions"
+    phrase = (
+        "relative positions: a learned vector for each distance up to {0.max_distance} tokens, "
+        "added to keys and values"
+    )
     label = "relative positions"
     paper = "shaw-etal-2018-self"
     parts = ("encoder", "decoder")
@@ -230,13 +222,6 @@ class RelativePositions(ModuleTerm):
         if self.per_head:
             return RelativePositionTables(site.num_heads, distances, site.head_dim)
         return RelativePositionTables(distances, site.head_dim)
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        return (
-            f"relative positions: a learned vector for each distance up to {self.max_distance} "
-            "tokens, added to keys and values"
-        )
 
 
 @dataclass
@@ -302,6 +287,7 @@ class RelativeBias(ModuleTerm):
     shared: bool = True
 
     key = "relative_bias"
+    phrase = "a learned bias for each head and each of {0.buckets} buckets of distances"
     label = "biases of distances"
     paper = "raffel-etal-2020-exploring"
     parts = ("encoder", "decoder")
@@ -316,10 +302,3 @@ class RelativeBias(ModuleTerm):
     def build(self, site: AttentionSite) -> RelativeBiasTable:
         """See `LocalityMethod`."""
         return RelativeBiasTable(self.buckets, self.max_distance, site)
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        shared = ", shared by the layers" * self.shared
-        return (
-            f"a learned bias for each head and each of {self.buckets} buckets of distances{shared}"
-        )

@@ -24,10 +24,6 @@ MINIMUM_WINDOW = 0.1
 _SLOPE_BELOW_FLOOR = 0.1
 _MOST_TAKEN_BACK = 0.5
 """Share of a step that the correction after it may take back."""
-_END_HANDICAP = 4.0
-"""Taken from the logit of an end far from the source's end. On pages wrong ends led by at most
-2.3, right ones by 5.8 and more.
-"""
 _QUERIES_HELD = 64
 """Queries whose energies are computed at once, where centres follow one by one."""
 _ROUNDS = 2
@@ -54,6 +50,13 @@ class GaussianTerm(Term):
         # Not clamp, which from torch 2.15 on has no gradient where a width is the floor
         sigma = width.masked_fill(width < MINIMUM_WINDOW, MINIMUM_WINDOW) / 2
         return -0.5 * ((cells.key_position - center) / sigma) ** 2
+
+
+@dataclass
+class MovingGaussianTerm(GaussianTerm):
+    """A Gaussian that may say what is left of the source; see `Term`."""
+
+    tokens_left: Tensor | None = None
 
 
 @dataclass
@@ -195,6 +198,10 @@ class Gaussian(GaussianMethod):
     size: float | int = bounded(10.0, above=0, most=MOST_TOKENS)
 
     key = "gaussian"
+    phrase = (
+        "a Gaussian around a position predicted from each query, its window by the strategy "
+        "`{0.width}`, added to the energies"
+    )
     module_name = "localness"
     label = "Gaussian localness"
     paper = "yang-etal-2018-modeling"
@@ -209,19 +216,6 @@ class Gaussian(GaussianMethod):
         """See `LocalityMethod`."""
         return GaussianLocalness(self.width, self.size, site.num_heads, site.d_model)
 
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        window = {
-            "fixed": f"a constant window of {self.size:g} tokens",
-            "layer": "one window per sentence and layer, predicted from the mean of the keys",
-            "query": "a window predicted from each query",
-            "head": "one learned window per head",
-        }[self.width]
-        return (
-            f"a Gaussian around a position predicted from each query, with {window}, added to the "
-            "energies"
-        )
-
 
 @dataclass(frozen=True)
 class Neighbor(GaussianMethod):
@@ -232,6 +226,7 @@ class Neighbor(GaussianMethod):
     size"), as here."""
 
     key = "neighbor"
+    phrase = "a Gaussian around each query, its window predicted from that, added to the energies"
     label = "a Gaussian around each query"
     paper = "sperber-etal-2018-self"
     parts = ("encoder", "decoder")
@@ -240,10 +235,6 @@ class Neighbor(GaussianMethod):
     def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
         """See `LocalityMethod`."""
         return GaussianTerm(call.query_positions.float()[:, None], raise_to_floor(module(call)))
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        return f"{self.label}, with a window predicted from the query, added to the energies"
 
 
 @dataclass(frozen=True)
@@ -263,6 +254,10 @@ class LocalHard(GaussianMethod):
     cut_off: bool = False
 
     key = "local_hard"
+    phrase = (
+        "a Gaussian around a position predicted from each query, with a window of {0.width:g} "
+        "tokens, added to the energies; cut off there: {0.cut_off}"
+    )
     label = "a Gaussian around a predicted position"
     paper = "luong-etal-2015-effective"
     presets: ClassVar = {"local_hard": {"encoder_locality": {"local_hard": {"width": 10.0}}}}
@@ -274,14 +269,6 @@ class LocalHard(GaussianMethod):
         if self.cut_off:
             return CutOffGaussianTerm(center, width)
         return GaussianTerm(center, width)
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        cut = f"; keys more than {self.width:g} tokens from it are not seen" * self.cut_off
-        return (
-            f"a Gaussian around a position predicted from each query, with a window of "
-            f"{self.width:g} tokens, added to the energies{cut}"
-        )
 
 
 class StepPredictor(LocalityModule):
@@ -312,35 +299,35 @@ class StepPredictor(LocalityModule):
         if self.initial_gain > 0:
             init.constant_(self.gain_logit, math.log(self.initial_gain / (1 - self.initial_gain)))
 
-    def forward(self, call: AttentionCall) -> GaussianTerm:
+    def forward(self, call: AttentionCall) -> MovingGaussianTerm:
         """The Gaussian of every query around the sum of its and all earlier steps and corrections;
         the first position is 0.
         """
+        carried = call.carried
         query = at_least_float32(_merge_heads(call.query))
         with torch.autocast(query.device.type, enabled=False):
             # Whatever the type of the weights
             hidden = torch.tanh(query @ self.query_proj.weight.T.to(query.dtype))  # [B, I, d / 2]
             steps = hidden @ self.step_proj.weight.T.to(query.dtype) + self.step_proj.bias
             steps = F.softplus(steps.transpose(1, 2))
-            steps = call.running_sum.real(steps)  # [B, C, I]
+            steps = carried.mask_padding(steps)  # [B, C, I]
             width = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
-            before = call.running_sum.before - 1.0
+            before = carried.previous - 1.0
             center = before + steps.cumsum(-1)
             corrected = center
             if self.initial_gain > 0:
                 gain = torch.sigmoid(at_least_float32(self.gain_logit))
-                gain = call.running_sum.real(gain.expand_as(steps))
+                gain = carried.mask_padding(gain.expand_as(steps))
                 correction = _Correction(call, width, gain, steps)
                 if self.training or torch.compiler.is_compiling():
                     center, corrected = correction.in_rounds(center)
                 else:
                     center, corrected = correction.one_by_one(before)
-            call.running_sum.keep(corrected + 1.0)
-            if self.ends_within > 0 and not self.training:
-                left = call.visible_length - 1.0 - center.mean(dim=1, keepdim=True)  # [B, 1, I]
-                handicap = (left - self.ends_within).clamp(0.0, _END_HANDICAP)
-                call.shared.end_bias = -handicap.squeeze(1)
-        return GaussianTerm(center, width)
+            carried.keep(corrected + 1.0)
+            if self.ends_within == 0:
+                return MovingGaussianTerm(center, width)
+            left = call.visible_length - 1.0 - center.mean(dim=1, keepdim=True)  # [B, 1, I]
+        return MovingGaussianTerm(center, width, (left - self.ends_within).squeeze(1))
 
 
 class _Correction:
@@ -372,7 +359,7 @@ class _Correction:
             energies = energies.masked_fill(self.padding, torch.finfo(energies.dtype).min)
         return energies
 
-    def _of(self, center: Tensor, dot_products: Tensor, queries: slice) -> Tensor:
+    def _at(self, center: Tensor, dot_products: Tensor, queries: slice) -> Tensor:
         """c for centres P of `queries`, [B, 1, I]."""
         distance = self.positions - center.unsqueeze(-1)
         energies = dot_products - 0.5 * self.precision * distance**2
@@ -392,7 +379,7 @@ class _Correction:
                 dot_products = self._dot_products(slice(index, index + _QUERIES_HELD))
             query = slice(index, index + 1)
             center = place + self.steps[:, :, query]
-            place = center + self._of(center, dot_products[:, :, row : row + 1], query)
+            place = center + self._at(center, dot_products[:, :, row : row + 1], query)
             centers.append(center)
             corrected.append(place)
         return torch.cat(centers, -1), torch.cat(corrected, -1)
@@ -405,7 +392,7 @@ class _Correction:
         queries = slice(None)
         dot_products = self._dot_products(queries)
         for _ in range(min(_ROUNDS, sums.shape[-1])):
-            corrections = self._of(center, dot_products, queries).cumsum(-1)
+            corrections = self._at(center, dot_products, queries).cumsum(-1)
             center = sums + F.pad(corrections[..., :-1], (1, 0))
         return center, sums + corrections
 
@@ -436,6 +423,11 @@ class MovingGaussian(GaussianMethod):
     ends_within: float | int = bounded(0, 0, MOST_TOKENS)
 
     key = "moving_gaussian"
+    phrase = (
+        "a Gaussian that moves on with every target token by a step predicted from the query, and "
+        "by the gain {0.gain:g} towards the mean position attended to by all heads, with one "
+        "learned window per head, added to the energies"
+    )
     label = "a moving Gaussian"
     paper = "graves-2013-generating"
     parts = ("cross",)
@@ -454,13 +446,3 @@ class MovingGaussian(GaussianMethod):
     def build(self, site: AttentionSite) -> StepPredictor:
         """See `LocalityMethod`."""
         return StepPredictor(site, self.width, self.gain, self.ends_within)
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        corrected = ""
-        if self.gain:
-            corrected = "and towards the mean position attended to by all heads, "
-        return (
-            "a Gaussian that moves on with every target token by a step predicted from the query, "
-            f"{corrected}with one learned window per head, added to the energies"
-        )

@@ -120,6 +120,8 @@ class LocalityMethod:
         has_effect: Whether the settings change anything; a method without effect is left out.
         needs_all_keys: Whether a decoding step needs the keys of all earlier positions, whatever
             the window.
+        phrase: Its description in cards, a format of the method and its `AttentionSite`; None = key
+            and settings.
         label: Its part of a model's name; None = the key, "" = none.
         paper: Its paper's key in the bibliography of cards.
         takes_any_length: Whether a model with it is for texts longer than those of training.
@@ -138,6 +140,7 @@ class LocalityMethod:
     heads: ClassVar[Any] = 1, "mask"
     has_effect: ClassVar[Any] = True
     needs_all_keys: ClassVar[Any] = False
+    phrase: ClassVar[str | None] = None
     label: ClassVar[str | None] = None
     paper: ClassVar[str | None] = None
     takes_any_length: ClassVar[bool] = False
@@ -162,16 +165,6 @@ class LocalityMethod:
     def build(self, site: AttentionSite) -> nn.Module | None:
         """Make the module with the method's parameters in a layer."""
         return None
-
-    def caption(self) -> str:
-        """Key and settings, as above a picture."""
-        settings = dataclasses.asdict(self).items()
-        shown = ", ".join(f"{name} {value}".replace("_", " ") for name, value in settings)
-        return self.key.replace("_", " ") + (f" ({shown})" if shown else "")
-
-    def phrase(self, site: AttentionSite) -> str:
-        """Describe the method in a model card."""
-        return self.caption()
 
 
 class ModuleTerm(LocalityMethod):

@@ -8,7 +8,6 @@ d_t and d_s widths of the embeddings, f_L channels of the final grid, V target v
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +17,6 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import (
     BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqModelOutput,
 )
 from transformers.utils import can_return_tuple
 
@@ -45,6 +42,7 @@ from .layers import (
 from .residual_block import DepthwiseConvolution, ResidualBlock
 from .seq2seq_model import (
     IGNORED_LABEL,
+    DecoderOutput,
     Seq2SeqForGeneration,
     Seq2SeqModel,
     Seq2SeqPreTrained,
@@ -251,29 +249,6 @@ def _root_of_lengths(grid: Tensor, source_mask: Tensor | None) -> Tensor | float
     if source_mask is None:
         return float(grid.shape[2]) ** 0.5
     return source_mask.sum(dim=1).clamp(min=1).to(grid.dtype).sqrt().view(-1, 1, 1)
-
-
-@dataclass
-class PervasiveAttentionDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """Output of the decoder.
-
-    Args:
-        last_hidden_state: [B, I, d_t], the input of the output projection ([B, I, f_L or 2 f_L]
-            untied).
-        hidden_states: Target embeddings [B, I, d_t] and `last_hidden_state`.
-        cross_attentions: With `output_attentions` one [B, 1, I, J]: ρ where the aggregation
-            attends, else the share of channels whose maximum lies at each source token.
-        grid: With `output_attentions` H [B, I, J, f_L], zero at padding.
-    """
-
-    grid: Tensor | None = None
-
-
-@dataclass
-class PervasiveAttentionModelOutput(Seq2SeqModelOutput):
-    """`Seq2SeqModelOutput` and the decoder's `grid`."""
-
-    grid: Tensor | None = None
 
 
 class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained):
@@ -498,7 +473,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         **kwargs: Any,
-    ) -> PervasiveAttentionDecoderOutput:
+    ) -> DecoderOutput:
         """Decode target prefixes.
 
         Args:
@@ -564,7 +539,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         hidden_state = drop(hidden_state, self.config.dropout, self.training)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        outputs = PervasiveAttentionDecoderOutput(
+        outputs = DecoderOutput(
             hidden_state,
             cache,
             hidden_states=(embeddings, hidden_state) if output_hidden_states else None,
@@ -572,9 +547,9 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         if output_attentions is None:
             output_attentions = self.config.output_attentions
         if output_attentions:
-            outputs.grid = canvas.unpack(cells)
+            outputs.details = canvas.unpack(cells)
             if attention is None:
-                attention = self.aggregation.pooled_share(outputs.grid, source_mask)
+                attention = self.aggregation.pooled_share(outputs.details, source_mask)
             outputs.cross_attentions = (attention.unsqueeze(1),)
         return outputs
 
@@ -608,10 +583,6 @@ class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel, Seq2SeqModel):
         self.encoder = PervasiveAttentionEncoder(config)
         self.decoder = PervasiveAttentionDecoder(config)
         self.post_init()
-
-    def _join(self, encoder_outputs: Any, decoder_outputs: Any) -> PervasiveAttentionModelOutput:
-        joined = super()._join(encoder_outputs, decoder_outputs)
-        return PervasiveAttentionModelOutput(**joined, grid=decoder_outputs.grid)
 
 
 class PervasiveAttentionForConditionalGeneration(
@@ -662,7 +633,7 @@ class PervasiveAttentionForConditionalGeneration(
             directions = directions @ self.model.decoder.output_projection.weight
         source_mask = None if attention_mask is None else attention_mask.bool()
         (share,) = outputs.cross_attentions
-        grid = outputs.grid
+        grid = outputs.details
         alignment = self.model.decoder.aggregation.contributions(
             grid, source_mask, share.squeeze(1), directions.to(grid.dtype)
         )

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationConfig, GenerationMixin
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.processing_utils import Unpack
@@ -62,6 +68,23 @@ if CACHE not in Seq2SeqLMOutput.__dataclass_fields__:
     ModelOutput.cache = property(lambda output: output.past_key_values)
 # Decorator: `past_key_values` works for `cache`
 takes_past_key_values = deprecate_kwarg("past_key_values", _OLD_NAME_UNTIL, new_name="cache")
+
+
+@dataclass
+class DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
+    """Output of a decoder; `details` is what its family's model with output projection reads, too:
+    of a CSAN `Term.tokens_left`, of a Pervasive Attention with `output_attentions` its grid H
+    [B, I, J, f_L], zero at padding.
+    """
+
+    details: Tensor | None = None
+
+
+@dataclass
+class DetailedModelOutput(Seq2SeqModelOutput):
+    """`Seq2SeqModelOutput` with the decoder's `details`."""
+
+    details: Tensor | None = None
 
 
 class Seq2SeqPreTrained(PreTrainedModel):
@@ -340,19 +363,16 @@ class Seq2SeqModel(Seq2SeqPreTrained):
             return_dict=True,
             **options,
         )
-        return self._join(encoded, decoder_outputs)
-
-    def _join(self, encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2SeqModelOutput:
-        """Join the outputs of encoder and decoder."""
-        return Seq2SeqModelOutput(
+        return DetailedModelOutput(
             decoder_outputs.last_hidden_state,
             decoder_outputs.cache,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
+            details=decoder_outputs.get("details"),
         )
 
 
@@ -385,8 +405,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             labels: [B, I], the tokens to predict, -100 = ignored.
 
         Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the
-            Trainer's `num_items_in_batch`. With `labels` both are those of training, whatever makes
-            ends less likely in generation (`MovingGaussian.ends_within`).
+            Trainer's `num_items_in_batch`. With `labels` both are those of training, whatever
+            changes logits in generation.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         options = known_keywords(kwargs)
@@ -411,8 +431,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             return_dict=True,
             **options,
         )
-        end_bias = None if labels is not None else outputs.get("end_bias")
-        logits = self._project(outputs.last_hidden_state, end_bias)
+        details = None if labels is not None else outputs.details
+        logits = self._project(outputs.last_hidden_state, details)
         passed_on = {
             name: value for name, value in outputs.items() if hasattr(Seq2SeqLMOutput, name)
         }
@@ -442,8 +462,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         """The `cross_attentions` to return; a family may derive them from logits and inputs."""
         return outputs.cross_attentions
 
-    def _project(self, hidden_states: Tensor, end_bias: Tensor | None = None) -> Tensor:
-        """Logits [B, I, V] of the decoder's states [B, I, d]; see `CsanDecoderOutput.end_bias`."""
+    def _project(self, hidden_states: Tensor, details: Tensor | None = None) -> Tensor:
+        """Logits [B, I, V] of the decoder's states [B, I, d] and details (see `DecoderOutput`)."""
         return self.lm_head(hidden_states)
 
     def tied_weights(self) -> dict[str, str]:
@@ -517,12 +537,6 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             cache.activate_past_recording()
         model_kwargs[CACHE] = cache
         return None
-
-    def create_masks_for_generate(
-        self, attention_mask: Tensor | None, **kwargs: Any
-    ) -> Tensor | None:
-        """Keep the padding mask [B, T] under a static cache: the model derives its own from it."""
-        return attention_mask
 
     @property
     def is_tied(self) -> bool:

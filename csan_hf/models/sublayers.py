@@ -162,6 +162,10 @@ class Block(LocalityMethod):
     width: int | None = bounded(None, 1, MOST_TOKENS)
 
     key = "block"
+    phrase = (
+        "bi-directional block self-attention in place of multi-head attention: blocks of "
+        "{0.length} tokens, {0.width} features in each direction (None: half of the model's)"
+    )
     label = "block self-attention"
     paper = "shen-etal-2018-block"
     presets: ClassVar = {"block": {"encoder_locality": {"block": {"length": 4, "width": 300}}}}
@@ -169,13 +173,6 @@ class Block(LocalityMethod):
     def build(self, site: AttentionSite) -> BlockSelfAttention:
         """See `LocalityMethod`."""
         return BlockSelfAttention(site.d_model, self.width or site.d_model // 2, self.length)
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        return (
-            "bi-directional block self-attention in place of multi-head attention: blocks of "
-            f"{self.length} tokens, {self.width or site.d_model // 2} features in each direction"
-        )
 
     def attend(
         self, module: BlockSelfAttention, states: Tensor, padding: Tensor | None
@@ -224,6 +221,9 @@ class Convolution(LocalityMethod):
     layers: int = bounded(4, 1, MOST_LAYERS)
 
     key = "cnn"
+    phrase = (
+        "{0.layers} depthwise separable convolutions of {0.kernel_size} tokens before the attention"
+    )
     label = "convolutions"
     paper = "yu-etal-2018-qanet"
     presets: ClassVar = {"cnn": {"encoder_locality": {"cnn": {"kernel_size": 7, "layers": 4}}}}
@@ -240,10 +240,3 @@ class Convolution(LocalityMethod):
         for convolution in module:
             states = convolution(states, padding)
         return states
-
-    def phrase(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        return (
-            f"{self.layers} depthwise separable convolutions of {self.kernel_size} tokens before "
-            "the attention"
-        )

@@ -31,8 +31,9 @@ from transformers import PreTrainedConfig
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, TokenizerArguments
 from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
-from csan_hf.models.configuration_csan import LOCALITY_FIELDS, CsanConfig, ShortForm
+from csan_hf.models.configuration_csan import LONG_FIELDS, CsanConfig
 from csan_hf.models.configuration_seq2seq import bounds_text
+from csan_hf.models.short_form import SHORT_FIELDS, ShortForm
 from csan_hf.recipes import RECIPES
 from csan_hf_cli.declarations import option_text, type_name, union_members
 from csan_hf_runtime.keys import Affects, Key, declare, declared_keys
@@ -546,9 +547,8 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
         section = merged.get(key) or {}
         if key in SECTIONS and isinstance(value, Mapping) and isinstance(section, Mapping):
             if "preset" in value:
-                section = {
-                    name: field for name, field in section.items() if name not in LOCALITY_FIELDS
-                }
+                replaced = {*SHORT_FIELDS, *LONG_FIELDS, "position_embeddings", "sinusoids"}
+                section = {name: section[name] for name in section if name not in replaced}
             merged[key] = {**section, **copy.deepcopy(dict(value))}
         else:
             merged[key] = value

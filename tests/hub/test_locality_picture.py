@@ -98,7 +98,9 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
     target, source = (
         torch.randn(1, 13, 16, dtype=torch.double, requires_grad=True) for _ in range(2)
     )
-    grid = decoder(inputs_embeds=target, encoder_hidden_states=source, output_attentions=True).grid
+    grid = decoder(
+        inputs_embeds=target, encoder_hidden_states=source, output_attentions=True
+    ).details
     gradients = torch.autograd.grad(grid[0, 7, 6].square().sum(), (target, source))
     rows, columns = (
         gradient[0].abs().sum(-1).nonzero().flatten().tolist() for gradient in gradients

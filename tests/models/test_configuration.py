@@ -73,7 +73,7 @@ PRESETS = {
         0.0,
         0,
         "heads of the past and of the future",
-        "heads 5 to 8 the query and what",
+        "half the query and what follows",
         "shen-etal-2018-disan",
     ),
     "rel_pos": (
@@ -463,7 +463,7 @@ def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path):
     )
     assert (loaded.encoder_locality[0]["window"], unused) == (5, {"unheard_of": 1})
     loaded.local_window = 6
-    with pytest.raises(ValueError, match="`local_window` is of use when a config is made"):
+    with pytest.raises(ValueError, match="`local_window` must be an integer or None"):
         loaded.save_pretrained(tmp_path / "again")
 
 

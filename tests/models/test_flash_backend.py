@@ -184,7 +184,7 @@ def test_on_a_gpu_blocks_begin_at_other_lengths():
             states = torch.empty(1, 2, length, 8, device="cuda")
             call = AttentionCall(states, states, states, KeyArea(3), scale=1.0)
             chosen[length] = fastest_backend(call)
-            call.set_terms([DenseBias(torch.zeros(1))])
+            call = call.with_terms([DenseBias(torch.zeros(1))])
             chosen[f"{length} with a term"] = fastest_backend(call)
     assert [name for name, backend in chosen.items() if backend == "blocked"] == [
         "512 with a term",

@@ -18,7 +18,6 @@ from tiny import csan as tiny_model
 from torch.testing import assert_close
 
 STEPS = 24  # decoder windows of 5 and 7 roll many times
-SEVERAL = [7, 1, 3, 1, 1, 5, 6]  # positions of each step
 TOLERANCE = 1e-5
 # An encoder's locality is nothing to the cache
 CACHED = {name: each for name, each in LOCALITIES.items() if not name.startswith("encoder")}
@@ -110,36 +109,6 @@ def test_steps_with_windows_and_sums_compile_in_one_graph(gain, chunks):
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
     stepwise, _ = decode_in_steps(model, sources, targets, chunks)
     assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
-
-
-@every_locality
-@pytest.mark.parametrize(
-    ("implementation", "chunks", "padding"),
-    [
-        ("eager", SEVERAL, None),
-        ("sdpa", [1] * STEPS, None),
-        ("sdpa", SEVERAL, None),
-        ("blocked", SEVERAL, None),
-        ("sdpa", [7] + [1] * (STEPS - 7), [0, 3, 6]),
-    ],
-    ids=["eager", "sdpa, one position a step", "sdpa", "blocked", "sdpa, padded prompts"],
-)
-@torch.no_grad()
-def test_cached_logits_equal_the_full_forward(locality, chunks, implementation, padding):
-    """Prompts of unequal length are padded on the left; the cache must keep padding and window
-    apart.
-    """
-    model = tiny_model(seed=2, attn_implementation=implementation, **locality)
-    sources = padded_sources((9, 4, 13))
-    targets = decoder_inputs(rows=3)
-    real = torch.ones(3, STEPS, dtype=torch.bool)
-    if padding is not None:
-        real = torch.arange(STEPS) >= torch.tensor(padding)[:, None]
-        targets["decoder_attention_mask"] = real.long()
-    full = model(**sources, **targets, use_cache=False).logits
-    assert full.std() > 0.5
-    stepwise, _ = decode_in_steps(model, sources, targets, chunks)
-    assert_close(stepwise[real], full[real], rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("window", [1, 5, 9])

@@ -9,9 +9,7 @@ from tiny import (
     STRATEGIES,
     every_implementation,
     labels_of,
-    padded_on_the_left,
     padded_sources,
-    padded_targets,
 )
 from tiny import csan as tiny_model
 from torch.testing import assert_close
@@ -19,7 +17,6 @@ from torch.testing import assert_close
 LENGTHS = (9, 4, 13, 1)
 TARGETS = (7, 12, 3, 1)
 TOLERANCE = 1e-5
-every_locality = pytest.mark.parametrize("locality", LOCALITIES.values(), ids=LOCALITIES)
 some_localities = pytest.mark.parametrize(
     "locality",
     [
@@ -33,37 +30,6 @@ some_localities = pytest.mark.parametrize(
 
 def training_batch() -> dict[str, torch.Tensor]:
     return {**padded_sources(LENGTHS), "labels": labels_of(TARGETS)}
-
-
-@every_implementation
-@every_locality
-@torch.no_grad()
-def test_a_sentence_does_not_notice_its_batch(locality, implementation):
-    """Nor a row of padding alone in it (the last one of an uneven evaluation may be one)."""
-    model = tiny_model(attn_implementation=implementation, **locality)
-    sources = padded_sources((*LENGTHS, 0))
-    labels = labels_of((*TARGETS, 2))
-    together = model(**sources, labels=labels).logits
-    assert together.isfinite().all()
-    for row, (source, target) in enumerate(zip(LENGTHS, TARGETS, strict=True)):
-        ids = sources["input_ids"][row : row + 1, :source]
-        alone = model(input_ids=ids, labels=labels[row : row + 1, :target]).logits
-        assert_close(together[row, :target], alone[0], rtol=0, atol=TOLERANCE)
-
-
-@every_implementation
-@some_localities
-@torch.no_grad()
-def test_padding_on_the_left_and_on_the_right_give_the_same_logits(locality, implementation):
-    """Positions are ranks among the real tokens: where the padding stands changes nothing."""
-    model = tiny_model(attn_implementation=implementation, **LOCALITIES[locality])
-    sources, targets = (9, 4, 1), (6, 3, 5)
-    right = {**padded_sources(sources), **padded_targets(targets)}
-    expected, found = (
-        model(**batch, use_cache=False).logits for batch in (right, padded_on_the_left(right))
-    )
-    for row, length in enumerate(targets):
-        assert_close(found[row, -length:], expected[row, :length], rtol=0, atol=TOLERANCE)
 
 
 @every_implementation
@@ -86,20 +52,6 @@ def test_without_positions_order_is_what_locality_says(implementation):
     assert (encoder(ids.flip(1)).last_hidden_state.flip(1) - states).abs().max() > 0.1, (
         "order counts"
     )
-
-
-@every_implementation
-@every_locality
-def test_no_gradient_from_future_targets(locality, implementation):
-    model = tiny_model(attn_implementation=implementation, **locality)
-    length = 8
-    sources = padded_sources((6, 3))
-    embeds = torch.randn(2, length, model.config.d_model, requires_grad=True)
-    logits = model(**sources, decoder_inputs_embeds=embeds, use_cache=False).logits
-    for i in range(length):
-        gradient = torch.autograd.grad(logits[:, i].square().sum(), embeds, retain_graph=True)[0]
-        assert (gradient[:, i + 1 :] == 0).all(), f"position {i} sees its future"
-        assert (gradient[:, i] != 0).any(dim=-1).all()
 
 
 def test_local_layers_are_the_listed_ones():

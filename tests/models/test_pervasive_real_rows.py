@@ -5,7 +5,6 @@ import pytest
 import torch
 from tiny import (
     PAD,
-    every_mode,
     padded_batch,
     padded_on_the_left,
     padded_sources,
@@ -19,7 +18,6 @@ from csan_hf import PervasiveAttentionModel
 from csan_hf.data import TargetMaskCollator
 
 SOURCES, TARGETS = (6, 3, 5), (4, 6, 2)
-positions = pytest.mark.parametrize("position_embeddings", ["learned", "sinusoidal"])
 
 
 @pytest.mark.parametrize(
@@ -61,24 +59,6 @@ def test_without_a_mask_padding_decides(eos):
     mask = (torch.arange(6) < torch.tensor(lengths)[:, None]).long()
     twin(**sources, decoder_input_ids=decoder_input_ids, decoder_attention_mask=mask)
     assert_close(statistics(model), statistics(twin), rtol=0, atol=0)
-
-
-@positions
-@every_mode
-def test_left_padding_changes_nothing(position_embeddings, training):
-    right = padded_batch(SOURCES, TARGETS, source_width=8, target_width=9)
-    left = padded_on_the_left(right)
-    logits = []
-    for batch in (right, left):
-        model = (
-            tiny_model(kernel_size=3, position_embeddings=position_embeddings)
-            .double()
-            .train(training)
-        )
-        logits.append(
-            model(**batch, use_cache=False).logits[batch["decoder_attention_mask"].bool()]
-        )
-    assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from reference import conv_s2s, rnnsearch
-from tiny import convolutional, decode_in_steps, recurrent
+from tiny import convolutional, recurrent
 from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 from transformers import DynamicCache, EncoderDecoderCache
@@ -102,29 +102,6 @@ def test_logits_attentions_and_gradients_equal_the_loops(options, side):
         assert_close(
             parameter.grad, weights[name].grad, msg=lambda message, name=name: f"{name} {message}"
         )
-
-
-@every_network
-@torch.no_grad()
-def test_a_cache_changes_nothing(options):
-    """Step by step, in one piece and in two; with target rows padded on the left; reordered beams."""
-    model = make(options)
-    source, source_mask = pad(SOURCES, "right")
-    target, target_mask = pad(TARGETS, "left")
-    sources = {"input_ids": source, "attention_mask": source_mask}
-    targets = {"decoder_input_ids": target, "decoder_attention_mask": target_mask}
-    full = model(**sources, **targets, use_cache=False).logits
-    real = target_mask.bool()
-    for chunks in ([1] * 6, [6], [2, 4]):
-        logits, _ = decode_in_steps(model, sources, targets, chunks)
-        assert_close(logits[real], full[real])
-    for num_beams in (3, 1):
-        settings = {"num_beams": num_beams, "max_new_tokens": 7, "min_new_tokens": 7}
-        translations, again = (
-            model.generate(**sources, **settings, use_cache=use_cache)
-            for use_cache in (True, False)
-        )
-        assert torch.equal(translations, again)
 
 
 @every_network

@@ -80,7 +80,7 @@ def test_layers_that_see_something_else_share_nothing(implementation, monkeypatc
         return [whole, *model.generate(**inputs, **search, return_dict_in_generate=True).logits]
 
     shared = everything()
-    monkeypatch.setattr(AttentionCall, "once", lambda self, name, make: make())
+    monkeypatch.setattr(AttentionCall, "share", lambda self, name, make: make())
     for one, other in zip(shared, everything(), strict=True):
         assert torch.equal(one, other)
 
