@@ -70,7 +70,8 @@ class Key:
     def of(cls, facts: Iterable[Fact]) -> Key:
         """Returns a declaration of some facts."""
         names = {Bounds: "bounds", Affects: "affects", str: "refusal"}
-        return cls(**{names[type(fact)]: fact for fact in facts})
+        declared: dict[str, Any] = {names[type(fact)]: fact for fact in facts}
+        return cls(**declared)
 
 
 def declare(default: Any, *facts: Fact) -> Any:

@@ -196,9 +196,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """When to evaluate: 'steps', 'epoch' or 'no'."""
     eval_steps: float | None = declare(500, ABOVE_0, Affects.SCORES)
     """Updates between two evaluations."""
-    save_strategy: str | None = declare(None, Affects.SCORES)
+    save_strategy: str | None = declare(None, Affects.SCORES)  # type: ignore[assignment]
     """When to save a checkpoint; null: at each evaluation."""
-    save_steps: float | None = declare(None, ABOVE_0, Affects.SCORES)
+    save_steps: float | None = declare(None, ABOVE_0, Affects.SCORES)  # type: ignore[assignment]
     """Updates between two checkpoints; null: eval_steps."""
     logging_steps: float = declare(50, ABOVE_0, Affects.NOTHING)
     """Updates between two reports of the loss."""

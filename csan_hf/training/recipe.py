@@ -175,6 +175,9 @@ class Recipe:
             return TranslationTrainingArguments(output_dir=self.output_dir, **self.training)
 
 
+_MENDABLE: tuple[type[Exception], ...] = (ValueError, OSError, ImportError, StrictDataclassError)
+
+
 @contextlib.contextmanager
 def refusing(what: str, *further: type[Exception]) -> Iterator[None]:
     """Turns the errors that a user can mend, and `further` ones, into a `RecipeError` that begins
@@ -182,7 +185,7 @@ def refusing(what: str, *further: type[Exception]) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, OSError, ImportError, StrictDataclassError, *further) as error:
+    except (*_MENDABLE, *further) as error:
         raise RecipeError(f"{what}: {error}") from error
 
 

@@ -438,11 +438,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool = False,
+        *args: Any,
         **kwargs: Any,
     ) -> Any:
         """The smoothed loss in training, in evaluation the model's own."""
         if model.training:
-            return super().compute_loss(model, inputs, return_outputs, **kwargs)
+            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         outputs = model(**inputs)
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
@@ -467,15 +468,13 @@ class TranslationTrainer(Seq2SeqTrainer):
             real_rows = state.remainder - self.args.process_index * len(labels)
             labels[max(real_rows, 0) :] = -100
 
-    def evaluation_loop(
-        self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
-    ) -> EvalLoopOutput:
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Runs the library's loop, then puts predictions back into dataset order."""
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        output = super().evaluation_loop(*args, **kwargs)
         metrics = dict(output.metrics or {})
         loss = self._evaluation.mean_loss(self.accelerator)
         if loss is not None:
-            metrics[f"{metric_key_prefix}_loss"] = loss
+            metrics[f"{kwargs.get('metric_key_prefix', 'eval')}_loss"] = loss
         return output._replace(
             predictions=self._evaluation.restore_order(output.predictions),
             label_ids=self._evaluation.restore_order(output.label_ids),
