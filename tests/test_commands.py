@@ -281,7 +281,7 @@ class TroubleError(Exception):
     ],
     ids=repr,
 )
-def test_an_error_is_one_line(error, status, text, capsys):
+def test_an_error_is_one_line(error, status, text, monkeypatch, capsys):
     @script({TroubleError: 7})
     def command(arguments):
         raise error
@@ -290,6 +290,9 @@ def test_an_error_is_one_line(error, status, text, capsys):
     told = capsys.readouterr().err
     assert text in told
     assert told.count("\n") == 1
+    monkeypatch.setenv("CSAN_HF_DEBUG", "1")
+    command([])
+    assert ("Traceback" in capsys.readouterr().err) == isinstance(error, Exception)
 
 
 def test_of_several_processes_one_says_what_was_given_to_all(monkeypatch, capsys):

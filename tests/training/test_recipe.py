@@ -6,23 +6,31 @@ import importlib.util
 import pickle
 
 import pytest
+from huggingface_hub.errors import StrictDataclassError
 from training.tiny_runs import RECIPE, write_recipe
 from transformers import GenerationConfig
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.commands.train import format_help
 from csan_hf.credentials import find_credentials, holds_credential
-from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.data import DataArguments, TokenizerPair, train_tokenizer
 from csan_hf.lab.report import check_card
 from csan_hf.lab.suites import load_suite
 from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import RecipeError, load_recipe, recipe_options, recipe_sections
+from csan_hf.training.recipe import (
+    RecipeError,
+    load_recipe,
+    recipe_options,
+    recipe_sections,
+    refusing,
+)
 from csan_hf.training.run import train_from_recipe
 from csan_hf_cli import main
 from csan_hf_cli.train import split_command_line
+from csan_hf_runtime.keys import Affects, at_least, declare
 from csan_hf_runtime.yaml_text import load_yaml
 
 
@@ -122,6 +130,36 @@ def test_a_preset_replaces_one_that_a_recipe_has_written_out(preset, recipe_file
 def test_the_preset_null_is_full_attention():
     config = CsanConfig(**load_recipe("numbers", [("preset", "null")]).config)
     assert config.localities() == []
+
+
+def test_a_key_is_one_field(monkeypatch):
+    @dataclasses.dataclass
+    class More(DataArguments):
+        """One key more.
+
+        Args:
+            fresh: What is new.
+        """
+
+        fresh: int = declare(3, at_least(1), Affects.SPEED)
+
+    monkeypatch.setattr("csan_hf.training.recipe.DataArguments", More)
+    monkeypatch.setattr("csan_hf.training.recipe.recipe_sections", recipe_sections.__wrapped__)
+    recipe = load_recipe(None, [("fresh", "0"), ("dataset", "numbers")])
+    [option] = [option for option in recipe_options() if option.name == "fresh"]
+    assert option.affects == Affects.SPEED
+    assert option.text() == "  --data.fresh  (int; default 3; at least 1)\n      What is new."
+    with pytest.raises(RecipeError, match="section data is refused: fresh must be at least 1"):
+        recipe.data_arguments()
+
+
+def test_only_what_a_user_can_mend_is_refused():
+    for error in (OSError, ImportError, ValueError, StrictDataclassError):
+        with pytest.raises(RecipeError, match="here: no"), refusing("here"):
+            raise error("no")
+    for error in (KeyError, TypeError, RuntimeError):
+        with pytest.raises(error), refusing("here"):
+            raise error("no")
 
 
 def test_another_family_on_the_command_line_is_not_described_as_the_files(recipe_file):
