@@ -58,6 +58,7 @@ def type_name(annotation: Any) -> str:
         "null" if member is types.NoneType else inspect.formatannotation(member)
         for member in union_members(annotation)
     ]
+    names.sort(key="null".__eq__)  # null last
     return re.sub(r"(\w+\.)+", "", " | ".join(names))
 
 

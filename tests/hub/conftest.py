@@ -20,7 +20,7 @@ def build_csan(source_size, target_size=None, **overrides):
 def undrawn(monkeypatch):
     """Localities and trainings are not drawn, which takes a second each."""
     for name in (
-        "hub.model_card.draw_locality",
+        "hub.locality_picture.draw_locality",
         "training.callbacks.draw_training",
         "training.run.draw_training",
     ):

@@ -45,7 +45,7 @@ def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
     results = train_from_recipe(load_recipe(RECIPE, [*SHORT.items(), *places.items()]))
     assert list(results["scores"]) == ["validation", "test_2016", "test_2017"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (config["model_type"], config["local_window"], config["head_area"]) == ("csan", 11, 3)
+    assert config["encoder_locality"][0] == {"window": 11, "head_area": 3}
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (
         marian / "tokenizer.json"
     ).read_bytes()

@@ -106,8 +106,7 @@ def test_what_follows_its_source_takes_any_number_of_sentences():
     train = Dataset.from_dict(
         {"source": ["Two dogs. Three cats."], "input_ids": [[5, 1]], "labels": [[1]]}
     )
-    long = CsanConfig(**CsanConfig.preset_fields("long", {}))
-    assert usual_source(long, train, "en") is None
+    assert usual_source(CsanConfig.preset("long"), train, "en") is None
     for config in (CsanConfig(sinusoids=None), RnnSearchConfig()):
         usual = {"tokens": 2, "sentences": 2, "language": "en"}
         assert usual_source(config, train, "en") == usual
@@ -207,7 +206,8 @@ def test_fine_tuning_from_a_checkpoint(run, tmp_path, capsys):
         f"tokenizer.vocab_size not used: the tokenizer of {run[0]} is taken"
         in capsys.readouterr().err
     )
-    assert json.loads((output / "config.json").read_text())["local_window"] == 5
+    [locality, _] = json.loads((output / "config.json").read_text())["encoder_locality"]
+    assert locality["window"] == 5
     assert (output / "tokenizer.json").read_bytes() == (run[0] / "tokenizer.json").read_bytes()
     results, before = (
         json.loads((folder / "results.json").read_text()) for folder in (output, run[0])
