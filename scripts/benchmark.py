@@ -1,16 +1,15 @@
 #!/usr/bin/env python
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Speed and memory of CSAN on a CPU, each table in one run."""
+"""Speed and memory of CSAN and Pervasive Attention on a CPU, each comparison in one run."""
 
-import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import backend_grid
 import torch
-from measuring import Row, Variants, check_equal, compare, cpu_clock, machine, print_table
+from measuring import Variants, check_equal, compare, machine, print_table
 from networks import (
     BASE,
     MOST_POSITIONS,
@@ -18,6 +17,7 @@ from networks import (
     Size,
     Step,
     encoding_step,
+    make,
     make_csan,
     make_encoder,
     make_marian,
@@ -27,52 +27,53 @@ from networks import (
     training_step,
 )
 from torch import Tensor
-from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from csan_hf import PervasiveAttentionConfig
 from csan_hf_cli import run
 
 
 def benchmark(
-    table: Literal["marian", "long", "decoding", "backends"] = "marian",
+    comparison: Literal["marian", "long", "pervasive", "backends"] = "marian",
     /,
     *,
     rounds: int = 7,
     only: str = "",
 ) -> None:
-    """Speed and memory of CSAN on a CPU, in one run.
+    """Speed and memory of CSAN and Pervasive Attention on a CPU, in one run.
 
         python scripts/benchmark.py
         OMP_NUM_THREADS=1 python scripts/benchmark.py long
-        OMP_NUM_THREADS=1 python scripts/benchmark.py decoding
         OMP_NUM_THREADS=1 python scripts/benchmark.py backends
 
     Every round runs each model once, in turn, so that a noisy machine disturbs all alike; the table
     shows the median time of a step (with one thread the processor's) and the median over the rounds
     of the first model's time divided by the model's (above 1 = faster). Peak memory is that of a
     process of its own which runs one step, less what the process held before it. On a GPU
-    scripts/gpu.py measures, in its stages training-step, encoders, generation, backends.
+    scripts/gpu.py measures, in its stages training-step, encoders, pervasive, generation, backends.
 
     Args:
-        table: marian: CSAN beside transformers' MarianMTModel of the same size, after a check that
-            all compute what they should; long: encoders of long texts beside LED, LongT5 (local)
-            and full attention; decoding: 4,096 tokens, with windows, without, and by Mistral;
+        comparison: marian: CSAN beside transformers' MarianMTModel of the same size, after a check
+            that all compute what they should; long: encoders of long texts beside LED, LongT5
+            (local) and full attention; pervasive: Pervasive Attention in float32 and bf16;
             backends: those of local attention beside the one chosen by default
-        rounds: times that each model runs (not of decoding, which generates once)
-        only: run only the workloads whose name contains this (not of decoding)
+        rounds: times that each model runs
+        only: run only the workloads whose name contains this
     """
     transformers_logging.set_verbosity_error()
     print(f"{SMALL}; {machine()}")
-    if table == "marian":
+    if comparison == "marian":
         check_models()
-        rows = compare(marian_workloads(), rounds, only)
-    elif table == "long":
-        rows = compare(long_workloads(), rounds, only)
-    elif table == "decoding":
-        rows = decoding()
-    else:
-        rows = backend_grid.rows(rounds, only)
-    print_table(rows)
+    if comparison == "backends":
+        print_table(backend_grid.rows(rounds, only))
+        return
+    workloads = {
+        "marian": marian_workloads,
+        "long": long_workloads,
+        "pervasive": pervasive_workloads,
+    }[comparison]
+    print_table(compare(workloads(), rounds, only))
 
 
 # --- CSAN beside Marian
@@ -197,53 +198,32 @@ def encode_long(name: str, window: int, length: int, backward: bool) -> Step:
     return encoding_step(make_encoder(name, window, length, SMALL), text, backward=backward)
 
 
-# --- decoding of a long text
+# --- Pervasive Attention
 
 
-@torch.no_grad()
-def decoding(tokens: int = 4096, window: int = 129) -> Iterator[Row]:
-    """Rows: the time of a token early and late in a long text, and what the cache holds at its
-    end.
-    """
-    windows = [{"window": window}] * SMALL.layers
-    mistral = MistralConfig(
-        hidden_size=SMALL.d_model,
-        intermediate_size=SMALL.ffn,
-        num_hidden_layers=SMALL.layers,
-        num_attention_heads=SMALL.heads,
-        num_key_value_heads=SMALL.heads,
-        vocab_size=SMALL.vocabulary,
-        sliding_window=window // 2 + 1,
-    )
-    models: dict[str, Any] = {
-        f"CSAN, decoder windows of {window}": make_csan(None, SMALL, decoder_locality=windows),
-        "CSAN, full decoder": make_csan(None, SMALL),
-        f"Mistral, sliding window {window // 2 + 1}": MistralForCausalLM(mistral),
-    }
-    source = random_text(128, SMALL.vocabulary)
-    token = torch.full((1, 1), 5)
-    for name, model in models.items():
-        model.eval()
-        inputs: dict[str, Any] = {"input_ids": token}
-        if name.startswith("CSAN"):
-            states = model.get_encoder()(**source)
-            inputs = {"encoder_outputs": states, "decoder_input_ids": token}
-        cache: Any = None
-        seconds = []
-        for _ in range(tokens):
-            start = cpu_clock()
-            cache = model(**inputs, cache=cache, use_cache=True).cache
-            seconds.append(cpu_clock() - start)
-        layers = getattr(cache, "self_attention_cache", cache).layers
-        yield {
-            "decoder": name,
-            "ms per token, 200 to 456": statistics.mean(seconds[200:456]) * 1000,
-            "ms per token, the last 256": statistics.mean(seconds[-256:]) * 1000,
-            "cache at the end, KiB": sum(
-                layer.keys.nbytes + layer.values.nbytes for layer in layers
-            )
-            / 1024,
+def pervasive_workloads() -> dict[str, Variants]:
+    """Training steps and searches of Pervasive Attention, in both precisions."""
+    variants = {"float32": False, "bf16": True}
+    pairs = make_pairs(torch.full((2, 16), 24), SMALL.vocabulary, "cpu")
+    source = random_text(24, SMALL.vocabulary)
+    workloads: dict[str, Variants] = {
+        "training step, 16 pairs of 24 × 24 tokens": {
+            name: partial(grid_step, training_step, pairs, bf16=bf16)
+            for name, bf16 in variants.items()
         }
+    }
+    for tokens in (16, 64, 256):
+        workloads[f"greedy, {tokens} new tokens"] = {
+            name: partial(grid_step, search_step, source, tokens, bf16=bf16)
+            for name, bf16 in variants.items()
+        }
+    return workloads
+
+
+def grid_step(make_step: Callable[..., Step], *work: Any, bf16: bool) -> Step:
+    """A step of a network that is built first."""
+    network = make(PervasiveAttentionConfig(vocab_size=SMALL.vocabulary))
+    return make_step(network, *work, bf16=bf16)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import torch
 from gpu_stages import compiled, generation, kernels, numerics, speed, training
-from gpu_stages.setting import Setting, Stage, milliseconds, row_of_error
+from gpu_stages.setting import Setting, Stage, milliseconds
+from gpu_stages.setting import rows as rows_of
 from measuring import Row, print_row
 from transformers.utils import logging as transformers_logging
 
@@ -95,7 +95,7 @@ def measure(
         record: dict[str, object] = {"stage": name, "machine": machine, "rows": rows}
         records.append(record)
         columns: list[str] = []
-        for row in rows_or_error(stage, setting):
+        for row in rows_of(stage, setting):
             columns = print_row(row, columns)
             rows.append(row)
             write(records, output)
@@ -133,14 +133,6 @@ def matrix_products(setting: Setting) -> float:
     bytes_per_second = copied / milliseconds(lambda: target.copy_(big), setting) * 1e3
     print(f"bf16 products: {rate / 1e12:.1f} TFLOP/s; copies: {bytes_per_second / 1e12:.2f} TB/s")
     return rate
-
-
-def rows_or_error(stage: Stage, setting: Setting) -> Iterator[Row]:
-    """The rows of a stage, the last of them its error if it fails between measurements."""
-    try:
-        yield from stage(setting)
-    except Exception as error:
-        yield row_of_error({}, error)
 
 
 if __name__ == "__main__":

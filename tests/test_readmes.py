@@ -5,7 +5,6 @@ runs.
 
 import csv
 import gzip
-import importlib
 import os
 import re
 import runpy
@@ -328,13 +327,3 @@ def test_tables_of_lengths_are_those_of_the_published_scores(suite):
             if values := scores.get((system, column.split()[0])):
                 assert cell.split()[0] == f"{statistics.mean(values):.1f}", (system, column)
     assert len(compared) >= 2
-
-
-def test_the_cost_of_joining_is_what_its_page_says(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    page = (ROOT / "docs/results/keep_place.md").read_text()
-    joined_alone = importlib.import_module("joined_alone")
-    rows = list(joined_alone.rows("keep_place", data_dir=None, system="long"))
-    assert len(rows) == 7
-    for row in rows:
-        assert f"| {' | '.join(row.values())} |" in page

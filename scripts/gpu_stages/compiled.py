@@ -3,31 +3,29 @@
 
 import copy
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from measuring import Row, relative_error, timed
 from transformers import PreTrainedModel
 
 from . import numerics
-from .setting import Setting, row_of
+from .setting import Measurement, Setting
 
 MODELS = ("CSAN plain", "CSAN csan_2d", "CSAN local_soft", "CSAN decoder windows", "CSAN long")
 
 
-def programs(setting: Setting) -> Iterator[Row]:
-    """Rows: compiled against uncompiled, in float32: gradients of a training step, and tokens of
+def programs(setting: Setting) -> Iterator[Measurement]:
+    """Compiled against uncompiled, in float32: gradients of a training step, and tokens of
     greedy search with a static cache, whose step transformers compiles on a GPU.
     """
     names = ("CSAN csan_2d",) if setting.tiny else MODELS
     for name, model in numerics.all_models(setting):
         if name not in names:
             continue
-        if setting.is_over:
-            return
         model.to(setting.device)
-        yield row_of({"model": name, "compiled": "training step"}, _step, model, setting)
-        yield row_of({"model": name, "compiled": "decoding"}, _decoding, model, setting)
-        torch.compiler.reset()
+        yield {"model": name, "compiled": "training step"}, partial(_step, model, setting)
+        yield {"model": name, "compiled": "decoding"}, partial(_decoding, model, setting)
 
 
 def _step(model: PreTrainedModel, setting: Setting) -> Row:

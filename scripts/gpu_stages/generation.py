@@ -3,6 +3,7 @@
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel
 
 from csan_hf import ConvS2SConfig, RnnSearchConfig
 
-from .setting import Setting, milliseconds, row_of
+from .setting import Measurement, Setting, milliseconds
 from .speed import SENTENCE, model_of, size_of
 
 LOOPS: dict[str, dict[str, Any]] = {
@@ -28,8 +29,8 @@ CASES = [
 ]
 
 
-def searches(setting: Setting) -> Iterator[Row]:
-    """Rows: tokens a second in bf16, every translation as long as its source."""
+def searches(setting: Setting) -> Iterator[Measurement]:
+    """Tokens a second in bf16, every translation as long as its source."""
     counts = (2,) if setting.tiny else (512, 64, 1)
     for name, loop in CASES:
         dtype = torch.float32 if setting.tiny else torch.bfloat16
@@ -37,11 +38,8 @@ def searches(setting: Setting) -> Iterator[Row]:
         for count, beams in itertools.product(counts, (1, 5)):
             if "static" in loop and (beams > 1 or count == 512):
                 continue
-            if setting.is_over:
-                return
             names: Row = {"model": name, "loop": loop, "sentences": count, "beams": beams}
-            yield row_of(names, _search, model, count, beams, LOOPS[loop], setting)
-        torch.compiler.reset()
+            yield names, partial(_search, model, count, beams, LOOPS[loop], setting)
 
 
 def _build(name: str, setting: Setting) -> PreTrainedModel:

@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from csan_hf.models.attention_call import AttentionCall, ForwardPass, KeyArea
 from csan_hf.models.backends import run
 
-from .setting import Setting, milliseconds, row_of
+from .setting import Measurement, Setting, milliseconds
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 HEADS = 8
@@ -47,15 +47,13 @@ CASES = {
 }
 
 
-def flex(setting: Setting) -> Iterator[Row]:
-    """Rows: errors of FlashAttention's and FlexAttention's output and gradients beside `eager` in
+def flex(setting: Setting) -> Iterator[Measurement]:
+    """Errors of FlashAttention's and FlexAttention's output and gradients beside `eager` in
     float64 on the CPU, and the seconds of the first call, in which FlexAttention compiles.
     """
     dtypes = {"float32": torch.float32, "bf16": torch.bfloat16}
     backends = ("flash", "flex_attention")
     for backend, (name, case), precision in itertools.product(backends, CASES.items(), dtypes):
-        if setting.is_over:
-            return
         if not re.search(setting.only, backend):
             continue
         if backend == "flash" and (case.terms != "none" or precision == "float32"):
@@ -63,7 +61,7 @@ def flex(setting: Setting) -> Iterator[Row]:
         if setting.device == "cpu" and (backend == "flash" or precision != "float32"):
             continue
         names: Row = {"backend": backend, "case": name, "precision": precision}
-        yield row_of(names, _kernel_errors, backend, case, dtypes[precision], setting)
+        yield names, partial(_kernel_errors, backend, case, dtypes[precision], setting)
 
 
 def _kernel_errors(backend: str, case: Case, dtype: torch.dtype, setting: Setting) -> Row:
@@ -100,8 +98,8 @@ def _with_gradients(
 # --- speeds
 
 
-def attention(setting: Setting) -> Iterator[Row]:
-    """Rows: milliseconds of attention in bf16 over 16,384 tokens, forward and with backward, beside
+def attention(setting: Setting) -> Iterator[Measurement]:
+    """Milliseconds of attention in bf16 over 16,384 tokens, forward and with backward, beside
     FlashAttention's sliding window.
     """
     length, window = (256, 33) if setting.tiny else (16384, 513)
@@ -119,10 +117,8 @@ def attention(setting: Setting) -> Iterator[Row]:
             attends[f"{name}, with its mask"] = _by_backend(backend, window, head_area)
         attends[name] = _by_backend(backend, window, head_area, shared=ForwardPass())
     for name, attend in attends.items():
-        if setting.is_over:
-            return
         names: Row = {"tokens": length, "window": window, "attention": name}
-        yield row_of(names, _attention_times, attend, inputs, setting)
+        yield names, partial(_attention_times, attend, inputs, setting)
 
 
 def _attention_times(attend: Attend, inputs: list[Tensor], setting: Setting) -> Row:
@@ -185,8 +181,8 @@ def _flex_window(length: int, window: int, setting: Setting) -> Attend:
     return lambda query, key, value: compiled(query, key, value, block_mask=mask)
 
 
-def backends(setting: Setting) -> Iterator[Row]:
-    """Rows: milliseconds of every backend for about 16,384 tokens in bf16; see `backend_grid`."""
+def backends(setting: Setting) -> Iterator[Measurement]:
+    """Milliseconds of every backend for about 16,384 tokens in bf16; see `backend_grid`."""
     tokens = 64 if setting.tiny else 16384
     lengths = (16, 32) if setting.tiny else (32, 128, 512, 2048, 8192)
     dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16
@@ -195,7 +191,5 @@ def backends(setting: Setting) -> Iterator[Row]:
         milliseconds_of, device=setting.device, dtype=dtype, rounds=rounds, tokens=tokens
     )
     for case, slow in cases(lengths, terms=("none", "gaussian")):
-        if setting.is_over:
-            return
         slow.add("flex_attention")  # it compiles for seconds and is never chosen by default
-        yield row_of(case.cells(), partial(measure, case, slow=slow))
+        yield case.cells(), partial(measure, case, slow=slow)

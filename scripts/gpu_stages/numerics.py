@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -21,7 +22,7 @@ from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSear
 from csan_hf.models import backends
 from csan_hf.models.locality import locality_presets
 
-from .setting import Setting, row_of
+from .setting import Measurement, Setting
 
 LAYERS = 2
 VOCABULARY = 200
@@ -142,8 +143,8 @@ def expected_results(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     return results(exact.train(), make_batch("cpu"), Precision(torch.float64, None, 0.0, 0.0))
 
 
-def models(setting: Setting) -> Iterator[Row]:
-    """Rows: relative errors of logits and gradients."""
+def models(setting: Setting) -> Iterator[Measurement]:
+    """Relative errors of logits and gradients."""
     precisions = ["float32"] if setting.tiny else list(PRECISIONS)
     for name, model in all_models(setting):
         model.train()
@@ -153,10 +154,8 @@ def models(setting: Setting) -> Iterator[Row]:
         for backend, precision in itertools.product(choices, precisions):
             if backend == "flash" and setting.device == "cpu":
                 continue
-            if setting.is_over:
-                return
             names: Row = {"model": name, "backend": backend, "precision": precision}
-            yield row_of(names, _errors, model, backend, precision, expected, setting)
+            yield names, partial(_errors, model, backend, precision, expected, setting)
 
 
 def _errors(
@@ -190,12 +189,10 @@ def _errors(
     return {**errors, "rounding alone": "yes" if is_rounding else "NO"}
 
 
-def tokens(setting: Setting) -> Iterator[Row]:
-    """Rows: of how many sentences the translation is that of the CPU in float64."""
+def tokens(setting: Setting) -> Iterator[Measurement]:
+    """Of how many sentences the translation is that of the CPU in float64."""
     for name, model in all_models(setting):
-        if setting.is_over:
-            return
-        yield row_of({"model": name}, _shares_of_equal, model, setting)
+        yield {"model": name}, partial(_shares_of_equal, model, setting)
 
 
 def _shares_of_equal(model: PreTrainedModel, setting: Setting) -> Row:

@@ -11,7 +11,9 @@ import torch
 from measuring import Row, seconds_of
 from networks import Step
 
-Stage = Callable[["Setting"], Iterator[Row]]
+Measurement = tuple[Row, Callable[[], Row]]
+"""The cells of a row that name what is measured, and what measures the others."""
+Stage = Callable[["Setting"], Iterator[Measurement]]
 
 
 @dataclass
@@ -58,20 +60,19 @@ def peak_gib(step: Step, setting: Setting) -> float | None:
     return torch.cuda.max_memory_allocated() / 2**30
 
 
-def row_of(names: Row, measure: Callable[..., Row], *args: object) -> Row:
-    """The names and what `measure(*args)` returns, or the first line of its error: one failure does
-    not end a stage.
+def rows(stage: Stage, setting: Setting) -> Iterator[Row]:
+    """The rows of a stage until its time is up; a measurement that fails is a row with the first
+    line of its error.
     """
-    try:
-        return {**names, **measure(*args)}
-    except Exception as error:
-        return row_of_error(names, error)
-    finally:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def row_of_error(names: Row, error: Exception) -> Row:
-    """The names and the first line of the error."""
-    lines = str(error).strip().splitlines() or [""]
-    return {**names, "error": f"{type(error).__name__}: {lines[0][:160]}"}
+    for names, measure in stage(setting):
+        if setting.is_over:
+            return
+        try:
+            yield {**names, **measure()}
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            yield {**names, "error": f"{type(error).__name__}: {lines[0][:160]}"}
+        finally:
+            torch.compiler.reset()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()

@@ -3,8 +3,8 @@
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
-import benchmark_pervasive_attention as straightforward
 import torch
 from measuring import Row
 from networks import (
@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from csan_hf import PervasiveAttentionConfig
 
-from .setting import Setting, milliseconds, peak_gib, row_of
+from .setting import Measurement, Setting, milliseconds, peak_gib
 
 SYSTEMS = ("Marian", "off", "csan_1d", "csan_2d", "local_soft", "long")
 SENTENCE = 32
@@ -46,8 +46,8 @@ def model_of(name: str, size: Size) -> PreTrainedModel:
 # --- training steps
 
 
-def training_steps(setting: Setting) -> Iterator[Row]:
-    """Rows: forward, backward and fused AdamW in bf16 autocast; tokens of source and target,
+def training_steps(setting: Setting) -> Iterator[Measurement]:
+    """Forward, backward and fused AdamW in bf16 autocast; tokens of source and target,
     of which every fourth pair has three quarters.
     """
     # First what was not yet measured when docs/gpu.md was written
@@ -57,11 +57,8 @@ def training_steps(setting: Setting) -> Iterator[Row]:
     if setting.tiny:
         cases = [(256, name, False) for name in SYSTEMS]
     for tokens, name, is_compiled in cases:
-        if setting.is_over:
-            return
         names: Row = {"tokens": tokens, "model": f"{name}, compiled" if is_compiled else name}
-        yield row_of(names, _training, name, tokens, is_compiled, setting)
-        torch.compiler.reset()
+        yield names, partial(_training, name, tokens, is_compiled, setting)
 
 
 def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Row:
@@ -88,8 +85,8 @@ def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Ro
 # --- encoders of long texts
 
 
-def encoders(setting: Setting) -> Iterator[Row]:
-    """Rows: milliseconds of one text through an encoder of base width and two layers, in bf16
+def encoders(setting: Setting) -> Iterator[Measurement]:
+    """Milliseconds of one text through an encoder of base width and two layers, in bf16
     autocast, forward and with backward.
     """
     lengths = (128,) if setting.tiny else (16384, 65536, 4096)
@@ -97,10 +94,8 @@ def encoders(setting: Setting) -> Iterator[Row]:
     for window in windows:
         for length in lengths:
             for name in _encoder_names(length, window == windows[0]):
-                if setting.is_over:
-                    return
                 names: Row = {"tokens": length, "window": window, "encoder": name}
-                yield row_of(names, _encoding, name, length, window, setting)
+                yield names, partial(_encoding, name, length, window, setting)
 
 
 def _encoder_names(length: int, with_full: bool) -> list[str]:
@@ -130,37 +125,33 @@ def _encoding(name: str, length: int, window: int, setting: Setting) -> Row:
 # --- Pervasive Attention
 
 
-def pervasive(setting: Setting) -> Iterator[Row]:
-    """Rows: training steps of Pervasive Attention (L 24, g 32, k 5), dense beside the
-    straightforward network, and residual; the floor is the time of its products at the card's rate.
+def pervasive(setting: Setting) -> Iterator[Measurement]:
+    """Training steps of Pervasive Attention, dense (L 24, g 32, k 5) and residual; the floor is the
+    time of its products at the card's rate.
     """
-    networks = ("residual", "dense", "straightforward", "straightforward, channels last")
-    for name, precision in itertools.product(networks, ("float32", "bf16")):
-        if setting.is_over:
-            return
+    vocabulary = 8000
+    dense = PervasiveAttentionConfig(vocab_size=vocabulary)
+    if setting.tiny:
+        sizes = {"num_layers": 2, "growth_rate": 4, "kernel_size": 3}
+        dense = PervasiveAttentionConfig(vocab_size=vocabulary, **sizes)
+    residual = PervasiveAttentionConfig(
+        vocab_size=vocabulary,
+        block="residual",
+        num_layers=6,
+        kernel_size=7,
+        ffn_dim=256,
+        aggregation="gated_max",
+    )
+    networks = {"residual": residual, "dense": dense}
+    for (name, config), precision in itertools.product(networks.items(), ("float32", "bf16")):
         names: Row = {"network": name, "precision": precision}
-        yield row_of(names, _grid, name, precision, setting)
+        yield names, partial(_grid, config, precision == "bf16", setting)
 
 
-def _grid(name: str, precision: str, setting: Setting) -> Row:
-    if name == "residual":
-        config = PervasiveAttentionConfig(
-            vocab_size=straightforward.VOCABULARY,
-            block="residual",
-            num_layers=6,
-            kernel_size=7,
-            ffn_dim=256,
-            aggregation="gated_max",
-        )
-        model = make(config)
-    else:
-        sizes = {"num_layers": 2, "growth_rate": 4, "kernel_size": 3} if setting.tiny else {}
-        model = straightforward.build(**sizes)
-    if name.startswith("straightforward"):
-        model = straightforward.make_straightforward(model, name.endswith("channels last"))
+def _grid(config: PervasiveAttentionConfig, bf16: bool, setting: Setting) -> Row:
     pairs = 2 if setting.tiny else 128
-    batch = straightforward.make_batch(pairs, setting.device)
-    step = training_step(model.to(setting.device), batch, bf16=precision == "bf16")
+    batch = make_pairs(torch.full((2, pairs), 24), config.vocab_size, setting.device)
+    step = training_step(make(config).to(setting.device), batch, bf16=bf16)
     taken = milliseconds(step, setting, rounds=5)
     with FlopCounterMode(display=False) as counter:
         step()

@@ -7,12 +7,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from measuring import Row
 
-from .setting import Setting
+from .setting import Measurement, Setting
 
 # Name -> preset of locality, in the recipe of the plain Transformer
 SYSTEMS = {"plain": "null", "1D-CSAN": "csan_1d", "2D-CSAN": "csan_2d", "long": "long"}
@@ -40,25 +41,18 @@ TINY: dict[str, Any] = {
 }
 
 
-def multi30k(setting: Setting) -> Iterator[Row]:
-    """Rows: scores of each system, all trained beside one another on the one card."""
-    if setting.data_dir is None and not setting.tiny:
-        yield {"system": "all", "error": "not trained: --data_dir is the folder of Multi30k"}
-        return
+def multi30k(setting: Setting) -> Iterator[Measurement]:
+    """Scores of each system, all trained beside one another on the one card."""
     with tempfile.TemporaryDirectory() as folder:
-        start = time.monotonic()
         names = ["long"] if setting.tiny else list(SYSTEMS)
         runs = {name: _start(name, Path(folder), setting) for name in names}
-        seconds: dict[str, float] = {}
-        while len(seconds) < len(runs) and not setting.is_over:
-            time.sleep(0.2)
+        try:
             for name, run in runs.items():
-                if run.poll() is not None:
-                    seconds.setdefault(name, time.monotonic() - start)
-        for name, run in runs.items():
-            run.terminate()  # what has no score by now gets none
-            run.wait(timeout=60)
-            yield _row(name, Path(folder), seconds.get(name))
+                yield {"system": name}, partial(_scores, name, run, Path(folder), setting)
+        finally:
+            for run in runs.values():
+                run.kill()
+                run.wait()
 
 
 def _start(name: str, folder: Path, setting: Setting) -> subprocess.Popen[bytes]:
@@ -68,6 +62,8 @@ def _start(name: str, folder: Path, setting: Setting) -> subprocess.Popen[bytes]
         options |= TINY
     else:
         recipe = "multi30k_transformer"
+        if setting.data_dir is None:
+            raise ValueError("--data_dir is the folder of Multi30k")
         options["data.data_dir"] = setting.data_dir
     command = [sys.executable, "-m", "csan_hf", "train", recipe]
     command += ["--output_dir", str(folder / name)]
@@ -77,14 +73,16 @@ def _start(name: str, folder: Path, setting: Setting) -> subprocess.Popen[bytes]
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
 
-def _row(name: str, folder: Path, seconds: float | None) -> Row:
+def _scores(name: str, run: subprocess.Popen[bytes], folder: Path, setting: Setting) -> Row:
+    """The scores of a training, which has until the stage's deadline."""
+    run.wait(timeout=max(setting.deadline - time.monotonic(), 1.0))
     results = folder / name / "results.json"
     if not results.is_file():
         log = (folder / f"{name}.log").read_text(errors="replace")
-        return {"system": name, "error": " ".join(log[-800:].split())}
+        raise ChildProcessError(" ".join(log[-160:].split()))
     outcome = json.loads(results.read_text())
-    row: Row = {"system": name, "seconds": seconds, "updates": outcome["training"]["updates"]}
-    row["tokens/s"] = outcome["training"]["tokens_per_second"]
+    keys = ("seconds", "updates", "tokens_per_second")
+    row: Row = {key: outcome["training"][key] for key in keys}
     for split, scores in outcome["scores"].items():
         row[f"{split}, BLEU"] = scores["bleu"]
     row["weights"] = outcome["chosen"]["weights"]
