@@ -28,7 +28,7 @@ READMES = sorted(
         ROOT / "README.md",
         ROOT / "scripts/README.md",
         *ROOT.glob("docs/*.md"),
-        *ROOT.glob("csan_hf/*/README.md"),
+        *ROOT.glob("csan_hf/**/README.md"),
     ]
 )
 HUB_NAME = "Helsinki-NLP/opus-mt-de-en"
@@ -36,7 +36,6 @@ NLLB_NAME = "facebook/nllb-200-distilled-600M"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
 LINES = {"de": f"{GERMAN}\n", "en": f"{ENGLISH}\n"}
 LINES |= {"deu_Latn": LINES["de"], "eng_Latn": LINES["en"]}
-SCORE = re.compile(r"\d+\.\d+")
 # What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs
 # this
 ELSEWHERE = (
@@ -203,104 +202,6 @@ def test_every_path_in_a_guide_or_a_recipe_is_there():
     }
     assert len(named) > 20
     assert not [path for path in named if not (ROOT / path).exists()]
-
-
-KEEP_PLACE, JOINED = "docs/results/keep_place.md", "docs/results/keep_place_multi30k.md"
-MULTI30K, ENJA = "docs/results/multi30k.md", "docs/results/small_parallel_enja.md"
-ENSEMBLE, SPEED = "docs/results/g2p_ensemble.md", "csan_hf/models/README.md"
-LENGTHS = ("3", "12", "24", "150")
-TEST_WER = ("test WER, ten languages",)
-TIMES = ("1D-CSAN (11)", "2D-CSAN (3×11)")
-# Figures as they are quoted, the page that they are of, a row of its tables and the row's columns;
-# without columns, how the sentence begins
-README_FIGURES = [
-    ("+0.9 BLEU [0.4, 1.4]", MULTI30K, "BI_DIRECT", ("test",)),
-    ("[96.1 BLEU]", KEEP_PLACE, "the preset, mean", ("150",)),
-    ("(three seeds: 93.4, 97.5, 97.5)", KEEP_PLACE, "the preset, mean", ("150",)),
-    ("1.5 to 1.9 times with areas", SPEED, "areas of heads, the default, ", ()),
-    ("1.22 and 1.19 times", SPEED, "encoder of six layers of width 512, ", TIMES),
-    ("1.09 and 1.11 times", SPEED, "the same model, a training step", TIMES),
-    ("24.4 %", "docs/pronounce.md", "pronouncer-english with", ("words, without stress",)),
-    ("10.34 %", ENSEMBLE, "all five: ", TEST_WER),
-    ("10.64 %", ENSEMBLE, "the organisers' ensemble of ten transducers", TEST_WER),
-    ("| 94.9 | 13.3 | 4.7 | 0.0 |", KEEP_PLACE, "Transformer", LENGTHS),
-    (
-        "| 98.9 (98.4 to 99.4) | 97.2 (95.8 to 98.1) | 96.6 (94.8 to 97.6) | 96.1 (93.4 to 97.5) |",
-        KEEP_PLACE,
-        "the preset, mean",
-        LENGTHS,
-    ),
-    ("1.2 BLEU [0.1, 2.3]", JOINED, "50", ("difference",)),
-    ("3.1 [2.2, 4.1]", "docs/results/documents.md", "Whole pages are behind their", ()),
-    ("0.48 points [0.14, 0.83]", "docs/results/g2p.md", "1D-CSAN", ("test, five languages",)),
-]
-SUITES_FIGURES = [
-    ("BLEU 97.2,", KEEP_PLACE, "the preset, mean", ("12",)),
-    ("13.3;", KEEP_PLACE, "Transformer", ("12",)),
-    ("96.1 (three seeds, 93.4 to 97.5)", KEEP_PLACE, "the preset, mean", ("150",)),
-    ("10.55 %", ENSEMBLE, "three RNNsearch, ", TEST_WER),
-    ("10.64 %", ENSEMBLE, "the organisers' ensemble of ten transducers", TEST_WER),
-    ("German to English +0.9 [+0.4, +1.4]", MULTI30K, "BI_DIRECT", ("test",)),
-    ("+0.2 [-0.7, +1.2]", ENJA, "BI_DIRECT", ("test",)),
-    ("+0.1 BLEU [-0.4, +0.6]", MULTI30K, "1D-CSAN", ("test",)),
-    ("+0.3 BLEU [-0.2, +0.9]", MULTI30K, "RNNsearch", ("test",)),
-    ("1.55 times", MULTI30K, "RNNsearch", ("speed",)),
-]
-CHOICE_FIGURES = [
-    ("1.2 BLEU [0.1, 2.3]", JOINED, "50", ("difference",)),
-    ("3.1 [2.2, 4.1]", "docs/results/documents.md", "Whole pages are behind their", ()),
-    ("+0.9 BLEU [+0.4, +1.4]", MULTI30K, "BI_DIRECT", ("test",)),
-    ("+0.2 [-0.7, +1.2]", ENJA, "BI_DIRECT", ("test",)),
-]
-QUOTED = {
-    "README.md": README_FIGURES,
-    "model_cards/suites/README.md": SUITES_FIGURES,
-    "docs/which-locality.md": CHOICE_FIGURES,
-}
-
-
-def table_cells(page, row, columns):
-    """The cells of a row in the only table of a page that has the row and the columns."""
-    rows_of_tables = []
-    headings = []
-    for line in re.sub("[*`]", "", (ROOT / page).read_text()).splitlines():
-        cells = [cell.strip() for cell in line.strip()[1:-1].split("|")]
-        if not line.strip().startswith("|"):
-            headings = []
-        elif not headings:
-            headings = cells
-        elif cells[0].startswith(row) and set(columns) <= set(headings):
-            rows_of_tables.append(dict(zip(headings, cells, strict=True)))
-    [cells] = rows_of_tables
-    return " ".join(cells[column] for column in columns)
-
-
-def sentence(page, beginning):
-    text = (ROOT / page).read_text()
-    assert text.count(beginning) == 1
-    return text.partition(beginning)[2][:60]
-
-
-@pytest.mark.parametrize(
-    ("guide", "quoted", "page", "row", "columns"),
-    [(guide, *figure) for guide, figures in QUOTED.items() for figure in figures],
-)
-def test_figures_are_those_of_a_row_of_their_page(guide, quoted, page, row, columns):
-    assert quoted in (ROOT / guide).read_text()
-    source = table_cells(page, row, columns) if columns else sentence(page, row)
-    assert set(SCORE.findall(quoted)) <= set(SCORE.findall(source))
-
-
-@pytest.mark.parametrize("guide", QUOTED)
-def test_every_figure_of_a_guide_is_compared_with_its_page(guide):
-    text = (ROOT / guide).read_text()
-    if guide == "README.md":
-        text = text[text.index("**Not for you") : text.index("## Install")]
-    else:  # their tables: what stands below may be of reports
-        text = "\n".join(re.findall(r"^\|.*", text, flags=re.MULTILINE))
-    for quoted, *_ in QUOTED[guide]:
-        text = text.replace(quoted, "")
-    assert not SCORE.findall(text)
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,12 @@ import torch
 import transformers
 from hub.conftest import SOURCE, build_csan
 from hub.elsewhere import run_elsewhere
-from huggingface_hub import RepoUrl
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
     MarianMTModel,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
     pipeline,
 )
 
@@ -312,31 +309,6 @@ def test_code_of_a_target_tokenizer_that_did_not_run_is_not_passed_on(separate, 
     assert "auto_map" not in saved
 
 
-def test_a_plain_trainer_saves_complete_checkpoints(separate, tmp_path):
-    model, pair = separate
-    rows = [{"input_ids": [3, 4, 1], "attention_mask": [1, 1, 1], "labels": [3, 1]}]
-    arguments = Seq2SeqTrainingArguments(
-        str(tmp_path), max_steps=1, save_steps=1, report_to="none", use_cpu=True, disable_tqdm=True
-    )
-    Seq2SeqTrainer(model=model, args=arguments, train_dataset=rows, processing_class=pair).train()
-    expected = save_self_contained(model, pair, tmp_path / "complete")
-    assert set(os.listdir(expected)) <= set(os.listdir(tmp_path / "checkpoint-1"))
-
-
-def test_a_plain_push_is_complete(joint, tmp_path, monkeypatch):
-    class Hub:
-        def create_repo(self, repo_id, **options):
-            return RepoUrl(f"https://huggingface.co/{repo_id}")
-
-        def create_commit(self, repo_id, operations, **options):
-            pushed.update(operation.path_in_repo for operation in operations)
-
-    pushed = set()
-    monkeypatch.setattr(transformers.utils.hub, "hf_api", Hub)
-    joint[0].push_to_hub("tester/model")
-    assert pushed >= CODE["csan"] | {"config.json", "generation_config.json", "model.safetensors"}
-
-
 def test_the_code_of_a_class_goes_along_only_if_it_is_registered(tmp_path):
     subclass = type("Mine", (CsanForConditionalGeneration,), {"__module__": __name__})
     subclass(tiny.csan().config).save_pretrained(tmp_path)
@@ -374,16 +346,6 @@ def test_a_classifier_saved_over_a_translator(head, separate, tmp_path):
     assert files >= CODE["csan"] | {CLASSIFICATION, "tokenizer.json"}
     assert not files & {"target_tokenizer", "generation_config.json"}
     assert len(AutoTokenizer.from_pretrained(directory)) == len(pair.source)
-
-
-def test_the_encoder_alone_is_found(separate, tmp_path):
-    model, pair = separate
-    save_self_contained(model, pair, tmp_path)
-    encoder = transformers.AutoModelForTextEncoding.from_pretrained(tmp_path)
-    assert encoder.num_parameters() == model.get_encoder().num_parameters()
-    ids = pair.source(["zwei", "drei vier"], padding=True, return_tensors="pt")["input_ids"]
-    expected = model.get_encoder()(ids).last_hidden_state
-    assert torch.equal(encoder(ids).last_hidden_state, expected)
 
 
 def test_saved_over_an_earlier_model(joint, separate, tmp_path):

@@ -113,14 +113,6 @@ def test_files_of_something_else_are_not_replaced(suite, output, tmp_path, name)
     assert files(target) == {name}
 
 
-def test_runs_of_another_recipe_are_not_replaced(public, tmp_path):
-    (tmp_path / "other").mkdir()
-    other = make_suite(tmp_path / "other", steps=2)
-    message = "public/runs/one/plain/seed_1 was trained by another recipe"
-    with pytest.raises(RecipeError, match=message):
-        publish_suite(other, tmp_path / "other", public)
-
-
 @pytest.mark.parametrize("target", ["../suite", "runs/one"])
 def test_a_suite_is_not_published_where_it_trains(suite, output, target):
     with pytest.raises(RecipeError, match="is the folder in which the suite trains, or lies in it"):
@@ -226,15 +218,6 @@ def test_a_report_on_what_is_published_where_there_are_no_runs(suite, public, tm
     empty = tmp_path / "empty"
     run_suite(suite, empty, only="report", published=public)
     assert SuiteRecords(suite, empty).finished == list(suite.runs)
-
-
-def test_a_folder_of_something_else_gets_no_published_tables(suite, public, tmp_path):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "report.md").write_text("# mine")
-    with pytest.raises(RecipeError, match=r"report\.md is not of a report of suite"):
-        run_suite(suite, mine, only="report", published=public)
-    assert files(mine) == {"report.md"}
 
 
 def test_what_another_size_published_is_not_taken(suite, public, tmp_path):
