@@ -18,7 +18,7 @@ import csan_hf  # noqa: F401  (registers the families)
 import csan_hf_cli
 from csan_hf.data import DataArguments, TokenizerPair, TokenStream
 from csan_hf.evaluation import translate
-from csan_hf.hub import model_card
+from csan_hf.hub import locality_picture
 from csan_hf.training import TranslationTrainer, TranslationTrainingArguments, callbacks
 
 UPDATES, ACCUMULATION = 3, 2
@@ -114,7 +114,7 @@ def main(folder: Path, arguments: list[str]) -> None:
     torch.save(found, folder / f"found-{PartialState().process_index}.pt")
     PartialState().wait_for_everyone()
     # the end of the run draws the picture that is looked for
-    callbacks.draw_training = model_card.draw_locality = lambda what, path, *search: None
+    callbacks.draw_training = locality_picture.draw_locality = lambda what, path, *search: None
     sys.exit(csan_hf_cli.main(["train", *arguments]))
 
 

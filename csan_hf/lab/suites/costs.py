@@ -24,17 +24,17 @@ _WIDTH = 79
 
 
 def read_speeds(records: SuiteRecords) -> dict[str, Speed]:
-    """The speeds measured earlier, here or where the suite was published, of systems that have not
-    changed.
+    """The speeds measured earlier: here, of systems that have not changed since, or where the suite
+    was published, whose runs `SuiteRecords.check` compares with it.
     """
-    measured = records.about("speeds")
     path = records.output / SPEEDS
-    if path.is_file():
-        measured = json.loads(path.read_text(encoding="utf-8"))
-    fingerprints = _fingerprints(records.suite)
+    is_here = path.is_file()
+    measured = json.loads(path.read_text("utf-8")) if is_here else records.about("speeds")
     speeds = {}
-    for system, values in measured.items():
-        if values.pop("recipe") == fingerprints.get(system):
+    for system, fingerprint in _fingerprints(records.suite).items():
+        values = measured.get(system, {})
+        recipe = values.pop("recipe", None)
+        if values and (not is_here or recipe == fingerprint):
             speeds[system] = Speed(**values)
     return speeds
 

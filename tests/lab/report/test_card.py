@@ -27,7 +27,8 @@ def plot(name, system=None, title="scores [x](secret.png)"):
 def run(tmp_path, monkeypatch):
     """The folder of a run with the plots of a report in its card."""
     monkeypatch.setattr(
-        "csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn")
+        "csan_hf.hub.locality_picture.draw_locality",
+        lambda config, path: path.write_bytes(b"drawn"),
     )
     folder = tmp_path / "run"
     CsanConfig().save_pretrained(folder)
