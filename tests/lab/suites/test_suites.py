@@ -57,15 +57,9 @@ def test_a_suite_becomes_runs(tmp_path):
     for (_, _, seed), recipe in runs.items():
         assert recipe["training"] == {"max_steps": 20, "seed": seed}
     plain, soft, local, grid = (runs["two", name, 3] for name in suite.systems)
-    assert plain["config"] == {
-        "d_model": 16,
-        "encoder_layers": 2,
-        "head_area": 1,
-        "local_window": None,
-        "localness_window": None,
-    }
-    assert soft["config"]["localness_window"] == "query"
-    assert soft["config"]["local_window"] is None
+    sizes = {"d_model": 16, "encoder_layers": 2}  # a preset replaces the base's locality
+    assert plain["config"] == {**sizes, "preset": None}
+    assert soft["config"] == {**sizes, "preset": "local_soft"}
     assert (local["config"]["local_window"], local["config"]["head_area"]) == (7, 5)
     assert grid["config"] == {"num_layers": 2}
     assert plain["data"] == {**BASE["data"], "data_dir": "here", "test": "test.tsv"}
@@ -183,7 +177,9 @@ def test_the_suites_of_the_repository(name, size, tmp_path):
 
 def test_table_1_has_the_papers_ten_systems():
     suite = load_suite("naacl_table1", size="paper")
-    configs = {run.system: CsanConfig(**run.recipe["config"]) for run in suite.runs}
+    configs = {
+        run.system: CsanConfig(**CsanConfig.long_form(run.recipe["config"])) for run in suite.runs
+    }
     assert len(configs) == 10
     assert configs.pop("Transformer").local_layers("encoder") == []
     assert all(config.local_layers("encoder") == [0, 1, 2] for config in configs.values())
