@@ -11,9 +11,11 @@ import pytest
 
 from csan_hf.data import (
     DataArguments,
+    TokenizerPair,
     load_translation_dataset,
     prepare_corpus,
     tokenize_dataset,
+    train_tokenizer,
     train_tokenizers,
 )
 from csan_hf.data import prepared as module
@@ -60,10 +62,15 @@ def reads(monkeypatch):
     return calls
 
 
-def test_a_corpus_is_prepared_once(folder, reads):
-    first = prepared(arguments(folder))
-    again = prepared(arguments(folder))
-    resumed = prepared(arguments(folder), first.tokenizers)
+def test_a_corpus_is_prepared_once_and_found_where_its_files_were_moved(folder, reads):
+    args = arguments(folder)
+    first = prepared(args)
+    again = prepared(args)
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    for file in folder.glob("*.??"):
+        file.rename(elsewhere / file.name)
+    resumed = prepared(arguments(elsewhere, cache_dir=args.cache_dir), first.tokenizers)
     assert len(reads) == 1
     for corpus in (again, resumed):
         assert corpus.splits["train"][:] == first.splits["train"][:]
@@ -131,42 +138,38 @@ def test_a_preparation_that_begins_while_the_cache_is_cleared_waits(folder, monk
     assert [path.parent.name for path, _ in kept_corpora(cache)] == ["corpora", "tokenizers"]
 
 
-@pytest.mark.parametrize("change", ["file", "data", "settings", "tokenizers", "code"])
-def test_what_a_corpus_depends_on_prepares_it_anew(change, folder, reads, monkeypatch):
-    first = prepared(arguments(folder))
-    if change == "file":
-        (folder / "val.de").write_text("a\nb\nc\n")
-        prepared(arguments(folder))
-    elif change == "data":
-        prepared(arguments(folder, max_source_length=9))
-    elif change == "settings":
-        prepared(arguments(folder), settings={"vocab_size": 310})
-    elif change == "tokenizers":
-        tokenizers = train_tokenizers(first.splits["train"], kind="characters")
-        prepared(arguments(folder), tokenizers)
-    else:
-        monkeypatch.setattr(module, "_digest_of_code", lambda: "other")
-        prepared(arguments(folder))
+def another_file(folder, patch):
+    (folder / "val.de").write_text("a\nb\nc\n")
+
+
+def other_code(folder, patch):
+    patch.setattr(module, "_digest_of_code", lambda: "other")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "settings"),
+    [
+        (another_file, {}, {}),
+        (other_code, {}, {}),
+        (None, {"max_source_length": 9}, {}),
+        (None, {}, {"settings": {"vocab_size": 310}}),
+        (None, {}, {"tokenizers": TokenizerPair(*[train_tokenizer(["a"], 300)] * 2)}),
+    ],
+)
+def test_what_a_corpus_depends_on_prepares_it_anew(
+    change, options, settings, folder, reads, monkeypatch
+):
+    prepared(arguments(folder))
+    if change is not None:
+        change(folder, monkeypatch)
+    prepared(arguments(folder, **options), **settings)
     assert len(reads) == 2
 
 
-def test_a_moved_corpus_is_found(folder, reads, tmp_path_factory):
-    args = arguments(folder)
-    prepared(args)
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    for file in folder.glob("*.??"):
-        file.rename(elsewhere / file.name)
-    prepared(arguments(elsewhere, cache_dir=args.cache_dir))
-    assert len(reads) == 1
-
-
 def test_what_was_interrupted_is_done_again(folder, monkeypatch):
-    def fail(*args, **options):
-        raise KeyboardInterrupt
-
     args = arguments(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "tokenize_dataset", fail)
+        patch.setattr(module, "tokenize_dataset", failing(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             prepared(args)
     cache = cache_folder(args.cache_dir)
@@ -177,8 +180,18 @@ def test_what_was_interrupted_is_done_again(folder, monkeypatch):
     (lock.with_suffix("") / "corpora").mkdir(parents=True)
     assert len(prepared(args).splits["train"]) == 30
     assert len(kept_corpora(cache)) == 2
+    text = cache / "corpora" / "europarl"
+    text.mkdir()
     clear_cache(cache)
     assert kept_corpora(cache) == []
+    assert text.is_dir(), "not of the cache"
+
+
+def failing(error):
+    def fail(*args, **options):
+        raise error
+
+    return fail
 
 
 @pytest.mark.parametrize(
@@ -248,17 +261,6 @@ def test_what_the_command_cannot_do_removes_nothing(words, message, folder, caps
     assert len(kept_corpora(folder / "cache")) == 2
 
 
-def test_clearing_removes_what_is_of_the_cache_alone(folder):
-    cache = folder / "cache"
-    prepared(arguments(folder))
-    text = cache / "corpora" / "europarl" / "text.en"
-    text.parent.mkdir()
-    text.write_text("a\n")
-    clear_cache(cache)
-    assert kept_corpora(cache) == []
-    assert text.is_file()
-
-
 @pytest.mark.parametrize(
     "file",
     [
@@ -281,18 +283,14 @@ def test_a_damaged_corpus_is_named(file, folder):
 
 
 def test_a_full_disk_is_named(folder, monkeypatch):
-    def fail(*args, **options):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(module, "tokenize_dataset", fail)
+    error = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(module, "tokenize_dataset", failing(error))
     with pytest.raises(OSError, match=f"No space left on device: '{folder / 'cache'}'"):
         prepared(arguments(folder))
 
 
 def test_neither_the_cache_nor_paths_of_a_mixture_are_published():
-    recipe = {
-        "data": {"train": {"/home/me/real.{lang}": 2.0, "made.{lang}": 1.0}, "cache_dir": "x"}
-    }
+    recipe = {"data": {"train": {"/me/real.{lang}": 2.0, "made.{lang}": 1.0}, "cache_dir": "x"}}
     public = {"data": {"train": {"real.{lang}": 2.0, "made.{lang}": 1.0}}}
     assert public_recipe(recipe) == public
     assert recipe["data"]["cache_dir"] == "x"
@@ -302,17 +300,9 @@ def test_neither_the_cache_nor_paths_of_a_mixture_are_published():
 def test_a_data_set_that_changed_is_prepared_anew(streaming, folder, reads):
     files = folder / "dataset"
     files.mkdir()
-    args = arguments(
-        folder,
-        train=None,
-        validation=None,
-        data_dir=None,
-        dataset=str(files),
-        streaming=streaming,
-        train_size=30,
-    )
+    stored = {"dataset": str(files), "train": None, "validation": None, "data_dir": None}
     for count in (30, 31):
         (files / "train.jsonl").write_text('{"en": "a", "de": "b c"}\n' * count)
         for _ in range(2):
-            prepared(args)
+            prepared(arguments(folder, **stored, streaming=streaming, train_size=30))
     assert len(reads) == 2
