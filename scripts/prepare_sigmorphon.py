@@ -63,7 +63,7 @@ def prepare_multilingual(
 def read_words(data_dir: Path, language: str, split: str) -> list[str]:
     """Lines of symbols and phones."""
     pairs = table_pairs(data_dir / f"{language}_{split}.tsv", ("0", "1"))
-    return [f"{word_symbols(language, word)}\t{phones}" for word, phones in pairs]
+    return [f"{word_symbols(language, pair['source'])}\t{pair['target']}" for pair in pairs]
 
 
 @script()

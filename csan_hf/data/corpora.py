@@ -34,15 +34,14 @@ from csan_hf_runtime.text_files import (
 from .joining import joined, random_counts
 from .numbers import load_numbers
 from .patterns import find_parts, find_references
-from .readers import Part, file_format, pair_of, read_pairs, table_rows
+from .readers import Pair, Part, file_format, pair_of, read_pairs, table_rows
 
 BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 SHARED = ("train", "validation")  # splits that several pairs of languages have together
-Pair = tuple[str, str]
-Row = dict[str, str]
+Languages = tuple[str, str]
 
 
 @dataclass
@@ -192,11 +191,11 @@ class DataArguments:
                 yield "test has an entry of a name that join_test makes; give the test set another"
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[Languages]:
         """The pairs of languages, source first."""
         if not self.language_pairs:
             return [(self.source_lang, self.target_lang)]
-        pairs: list[Pair] = []
+        pairs: list[Languages] = []
         for text in self.language_pairs:
             source, _, target = text.partition("-")
             is_pair = source and target and "-" not in target and source != target
@@ -260,7 +259,7 @@ class DataArguments:
                 patterns |= dict.fromkeys(self.joins(name, pair), pattern)
         return patterns
 
-    def joins(self, name: str, pair: Pair) -> dict[str, int]:
+    def joins(self, name: str, pair: Languages) -> dict[str, int]:
         """Names of the splits that one split becomes -> how many pairs each of their texts joins; 0
         for any number up to `join`.
         """
@@ -269,11 +268,11 @@ class DataArguments:
             return {split: int(self.join == 1)}
         return {split: 1} | {f"{split}_x{count}": count for count in self.join_test or ()}
 
-    def name_split(self, name: str, pair: Pair) -> str:
+    def name_split(self, name: str, pair: Languages) -> str:
         """The name in the loaded corpus of the split that one pair of languages has."""
         return name if not self.language_pairs or name in SHARED else f"{name}_{pair[0]}-{pair[1]}"
 
-    def of_pair(self, pair: Pair) -> DataArguments:
+    def of_pair(self, pair: Languages) -> DataArguments:
         """The arguments of one of the pairs."""
         return dataclasses.replace(
             self,
@@ -289,7 +288,7 @@ class DataArguments:
         return {"train": train_size, "validation": self.validation_size}.get(split, self.test_size)
 
 
-def language_tags(pairs: Sequence[Pair]) -> list[str]:
+def language_tags(pairs: Sequence[Languages]) -> list[str]:
     """Returns a tag for each target language, ">>de<<" as in Marian's models; none if there is one
     target language.
 
@@ -378,7 +377,10 @@ def load_translation_dataset(
                 continue
             rows = _finish(name, args.name_split(name, pair), load(), args, report)
             for split, count in wanted.items():
-                texts = rows if count == 1 else joined(rows, _counts(args, count))
+                counts = itertools.repeat(count)
+                if count == 0:
+                    counts = random_counts(args.join, args.data_seed)
+                texts = rows if count == 1 else joined(rows, counts)
                 if not len(texts):
                     raise ValueError(
                         f"{split} is empty: fewer pairs than data.join or data.join_test joins"
@@ -395,10 +397,6 @@ def load_translation_dataset(
     return DatasetDict(corpus), report
 
 
-def _counts(args: DataArguments, count: int) -> Iterator[int]:
-    return itertools.repeat(count) if count else random_counts(args.join, args.data_seed)
-
-
 def _mixed(corpora: list[Any], weights: Iterable[float], seed: int) -> Any:
     """Draws from data sets by their weights, until each was read once; from streams without end."""
     shares = np.fromiter(weights, dtype=float)
@@ -410,7 +408,7 @@ def _mixed(corpora: list[Any], weights: Iterable[float], seed: int) -> Any:
     )
 
 
-def tagged(rows: Any, pair: Pair) -> Any:
+def tagged(rows: Any, pair: Languages) -> Any:
     """Returns a data set or a stream with the tag of the target language before each source."""
     return rows.map(_add_tag, fn_kwargs={"tag": f">>{pair[1]}<<"}, batched=True)
 
@@ -559,7 +557,7 @@ def _load_files(
         return _mixed(corpora, patterns.values(), args.data_seed)
     parts = find_parts(args, split, patterns)
     where = " and ".join(map(str, parts[0]))
-    return _as_dataset(_rows_of_files(parts, args.columns), where, work_dir)
+    return _as_dataset(read_pairs(parts, args.columns), where, work_dir)
 
 
 def _sample(args: DataArguments, split: str, stream: IterableDataset) -> IterableDataset:
@@ -570,9 +568,9 @@ def _sample(args: DataArguments, split: str, stream: IterableDataset) -> Iterabl
     return stream if size is None else stream.take(size)
 
 
-def _as_dataset(rows: Iterable[Row], where: str, work_dir: Path | None) -> Dataset:
+def _as_dataset(pairs: Iterable[Pair], where: str, work_dir: Path | None) -> Dataset:
     """The pairs in memory, or in a file of `work_dir` that is mapped into it."""
-    remaining = iter(rows)
+    remaining = iter(pairs)
     first = next(remaining, None)
     if first is None:
         raise ValueError(f"{where}: there are no pairs")
@@ -580,14 +578,10 @@ def _as_dataset(rows: Iterable[Row], where: str, work_dir: Path | None) -> Datas
         return Dataset.from_list([first, *remaining], features=_TEXT)
     path = work_dir / f"{len(list(work_dir.iterdir()))}.arrow"
     with ArrowWriter(features=_TEXT, path=str(path)) as writer:
-        for row in itertools.chain([first], remaining):
-            writer.write(row)
+        for pair in itertools.chain([first], remaining):
+            writer.write(pair)
         writer.finalize()
     return Dataset.from_file(str(path))
-
-
-def _row(pair: Pair) -> Row:
-    return dict(zip(_TEXT, pair, strict=True))
 
 
 def _hub_loaders(args: DataArguments, name: str, work_dir: Path | None) -> dict[str, Loader]:
@@ -625,20 +619,12 @@ def stream_of_pair(args: DataArguments) -> IterableDataset:
             corpora.append(corpus.repeat(None))
         return _mixed(corpora, patterns.values(), args.data_seed)
     files = {"parts": find_parts(args, "train", patterns), "columns": args.columns}
-    return IterableDataset.from_generator(_rows_of_files, features=_TEXT, gen_kwargs=files)
+    return IterableDataset.from_generator(read_pairs, features=_TEXT, gen_kwargs=files)
 
 
 def _stream_of_rows(args: DataArguments, where: str, rows: IterableDataset) -> IterableDataset:
     how = {"where": where, "columns": args.columns}
-    return rows.map(_columns_of_pair, fn_kwargs=how).select_columns(list(_TEXT))
-
-
-def _columns_of_pair(row: dict[str, Any], where: str, columns: tuple[str, str]) -> Row:
-    return _row(pair_of(where, row, columns))
-
-
-def _rows_of_files(parts: list[Part], columns: tuple[str, str]) -> Iterator[Row]:
-    return map(_row, read_pairs(parts, columns))
+    return rows.map(pair_of, fn_kwargs=how).select_columns(list(_TEXT))
 
 
 def _hub_options(args: DataArguments) -> dict[str, Any]:
@@ -676,8 +662,8 @@ def _load_rows(
         stream = _sample(args, split, _stream_of_rows(args, where, rows))
         return _as_dataset(stream, where, work_dir)
     numbered_rows = table_rows(rows.with_format("arrow").iter(1_000))
-    pairs = (pair_of(f"{where}, {place}", row, args.columns) for place, row in numbered_rows)
-    return _as_dataset(map(_row, pairs), where, work_dir)
+    pairs = (pair_of(row, f"{where}, {place}", args.columns) for place, row in numbered_rows)
+    return _as_dataset(pairs, where, work_dir)
 
 
 def is_filled(source: str, target: str) -> bool:
@@ -695,7 +681,10 @@ def _finish(
     if not training and size is not None and size < len(rows):
         report.drop(split, "beyond the size asked for", len(rows) - size)
         rows = rows.select(range(size))
-    filled = np.flatnonzero([is_filled(*pair) for pair in _pairs_of(rows)])
+    flags: list[bool] = []
+    for batch in rows.select_columns(list(_TEXT)).iter(10_000):
+        flags += map(is_filled, batch["source"], batch["target"])
+    filled = np.flatnonzero(flags)
     empty_pairs = len(rows) - len(filled)
     if not training:
         report.note(split, "with an empty side", empty_pairs)
@@ -709,8 +698,3 @@ def _finish(
         report.drop(split, "beyond train_size", len(filled) - size)
         filled = filled[sorted(random.Random(args.data_seed).sample(range(len(filled)), size))]
     return rows if len(filled) == len(rows) else rows.select(filled)
-
-
-def _pairs_of(rows: Dataset) -> Iterator[Pair]:
-    for batch in rows.select_columns(list(_TEXT)).iter(10_000):
-        yield from zip(batch["source"], batch["target"], strict=True)

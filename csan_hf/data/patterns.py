@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import glob
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from csan_hf_runtime.text_files import COMPRESSIONS, compression_of
+from csan_hf_runtime.text_files import COMPRESSIONS
 
-from .readers import Part, file_format
+from .readers import Part, file_format, uncompressed
 
 if TYPE_CHECKING:
     from .corpora import DataArguments
@@ -43,7 +42,7 @@ def find_parts(args: DataArguments, split: str, patterns: str | Sequence[str]) -
 def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
     """Returns the file of a pattern, compressed or not."""
     path = _path_of(args, pattern, lang)
-    plain = _uncompressed(str(path))
+    plain = uncompressed(str(path))
     for candidate in (path, *(Path(plain + ending) for ending in _ENDINGS)):
         if candidate.is_file():
             return candidate
@@ -52,11 +51,6 @@ def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) 
         f"no file for {split}{language}: {split} is {pattern!r}, tried {plain} alone and with "
         f"{', '.join(COMPRESSIONS)}; check data_dir, the pattern and the languages"
     )
-
-
-def _uncompressed(name: str) -> str:
-    """A file's name without the ending of a compression."""
-    return os.path.splitext(name)[0] if compression_of(name) else name
 
 
 def find_references(args: DataArguments, split: str) -> list[Path]:
@@ -80,9 +74,9 @@ def _without_star(args: DataArguments, pattern: str, languages: Sequence[str | N
     texts: set[str] = set()
     for lang in languages:
         beginning, _, ending = str(_path_of(args, pattern, lang)).partition("*")
-        ending = _uncompressed(ending)
+        ending = uncompressed(ending)
         for end in _ENDINGS:
             for path in glob.glob(f"{glob.escape(beginning)}*{glob.escape(ending + end)}"):
-                name = _uncompressed(path.removeprefix(beginning))
+                name = uncompressed(path.removeprefix(beginning))
                 texts.add(name.removesuffix(ending))
     return [f"{before}{text}{after}" for text in sorted(texts)] or [pattern]

@@ -23,17 +23,17 @@ Rows = Iterable[tuple[str, Any]]
 Part = tuple[Path, ...]
 """Files that are read together: a table, or the plain text of both languages."""
 
+Pair = dict[str, str]
+"""A source and its target, by these names."""
 
-def read_pairs(parts: Iterable[Part], columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+
+def read_pairs(parts: Iterable[Part], columns: tuple[str, str]) -> Iterator[Pair]:
     """Yields the pairs of one part after the other; see `text_pairs` and `table_pairs`."""
     for part in parts:
-        if len(part) == 1:
-            yield from table_pairs(part[0], columns)
-        else:
-            yield from text_pairs(*part)
+        yield from table_pairs(*part, columns) if len(part) == 1 else text_pairs(*part)
 
 
-def text_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+def text_pairs(source: Path, target: Path) -> Iterator[Pair]:
     """Yields the pairs of two files with one sentence per line, as they are read; different numbers
     of lines are a `ValueError`.
     """
@@ -41,18 +41,21 @@ def text_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
         if None in pair:
             paths = (source, target)
             check_parallel(paths, [range(sum(1 for _ in read_lines(path))) for path in paths])
-        yield pair
+        yield {"source": pair[0], "target": pair[1]}
 
 
 def file_format(path: str | Path) -> str:
     """The extension that decides how a file is read: one of `TABLES`, or "" for plain text."""
-    name = str(path)
-    if compression_of(path):
-        name = os.path.splitext(path)[0]
-    return next((extension for extension in TABLES if name.endswith(extension)), "")
+    extension = os.path.splitext(uncompressed(str(path)))[1]
+    return extension if extension in TABLES else ""
 
 
-def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+def uncompressed(name: str) -> str:
+    """Returns a file's name without the ending of a compression."""
+    return os.path.splitext(name)[0] if compression_of(name) else name
+
+
+def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[Pair]:
     """Yields the pairs of a table, one of the `TABLES`, as they are read.
 
     A column of JSONL or parquet may also be an entry of a column "translation", as on the Hub:
@@ -67,7 +70,7 @@ def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str
     place = "the beginning"
     try:
         for place, row in TABLES[kind](path, columns):
-            yield pair_of(f"{path}, {place}", row, columns)
+            yield pair_of(row, f"{path}, {place}", columns)
     except (csv.Error, json.JSONDecodeError, RecursionError, pa.ArrowException, OSError) as error:
         # OSError is a damaged page of parquet, too
         reason = str(error).splitlines()[0]
@@ -76,16 +79,16 @@ def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str
         ) from error
 
 
-def pair_of(where: str, row: Any, columns: tuple[str, str]) -> tuple[str, str]:
+def pair_of(row: Any, where: str, columns: tuple[str, str]) -> Pair:
     """Takes both sides from a row, from columns of their own or from a column "translation".
 
     Args:
-        where: What the row is, for messages.
         row: Its values by column.
+        where: What the row is, for messages.
         columns: Names of the source and of the target column.
     """
-    pair = []
-    for column in columns:
+    pair = {}
+    for side, column in zip(("source", "target"), columns, strict=True):
         values = row if isinstance(row, dict) else {}
         if column not in values and isinstance(values.get("translation"), dict):
             values = values["translation"]
@@ -101,8 +104,8 @@ def pair_of(where: str, row: Any, columns: tuple[str, str]) -> tuple[str, str]:
             raise ValueError(
                 f"{where}: {column!r} is {values[column]!r}; text is needed"
             ) from error
-        pair.append(values[column])
-    return pair[0], pair[1]
+        pair[side] = values[column]
+    return pair
 
 
 def table_rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Rows:

@@ -11,7 +11,7 @@ from csan_hf.data.readers import table_pairs, text_pairs
 
 def read_table(path, source_column, target_column):
     pairs = list(table_pairs(path, (source_column, target_column)))
-    return [source for source, _ in pairs], [target for _, target in pairs]
+    return [pair["source"] for pair in pairs], [pair["target"] for pair in pairs]
 
 
 def test_unequal_line_counts_are_refused(tmp_path):
