@@ -286,10 +286,8 @@ def _halve_largest(cuts: np.ndarray, wanted: int) -> np.ndarray:
 def example_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Token counts of the columns input_ids and labels of a tokenized split, [N] each."""
     table = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")[:]
-    source, target = (
-        pc.list_value_length(table[name]).to_numpy() for name in ("input_ids", "labels")
-    )
-    return source, target
+    source, target = map(pc.list_value_length, table.columns)
+    return source.to_numpy(), target.to_numpy()
 
 
 def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str, Any]:
@@ -301,11 +299,10 @@ def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str,
     """
     lengths = np.ascontiguousarray(np.stack(example_lengths(dataset)), dtype="<i8").tobytes()
     digest = hashlib.sha256(lengths)
-    for batch in (
-        dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=10_000)
-    ):
-        for name in ("input_ids", "labels"):
-            digest.update(pc.list_flatten(batch[name]).to_numpy().astype("<i8").tobytes())
+    tokens = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")
+    for batch in tokens.iter(batch_size=10_000):
+        for column in batch.columns:
+            digest.update(pc.list_flatten(column).to_numpy().astype("<i8").tobytes())
     if references and "target" in dataset.column_names:
         for text in dataset["target"]:
             digest.update(f"{len(text)} {text}".encode())

@@ -253,7 +253,7 @@ class DataArguments:
         """Name of every split of the loaded corpus -> its pattern; with several pairs each has test
         splits.
         """
-        patterns = {}
+        patterns: dict[str, Any] = {}
         for pair in self.pairs:
             for name, pattern in self.split_patterns.items():
                 patterns |= dict.fromkeys(self.joins(name, pair), pattern)
@@ -377,10 +377,11 @@ def load_translation_dataset(
                 continue
             rows = _finish(name, args.name_split(name, pair), load(), args, report)
             for split, count in wanted.items():
-                counts = itertools.repeat(count)
+                texts = rows
                 if count == 0:
-                    counts = random_counts(args.join, args.data_seed)
-                texts = rows if count == 1 else joined(rows, counts)
+                    texts = joined(rows, random_counts(args.join, args.data_seed))
+                elif count > 1:
+                    texts = joined(rows, itertools.repeat(count))
                 if not len(texts):
                     raise ValueError(
                         f"{split} is empty: fewer pairs than data.join or data.join_test joins"
@@ -493,8 +494,11 @@ def _loaders_of(splits: Iterable[str], load: Callable[[], DatasetDict]) -> dict[
 
 
 def _make_numbers(args: DataArguments) -> DatasetDict:
-    sizes = {f"{split}_size": args.size_of(split) for split in (*SHARED, "test")}
-    sizes = {name: size for name, size in sizes.items() if size is not None}
+    sizes = {}
+    for split in (*SHARED, "test"):
+        size = args.size_of(split)
+        if size is not None:
+            sizes[f"{split}_size"] = size
     return load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed)
 
 
@@ -590,7 +594,7 @@ def _hub_loaders(args: DataArguments, name: str, work_dir: Path | None) -> dict[
     for split in (*SHARED, "test"):
         if split in loaded and not (split == "test" and args.test_patterns):
             stored_splits.setdefault(split, split)
-    loaders = {}
+    loaders: dict[str, Loader] = {}
     for split, stored in stored_splits.items():
         if stored not in loaded:
             raise ValueError(

@@ -89,7 +89,7 @@ def _clock(verbaliser: Verbaliser, value: tuple[int, int]) -> str:
     hour, minute = value
     if minute == 0:
         return _of_hour(verbaliser, "full hour", hour)
-    language = _base(verbaliser)
+    language = verbaliser.base
     count = minute if minute < 30 else 60 - minute
     count_words = verbaliser.cardinal(count)
     if language == "fr" and count % 10 == 1 and count != 11:
@@ -110,7 +110,7 @@ def _of_hour(verbaliser: Verbaliser, kind: str, hour: int) -> str:
     """Writes an hour, for which 1 has a template of its own."""
     if hour == 1:
         kind += " of one"
-    [template] = _templates(_base(verbaliser))[kind]
+    [template] = _templates(verbaliser.base)[kind]
     return template.format(verbaliser.cardinal(hour))
 
 
@@ -139,13 +139,8 @@ def _money_kind(currencies: list[str]) -> _Kind:
     return _Kind(name="money", weight=0.15, draw=_draw_money, words=words)
 
 
-def _base(verbaliser: Verbaliser) -> str:
-    """The language without its region ("es" of "es_CO")."""
-    return verbaliser.language.split("_")[0]
-
-
 def _date_fields(verbaliser: Verbaliser, value: date) -> dict[str, str | None]:
-    language = _base(verbaliser)
+    language = verbaliser.base
     # English and German days are ordinals; French has one for the first day only.
     ordinal = language in ("en", "de") or (language == "fr" and value.day == 1)
     return {
@@ -198,7 +193,7 @@ class _PairGenerator:
         source = get_verbaliser(source_lang)
         target = get_verbaliser(target_lang)
         self._languages = (source, target)
-        self._sentences = all(_templates(_base(language)) for language in self._languages)
+        self._sentences = all(_templates(language.base) for language in self._languages)
         self._seen: tuple[set[str], set[str]] = (set(), set())  # sources and targets
         self._kinds = list(_KINDS)
         if not self._sentences:
@@ -234,7 +229,7 @@ class _PairGenerator:
 
     def _draw(self, rng: random.Random, kind: _Kind) -> tuple[str, str] | None:
         value = kind.draw(rng)
-        forms = len(_templates(_base(self._languages[0]))[kind.name]) if self._sentences else 1
+        forms = len(_templates(self._languages[0].base)[kind.name]) if self._sentences else 1
         template = _below(rng, forms)
         texts = []
         for verbaliser, seen in zip(self._languages, self._seen, strict=True):
@@ -250,7 +245,7 @@ class _PairGenerator:
         words = kind.words(verbaliser, value)
         if words is None or not self._sentences:
             return words
-        template = _templates(_base(verbaliser))[kind.name][number]
+        template = _templates(verbaliser.base)[kind.name][number]
         fields = _date_fields(verbaliser, value) if kind is _DATE else {}
         text = template.format(words, **fields)
         if number and text.endswith((".", "?")):

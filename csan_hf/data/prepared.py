@@ -210,12 +210,8 @@ def _digest(*values: object) -> str:
 def _digest_of_code() -> str:
     """A digest of what makes, reads, filters and cuts text."""
     text_code = Path(text_files.__file__)
-    files = [
-        *sorted(Path(__file__).parent.iterdir()),
-        text_code,
-        text_code.with_name("characters.py"),
-    ]
-    contents = [path.read_bytes() for path in files if path.is_file()]
+    files = [*Path(__file__).parent.glob("*.*"), text_code, text_code.with_name("characters.py")]
+    contents = [path.read_bytes() for path in sorted(files)]
     contents.append(importlib.metadata.version("num2words").encode())
     return hashlib.sha256(b"".join(contents)).hexdigest()
 
@@ -225,13 +221,12 @@ def _digest_of_code() -> str:
 
 def kept_corpora(cache: Path) -> list[tuple[Path, int]]:
     """The prepared corpora and tokenizers of a cache, with their bytes."""
-    folders = [
-        path for kind in (_CORPORA, _TOKENIZERS, _WORK) for path in (cache / kind).glob(f"{_NAME}/")
-    ]
-    return [
-        (folder, sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
-        for folder in sorted(folders)
-    ]
+    kept = []
+    for kind in (_CORPORA, _TOKENIZERS, _WORK):
+        for folder in sorted((cache / kind).glob(f"{_NAME}/")):
+            files = filter(Path.is_file, folder.rglob("*"))
+            kept.append((folder, sum(file.stat().st_size for file in files)))
+    return kept
 
 
 def clear_cache(cache: Path) -> None:

@@ -43,6 +43,7 @@ class Verbaliser:
         from babel import Locale
 
         self.language = language
+        self.base = language.split("_")[0]  # without the region: "es" of "es_CO"
         self.locale: Any = Locale.parse(language)
 
     def _words(self, value: float, **options: str) -> str:
