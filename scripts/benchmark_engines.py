@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import sacrebleu
 import torch
-from csan_hf.pipelines.search import search
 from measuring import Row, print_table
 from transformers.utils import logging as transformers_logging
 
