@@ -63,8 +63,8 @@ def export_onnx(
     `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead of the
     first token its free axes have length 0. Keys and values of the source,
     `past_key_values.*.encoder.*`, are what `source_model.onnx` gives of `encoder_hidden_states`.
-    `OnnxTranslationModel` runs the graphs, without torch `csan_hf_runtime.translator.TextTranslator`
-    does.
+    `OnnxTranslationModel` runs the graphs; `csan_hf_runtime.translator.TextTranslator` does without
+    torch.
     Everything is written beside `directory` and then moved.
 
     Args:
