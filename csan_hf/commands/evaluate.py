@@ -3,7 +3,8 @@
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from csan_hf.evaluation.metrics import (
 )
 from csan_hf.evaluation.scores import score_by_length, score_table, score_translations
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.training.recipe import Recipe, load_recipe
+from csan_hf.training.recipe import load_recipe
 from csan_hf_cli.common import Dtype, PositiveInt
 from csan_hf_runtime.text_files import (
     VARIANTS,
@@ -103,10 +104,9 @@ def evaluate(
             the perplexity of all
     """
     names = model or []
-    has_hypotheses = hypotheses is not None
-    has_source = source is not None
-    is_misplaced = bool(recipe or split) if has_source else has_hypotheses
-    if bool(names) == has_hypotheses or has_source != (reference is not None) or is_misplaced:
+    has_files = source is not None
+    is_misplaced = bool(recipe or split) if has_files else hypotheses is not None
+    if bool(names) == bool(hypotheses) or has_files != bool(reference) or is_misplaced:
         raise ValueError(
             "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
             "of --model"
@@ -124,51 +124,35 @@ def evaluate(
     for name in metrics or ():
         load_metric(name).check_requirements()
     if source is not None and reference is not None:
-        paths = [source, *reference]
-        if hypotheses is not None:
-            paths.append(hypotheses)
-        sources, *files = open_parallel(*paths)
-        translations = files[len(reference) :]
-        has_several_references = len(reference) > 1
-        references = join_references(files[: len(reference)])
-        sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
+        tests = _read_files(source, reference, hypotheses)
     else:
-        path = recipe or Path(names[0]) / "recipe.yaml"
-        if not path.is_file():
-            raise ValueError(
-                f"There is no recipe {path}: pass --recipe, or --source and --reference."
-            )
-        loaded = load_recipe(path)
-        sets = _recipe_splits(loaded, split)
-        metrics = metrics or loaded.training.get("metrics")
-        bleu_tokenize = bleu_tokenize or loaded.bleu_tokenize
-        has_several_references = bool(loaded.data_arguments().further_references)
-    if has_several_references:
-        check_several_references(metrics or DEFAULT_METRICS)
-    for name, (sources, _) in sets.items():
+        tests = _read_recipe(recipe or Path(names[0]) / "recipe.yaml", split)
+    metrics = metrics or tests.metrics or DEFAULT_METRICS
+    if tests.has_several_references:
+        check_several_references(metrics)
+    for name, (sources, _) in tests.sets.items():
         if not len(sources):
             raise ValueError(f"{source or name} is empty: there is nothing to score.")
     scoring: dict[str, Any] = {
-        "metrics": metrics or DEFAULT_METRICS,
-        "tokenize": bleu_tokenize,
+        "metrics": metrics,
+        "tokenize": bleu_tokenize or tests.bleu_tokenize,
         "progress": not quiet,
     }
     if hypotheses is not None:
-        [(name, test_set)] = sets.items()
-        scores = {name: _score(translations[0], test_set, by_length, scoring)}
+        [(name, test_set)] = tests.sets.items()
+        scores = {name: _score(tests.translations, test_set, by_length, scoring)}
         if output_dir is not None:
-            check_writable(output_dir / "scores.json", paths)
+            check_writable(output_dir / "scores.json", tests.paths)
             write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
         _print_table(scores)
         return
-
     output = output_dir or path_inside(names[0], "evaluation")
     kind = "forced" if forced else "scores"
     ending = "forced.jsonl" if forced else "hypotheses.txt"
-    written = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in sets}
+    written = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in tests.sets}
     table = path_inside(output, f"{kind}.json")
     for path in (*written.values(), table):
-        check_writable(path, (source, *(reference or ())))
+        check_writable(path, tests.paths)
     processes = launched_processes(device)
     network, tokenizers = load_translation_model(
         names,
@@ -185,7 +169,7 @@ def evaluate(
         "tgt_lang": target_lang,
     }
     results: dict[str, dict[str, Any]] = {}
-    for name, (sources, references) in sets.items():
+    for name, (sources, references) in tests.sets.items():
         if forced:
             first_references = [text.partition(VARIANTS)[0] for text in references]
             line_scores = score_forced(
@@ -226,10 +210,53 @@ def evaluate(
     print(f"{'Scores by line' if forced else 'Hypotheses'} and {table.name} are in {output}.")
 
 
-def _recipe_splits(recipe: Recipe, names: list[str] | None) -> dict[str, TestSet]:
+@dataclass(frozen=True)
+class _TestSets:
+    """What is scored.
+
+    Attributes:
+        sets: The test sets by their names.
+        paths: The files that they are read from.
+        translations: Those that exist already.
+        metrics: Those of the recipe.
+        bleu_tokenize: That of the recipe.
+        has_several_references: Whether a source has more than one.
+    """
+
+    sets: dict[str, TestSet]
+    paths: Sequence[str] = ()
+    translations: Collection[str] = ()
+    metrics: list[str] | None = None
+    bleu_tokenize: str | None = None
+    has_several_references: bool = False
+
+
+def _read_files(source: str, reference: list[str], hypotheses: str | None) -> _TestSets:
+    paths = [source, *reference]
+    if hypotheses is not None:
+        paths.append(hypotheses)
+    sources, *files = open_parallel(*paths)
+    references = join_references(files[: len(reference)])
+    return _TestSets(
+        {Path(source).name.split(".")[0]: (sources, references)},
+        paths=paths,
+        translations=files[-1],
+        has_several_references=len(reference) > 1,
+    )
+
+
+def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
+    if not path.is_file():
+        raise ValueError(f"There is no recipe {path}: pass --recipe, or --source and --reference.")
+    recipe = load_recipe(path)
     splits, _ = load_translation_dataset(recipe.data_arguments(), names)
     names = names or [name for name in splits if name != "train"]
-    return {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in names}
+    return _TestSets(
+        {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in names},
+        metrics=recipe.training.get("metrics"),
+        bleu_tokenize=recipe.bleu_tokenize,
+        has_several_references=bool(recipe.data_arguments().further_references),
+    )
 
 
 def _score(

@@ -396,7 +396,7 @@ class _WrittenOut:
 def _long_form(fields: Mapping[str, Any]) -> dict[str, Any]:
     """See `CsanConfig.long_form`."""
     with refusing("The section config is refused"):
-        return CsanConfig.long_form(fields)
+        return dict(CsanConfig.long_form(fields))
 
 
 def affected_by(path: str) -> Affects:
