@@ -166,8 +166,9 @@ class Seq2SeqConfig(PreTrainedConfig):
             if name.startswith("_") or hasattr(type(self), name):
                 continue
             message = f"{type(self).__name__} has no field {name!r}"
-            fields = [*type(self).__dataclass_fields__, *self.keywords]
-            hint = did_you_mean(name, fields, likeness=0.8)
+            hint = did_you_mean(
+                name, {*type(self).__dataclass_fields__, *self.keywords}, likeness=0.8
+            )
             if hint and self.transformers_version is None:
                 raise ValueError(f"{message}.{hint}")
             logger.warning_once(f"{message}: it has no effect.")

@@ -431,8 +431,9 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             return_dict=True,
             **options,
         )
-        details = None if labels is not None else outputs.details
-        logits = self._project(outputs.last_hidden_state, details)
+        logits = self._project(
+            outputs.last_hidden_state, outputs.details if labels is None else None
+        )
         passed_on = {
             name: value for name, value in outputs.items() if hasattr(Seq2SeqLMOutput, name)
         }
