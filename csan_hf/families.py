@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """What the rest of the package knows of a family. Classes and functions are names, imported
+    """A family as the rest of the package knows it. Classes and functions are names, imported
     when needed.
 
     Args:
@@ -136,19 +136,18 @@ FAMILIES: dict[str, ModelFamily] = {
 """Families by the name that a recipe and a config (`model_type`) give them."""
 
 
-COMPARED = ("bart", "led", "longt5", "marian", "mt5", "pegasus", "pegasus_x", "t5", "umt5")
-"""Types of transformers' own that recipes train from scratch: of text, and they shift labels as
-generation begins.
-"""
+LIBRARY_TYPES = ("bart", "led", "longt5", "marian", "mt5", "pegasus", "pegasus_x", "t5", "umt5")
+"""Types of transformers that recipes train from scratch: text-only, decoder inputs are shifted
+labels."""
 
 
 def family_of(model_type: object) -> ModelFamily:
     """Returns the family of a `model_type`; of transformers' own an entry, with the classes of
-    `COMPARED`.
+    `LIBRARY_TYPES`.
     """
     if model_type in FAMILIES:
         return FAMILIES[model_type]
-    if model_type not in COMPARED:
+    if model_type not in LIBRARY_TYPES:
         return ModelFamily("transformers", "PreTrainedConfig", {})
     name = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[model_type]
     config = CONFIG_MAPPING_NAMES[model_type]

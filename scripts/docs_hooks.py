@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What mkdocs.yml builds the site from: the repository's own pages and pictures, and a reference
+"""The site that mkdocs.yml builds: the repository's own pages and pictures, and a reference
 that is generated.
 """
 
@@ -73,7 +73,7 @@ FURTHER = {
         "csan_hf.evaluation.significance.paired_test",
     ),
 }
-"""What stands in modules of these packages, and is for users, too."""
+"""Names in modules of these packages that are for users, too."""
 _TYPE_IN_DOCSTRING = re.compile(r"^( +\w+) \(`.*\):", re.MULTILINE)
 _ENTRY = re.compile(r"^( +)(\w+(?:, \w+)*):( .*(?:\n\1 .*)*)", re.MULTILINE)
 _CONFIGS = {

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 Row = dict[str, str | float | None]
 """The cells of a row, by column; None where nothing was measured."""
 Variants = Mapping[str, Callable[[], Step]]
-"""What makes the steps that are compared, by name; the first is the anchor."""
+"""Makers of the steps that are compared, by name; the first is the anchor."""
 
 
 # --- tables

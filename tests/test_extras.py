@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What works without the optional packages, and how each is asked for where it is missing."""
+"""Work without the optional packages, and how each is asked for where it is missing."""
 
 import subprocess
 import sys

@@ -24,7 +24,7 @@ _MARGIN = 6  # tokens drawn beyond a window
 
 @dataclass(frozen=True)
 class AttentionReach:
-    """What the queries of a group of layers see that are local in the same way.
+    """Keys that the queries of a group of layers see, all local in the same way.
 
     Attributes:
         part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.

@@ -30,7 +30,7 @@ from transformers import PreTrainedConfig
 
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, TokenizerArguments
-from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
+from csan_hf.families import FAMILIES, LIBRARY_TYPES, ModelFamily, family_of
 from csan_hf.models.configuration_csan import LONG_FIELDS, CsanConfig
 from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.models.short_form import SHORT_FIELDS, ShortForm
@@ -60,7 +60,7 @@ class Recipe:
 
     Args:
         model: Family of the model: csan, pervasive_attention, rnnsearch, conv_s2s, or one of
-            transformers' to compare with, such as t5 or led (`csan_hf.families.COMPARED`).
+            transformers' to compare with, such as t5 or led (`csan_hf.families.LIBRARY_TYPES`).
         output_dir: Folder for everything that a run writes.
         init_from: Checkpoint folder or Hub name to start from, with its tokenizer; null = random
             weights.
@@ -354,7 +354,7 @@ def find_family(name: object) -> ModelFamily:
     if not family.classes:
         known = ", ".join(sorted(FAMILIES))
         raise RecipeError(
-            f"model must be one of {known}, or of transformers' {', '.join(COMPARED)}, got "
+            f"model must be one of {known}, or of transformers' {', '.join(LIBRARY_TYPES)}, got "
             f"{name!r}."
         )
     return family

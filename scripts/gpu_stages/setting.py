@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the stages share: where they run, until when, and how a measurement becomes a row."""
+"""Setting of the stages: where they run, until when, and how a measurement becomes a row."""
 
 import statistics
 import time

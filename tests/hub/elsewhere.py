@@ -8,7 +8,7 @@ import sys
 
 
 def run_elsewhere(folder, *arguments, **environment):
-    """What Python printed and warned of, run in a folder, with a cache of its own beside it."""
+    """Output and warnings of Python, run in a folder, with a cache of its own beside it."""
     environment = {"HF_HOME": f"{folder}/home", "HF_HUB_OFFLINE": "1", **environment}
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(

@@ -15,7 +15,7 @@ from csan_hf import (
     RnnSearchForConditionalGeneration,
 )
 from csan_hf.families import FAMILIES
-from csan_hf.lab.suites.speed import target_token_flops
+from csan_hf.lab.suites.training_speed import target_token_flops
 from csan_hf.training import dry_run as module
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.recipe import RecipeError, load_recipe

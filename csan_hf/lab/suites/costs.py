@@ -16,8 +16,8 @@ from csan_hf_runtime.text_files import counted
 
 from .records import SuiteRecords
 from .schedule import Progress
-from .speed import SPEEDS, Speed
 from .suite import Run, Suite
+from .training_speed import SPEEDS, Speed
 
 _SECONDS_BETWEEN_LINES = 600.0
 _WIDTH = 79

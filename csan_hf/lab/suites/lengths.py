@@ -15,7 +15,7 @@ from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.pieces import cut_like
 from csan_hf_runtime.text_files import VARIANTS
 
-from .texts import Texts
+from .suite_texts import SuiteTexts
 
 FAILURES = {
     "ends early": "fewer than 80% of the reference's words",
@@ -42,7 +42,7 @@ class Lengths:
     places: dict[str, list[float]]
 
 
-def read_lengths(texts: Texts) -> Lengths | None:
+def read_lengths(texts: SuiteTexts) -> Lengths | None:
     """Counts what fails in the longest texts of a suite's finished runs; None for a suite without
     lengths.
     """

@@ -19,7 +19,7 @@ from .costs import read_speeds, speeds_as_json
 from .records import HYPOTHESES, RUNS, SuiteRecords, to_parquet
 from .suite import Run, Suite
 from .suite_report import REPORT, SCORES, check_folder
-from .texts import digests_of_references
+from .suite_texts import digests_of_references
 
 
 def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:

@@ -59,7 +59,7 @@ class SuiteRecords:
         return rows.groupby([*_KEY, "split"])["text"].agg(list).to_dict()
 
     def about(self, subject: str) -> dict[str, Any]:
-        """What was published of the suite as a whole.
+        """Facts published of the suite as a whole.
 
         Its `references` are digests of the references that the runs were scored with, data
         set/split -> SHA-256; its `speeds` those of training, system -> `Speed` and its recipe.

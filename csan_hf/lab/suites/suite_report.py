@@ -27,9 +27,9 @@ from csan_hf_runtime.text_files import one_line, path_inside, write_json, write_
 
 from .lengths import FAILURES, Lengths
 from .records import SuiteRecords
-from .speed import Speed
 from .suite import CURVES, Suite
 from .tables import Row, Score, Table
+from .training_speed import Speed
 
 _MOST_PLACES = 15  # columns of the table of scores by a sentence's place
 _FEW_SEGMENTS = 30

@@ -26,7 +26,7 @@ from csan_hf.evaluation.significance import (
 )
 
 from .suite import Columns
-from .texts import Texts
+from .suite_texts import SuiteTexts
 
 Counts = dict[str, dict[int, np.ndarray]]
 """Column -> seed -> counts of the segments, [S, K]."""
@@ -98,14 +98,14 @@ class Table:
     segments: dict[str, int]
 
 
-def read_tables(texts: Texts) -> list[Table]:
+def read_tables(texts: SuiteTexts) -> list[Table]:
     """Scores what is finished, or raises `RecipeError` if data have changed since runs were scored
     with them.
     """
     return [_table(texts, title, columns) for title, columns in texts.suite.tables.items()]
 
 
-def _table(texts: Texts, title: str, columns: Columns) -> Table:
+def _table(texts: SuiteTexts, title: str, columns: Columns) -> Table:
     suite = texts.suite
     counts: dict[str, Counts] = {name: {} for name in suite.rows}
     votes: dict[str, dict[str, float]] = defaultdict(dict)

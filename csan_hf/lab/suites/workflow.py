@@ -14,11 +14,11 @@ from .ensembles import translate_ensembles
 from .lengths import read_lengths
 from .records import HYPOTHESES, RUNS, SuiteRecords
 from .schedule import measure_start, train_runs
-from .speed import SPEEDS, Speed, measure_speed
 from .suite import Suite
 from .suite_report import REPORT, check_folder, is_report_of, write_suite_report
+from .suite_texts import SuiteTexts
 from .tables import read_tables
-from .texts import Texts
+from .training_speed import SPEEDS, Speed, measure_speed
 
 
 def run_suite(
@@ -85,7 +85,7 @@ def run_suite(
         print(describe_cost(records, speeds, jobs, start), file=sys.stderr, flush=True)
         if only == "cost":
             return {}
-        Texts(records).check_data()  # before hours are spent on other data
+        SuiteTexts(records).check_data()  # before hours are spent on other data
         report = progress_reporter(records, speeds, jobs, start) if progress else None
         failed = train_runs(records, jobs=jobs, threads=threads, report=report).failed
         translate_ensembles(records, progress=progress)
@@ -96,7 +96,7 @@ def run_suite(
 def _report(
     records: SuiteRecords, speeds: dict[str, Speed], failed: dict[str, str] | None = None
 ) -> None:
-    texts = Texts(records)
+    texts = SuiteTexts(records)
     write_suite_report(
         records, read_tables(texts), speeds, lengths=read_lengths(texts), failed=failed
     )

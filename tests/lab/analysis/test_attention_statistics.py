@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the encoder's attention does, counted by hand on tiny models."""
+"""Statistics of the encoder's attention, counted by hand on tiny models."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a report says, and how the systems get into it."""
+"""Contents of a report, and how the systems get into it."""
 
 import copy
 import html

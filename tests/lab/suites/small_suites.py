@@ -7,10 +7,10 @@ from csan_hf.lab.suites import load_suite
 from csan_hf.lab.suites.lengths import read_lengths
 from csan_hf.lab.suites.records import SuiteRecords
 from csan_hf.lab.suites.schedule import train_runs
-from csan_hf.lab.suites.speed import Speed
 from csan_hf.lab.suites.suite_report import write_suite_report
+from csan_hf.lab.suites.suite_texts import SuiteTexts
 from csan_hf.lab.suites.tables import read_tables
-from csan_hf.lab.suites.texts import Texts
+from csan_hf.lab.suites.training_speed import Speed
 from csan_hf.training.record import RECIPE, RunRecord, recipe_text
 
 SPEED = Speed(
@@ -85,13 +85,13 @@ def finished_suite(folder, wrong=lambda run: 3, **options):
 
 
 def tables_of(suite, folder):
-    return read_tables(Texts(SuiteRecords(suite, folder)))
+    return read_tables(SuiteTexts(SuiteRecords(suite, folder)))
 
 
 def report_of(suite, folder, speeds=None, failed=None):
     """Writes the report of what is finished, and returns its text."""
     records = SuiteRecords(suite, folder)
-    texts = Texts(records)
+    texts = SuiteTexts(records)
     write_suite_report(
         records, read_tables(texts), speeds or {}, lengths=read_lengths(texts), failed=failed
     )

@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from csan_hf.evaluation.pieces import cut_like
 from csan_hf.lab.suites.lengths import failures_of, read_lengths
 from csan_hf.lab.suites.records import SuiteRecords
-from csan_hf.lab.suites.texts import Texts
+from csan_hf.lab.suites.suite_texts import SuiteTexts
 from csan_hf.training.recipe import RecipeError
 
 SENTENCES = ["one red house", "two", "we meet at noon today", "page three is missing"]
@@ -52,7 +52,7 @@ def test_a_report_shows_curves_failures_and_places(tmp_path):
         if run.seed == 1:
             texts[0] = texts[0].split()[0]
         finish(run, tmp_path, test=REFERENCES, test_x4=texts)
-    lengths = read_lengths(Texts(SuiteRecords(suite, tmp_path)))
+    lengths = read_lengths(SuiteTexts(SuiteRecords(suite, tmp_path)))
     assert (lengths.trained, lengths.longest) == (3, 4)
     assert lengths.failures == {
         "plain": {"ends early": 0.05, "runs on": 0.0, "repeats": 0.0, "skips": 0.0}

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What is timed are the updates of training."""
+"""The updates of training are timed."""
 
 from dataclasses import replace
 
@@ -7,15 +7,15 @@ import pytest
 import torch
 from training.test_metrics_in_training import tiny_recipe
 
-from csan_hf.lab.suites import speed
+from csan_hf.lab.suites import training_speed
 from csan_hf.training.recipe import RecipeError
 from csan_hf.training.trainer import TranslationTrainer
 
 
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch):
-    monkeypatch.setattr(speed, "ROUNDS", 1)
-    monkeypatch.setattr(speed, "SECONDS", 0)
+    monkeypatch.setattr(training_speed, "ROUNDS", 1)
+    monkeypatch.setattr(training_speed, "SECONDS", 0)
 
 
 def test_updates_are_those_of_training(tmp_path, monkeypatch):
@@ -31,9 +31,9 @@ def test_updates_are_those_of_training(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TranslationTrainer, "training_step", training_step)
     recipe = tiny_recipe(tmp_path, bf16=True, gradient_accumulation_steps=2, max_tokens=400)
-    found = speed.measure_speed({"plain": recipe})["plain"]
+    found = training_speed.measure_speed({"plain": recipe})["plain"]
     assert types == {torch.bfloat16}
-    assert len(batches) == 2 * 2 * (speed.WARM_UP + 1)  # one of two updates is timed
+    assert len(batches) == 2 * 2 * (training_speed.WARM_UP + 1)  # one of two updates is timed
     for (first, total), (second, same) in zip(batches[::2], batches[1::2], strict=True):
         assert first + second == total == same
     assert found.relative == 1.0
@@ -54,15 +54,17 @@ def test_no_system_pays_for_the_one_before(monkeypatch):
             last[0] = name
             yield 10.0
 
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(training_speed.time, "perf_counter", lambda: now[0])
     systems = {"plain": 1.0, "equal": 1.0, "half": 2.0}
-    found = speed.time_in_turn(
+    found = training_speed.time_in_turn(
         {name: updates(name, seconds) for name, seconds in systems.items()}, 12, 0.0
     )
     assert found == {name: [(seconds, 10.0)] * 12 for name, seconds in systems.items()}
     places = [order[start : start + 6 : 2].index("plain") for start in range(0, len(order), 6)]
     assert set(places) == {0, 1, 2}
-    assert len(speed.time_in_turn({"plain": updates("plain", 1.0)}, 1, 30.0)["plain"]) >= 14
+    assert (
+        len(training_speed.time_in_turn({"plain": updates("plain", 1.0)}, 1, 30.0)["plain"]) >= 14
+    )
 
 
 def test_the_system_whose_recipe_is_wrong_is_named_and_nothing_is_pushed(tmp_path, monkeypatch):
@@ -74,8 +76,8 @@ def test_the_system_whose_recipe_is_wrong_is_named_and_nothing_is_pushed(tmp_pat
         raising=False,
     )
     recipe = tiny_recipe(tmp_path, max_tokens=400, push_to_hub=True)
-    assert speed.measure_speed({"plain": recipe})
+    assert training_speed.measure_speed({"plain": recipe})
     assert seen == []
     odd = replace(recipe, config={**recipe.config, "d_model": 33})
     with pytest.raises(RecipeError, match=r"odd: .*d_model"):
-        speed.measure_speed({"plain": recipe, "odd": odd})
+        training_speed.measure_speed({"plain": recipe, "odd": odd})

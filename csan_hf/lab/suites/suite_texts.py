@@ -14,7 +14,7 @@ from .records import SuiteRecords
 from .suite import Run
 
 
-class Texts:
+class SuiteTexts:
     """References, kept in the suite's folder, and the finished runs' hypotheses.
 
     Attributes:
