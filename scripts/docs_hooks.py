@@ -70,7 +70,13 @@ FURTHER = {
         "csan_hf.evaluation.metrics.CorpusMetric",
         "csan_hf.evaluation.metrics.load_metric",
         "csan_hf.evaluation.metrics.register_metric",
+        "csan_hf.evaluation.scores.score_by_length",
+        "csan_hf.evaluation.scores.score_translations",
         "csan_hf.evaluation.significance.paired_test",
+    ),
+    "hub": (
+        "csan_hf.hub.heat_map.draw_heat_map",
+        "csan_hf.hub.locality_picture.draw_locality",
     ),
 }
 """Names in modules of these packages that are for users, too."""

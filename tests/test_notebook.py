@@ -34,6 +34,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     for number, source in enumerate(rest, start=1):
         exec(compile(source, f"cell {number}", "exec"), names)
     assert capsys.readouterr().out.count("BLEU on the test set:") == 2
-    assert AutoConfig.from_pretrained("runs/notebook-tuned").local_window == 5
+    tuned = AutoConfig.from_pretrained("runs/notebook-tuned")
+    assert tuned.layer_locality("encoder", 0).area.window == 5
     assert plt.get_fignums() == [1, 2, 3]
     plt.close("all")
