@@ -127,14 +127,14 @@ def evaluate(
         tests = _read_files(source, reference, hypotheses)
     else:
         tests = _read_recipe(recipe or Path(names[0]) / "recipe.yaml", split)
-    metrics = metrics or tests.metrics or DEFAULT_METRICS
+    chosen_metrics: Sequence[str] = metrics or tests.metrics or DEFAULT_METRICS
     if tests.has_several_references:
-        check_several_references(metrics)
+        check_several_references(chosen_metrics)
     for name, (sources, _) in tests.sets.items():
         if not len(sources):
             raise ValueError(f"{source or name} is empty: there is nothing to score.")
     scoring: dict[str, Any] = {
-        "metrics": metrics,
+        "metrics": chosen_metrics,
         "tokenize": bleu_tokenize or tests.bleu_tokenize,
         "progress": not quiet,
     }
