@@ -144,7 +144,7 @@ def test_graphs_find_what_the_library_finds(name, exported):
         {"generation_config": GenerationConfig(num_beams=2, sequence_bias=[[[5], -9.0]])},
         {"prefix_allowed_tokens_fn": lambda sentence, ids: list(range(3, 20)), "num_beams": 3},
     ],
-    ids=str,
+    ids=lambda arguments: "-".join(arguments),
 )
 def test_what_the_search_does_not_have_is_left_to_the_library(arguments):
     model = MODELS["csan"]()
