@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -71,14 +71,16 @@ class TorchEngine:
         settings = model.generation_config.to_diff_dict()
         if (config := self._arguments.get("generation_config")) is not None:
             settings |= config.to_diff_dict()
-        settings |= arguments
-        known = vars(GenerationConfig()).keys() | settings.keys() - arguments.keys()
-        unknown = Generation.unknown_settings({n: v for n, v in settings.items() if n in known})
-        self._needs_library = bool(unknown or self._arguments.keys() - known)
+        settings_of_calls = arguments.keys() & vars(GenerationConfig()).keys()
+        settings |= {name: arguments[name] for name in settings_of_calls}
+        # Arguments that are no settings, such as a streamer, are the library's
+        self._needs_library = bool(
+            Generation.unknown_settings(settings)
+            or self._arguments.keys() - settings_of_calls - {"generation_config"}
+        )
         if settings.get("decoder_start_token_id") is None:
             settings["decoder_start_token_id"] = settings.get("bos_token_id")
-        chosen = {name: value for name, value in settings.items() if name in _NAMES}
-        self._generation = Generation.from_dict(chosen, "generation_config.json: ")
+        self._generation = Generation.from_dict(_known(settings), "generation_config.json: ")
 
     def settings(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
         """See `Engine`; T5 has prefix and settings for each pair of languages."""
@@ -90,8 +92,7 @@ class TorchEngine:
         if task in translations:
             of_task = {n: v for n, v in tasks[task].items() if n not in self._arguments}
             prefix = of_task.pop("prefix", prefix)
-            settings = {name: value for name, value in of_task.items() if name in _NAMES}
-            return prefix, self._generation.replaced(**settings)
+            return prefix, self._generation.replaced(**_known(of_task))
         if translations and not prefix:
             warn_once(
                 "Pass src_lang and tgt_lang, or prefix: this model knows "
@@ -129,26 +130,11 @@ class TorchEngine:
         limits = torch.from_numpy(batch.limits).to(device)
         if (prompt := self._arguments.get("decoder_input_ids")) is not None:
             limits = limits + prompt.shape[-1] - 1
-
-        def at_own_limit(tokens: Tensor, scores: object, **kwargs: Any) -> Tensor:
-            """Whether the rows [B · K, T] of each source are at its limit."""
-            return tokens.shape[1] >= limits.repeat_interleave(len(tokens) // len(limits))
-
         if batch.generator is not None:
             torch.manual_seed(int(batch.generator.integers(2**62)))
-        options = {name: v for name, v in self._arguments.items() if name != "generation_config"}
-        for name in _NAMES:
-            value = getattr(batch.generation, name)
-            if value != getattr(self._generation, name):
-                options[name] = value
-        options |= {
-            "max_length": None,
-            "max_new_tokens": int(batch.limits.max()) - 1,
-            "num_return_sequences": batch.returned,
-            "stopping_criteria": [*options.get("stopping_criteria", ()), at_own_limit],
-        }
+        options = self._options(batch, limits)
         config = copy.deepcopy(
-            self._arguments.get("generation_config") or self._model.generation_config
+            options.pop("generation_config", None) or self._model.generation_config
         )
         options = config.update(**options)  # without what it took
         model: Any = self._model
@@ -157,15 +143,37 @@ class TorchEngine:
         values = torch.zeros(tokens[:, 1:].shape)
         if batch.with_scores:
             values = self._log_probabilities(ids, mask, tokens)
-        most = limits.repeat_interleave(len(tokens) // len(ids)).tolist()
+        most = limits.repeat_interleave(batch.returned).tolist()
         hypotheses = []
         for row, row_values, limit in zip(tokens.cpu().numpy(), values.numpy(), most, strict=True):
             generated = row[1:limit]
             ends = np.isin(generated, batch.generation.ends).nonzero()[0]
             length = ends[0] + 1 if len(ends) else len(generated)
             hypotheses.append(Hypothesis(generated[:length], row_values[:length]))
-        returned = batch.returned
-        return [hypotheses[n : n + returned] for n in range(0, len(hypotheses), returned)]
+        rows = range(0, len(hypotheses), batch.returned)
+        return [hypotheses[row : row + batch.returned] for row in rows]
+
+    def _options(self, batch: SourceBatch, limits: Tensor) -> dict[str, Any]:
+        """The arguments of `generate` for sources whose translations may have `limits` tokens [B],
+        the first included.
+        """
+
+        def at_own_limit(tokens: Tensor, scores: object, **kwargs: Any) -> Tensor:
+            """Whether the rows [B · K, T] of each source are at its limit."""
+            return tokens.shape[1] >= limits.repeat_interleave(len(tokens) // len(limits))
+
+        options = dict(self._arguments)
+        for name in _NAMES:
+            value = getattr(batch.generation, name)
+            if value != getattr(self._generation, name):
+                options[name] = value
+        criteria = options.get("stopping_criteria", ())
+        return options | {
+            "max_length": None,
+            "max_new_tokens": int(batch.limits.max()) - 1,
+            "num_return_sequences": batch.returned,
+            "stopping_criteria": [*criteria, at_own_limit],
+        }
 
     def _log_probabilities(self, ids: Tensor, mask: Tensor, tokens: Tensor) -> Tensor:
         """Those of the tokens but the first [R, T - 1] for sources [B, J], from one pass."""
@@ -201,6 +209,11 @@ class TorchEngine:
             self._model, tokenizers, pairs, batch_size=max(len(pairs), 1), read=read
         )
         return list(alignments)
+
+
+def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the search of `csan_hf_runtime` has."""
+    return {name: value for name, value in settings.items() if name in _NAMES}
 
 
 def members_of(model: Any) -> list[Any]:
