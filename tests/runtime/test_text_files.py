@@ -174,7 +174,9 @@ def test_a_dash_is_standard_output(name, capfdbinary):
         ("a.srt", b"1\r\n00:00:01,000 --> 00:00:02,500\r\nHi.\r\n", r"a\.srt: subtitles, whose"),
         (
             "a.vtt",
-            gzip.compress(b"\xef\xbb\xbfWEBVTT - Hi\nKind: captions\n\n00:01.000 --> 00:02.500\n"),
+            gzip.compress(
+                b"\xef\xbb\xbfWEBVTT - Hi\nKind: captions\n\n00:01.000 --> 00:02.500\n", mtime=0
+            ),
             r"a\.vtt: subtitles, whose",
         ),
         ("bomb", lzma.compress(b"fine\n" + bytes(5000)), r"bomb, line 2: longer than 4,096 bytes"),
@@ -211,7 +213,7 @@ def test_standard_input_is_read_as_files_are_and_line_by_line(program):
     ("first", "second", "message"),
     [
         (b"1\n", b"00:00:01,000 --> 00:00:02,500\n", "standard input: subtitles"),
-        (gzip.compress(b"fine\n"), b"junk", "standard input, after line 1: .* damaged"),
+        (gzip.compress(b"fine\n", mtime=0), b"junk", "standard input, after line 1: .* damaged"),
         (b"WEBVTT is a format.\n", b"\xff", "standard input, line 2: not UTF-8"),
     ],
     ids=["subtitles", "junk", "no subtitles"],
