@@ -39,11 +39,22 @@ CONVOLUTIONAL = {
     "k=3": {"tie_word_embeddings": False},
     "k=5": {"kernel_size": 5, "encoder_layers": 3},
 }
+LOCALITIES = {
+    **tiny.LOCALITIES,
+    "moving gaussians": {
+        **tiny.PLAIN,
+        "decoder_locality": [{"window": 5, "relative_bias": True}, {"neighbor": True}],
+        "cross_locality": [
+            {"moving_gaussian": 3.0},
+            {"moving_gaussian": {"width": 3.0, "gain": 0.4, "ends_within": 1}},
+        ],
+    },
+}
 MODELS = {
     f"csan, {name}, {implementation}": partial(
         tiny.csan, seed=2, attn_implementation=implementation, **locality
     )
-    for name, locality in tiny.LOCALITIES.items()
+    for name, locality in LOCALITIES.items()
     for implementation in IMPLEMENTATIONS
 }
 for family, variants in (

@@ -426,20 +426,6 @@ def test_a_self_correcting_gaussian_moves_alike_in_steps_and_at_once(length):
 
 @pytest.mark.parametrize("gain", [0.0, 0.4])
 @torch.no_grad()
-def test_padding_before_a_target_moves_no_gaussian(gain):
-    gaussian = {"moving_gaussian": {"width": 3.0, "gain": gain}}
-    model = tiny_model(**{**PLAIN, "cross_locality": [gaussian, None]})
-    sources = padded_sources((9, 9))
-    targets = padded_sources((6, 4))["input_ids"]
-    targets[1] = targets[1].roll(2)
-    mask = torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
-    padded = model(**sources, decoder_input_ids=targets, decoder_attention_mask=mask).logits
-    alone = {name: value[1:] for name, value in sources.items()}
-    assert_close(padded[1:, 2:], model(**alone, decoder_input_ids=targets[1:, 2:]).logits)
-
-
-@pytest.mark.parametrize("gain", [0.0, 0.4])
-@torch.no_grad()
 def test_the_end_falls_with_the_source_left_beyond_the_limit(gain):
     """Of the last layer's centre, the mean of its heads', by 4 at most; training and losses have
     the logits as they are.

@@ -87,13 +87,6 @@ def test_a_checkpoints_own_code_trains_to_the_same_gradients(training, checkpoin
     assert_close(step(model), expected, rtol=1e-9, atol=1e-9)
 
 
-@torch.no_grad()
-def test_modules_generate_what_the_shortcut_generates():
-    search = {"num_beams": 3, "max_new_tokens": 10, "min_new_tokens": 10}
-    models = tiny_model(seed=1, kernel_size=5), watched(tiny_model(seed=1, kernel_size=5))
-    assert torch.equal(*(model.generate(**padded_sources((6, 3, 5)), **search) for model in models))
-
-
 @pytest.mark.parametrize("part", ["norm1", "conv1", "norm2", "conv2"])
 @every_mode
 def test_forward_hooks_act(part, training):

@@ -12,7 +12,6 @@ from reference.locality_block import (
     summary_of,
 )
 from reference.locality_methods import (
-    BiDirectional,
     Gaussian,
     Predictor,
     RelativePositions,
@@ -49,24 +48,6 @@ def test_rel_pos_by_hand():
     assert_close(output.flatten(), torch.tensor(expected, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(("head_area", "expected"), [(3, [3.0, 3.0]), (1, [1.0, 5.0])])
-def test_rel_pos_of_one_table_per_head_takes_the_keys_head(head_area, expected):
-    zeros = torch.zeros(1, 2, 1, 1, dtype=torch.float64)
-    method = RelativePositions(torch.zeros(2, 1, 1), torch.tensor([1.0, 5.0]).view(2, 1, 1), 0)
-    assert (
-        local_attention(zeros, zeros, zeros, [method], head_area=head_area).flatten().tolist()
-        == expected
-    )
-
-
-def test_window_and_bi_direct_leave_the_past_half_of_the_window():
-    query = key = torch.zeros(1, 2, 5, 1, dtype=torch.float64)
-    value = torch.arange(5.0, dtype=torch.float64).view(1, 1, 5, 1).expand(1, 2, 5, 1)
-    output = local_attention(query, key, value, [BiDirectional()], window=3)
-    assert output[0, 0, :, 0].tolist() == [0.0, 0.5, 1.5, 2.5, 3.5]
-    assert output[0, 1, :, 0].tolist() == [0.5, 1.5, 2.5, 3.5, 4.0]
-
-
 def predictor(width: int, value: float = 0.0, of_keys: bool = False) -> Predictor:
     """Of four heads of width 3, whose last layer has equal weights."""
     weights = (
@@ -96,40 +77,6 @@ def test_gaussian_by_hand(method, center, width):
         [math.exp(-2 * (j - center) ** 2 / width**2) for j in range(5)], dtype=torch.float64
     )
     assert_close(output[0, 2, 3], (weights / weights.sum()) @ value[0, 2])
-
-
-def test_the_cut_off_window_leaves_the_keys_within_the_width():
-    query, key, _ = states(batch=1)
-    value = torch.eye(5, dtype=torch.float64).expand(1, 4, 5, 5)
-    method = Gaussian(center=predictor(6), fixed_width=1.0, cut_off=True)
-    weights = local_attention(
-        query, key, value, [method]
-    )  # [1, 4, 5, 5]: the attention weights themselves
-    assert (weights > 0).tolist() == torch.tensor([False, False, True, True, False]).expand(
-        1, 4, 5, 5
-    ).tolist()
-
-
-def test_methods_compose_under_one_softmax():
-    """Gaussian + REL_POS + area + window: the energies add up, each to its own part of the pair."""
-    query, key, value = states(batch=1, heads=2, length=3)
-    tables = torch.randn(2, 2, 3, 3, dtype=torch.float64)
-    composed = local_attention(
-        query,
-        key,
-        value,
-        [RelativePositions(*tables, 1), Gaussian(fixed_width=2.0)],
-        window=3,
-        head_area=3,
-    )
-    energies, values = [], []
-    for s in range(2):
-        for j in range(2):  # query 0 of head 1 sees ranks 0 and 1 of both heads
-            k, v = key[0, s, j] + tables[0, s, j + 1], value[0, s, j] + tables[1, s, j + 1]
-            energies.append(query[0, 1, 0] @ k / math.sqrt(3) - j**2 / 2)
-            values.append(v)
-    expected = torch.softmax(torch.stack(energies), 0) @ torch.stack(values)
-    assert_close(composed[0, 1, 0], expected)
 
 
 # BLOCK and CNN
