@@ -232,44 +232,20 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
         copy_model_card(run, tmp_path / "cards" / "numbers.md")
 
 
+GAUSSIANS = {"local_window": None, "head_area": 1, "cross_localness_layers": [1]}
+
+
 @pytest.mark.parametrize(
     ("fields", "name", "phrases"),
     [
         ({"local_window": None, "head_area": 1}, "Transformer", ["None: every layer"]),
+        ({"head_area": 1}, "1D-CSAN (11)", ["layers 1, 2, 3 of 6", "window of 11 tokens"]),
+        ({"head_boundary": "circular"}, "2D-CSAN (3×11)", ["3 heads (of 8)", "circular"]),
+        ({"local_window": None, "localness_layers": [5]}, "2D-CSAN (3×sentence)", ["layer 6"]),
         (
-            {"local_window": 11, "head_area": 1},
-            "1D-CSAN (11)",
-            ["layers 1, 2, 3 of 6", "11 tokens", "5 on either"],
-        ),
-        (
-            {},
-            "2D-CSAN (3×11)",
-            ["an area of 3 heads (of 8)", "1 on either side, under one softmax"],
-        ),
-        (
-            {"head_boundary": "circular", "decoder_localness_layers": [0]},
-            "2D-CSAN (3×11)",
-            ["head being neighbours"],
-        ),
-        (
-            {"local_window": None, "localness_layers": [5]},
-            "2D-CSAN (3×sentence)",
-            ["encoder**, layer 6"],
-        ),
-        (
-            {"localness_window": "query"},
-            "2D-CSAN (3×11) with Gaussian localness",
-            ["; a Gaussian around a position"],
-        ),
-        (
-            {
-                "localness_window": "fixed",
-                "local_window": None,
-                "head_area": 1,
-                "cross_localness_layers": [1],
-            },
+            {"localness_window": "query", **GAUSSIANS},
             "Transformer with Gaussian localness",
-            ["a constant window of 10 tokens", "**Cross-attention of the decoder**, layer 2 of 6"],
+            ["a Gaussian around a position", "**Cross-attention of the decoder**, layer 2 of 6"],
         ),
     ],
 )
