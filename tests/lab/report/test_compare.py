@@ -69,16 +69,17 @@ def embedded(page):
 )
 def test_scores_intervals_and_tests(name, test):
     systems = [System("ours", [OURS]), System("theirs", [THEIRS])]
-    options = {"metrics": [name], "samples": 80, "test": test}
+    samples = {"samples": 80} if test == "bootstrap" else {}
+    options = {"metrics": [name], "test": test, **samples}
     report = compare_systems(systems, SOURCES, REFERENCES, **options)
     metric = load_metric(name)
     counts, baseline = (metric.statistics(lines, REFERENCES) for lines in (OURS, THEIRS))
     ours, theirs = (system.scores[0] for system in report.systems)
     for cell, lines in ((ours, OURS), (theirs, THEIRS)):
         assert cell.score == score_translations(lines, REFERENCES, metrics=[name])[name]
-    draws = resample(metric, [counts], samples=80).draws[:, 0]
+    draws = resample(metric, [counts], **samples).draws[:, 0]
     assert ours.interval == confidence_interval(draws)
-    assert ours.test == paired_test(metric, [counts], [baseline], samples=80, test=test)
+    assert ours.test == paired_test(metric, [counts], [baseline], test=test, **samples)
     assert ours.adjusted == ours.test.p_value
     assert theirs.test is theirs.adjusted is None
     segment_scores = [metric.segment_score(row) for row in counts]
