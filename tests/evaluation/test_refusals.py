@@ -1,0 +1,115 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What commands refuse: one line that says why, exit code 2, and every file as it was."""
+
+import shutil
+import sys
+
+import pytest
+from evaluation.conftest import run
+
+TRANSLATE = "translate --model {model} --quiet --input {text} "
+EVALUATE = "evaluate --model {model} --quiet --source {text} --reference {text} "
+ALIGN = "align {model} --quiet --source {text} --target {text} "
+LANGUAGES = "error: The model translates into de, fr: give one of them"
+
+
+@pytest.fixture
+def places(folder, of_two_languages, tmp_path):
+    """Names of files and folders that commands are given."""
+    for name, content in {
+        "text": b"two\nnine\n",
+        "short": b"two\n",
+        "empty": b"",
+        "latin": b"two\n\xe4\n",
+        "gold": b"1-1 2-2\n\n",
+        "out.partial": b"zwei\nneun\n",
+        "page.hypotheses.txt": b"two\nnine\n",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    shutil.copytree(folder, tmp_path / "model")
+    places = {path.name.partition(".")[0]: path for path in tmp_path.iterdir()}
+    places |= {name: tmp_path / name for name in ("out", "none")}
+    return places | {"here": tmp_path, "languages": of_two_languages}
+
+
+def files_in(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        # What is read is not written over
+        (TRANSLATE + "--output {text}", "choose another file"),
+        (TRANSLATE + "--output {short} --prefixes {short}", "choose another file"),
+        ("translate --model {model} --input {here}/out.partial --output {here}/out", "choose another"),
+        ("evaluate --model {model} --source {page} --reference {text} --output_dir {here}", "choose another"),
+        (ALIGN + "--output {here}/x --heat_map {here}/./x", "choose two files"),
+        ("align {model} --source {text} --output {none} --translations {none}", "choose two files"),
+        (ALIGN + "--heat_map {text}", "text is read, too, and would be overwritten"),
+        (TRANSLATE + "--alignments {none} --output {none}", "choose two files"),
+        # What another command has begun
+        (TRANSLATE + "--output {out}", "out.partial holds what another command has written"),
+        (TRANSLATE + "--output {out} --resume --alignments {none}", "none.partial are not both there"),
+        (TRANSLATE + "--output {out} --resume --n_best 2", "out.partial was not written with --n_best"),
+        ("translate --model {model} --input {short} --output {out} --resume", "has translations of more lines than {short}"),
+        ("translate --model {model} --output {out} --resume", "--resume needs --input FILE and --output FILE"),
+        (TRANSLATE + "--resume", "--resume needs --input FILE and --output FILE"),
+        (TRANSLATE + "--output {none}.gz --resume", "--resume needs --input FILE and --output FILE"),
+        # Options that contradict each other
+        (TRANSLATE + "--n_best 2 --num_beams 1", "n_best=2 needs as many beams, got num_beams=1"),
+        (TRANSLATE + "--sample --processes 2", "leave out --processes"),
+        (TRANSLATE + "--sample --terms {empty}", "leave out samples and prefixes"),
+        (TRANSLATE + "--prefixes {text} --terms {empty}", "leave out samples and prefixes"),
+        (TRANSLATE + "--alignments -", "name a file, or add --json_lines"),
+        (TRANSLATE + "--prefixes {short}", "has no partner"),
+        ("evaluate --model {model} {model} --source {text} --reference {text}", "pass --output_dir"),
+        (EVALUATE + "--num_beams 0", 'error: Parser key "num_beams"'),
+        (EVALUATE + "--forced --metrics bleu", "--metrics"),
+        (EVALUATE + "--bleu_tokenize 31a", "error: --bleu_tokenize must be one of none, zh, 13a"),
+        (EVALUATE + "--metrics comet", "error: COMET needs the program comet-score"),
+        (EVALUATE + "--output_dir {text}", "error: {text}/text.hypotheses.txt: Not a directory\n"),
+        (ALIGN + "--num_beams 2", "leave out --target"),
+        (ALIGN + "--translations {none}", "leave out --target"),
+        (ALIGN + "--heat_map {none} --sentence 0", "--sentence must be from 1 to 2, the number of pairs, got 0"),
+        (ALIGN + "--threshold 1", "threshold must be at least 0 and less than 1, got 1"),
+        ("align {model} --source {text} --gold {gold}", "give --target too"),
+        # Models and files
+        ("translate --model {none} --input {text}", "error: There is no folder {none} to read the model from.\n"),
+        ("translate --model owner/none --input {text}", "error: There is no folder owner/none here, and that name cannot be read from the Hub: "),
+        ("evaluate --model {none} --source {empty} --reference {empty}", "error: {empty} is empty: there is nothing to score.\n"),
+        ("evaluate --model {none} --source {empty} --reference {empty} --forced", "error: {empty} is empty: there is nothing to score.\n"),
+        ("evaluate --hypotheses {short} --source {text} --reference {text}", "short has 1: line 2"),
+        ("align {model} --source {text} --target {short}", "short has 1: line 2"),
+        ("align {model} --source {none} --target {text}", "none"),
+        ("align {model} --source {latin} --target {text}", "line 2: not UTF-8"),
+        (ALIGN + "--gold {gold} --output {none}", "error: {gold}, sentence 1: the link 1-1, counted from 0, is outside"),
+        ("align {languages} --source {text} --target {text} --output {none}", LANGUAGES),
+        ("align {languages} --source {text} --target {text} --target_lang it", LANGUAGES),
+        ("report {languages} --source {text} --reference {text} --output {none}", LANGUAGES),
+        ("report {languages} --source {text} --reference {text} --output {none} --target_lang it", LANGUAGES),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(words, message, places, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = files_in(tmp_path)
+    assert run(words.format(**places)) == 2
+    told = capsys.readouterr().err.splitlines(keepends=True)[-1]
+    assert told.startswith("error: ")
+    assert message.format(**places) in told
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "closed"),
+    [
+        ("translate --model {model}", "stdin"),
+        ("align {model} --source {text}", "stdout"),
+        ("evaluate --source {text} --reference {text} --hypotheses -", "stdin"),
+    ],
+)
+def test_closed_streams_are_one_line(words, closed, places, capsys, monkeypatch):
+    monkeypatch.setattr(sys, closed, None)
+    assert run(words.format(**places)) == 2
+    name = {"stdin": "input", "stdout": "output"}[closed]
+    assert capsys.readouterr().err.startswith(f"error: standard {name} is closed")
