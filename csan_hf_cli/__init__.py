@@ -86,9 +86,6 @@ OPTIONS = {
     ),
     "target_lang": "target language of a multilingual model, in the code of the model",
     "num_beams": "number of beams (default: the model's)",
-    "max_length": "maximum number of target tokens (default: the model's)",
-    "max_new_tokens": "maximum number of generated tokens, instead of --max_length",
-    "length_penalty": "above 0 favours long outputs (default: the model's)",
     "truncation": "truncate a text longer than the model takes, instead of splitting it",
     "max_batch_tokens": "source tokens in a batch",
     "device": "cpu, cuda, cuda:1... (default: the GPU if there is one)",
@@ -143,7 +140,7 @@ def script(
 
     def decorate(main: Callable) -> Callable[..., int]:
         @functools.wraps(main)
-        def run(*arguments: Any, **options: Any) -> int:
+        def with_status(*arguments: Any, **options: Any) -> int:
             try:
                 status = main(*arguments, **options) or 0
                 print(end="", flush=True)
@@ -163,7 +160,7 @@ def script(
                     print(f"error: {_one_line(error)}", file=sys.stderr)
                 return next(status for kind, status in statuses.items() if isinstance(error, kind))
 
-        return run
+        return with_status
 
     return decorate
 
@@ -208,7 +205,9 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         kind = parameter.annotation
         if _is_group(kind):
-            helps_of_fields = _helps(inspect.getdoc(kind) or "")
+            helps_of_fields: dict[str, str] = {}
+            for base in kind.__mro__:  # fields of a base are described there
+                helps_of_fields |= _helps(inspect.cleandoc(base.__doc__ or ""))
             for field, option in inspect.signature(kind, eval_str=True).parameters.items():
                 parser.add_argument(f"--{field}", **_argument(option, helps_of_fields[field]))
         elif parameter.kind is parameter.POSITIONAL_ONLY:

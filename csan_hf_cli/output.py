@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What `csan-hf translate` writes: lines, columns or JSON, and alignments, as they come."""
+"""Output of `csan-hf translate`: lines, columns or JSON, and alignments, as they come."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from csan_hf_runtime.alignment import pharaoh
 from csan_hf_runtime.settings import Settings
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
@@ -69,7 +70,12 @@ class OutputOptions(Settings):
     @property
     def files(self) -> list[str]:
         """The files that are written, or the standard stream: translations, alignments."""
-        return [self.output, *(path for path in [self.alignments] if path not in (None, "-"))]
+        return [path for path in (self.output, self.alignments_file) if path is not None]
+
+    @property
+    def alignments_file(self) -> str | None:
+        """The file of alignments; None where there is none."""
+        return None if self.alignments == STANDARD_STREAM else self.alignments
 
     def check_files(self, inputs: Iterable[str | None]) -> None:
         """Raises `ValueError` where a file cannot be written, or is one of those that are read."""
@@ -157,7 +163,8 @@ def write_translations(
 
     _write_as_they_come(
         in_lines(),
-        *options.files,
+        path=options.output,
+        alignments_path=options.alignments_file,
         written=done.lines,
         kept_lines=done.lines if options.resume else None,
     )
@@ -208,8 +215,7 @@ def _write_as_they_come(
                     file.flush()
                 if alignments_file is not None:
                     for line in window:
-                        links = sorted(set(line.alignment))
-                        alignments_file.write(" ".join(f"{s}-{t}" for s, t in links) + "\n")
+                        alignments_file.write(f"{pharaoh(line.alignment)}\n")
                     alignments_file.flush()
                 written += len(window)
     except KeyboardInterrupt as stop:

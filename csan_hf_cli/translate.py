@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from csan_hf_runtime import exported_folder, usable_cores
+from csan_hf_runtime import exported_folder, is_launched, is_main_process, usable_cores
 from csan_hf_runtime.options import SearchOptions, TextOptions
 from csan_hf_runtime.terms import Terms
 from csan_hf_runtime.text_files import (
@@ -76,10 +76,9 @@ def translate(
             8 beams
         processes: parallel processes on the CPU, for a large file; 0 = one per core
     """
-    is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if search.sample and (processes is not None or is_launched):
+    if search.sample and (processes is not None or is_launched()):
         raise ValueError("Samples are drawn by one process: leave out --processes, or --sample.")
-    if is_launched and STANDARD_STREAM in (input, output.output):
+    if is_launched() and STANDARD_STREAM in (input, output.output):
         raise ValueError(
             "Several processes cannot share standard input and output: pass --input and --output."
         )
@@ -90,15 +89,16 @@ def translate(
     if output.resume and input == STANDARD_STREAM:
         raise ValueError("--resume needs --input FILE and --output FILE: name both.")
     check_readable(input)
+    glossary = None if terms is None else Terms.read(terms)
     output.check_files((input, prefixes, terms))
     with_scores = search.n_best is not None
     done = Done()
     if output.resume:
         find = partial(lines_done, output.files, is_numbered=with_scores and not output.json_lines)
-        if is_launched:
-            launched = import_csan_hf("evaluation.launched", "a launcher of processes")
-            launched.launched_processes(device)
-            find = partial(launched.on_main_process, find)
+        if is_launched():
+            launcher = import_csan_hf("evaluation.launched", "a launcher of processes")
+            launcher.launched_processes(device)
+            find = partial(launcher.on_main_process, find)
         done = find()
         if done.sentences and not quiet:
             print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
@@ -123,7 +123,7 @@ def translate(
         windows = translator.stream(
             sentences,
             prefixes=beginnings,
-            terms=None if terms is None else Terms.read(terms),
+            terms=glossary,
             lines_before=done.sentences,
             progress=not quiet and not (input == STANDARD_STREAM and sys.stdin.isatty()),
             return_scores=with_scores or output.json_lines,
@@ -132,7 +132,7 @@ def translate(
             **asdict(text),
             **asdict(search),
         )
-        if is_launched and os.environ.get("RANK", "0") != "0":
+        if not is_main_process():
             output = output.replaced(output=os.devnull, alignments=None)
         with closing(windows):
             write_translations(windows, output, with_scores=with_scores, done=done)
@@ -156,7 +156,7 @@ def _translator(
 ) -> AbstractContextManager[TextTranslator]:
     """Loads what translates; its processes end after the block."""
     graphs = exported_folder(model[0])
-    if graphs is None or len(model) > 1 or "LOCAL_RANK" in os.environ:
+    if graphs is None or len(model) > 1 or is_launched():
         for name in model:
             check_folder_or_name(name, "model")
         needs_torch = f"{model[0]}, which has no ONNX graphs,"

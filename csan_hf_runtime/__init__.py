@@ -18,6 +18,16 @@ IMPORTS = "CSAN_HF_IMPORT"
 """Environment variable with the modules of --import, for the processes that a command starts."""
 
 
+def is_launched() -> bool:
+    """Whether torchrun or `accelerate launch` started several processes, of which this is one."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def is_main_process() -> bool:
+    """Whether this process is the first of those, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def usable_cores() -> int:
     """Returns how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -19,7 +19,7 @@ class TokenizedText:
         text: The text as it was given.
         ids: The T token ids, special tokens such as "</s>" included.
         tokens: The T tokens for a reader: a space is "␣", a byte of an unfinished character is
-            "\\xe7".
+            "\\xe7"; without torch as the vocabulary writes them.
         words: The text's words, which are what white space separates; the letters, where the
             tokenizer is one of characters.
         word_of_token: For each token the number of its word, or None for special tokens and for
@@ -107,6 +107,18 @@ class Alignment:
     matrix: np.ndarray
     measure: str = "attention"
 
+    @classmethod
+    def of_padded(
+        cls,
+        source: TokenizedText,
+        target: TokenizedText,
+        matrix: np.ndarray,
+        measure: str = "attention",
+    ) -> Alignment:
+        """Makes an alignment of the row of a batch, which may be larger than the pair."""
+        # A copy: a view would keep the padded weights of the whole batch
+        return cls(source, target, matrix[: len(target.ids), : len(source.ids)].copy(), measure)
+
     def word_matrix(self) -> np.ndarray:
         """Merges tokens into words: the sum over the tokens of a source word, the mean over those
         of a target word.
@@ -159,8 +171,12 @@ class Alignment:
 
     def pharaoh(self, *, threshold: float | None = None, symmetric: bool = False) -> str:
         """Writes the links as "0-0 1-2": source word, target word; "" if there is none."""
-        links = self.links(threshold=threshold, symmetric=symmetric)
-        return " ".join(f"{source}-{target}" for source, target in links)
+        return pharaoh(self.links(threshold=threshold, symmetric=symmetric))
+
+
+def pharaoh(links: Iterable[tuple[int, int]]) -> str:
+    """Writes links in Pharaoh's format: "0-0 1-2"."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(set(links)))
 
 
 def _words_of_tokens(

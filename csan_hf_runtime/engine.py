@@ -72,7 +72,7 @@ Pair: TypeAlias = tuple[str, str]
 
 
 class Engine(Protocol):
-    """What searches for translations.
+    """Searches for translations.
 
     Attributes:
         positions: Tokens of the longest text that the model has positions for; None = any number.
@@ -90,7 +90,7 @@ class Engine(Protocol):
     def target(self) -> Vocabulary:
         """The target's; the same object where it is joint."""
 
-    def settings(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
+    def defaults(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
         """Returns what stands before sources, and the settings of the search, between two
         languages; tokens of languages apart.
         """
@@ -146,7 +146,7 @@ def search_batch(batch: SourceBatch, decoder: Decoder) -> list[list[Hypothesis]]
             beams=Beams(
                 count=batch.beams,
                 returned=batch.returned,
-                ends=len(generation.ends),
+                end_count=len(generation.ends),
                 length_penalty=float(generation.length_penalty),
                 early_stopping=generation.early_stopping,
             ),
@@ -166,4 +166,15 @@ def search_batch(batch: SourceBatch, decoder: Decoder) -> list[list[Hypothesis]]
     hypotheses = token_by_token(
         decoder, tokens, choose=choose, stop=stop, rules=rules, with_scores=batch.with_scores
     )
-    return [hypotheses[n : n + batch.copies] for n in range(0, len(hypotheses), batch.copies)]
+    return grouped(hypotheses, batch.copies)
+
+
+def grouped(hypotheses: list[Hypothesis], size: int) -> list[list[Hypothesis]]:
+    """Groups the hypotheses of each source, of which there are `size`."""
+    return [hypotheses[first : first + size] for first in range(0, len(hypotheses), size)]
+
+
+def padded(rows: Sequence[Sequence[int]], padding: int) -> np.ndarray:
+    """Returns rows of tokens as an array, padded on the right."""
+    width = max(map(len, rows))
+    return np.array([[*row, *[padding] * (width - len(row))] for row in rows], np.int64)

@@ -17,16 +17,14 @@ import numpy as np
 from .prefixes import Prefix
 from .search import Rule, Stop, log_sums
 from .sentences import UsualSource
-from .settings import Range, Settings
+from .settings import BeamCount, NonNegative, Positive, Range, Settings
 from .text_files import printable
 
-_Token = Annotated[int, Range(0)]
-_Count = Annotated[int, Range(0)]
 # Beyond these a sum of scores, divided or to a power, is no number of 32 bits
 _Factor = Annotated[float, Range(1e-6, 10**6)]
 _Exponent = Annotated[float, Range(-10, 10)]
 
-# Of searches that the runtime does not have, or of no effect on tokens
+# Settings that change no token, or belong to searches that are never run here
 _WITHOUT_EFFECT = {
     "_from_model_config",
     "assistant_confidence_threshold",
@@ -62,26 +60,26 @@ _NEUTRAL = {"encoder_repetition_penalty": 1.0, "num_beam_groups": 1, "typical_p"
 class Generation(Settings):
     """Settings of generation_config.json, with transformers' defaults and meaning."""
 
-    decoder_start_token_id: _Token | None = None
-    eos_token_id: _Token | Sequence[_Token] | None = None
+    decoder_start_token_id: NonNegative | None = None
+    eos_token_id: NonNegative | Sequence[NonNegative] | None = None
     max_length: Annotated[int, Range(2)] | None = None  # with the token that it starts with
-    max_new_tokens: Annotated[int, Range(1)] | None = None
-    min_length: _Count = 0
-    min_new_tokens: _Count | None = None
-    num_beams: Annotated[int, Range(1, 1000)] = 1
+    max_new_tokens: Positive | None = None
+    min_length: NonNegative = 0
+    min_new_tokens: NonNegative | None = None
+    num_beams: BeamCount = 1
     length_penalty: _Exponent = 1.0
     early_stopping: bool | Literal["never"] = False
     do_sample: bool = False
     temperature: _Factor = 1.0
-    top_k: _Count = 50
+    top_k: NonNegative = 50
     top_p: Annotated[float, Range(0, 1)] = 1.0
     repetition_penalty: _Factor = 1.0
-    no_repeat_ngram_size: _Count = 0
-    bad_words_ids: Sequence[Sequence[_Token]] = ()
-    forced_bos_token_id: _Token | None = None
-    forced_eos_token_id: _Token | Sequence[_Token] | None = None
-    suppress_tokens: Sequence[_Token] = ()
-    begin_suppress_tokens: Sequence[_Token] = ()
+    no_repeat_ngram_size: NonNegative = 0
+    bad_words_ids: Sequence[Sequence[NonNegative]] = ()
+    forced_bos_token_id: NonNegative | None = None
+    forced_eos_token_id: NonNegative | Sequence[NonNegative] | None = None
+    suppress_tokens: Sequence[NonNegative] = ()
+    begin_suppress_tokens: Sequence[NonNegative] = ()
     renormalize_logits: bool = False
     usual_source: UsualSource | None = None
     source_characters: str | None = None

@@ -7,22 +7,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
 from .alignment import Alignment
 from .dictionary import DICTIONARY, PronouncingDictionary
-from .engine import Pair, SourceBatch, search_batch
+from .engine import Pair, SourceBatch, padded, search_batch
 from .export_files import TARGET_FOLDER
 from .generation import Generation
 from .graphs import GraphDecoder, Graphs
 from .search import Hypothesis
-from .settings import Range, Settings
+from .settings import Positive, Settings
 from .texts import SourceReader
 from .vocabulary import VocabularyFile
-
-_Size = Annotated[int, Range(1)]
 
 
 @dataclass(frozen=True)
@@ -39,11 +36,11 @@ class ModelSettings(Settings):
         prefix: What stands before each source.
     """
 
-    vocab_size: _Size
-    decoder_vocab_size: _Size | None = None
-    max_position_embeddings: _Size | None = None
+    vocab_size: Positive
+    decoder_vocab_size: Positive | None = None
+    max_position_embeddings: Positive | None = None
     model_type: str = ""
-    position_embeddings: str | None = ""
+    position_embeddings: str | None = ""  # where config.json does not say it
     sinusoids: str | None = ""
     prefix: str | None = None
 
@@ -121,7 +118,7 @@ class GraphEngine:
         file = Path(directory, DICTIONARY)
         return PronouncingDictionary(file, self.source.normalize) if file.is_file() else None
 
-    def settings(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
+    def defaults(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
         """See `Engine`."""
         return self._prefix, self._generation
 
@@ -135,14 +132,14 @@ class GraphEngine:
         """See `Engine`."""
         if not self._graphs.gives_attention:
             raise ValueError(
-                f"{needed_for} need attention weights, which these ONNX graphs do not give: export "
-                "the model again, with --with_alignments."
+                f"{needed_for}: attention weights are needed, which these ONNX graphs do not give: "
+                "export the model again, with --with_alignments."
             )
 
     def align(
         self, pairs: Sequence[Pair], read: SourceReader, source_lang: str | None
     ) -> list[Alignment]:
-        """See `Engine`."""
+        """See `Engine`; what of a translation is beyond the model's positions is not aligned."""
         if not pairs:
             return []
         sources = []
@@ -152,21 +149,13 @@ class GraphEngine:
             sources.append(self.source.tokenized(text, mark, source_lang))
             translation = self.target.tokenized(target, language=read.target_lang)
             targets.append(translation.shortened(self.positions))
-        ids = _padded([text.ids for text in sources], self.source.padding)
-        mask = _padded([(1,) * len(text.ids) for text in sources], 0)
-        labels = _padded([text.ids for text in targets], self.target.padding)
+        ids = padded([text.ids for text in sources], self.source.padding)
+        mask = padded([(1,) * len(text.ids) for text in sources], 0)
+        labels = padded([text.ids for text in targets], self.target.padding)
         start = np.full((len(pairs), 1), self._generation.decoder_start_token_id)
         inputs = np.concatenate([start, labels[:, :-1]], axis=1)
         weights = self._graphs.attention(inputs, self._graphs.encode(ids, mask), mask)
         alignments = []
         for original, translated, matrix in zip(sources, targets, weights, strict=True):
-            # A copy: a view would keep the padded weights of the whole batch
-            of_pair = matrix[: len(translated.ids), : len(original.ids)].copy()
-            alignments.append(Alignment(original, translated, of_pair))
+            alignments.append(Alignment.of_padded(original, translated, matrix))
         return alignments
-
-
-def _padded(rows: Sequence[Sequence[int]], padding: int) -> np.ndarray:
-    """Rows as an array, padded on the right."""
-    width = max(map(len, rows))
-    return np.array([[*row, *[padding] * (width - len(row))] for row in rows], np.int64)

@@ -187,20 +187,13 @@ class GraphDecoder:
         graphs: The graphs.
         states: The encoder's states [B, J, d].
         mask: [B, J], 1 for real tokens.
-        cache: What earlier steps left.
     """
 
-    def __init__(
-        self,
-        graphs: Graphs,
-        states: np.ndarray,
-        mask: np.ndarray,
-        cache: DecoderCache | None = None,
-    ) -> None:
+    def __init__(self, graphs: Graphs, states: np.ndarray, mask: np.ndarray) -> None:
         self._graphs = graphs
         self._states = states
         self._mask = mask
-        self._cache = DecoderCache() if cache is None else cache
+        self._cache = DecoderCache()
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Logits [R, V] of what follows [R, T], of which the cache has the first tokens."""

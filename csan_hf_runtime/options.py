@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from .settings import Range, Settings
+from .settings import BeamCount, NonNegative, Positive, Range, Settings
 
 if TYPE_CHECKING:
     from .generation import Generation
@@ -20,12 +20,10 @@ Unknown = Literal["warn", "skip", "error"]
 Markup = Literal["html", "xliff"]
 """Kinds of inline tags: those of HTML, those of XLIFF 1.2 and 2."""
 
-Count: TypeAlias = Annotated[int, Range(1)]
-
 
 @dataclass(frozen=True)
-class SearchOptions(Settings):
-    """How translations are searched for, or drawn; None is as the model's generation config says.
+class BeamOptions(Settings):
+    """How translations are searched for; None is as the model's generation config says.
 
     Attributes:
         num_beams: number of beams; 1 = greedy search (default: the model's, or as many as n_best)
@@ -33,6 +31,19 @@ class SearchOptions(Settings):
             model's, or twice the source's tokens and 50)
         max_new_tokens: maximum number of generated tokens, instead of max_length
         length_penalty: above 0 favours long outputs (default: the model's)
+    """
+
+    num_beams: BeamCount | None = None
+    max_length: Annotated[int, Range(2)] | None = None
+    max_new_tokens: Positive | None = None
+    length_penalty: float | None = None
+
+
+@dataclass(frozen=True)
+class SearchOptions(BeamOptions):
+    """How translations are searched for, or drawn.
+
+    Attributes:
         n_best: the N best hypotheses of each text, or N samples, with their log-probabilities
         sample: draw translations instead of searching for the best
         temperature: of samples: below 1 sharpens the probabilities
@@ -41,14 +52,10 @@ class SearchOptions(Settings):
         seed: of samples: of the random numbers
     """
 
-    num_beams: Annotated[int, Range(1, 1000)] | None = None
-    max_length: Annotated[int, Range(2)] | None = None
-    max_new_tokens: Count | None = None
-    length_penalty: float | None = None
-    n_best: Count | None = None
+    n_best: Positive | None = None
     sample: bool = False
     temperature: float | None = None
-    top_k: Annotated[int, Range(0)] | None = None
+    top_k: NonNegative | None = None
     top_p: float | None = None
     seed: int = 0
 
@@ -64,9 +71,9 @@ class SearchOptions(Settings):
                 "sample."
             )
 
-    def settings(self, usual: Generation) -> dict[str, Any]:
-        """Returns what is chosen, by the names of generation_config.json; beams are the model's
-        `usual` ones, or as many as hypotheses.
+    def generation_fields(self, defaults: Generation) -> dict[str, Any]:
+        """Returns what is chosen, by the names of generation_config.json; beams are the
+        model's, or as many as hypotheses.
         """
         settings: dict[str, Any] = {
             "num_beams": self.num_beams,
@@ -79,8 +86,8 @@ class SearchOptions(Settings):
         }
         if self.sample:
             settings |= {"do_sample": True, "num_beams": 1}
-        elif self.num_beams is None and not usual.do_sample:
-            settings["num_beams"] = max(usual.num_beams, self.n_best or 1)
+        elif self.num_beams is None and not defaults.do_sample:
+            settings["num_beams"] = max(defaults.num_beams, self.n_best or 1)
         return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -111,7 +118,7 @@ class TextOptions(Settings):
     unknown: Unknown = "warn"
     markup: Markup | None = None
     check_coverage: bool = False
-    max_batch_tokens: Count = 4096
+    max_batch_tokens: Positive = 4096
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ class TranslationOptions(TextOptions, SearchOptions):
     """
 
     prefix: str | None = None
-    batch_size: Count | None = None
+    batch_size: Positive | None = None
     return_scores: bool = False
     return_words: bool = False
     return_alignments: bool = False

@@ -45,11 +45,12 @@ class EnginePool(ProcessPoolExecutor):
 
     def run(self, method: str, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         """See `csan_hf_runtime.translator.Workers`; the processes begin at once."""
-        with _told_of_death():
+        with _explaining_dead_processes():
             futures = [self.submit(_call, method, call) for call in calls]
         return map(_result, futures)
 
     def __exit__(self, kind: Any, error: Any, place: Any) -> None:
+        """Ends the processes at once if the block raised."""
         if kind is not None:  # batches may take long; Python 3.14 has terminate_workers
             for process in list(self._processes.values()):
                 process.terminate()
@@ -57,12 +58,12 @@ class EnginePool(ProcessPoolExecutor):
 
 
 def _result(future: Future) -> Any:
-    with _told_of_death():
+    with _explaining_dead_processes():
         return future.result()
 
 
 @contextmanager
-def _told_of_death() -> Iterator[None]:
+def _explaining_dead_processes() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:

@@ -61,7 +61,7 @@ class Beams:
     Attributes:
         count: Beams K of a sentence.
         returned: The best hypotheses that are returned.
-        ends: Tokens that end a sentence.
+        end_count: Number of the tokens that end a sentence.
         length_penalty: A score is divided by the number of tokens to this power.
         early_stopping: True: done with K hypotheses; False: when the best open one, were it to end
             now, is none of the best K; "never": when it can become none of them.
@@ -69,7 +69,7 @@ class Beams:
 
     count: int
     returned: int
-    ends: int
+    end_count: int
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
 
@@ -212,7 +212,7 @@ def beam_search(
     """
     batch, prompt = tokens.shape
     count = beams.count
-    kept = count * max(2, 1 + beams.ends)
+    kept = count * max(2, 1 + beams.end_count)
     # At first all beams of a sentence are alike: only one may go on
     first_scores = np.full((batch, count), LOW, np.float32)
     first_scores[:, 0] = 0.0
@@ -232,7 +232,7 @@ def beam_search(
         candidates = step.hypotheses
         length = candidates.tokens.shape[2] - prompt
         stops = stop(candidates.tokens, sentences)
-        # Those that go on, and those that have ended
+        # Scores of the hypotheses that go on
         continued = candidates.scores + stops * np.float32(LOW)
         if constraints is None:
             onward = in_order(continued, count)

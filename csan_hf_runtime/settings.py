@@ -13,7 +13,17 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 LARGEST = 2**31 - 1
 """Of the numbers that have no bound of their own."""
@@ -40,6 +50,11 @@ class Range:
 
     def __str__(self) -> str:
         return f"from {self.least} to {self.most}"
+
+
+NonNegative: TypeAlias = Annotated[int, Range(0)]
+Positive: TypeAlias = Annotated[int, Range(1)]
+BeamCount: TypeAlias = Annotated[int, Range(1, 1000)]
 
 
 @dataclass(frozen=True)

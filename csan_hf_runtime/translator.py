@@ -44,7 +44,7 @@ from .windows import ahead, windows_of
 
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
-_NO_LIMIT = 10**9  # tokens; transformers writes 1e30
+_NO_LIMIT = 10**9  # tokens
 _BEAMS_FOR_TERMS = 8
 _ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
 
@@ -53,7 +53,7 @@ Finish: TypeAlias = Callable[[], list[list[Translation]]]
 
 
 class Workers(Protocol):
-    """What calls the methods of an engine: this process, or several.
+    """Calls the methods of an engine, in this process or in several.
 
     Attributes:
         count: Processes.
@@ -83,7 +83,7 @@ class ThisProcess:
 
 @dataclass(frozen=True)
 class _Request:
-    """What is asked for.
+    """A request: its options, and what follows from them.
 
     Attributes:
         options: The options.
@@ -153,9 +153,8 @@ class TextTranslator:
     @property
     def source_limit(self) -> int | None:
         """The tokens of the longest source, special ones included; None = any number."""
-        most_tokens = self.engine.source.most_tokens or _NO_LIMIT
-        limit = min(self.engine.positions or _NO_LIMIT, most_tokens)
-        return limit if limit < _NO_LIMIT else None
+        limits = (self.engine.positions, self.engine.source.most_tokens)
+        return min(filter(None, limits), default=None)
 
     def translate(
         self,
@@ -307,8 +306,9 @@ class TextTranslator:
     ) -> Finish:
         """Begins to translate texts; other processes go on with it.
 
-        The arguments are those of `translate`; `progress` is told how many texts are done, where a
-        sentence of a text that is split counts as one, and is taken off before.
+        The arguments are those of `translate`; `progress` is called with the number of texts that
+        are done; the further sentences of texts that are split are taken off first, so that the sum
+        is the number of texts.
 
         Returns:
             A function that waits for the translations, as many of each text as are asked for, with
@@ -384,8 +384,8 @@ class TextTranslator:
             if options.truncation:
                 raise ValueError("check_coverage reads whole sources: leave out truncation.")
             self.engine.check_attention("check_coverage")
-        _, usual = self.engine.settings(options.source_lang, options.target_lang)
-        generation = usual.replaced(**options.settings(usual))
+        _, defaults = self.engine.defaults(options.source_lang, options.target_lang)
+        generation = defaults.replaced(**options.generation_fields(defaults))
         generation = self._in_language(generation, options.target_lang)
         if options.sample and generator is None:
             generator = np.random.default_rng(options.seed)
@@ -414,7 +414,7 @@ class TextTranslator:
             target_lang: The language of the translations.
             prefix: What stands before all sources; None = as the model's config says.
         """
-        usual_prefix, _ = self.engine.settings(source_lang, target_lang)
+        usual_prefix, _ = self.engine.defaults(source_lang, target_lang)
         vocabulary = self.engine.source
         if vocabulary.languages:
             usual_prefix = ""
@@ -722,14 +722,14 @@ class TextTranslator:
             for number in batch:
                 pairs += [(one.source_text, one.translation_text) for one in results[number]]
             pairs_of_batches.append(pairs)
-        aligned = dict(enumerate(results))
+        aligned = list(results)
         for batch, alignments in zip(
             batches, self._aligned(pairs_of_batches, request), strict=True
         ):
             links = (alignment.links() for alignment in alignments)
             for number in batch:
                 aligned[number] = [one._replace(alignment=next(links)) for one in results[number]]
-        return list(aligned.values())
+        return aligned
 
     def _sentences_to_check(
         self, segments: Sequence[str], request: _Request

@@ -20,7 +20,7 @@ from .alignment import TokenizedText
 from .characters import has_all_bytes, unseen_characters
 from .prefixes import Prefix, PrefixPieces
 from .sentences import is_wide
-from .settings import Range, Settings
+from .settings import LARGEST, Range, Settings
 
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Their pieces that the model lacks have numbers beyond its vocabulary, see `save_vocabularies`
@@ -41,7 +41,7 @@ class TokenizerSettings(Settings):
 
     tokenizer_class: str = ""
     split_special_tokens: bool = False
-    model_max_length: Annotated[int, Range(1, 10**31)] | None = None
+    model_max_length: Annotated[int, Range(1, 10**31)] | None = None  # none is written as 1e30
     tgt_lang: str | None = None
     bos_token: str | NamedToken | None = None
     eos_token: str | NamedToken | None = None
@@ -223,7 +223,8 @@ class VocabularyFile(Vocabulary):
         self.settings = settings
         self._tokenizer.encode_special_tokens = settings.split_special_tokens
         self.kind = settings.tokenizer_class
-        self.most_tokens = settings.model_max_length
+        longest = settings.model_max_length
+        self.most_tokens = longest if longest is not None and longest <= LARGEST else None
         self.target_language = settings.tgt_lang
         self._size = size
         count = self._tokenizer.get_vocab_size()

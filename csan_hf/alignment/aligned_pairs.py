@@ -68,7 +68,6 @@ def align_pairs(
         model.set_attn_implementation("eager")
 
     padding = tokenizers.source.pad_token_id or 0
-    measure = "attention"
     with tqdm(total=total, desc="aligning", unit=" sentences", disable=not progress) as bar:
         for window in _windows(pairs):
             sources, targets = zip(*window, strict=True)
@@ -79,7 +78,7 @@ def align_pairs(
             target_texts = tokenize_texts(tokenizers.target, targets, target=True)
             check_positions(model, (len(text.ids) for text in source_texts + target_texts))
             tokenized = list(zip(source_texts, target_texts, strict=True))
-            matrices = {}
+            alignments = {}
             for numbers in _batches(tokenized, batch_size):
                 batch = padded_batch(
                     [torch.tensor(source_texts[number].ids) for number in numbers],
@@ -89,11 +88,10 @@ def align_pairs(
                 weights, measure = _cross_attention(model, forward or model, batch, layer)
                 for number, matrix in zip(numbers, weights, strict=True):
                     source, target = tokenized[number]
-                    # A copy: a view would keep the padded weights of the whole batch
-                    matrices[number] = matrix[: len(target.ids), : len(source.ids)].copy()
+                    alignments[number] = Alignment.of_padded(source, target, matrix, measure)
                 bar.update(len(numbers))
-            for number, (source, target) in enumerate(tokenized):
-                yield Alignment(source, target, matrices[number], measure)
+            for number in range(len(tokenized)):
+                yield alignments[number]
 
 
 def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

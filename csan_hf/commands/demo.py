@@ -158,7 +158,7 @@ class DemoModel:
         self.translator = TextTranslator(torch_engine(model, pair))
         self._chosen = dict(zip(LANGUAGES, chosen.values(), strict=False))
         self.translator.translate(["1"], num_beams=1, **self._chosen)  # or fail now, without a page
-        _, generation = self.translator.engine.settings(src_lang, tgt_lang)
+        _, generation = self.translator.engine.defaults(src_lang, tgt_lang)
         self.num_beams = generation.num_beams
         source = pair.with_languages(src_lang, tgt_lang).source
         card = _card_of(name)

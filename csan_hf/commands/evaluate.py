@@ -4,7 +4,7 @@
 import json
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from csan_hf.evaluation.scores import score_by_length, score_table, score_transl
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.training.recipe import load_recipe
 from csan_hf_cli.common import Dtype, PositiveInt
+from csan_hf_runtime.options import BeamOptions
 from csan_hf_runtime.text_files import (
     VARIANTS,
     check_writable,
@@ -52,10 +53,7 @@ def evaluate(
     output_dir: Path | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    num_beams: PositiveInt | None = None,
-    max_length: PositiveInt | None = None,
-    max_new_tokens: PositiveInt | None = None,
-    length_penalty: float | None = None,
+    search: BeamOptions,
     truncation: bool = False,
     split_sentences: SplitSentences = "never",
     bleu_tokenize: str | None = None,
@@ -115,7 +113,7 @@ def evaluate(
         raise ValueError("An ensemble has no folder of its own: pass --output_dir.")
     if forced and len(reference or ()) > 1:
         raise ValueError("--forced scores one reference: give one --reference.")
-    if forced and (hypotheses is not None or metrics or by_length or num_beams):
+    if forced and (hypotheses is not None or metrics or by_length or search.num_beams):
         raise ValueError(
             "--forced translates nothing: leave out --hypotheses, --metrics, --by_length and "
             "--num_beams"
@@ -183,17 +181,14 @@ def evaluate(
                 network,
                 tokenizers,
                 sources,
-                num_beams=num_beams,
-                max_length=max_length,
-                max_new_tokens=max_new_tokens,
-                length_penalty=length_penalty,
+                **asdict(search),
                 truncation=truncation or None,
                 split_sentences=split_sentences,
                 **working,
             )
             seconds = round(time.time() - start, 2)
             results[name] = _score(lines, (sources, references), by_length, scoring)
-            results[name]["num_beams"] = num_beams or network.generation_config.num_beams
+            results[name]["num_beams"] = search.num_beams or network.generation_config.num_beams
             results[name]["seconds"] = seconds
         if processes is None or processes.is_main_process:
             write_lines(written[name], lines)

@@ -25,6 +25,7 @@ from csan_hf.training.recipe import (
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
 from csan_hf_cli import script
+from csan_hf_runtime import is_main_process
 
 
 def format_help(topic: str = "all", model: str | None = None, recipe: str | None = None) -> str:
@@ -63,7 +64,7 @@ def train(path: str, overrides: Sequence[tuple[str, str]]) -> int:
     recipe = load_recipe(path, overrides)
     if recipe.dry_run:
         report = dry_run(recipe)  # by every process: they start together
-        if os.environ.get("RANK", "0") == "0":
+        if is_main_process():
             print(report)
         return 0
     try:

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf translate` by torch; the runtime has the command."""
+"""Models of torch for `csan-hf translate`."""
 
 import os
 from collections.abc import Iterator

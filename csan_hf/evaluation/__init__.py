@@ -1,15 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores on text (in `scores` and `metrics`), translation of lists of sentences, and alignment."""
 
-from csan_hf.models.evaluation_view import evaluation_view
-
 from .translate import torch_engine, translate, translate_stream
 from .word_alignment import align, align_stream
 
 __all__ = [
     "align",
     "align_stream",
-    "evaluation_view",
     "torch_engine",
     "translate",
     "translate_stream",

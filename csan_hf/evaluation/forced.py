@@ -39,7 +39,7 @@ def score_forced(
     src_lang: str | None = None,
     tgt_lang: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Scores given translations, each whole, longest first; see `translate` for the arguments.
+    """Scores given translations, each whole; results are in the order of the input.
 
     Args:
         targets: A translation of each source.

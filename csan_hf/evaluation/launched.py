@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from operator import itemgetter
@@ -13,6 +12,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object, parse_flag_from_env
 
+from csan_hf_runtime import is_launched
 from csan_hf_runtime.engine import Engine
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def launched_processes(device: str | None = None) -> PartialState | None:
 
     Returns the state of all of them, or None if this process is alone. The device "cpu" keeps them
     off the accelerators; otherwise each has its own."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if not is_launched():
         return None
     on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
     # A long timeout, as the processes wait for each other only at the end of their work

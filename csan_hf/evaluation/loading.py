@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from multiprocessing import parent_process
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +19,7 @@ from csan_hf.pipelines.ensemble import (
     check_vocabularies,
 )
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel
-from csan_hf_runtime.graphs import DECODER, ENCODER
+from csan_hf_runtime import exported_folder
 from csan_hf_runtime.text_files import reading_folder_or_name
 
 if TYPE_CHECKING:
@@ -102,8 +101,9 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
 
     with reading_folder_or_name(name, "model"):
         try:
-            if any(Path(name, file).is_file() for file in (ENCODER, DECODER)):
-                model: Any = OnnxTranslationModel.from_directory(name)
+            if (folder := exported_folder(name)) is not None:
+                model: Any = OnnxTranslationModel.from_directory(folder)
+                name = str(folder)
             else:
                 model, report = AutoModelForSeq2SeqLM.from_pretrained(
                     name,

@@ -44,9 +44,9 @@ class TextTranslationPipeline(TranslationPipeline):
     training sources had (`generation_config.usual_source`, which training saves; a CSAN of the
     preset "long" needs no such bound) is split into sentences by
     [sentencex](https://github.com/wikimedia/sentencex), as is one with more tokens than the model
-    takes (`source_limit`; a CSAN with `sinusoids=None` takes any number). A sentence that is still
-    too long is cut after a clause or between words, with a warning. So nothing is lost, unless
-    `truncation=True` asks for it.
+    takes (`source_limit`; a CSAN with `position_embeddings=None` takes any number). A sentence that
+    is still too long is cut after a clause or between words, with a warning. So nothing is lost,
+    unless `truncation=True` asks for it.
 
     **Languages.** Those of T5 are the codes in the names of its tasks (`translation_en_to_de` in
     `config.task_specific_params`, with prefix and generation settings). `source_lang` and
@@ -82,7 +82,7 @@ class TextTranslationPipeline(TranslationPipeline):
         **kwargs: Any,
     ) -> None:
         self._trusts_target_tokenizer = trust_target_tokenizer
-        options = _taken(kwargs)
+        options = _take_text_options(kwargs)
         super().__init__(*args, **kwargs)
         self._options = {"split_sentences": split_sentences, "unknown": unknown, **options}
         self._vocabularies = lru_cache(self._read_vocabularies)
@@ -143,7 +143,7 @@ class TextTranslationPipeline(TranslationPipeline):
                 does not give.
         """
         batch_size = batch_size or self._batch_size or 1
-        options = {**self._options, **_taken(kwargs), "batch_size": batch_size}
+        options = {**self._options, **_take_text_options(kwargs), "batch_size": batch_size}
         preprocess, forward, postprocess = self._sanitize_parameters(**kwargs)
         preprocess = {**self._preprocess_params, **preprocess}
         postprocess = {**self._postprocess_params, **postprocess}
@@ -219,7 +219,7 @@ class TextTranslationPipeline(TranslationPipeline):
         plain.save_pretrained(save_directory, **kwargs)
 
 
-def _taken(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _take_text_options(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of texts out of the arguments of a call, without those that are None, and
     leaves languages by their names in transformers.
     """

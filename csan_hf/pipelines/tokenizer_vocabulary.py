@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import models
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from csan_hf_runtime.characters import has_all_bytes, unseen_characters
 from csan_hf_runtime.vocabulary import Vocabulary, word_pattern
@@ -31,7 +32,8 @@ class TokenizerVocabulary(Vocabulary):
         has_two = is_target and not hasattr(tokenizer, "src_lang")
         self._text = "text_target" if has_two else "text"
         self.kind = type(tokenizer).__name__
-        self.most_tokens = tokenizer.model_max_length
+        longest = tokenizer.model_max_length
+        self.most_tokens = longest if longest < VERY_LARGE_INTEGER else None
         self.special = {*tokenizer.all_special_ids}
         self.padding = tokenizer.pad_token_id or 0
         self.unknown = tokenizer.unk_token_id
@@ -56,8 +58,10 @@ class TokenizerVocabulary(Vocabulary):
 
     def numbers(self) -> Mapping[str, int]:
         """See `Vocabulary`."""
-        both: Mapping[str, int] = self.tokenizer.get_vocab()
-        return getattr(self.tokenizer, f"{self._text.removeprefix('text_')}_encoder", both)
+        vocabulary: Mapping[str, int] = self.tokenizer.get_vocab()
+        if self._text == "text_target":  # of Marian with two vocabularies
+            return getattr(self.tokenizer, "target_encoder", vocabulary)
+        return vocabulary
 
     def holds(self, token: str) -> bool:
         """See `Vocabulary`."""

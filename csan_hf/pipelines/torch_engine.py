@@ -24,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from csan_hf_runtime.alignment import Alignment
-from csan_hf_runtime.engine import Pair, SourceBatch, search_batch
+from csan_hf_runtime.engine import Pair, SourceBatch, grouped, search_batch
 from csan_hf_runtime.generation import Generation
 from csan_hf_runtime.search import Decoder, Hypothesis, log_sums
 from csan_hf_runtime.texts import SourceReader, warn_once
@@ -37,7 +37,7 @@ from .tokenizer_vocabulary import TokenizerVocabulary
 
 _TRANSLATION_TASK = re.compile(r"translation_.+_to_.+")  # in T5's config.task_specific_params
 _LANGUAGE_TOKENS = ("decoder_start_token_id", "forced_bos_token_id")
-_NAMES = {field.name for field in fields(Generation)}
+_GENERATION_FIELDS = {field.name for field in fields(Generation)}
 
 
 class TorchEngine:
@@ -82,7 +82,7 @@ class TorchEngine:
             settings["decoder_start_token_id"] = settings.get("bos_token_id")
         self._generation = Generation.from_dict(_known(settings), "generation_config.json: ")
 
-    def settings(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
+    def defaults(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
         """See `Engine`; T5 has prefix and settings for each pair of languages."""
         config = self._model.config
         prefix = getattr(config, "prefix", None) or ""
@@ -150,8 +150,7 @@ class TorchEngine:
             ends = np.isin(generated, batch.generation.ends).nonzero()[0]
             length = ends[0] + 1 if len(ends) else len(generated)
             hypotheses.append(Hypothesis(generated[:length], row_values[:length]))
-        rows = range(0, len(hypotheses), batch.returned)
-        return [hypotheses[row : row + batch.returned] for row in rows]
+        return grouped(hypotheses, batch.returned)
 
     def _options(self, batch: SourceBatch, limits: Tensor) -> dict[str, Any]:
         """The arguments of `generate` for sources whose translations may have `limits` tokens [B],
@@ -163,7 +162,7 @@ class TorchEngine:
             return tokens.shape[1] >= limits.repeat_interleave(len(tokens) // len(limits))
 
         options = dict(self._arguments)
-        for name in _NAMES:
+        for name in _GENERATION_FIELDS:
             value = getattr(batch.generation, name)
             if value != getattr(self._generation, name):
                 options[name] = value
@@ -191,8 +190,8 @@ class TorchEngine:
         """See `Engine`."""
         if not getattr(self._model, "gives_attention", True):
             raise ValueError(
-                f"{needed_for} needs the attention of a single torch model, which "
-                f"{type(self._model).__name__} does not give."
+                f"{needed_for}: attention weights are needed, which "
+                f"{type(self._model).__name__} does not give; take a single torch model."
             )
         check_fast(self.source.tokenizer, self.target.tokenizer)
 
@@ -213,7 +212,7 @@ class TorchEngine:
 
 def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that the search of `csan_hf_runtime` has."""
-    return {name: value for name, value in settings.items() if name in _NAMES}
+    return {name: value for name, value in settings.items() if name in _GENERATION_FIELDS}
 
 
 def members_of(model: Any) -> list[Any]:

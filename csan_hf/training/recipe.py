@@ -12,7 +12,6 @@ import difflib
 import functools
 import hashlib
 import json
-import os
 import sys
 import types
 import typing
@@ -36,6 +35,7 @@ from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.models.short_form import SHORT_FIELDS, ShortForm
 from csan_hf.recipes import RECIPES
 from csan_hf_cli.declarations import option_text, type_name, union_members
+from csan_hf_runtime import is_main_process
 from csan_hf_runtime.keys import Affects, Key, declare, declared_keys
 from csan_hf_runtime.yaml_text import BoundedLoader
 
@@ -191,7 +191,7 @@ def refusing(what: str, *further: type[Exception]) -> Iterator[None]:
 
 def notify(text: str) -> None:
     """Prints a notice for people, in the main process."""
-    if os.environ.get("RANK", "0") == "0":
+    if is_main_process():
         print(text, file=sys.stderr, flush=True)
 
 

@@ -366,7 +366,7 @@ def saved_ensemble(ensemble, saved):
         ("align", "graphs", "has no attention to read alignments from"),
         ("align", "saved_ensemble", "has no attention to read alignments from"),
         ("translate --alignments", "graphs", "export the model again, with --with_alignments"),
-        ("translate --alignments", "saved_ensemble", "needs the attention of a single torch model"),
+        ("translate --alignments", "saved_ensemble", "take a single torch model"),
         ("evaluate --forced", "graphs", "holds ONNX graphs, which only translate"),
     ],
 )

@@ -150,7 +150,7 @@ def test_what_the_search_does_not_have_is_left_to_the_library(arguments):
     model = MODELS["csan"]()
     batch = sources(LENGTHS)
     engine = torch_engine(model, **arguments)
-    _, generation = engine.settings(None, None)
+    _, generation = engine.defaults(None, None)
     settings = {"num_beams": generation.num_beams, "eos_token_id": 1, "decoder_start_token_id": 0}
     found = engine.search(source_batch(batch, settings, [12, 9, 12, 12], with_scores=True))
     expected = model.generate(**batch, **arguments, max_length=12)
