@@ -59,6 +59,7 @@ def type_of(function, name):
             parameters |= inspect.signature(parameter.annotation, eval_str=True).parameters
     text = inspect.formatannotation(parameters[name].annotation)
     text = re.sub(r"Annotated\[(\w+), [^\]]*\]", r"\1", re.sub(r"[\w.]+\.", "", text))
+    text = re.sub(r"Optional\[(\w+)\]", r"\1 | None", text)
     return text.replace("PositiveInt", "int").replace("NotEmptyStr", "str")
 
 
