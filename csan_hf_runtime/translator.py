@@ -105,6 +105,25 @@ class _Request:
     progress: Callable[[int], object]
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """Texts as they are searched for.
+
+    Attributes:
+        marked_texts: The texts without their tags, and these.
+        splits: The segments of each text.
+        segments: Those of all texts.
+        sentences: By numbers of segments: the sentences of those whose coverage is checked.
+        batches: Numbers of segments that are translated together.
+    """
+
+    marked_texts: list[MarkedText]
+    splits: list[SplitText]
+    segments: list[str]
+    sentences: dict[int, list[str]]
+    batches: list[list[int]]
+
+
 class TextTranslator:
     """Translates texts of any length.
 
@@ -317,56 +336,72 @@ class TextTranslator:
         Raises:
             TypeError, ValueError: See `translate`.
         """
-        texts = checked_texts("texts", texts)
+        originals = checked_texts("texts", texts)
+        beginnings: list[str] = []
         if prefixes is not None:
-            prefixes = checked_texts("prefixes", prefixes)
-            if len(prefixes) != len(texts):
+            beginnings = checked_texts("prefixes", prefixes)
+            if len(beginnings) != len(originals):
                 raise ValueError(
-                    f"prefixes must be one for each text, got {len(prefixes)} for {len(texts)}."
+                    f"prefixes must be one for each text, got {len(beginnings)} for "
+                    f"{len(originals)}."
                 )
         request = self._request(options, terms, generator, progress)
-        if terms is not None and (prefixes is not None or request.generation.do_sample):
+        if terms is not None and (beginnings or request.generation.do_sample):
             raise ValueError("terms need a search of their own: leave out samples and prefixes.")
-        marked_texts = [_without_tags(text, options) for text in texts]
-        texts = [marked.text for marked in marked_texts]
-        texts = self._checked_letters(texts, request, first_line)
-        splits = self._split(texts, request)
+        prepared = self._prepare(originals, request, first_line)
+        forced: list[Prefix] = []
+        if beginnings:
+            self._checked_letters(beginnings, request, first_line, is_target=True)
+            forced = self._forced(beginnings, prepared.splits)
+        calls = [
+            (self._source_batch(batch, prepared.segments, request, forced),)
+            for batch in prepared.batches
+        ]
+        searches = self._workers.run("search", calls)
+        progress(len(originals) - len(prepared.segments))
+        return partial(self._finish, prepared, searches, request)
+
+    def _prepare(self, texts: Sequence[str], request: _Request, first_line: int) -> _Prepared:
+        """Takes tags out of texts, checks their letters and splits them."""
+        marked_texts = [_without_tags(text, request.options) for text in texts]
+        plain_texts = [marked.text for marked in marked_texts]
+        readable_texts = self._checked_letters(plain_texts, request, first_line)
+        splits = self._split(readable_texts, request)
         segments: list[str] = []
         for split in splits:
             segments += split.segments
-        sentences = self._sentences_to_check(segments, request)
-        forced: list[Prefix] = []
-        if prefixes is not None:
-            self._checked_letters(prefixes, request, first_line, is_target=True)
-            forced = self._forced(prefixes, splits)
-        batches = self._batches(range(len(segments)), segments, request)
-        sources = [self._source_batch(batch, segments, request, forced) for batch in batches]
-        searches = self._workers.run("search", [(source,) for source in sources])
-        progress(len(texts) - len(segments))
+        return _Prepared(
+            marked_texts=marked_texts,
+            splits=splits,
+            segments=segments,
+            sentences=self._sentences_to_check(segments, request),
+            batches=self._batches(range(len(segments)), segments, request),
+        )
 
-        def finish() -> list[list[Translation]]:
-            hypotheses: dict[int, list[Hypothesis]] = {}
-            for batch, of_batch in zip(batches, searches, strict=True):
-                hypotheses |= zip(batch, of_batch, strict=True)
-                progress(len(batch))
-            if terms is not None:
-                self._require_terms(segments, hypotheses, terms, request)
-            self._warn_of_cut_translations(hypotheses.values(), request)
-            results = []
-            for number, segment in enumerate(segments):
-                several = [self._result(segment, one, request) for one in hypotheses[number]]
-                results.append(several)
-            self._warn_of_omissions(segments, sentences, results, request)
-            if options.needs_alignments:
-                results = self._with_alignments(batches, results, request)
-            remaining = iter(results)
-            translations = []
-            for split, marked in zip(splits, marked_texts, strict=True):
-                parts = list(islice(remaining, len(split.segments)))
-                translations.append(self._joined(split, parts, marked, request))
-            return translations
-
-        return finish
+    def _finish(
+        self, prepared: _Prepared, searches: Iterator[list[list[Hypothesis]]], request: _Request
+    ) -> list[list[Translation]]:
+        """Waits for the hypotheses, and makes translations of them."""
+        segments = prepared.segments
+        hypotheses: dict[int, list[Hypothesis]] = {}
+        for batch, batch_hypotheses in zip(prepared.batches, searches, strict=True):
+            hypotheses |= zip(batch, batch_hypotheses, strict=True)
+            request.progress(len(batch))
+        if request.terms is not None:
+            self._require_terms(segments, hypotheses, request.terms, request)
+        self._warn_of_cut_translations(hypotheses.values(), request)
+        results = []
+        for number, segment in enumerate(segments):
+            results.append([self._result(segment, one, request) for one in hypotheses[number]])
+        self._warn_of_omissions(segments, prepared.sentences, results, request)
+        if request.options.needs_alignments:
+            results = self._with_alignments(prepared.batches, results, request)
+        remaining = iter(results)
+        translations = []
+        for split, marked in zip(prepared.splits, prepared.marked_texts, strict=True):
+            parts = list(islice(remaining, len(split.segments)))
+            translations.append(self._joined(split, parts, marked, request))
+        return translations
 
     # ---- what is asked for
 
