@@ -25,7 +25,7 @@ from csan_hf.evaluation.translate import search_name
 from csan_hf.hub.onnx import export_onnx
 from csan_hf_cli import run
 from csan_hf_runtime.text_files import read_lines
-from csan_hf_runtime.translator import Translator
+from csan_hf_runtime.translator import TextTranslator
 
 BATCHES = (1, 16, 64)
 BEAMS = (1, 5)
@@ -187,7 +187,7 @@ def load_pipeline(checkpoint: str, threads: int, dtype: str) -> Translate:
 
 def load_onnx(directory: Path, threads: int) -> Translate:
     """csan_hf_runtime, over exported graphs."""
-    translator = Translator.from_directory(directory, threads=threads)
+    translator = TextTranslator.from_directory(directory, threads=threads)
 
     def translate(texts: list[str], beams: int) -> list[str]:
         return [best.text for [best] in translator.translate(texts, num_beams=beams)]
