@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -168,15 +169,18 @@ def test_what_a_corpus_depends_on_prepares_it_anew(
 
 def test_what_was_interrupted_is_done_again(folder, monkeypatch):
     args = arguments(folder)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "tokenize_dataset", failing(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            prepared(args)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for error in (KeyboardInterrupt(), full):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "tokenize_dataset", Mock(side_effect=error))
+            with pytest.raises(type(error)) as raised:
+                prepared(args)
+    assert f"No space left on device: '{folder / 'cache'}'" in str(raised.value)
     cache = cache_folder(args.cache_dir)
     [(tokenizers, _)] = kept_corpora(cache)
     assert tokenizers.parent.name == "tokenizers"
     # What a process that was killed leaves
-    [lock] = cache.glob("unfinished/[!.]*.lock")
+    lock = next(cache.glob("unfinished/[!.]*.lock"))
     (lock.with_suffix("") / "corpora").mkdir(parents=True)
     assert len(prepared(args).splits["train"]) == 30
     assert len(kept_corpora(cache)) == 2
@@ -185,13 +189,6 @@ def test_what_was_interrupted_is_done_again(folder, monkeypatch):
     clear_cache(cache)
     assert kept_corpora(cache) == []
     assert text.is_dir(), "not of the cache"
-
-
-def failing(error):
-    def fail(*args, **options):
-        raise error
-
-    return fail
 
 
 @pytest.mark.parametrize(
@@ -222,43 +219,34 @@ def test_a_vocabulary_is_learned_from_pairs_taken_evenly(folder):
     assert train_tokenizers(rows, 300, train_size=10).digest() == of_sample.digest()
 
 
-def run(words, capsys):
-    """Runs `csan-hf prepare`; returns its exit code and what it printed."""
-    code = prepare(words.split())
-    printed = capsys.readouterr()
-    return code, printed.out + printed.err
-
-
 def test_the_command_prepares_shows_and_clears(folder, reads, capsys):
+    def run(words):
+        code = prepare(words.split())
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
     cache = f"--cache_dir {folder}/cache"
     words = f"numbers --vocab_size 300 --data.data_dir {folder} {cache}"
     words += " --data.train train.{lang} --data.validation val.{lang}"
     for name in ("dataset", "train_size", "validation_size", "test_size"):
         words += f" --data.{name} null"
     for _ in range(2):
-        code, printed = run(words, capsys)
+        code, printed = run(words)
         assert code == 0
         assert "train: 30 of 30 pairs" in printed
     assert len(reads) == 1
-    assert "MB  corpora/" in run(cache, capsys)[1]
-    assert run(f"{cache} --clear", capsys)[1].endswith("Removed.\n")
-    assert kept_corpora(folder / "cache") == []
-    assert "usage: csan-hf prepare RECIPE" in run("--help", capsys)[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+    assert "MB  corpora/" in run(cache)[1]
+    for wrong, message in (
         ("--train_size 3", "--train_size belongs to a recipe"),
         ("--clear recipe.yaml", "--clear takes no value"),
-    ],
-)
-def test_what_the_command_cannot_do_removes_nothing(words, message, folder, capsys):
-    prepared(arguments(folder))
-    code, printed = run(f"--cache_dir {folder}/cache {words}", capsys)
-    assert code == 2
-    assert message in printed
-    assert len(kept_corpora(folder / "cache")) == 2
+    ):
+        code, printed = run(f"{cache} {wrong}")
+        assert code == 2
+        assert message in printed
+        assert len(kept_corpora(folder / "cache")) == 2
+    assert run(f"{cache} --clear")[1].endswith("Removed.\n")
+    assert kept_corpora(folder / "cache") == []
+    assert "usage: csan-hf prepare RECIPE" in run("--help")[1]
 
 
 @pytest.mark.parametrize(
@@ -282,20 +270,6 @@ def test_a_damaged_corpus_is_named(file, folder):
         prepared(arguments(folder))
 
 
-def test_a_full_disk_is_named(folder, monkeypatch):
-    error = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(module, "tokenize_dataset", failing(error))
-    with pytest.raises(OSError, match=f"No space left on device: '{folder / 'cache'}'"):
-        prepared(arguments(folder))
-
-
-def test_neither_the_cache_nor_paths_of_a_mixture_are_published():
-    recipe = {"data": {"train": {"/me/real.{lang}": 2.0, "made.{lang}": 1.0}, "cache_dir": "x"}}
-    public = {"data": {"train": {"real.{lang}": 2.0, "made.{lang}": 1.0}}}
-    assert public_recipe(recipe) == public
-    assert recipe["data"]["cache_dir"] == "x"
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_data_set_that_changed_is_prepared_anew(streaming, folder, reads):
     files = folder / "dataset"
@@ -306,3 +280,10 @@ def test_a_data_set_that_changed_is_prepared_anew(streaming, folder, reads):
         for _ in range(2):
             prepared(arguments(folder, **stored, streaming=streaming, train_size=30))
     assert len(reads) == 2
+
+
+def test_neither_the_cache_nor_paths_of_a_mixture_are_published():
+    recipe = {"data": {"train": {"/me/real.{lang}": 2.0, "made.{lang}": 1.0}, "cache_dir": "x"}}
+    public = {"data": {"train": {"real.{lang}": 2.0, "made.{lang}": 1.0}}}
+    assert public_recipe(recipe) == public
+    assert recipe["data"]["cache_dir"] == "x"

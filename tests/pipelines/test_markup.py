@@ -142,14 +142,3 @@ def test_markup_of_any_depth_and_length_is_read(source, expected):
     assert len(restored(source, "html", text, [])) == len(expected or source)
 
 
-def test_the_pipeline_translates_what_stands_between_the_tags():
-    tokenizer = train_tokenizer(["the number is & two"] * 3, 300)
-    translator = translator_of(tiny.csan(vocab_size=len(tokenizer)), tokenizer)
-    marked = "<p>the <b>number</b></p><p>is &amp; two</p>"
-    [result] = translator(marked, markup="html", max_new_tokens=9)
-    [plain] = translator("the number\nis & two", max_new_tokens=9)
-    paragraphs = html.unescape(TAG.sub("", result["translation_text"]))
-    assert paragraphs == plain["translation_text"].replace("\n", "")
-    assert Counter(TAG.findall(result["translation_text"])) == Counter(TAG.findall(marked))
-    with pytest.raises(ValueError, match='markup must be "html" or "xliff" or null, got'):
-        translator(marked, markup="sgml")

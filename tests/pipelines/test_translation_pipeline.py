@@ -56,7 +56,7 @@ def test_generators_datasets_tuples_and_columns(kind, joint):
     dataset = Dataset.from_dict({"text": SENTENCES})
     for texts in (tuple(SENTENCES), dataset["text"]):
         assert translator(texts) == expected
-    for texts in ((text for text in SENTENCES), KeyDataset(dataset, "text")):
+    for texts in (iter(SENTENCES), KeyDataset(dataset, "text"), Rows()):
         assert [result for [result] in translator(texts, batch_size=4)] == expected
     if kind is TextTranslationPipeline:
         with pytest.raises(TypeError, match="must be a string, got dict"):
@@ -176,3 +176,13 @@ def test_vocabularies_of_one_size_need_no_second_folder(joint, tmp_path):
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path)
     assert translation_pipeline(tmp_path, device="cpu")("Hund", max_new_tokens=5)
+
+
+class Rows:
+    """A data set of torch, which has no end but its length."""
+
+    def __len__(self):
+        return len(SENTENCES)
+
+    def __getitem__(self, number):
+        return SENTENCES[number % len(SENTENCES)]

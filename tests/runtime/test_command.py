@@ -30,8 +30,14 @@ def graphs(tmp_path_factory):
     model = recurrent(vocab_size=len(tokenizer))
     model.generation_config.max_length = 8
     folder = tmp_path_factory.mktemp("exported") / "graphs"
-    export_onnx(model, folder, tokenizers=TokenizerPair(tokenizer, tokenizer))
-    return folder
+    return export_onnx(model, folder, tokenizers=TokenizerPair(tokenizer, tokenizer))
+
+
+def refusal(model, source, capsys, *options):
+    """The error of a command that fails."""
+    words = ["translate", "--model", model, "--input", source, *options]
+    assert csan_hf_cli.main([*map(str, words)]) == 2
+    return capsys.readouterr().err
 
 
 @pytest.fixture
@@ -61,11 +67,6 @@ def test_neither_the_command_nor_its_processes_import_torch(options, graphs, sou
     assert not {"torch", "transformers", "datasets", "babel", "csan_hf"} & imported
 
 
-def test_a_tokenizer_that_was_added_is_refused(copy, source, capsys):
-    (copy / "target_tokenizer").mkdir()
-    shutil.copy(copy / "tokenizer.json", copy / "target_tokenizer")
-    assert csan_hf_cli.main(["translate", "--model", str(copy), "--input", str(source)]) == 2
-    assert "tokenizer.json is not of the model that was exported" in capsys.readouterr().err
 
 
 def translated(graphs, source, capsys, *options):
@@ -80,17 +81,20 @@ def copy(graphs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
-@pytest.mark.parametrize("is_missing", [False, True], ids=["another", "missing"])
-def test_files_of_another_model_are_refused(name, is_missing, copy, source, capsys):
-    text = (copy / name).read_text()
-    (copy / name).unlink()
-    if not is_missing:
-        (copy / name).write_text(text.replace("0", "3", 1))
-    assert csan_hf_cli.main(["translate", "--model", str(copy), "--input", str(source)]) == 2
-    assert (
-        f"error: {copy / name} is missing, or not the one that the graphs"
-        in capsys.readouterr().err
-    )
+@pytest.mark.parametrize("change", ["another", "missing", "added"])
+def test_files_of_another_model_are_refused(name, change, copy, source, capsys):
+    file = copy / name
+    text = file.read_text()
+    message = f"error: {file} is missing, or not the one that the graphs"
+    if change == "added":
+        (copy / "target_tokenizer").mkdir()
+        file = copy / "target_tokenizer" / "tokenizer.json"
+        message = "tokenizer.json is not of the model that was exported"
+    if change == "missing":
+        file.unlink()
+    else:
+        file.write_text(text.replace("0", "3", 1))
+    assert message in refusal(copy, source, capsys)
 
 
 def test_settings_may_be_edited_and_ends_of_lines_be_others(graphs, copy, source, capsys):
@@ -136,11 +140,6 @@ def test_samples_are_those_of_their_seed(graphs, source, capsys):
     assert samples[0] == samples[1] != samples[2]
 
 
-def test_an_n_best_list_takes_as_many_beams(graphs, source, capsys):
-    lines = translated(graphs, source, capsys, "--n_best=3", "--json_lines")
-    translations = json.loads(lines[0])["translations"]
-    assert len(translations) == 3
-    assert all(translation["words"] for translation in translations)
 
 
 def test_models_of_the_package_have_names_where_no_folder_has_them(
@@ -153,25 +152,38 @@ def test_models_of_the_package_have_names_where_no_folder_has_them(
     lines = translated(graphs, source, capsys)
     assert translated("numbers", source, capsys) == lines
     (tmp_path / "numbers").mkdir()
-    assert csan_hf_cli.main(["translate", "--model", "numbers", "--input", str(source)]) == 2
-    assert "numbers" in capsys.readouterr().err
+    assert "numbers" in refusal("numbers", source, capsys)
+    words = "run on the CPU as they were exported"
+    for option in ("--device=cuda", "--dtype=bfloat16"):
+        assert words in refusal(graphs, source, capsys, option)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("missing", "words", "told"),
     [
-        ("--model {graphs} {graphs}", "an ensemble needs csan_hf with torch"),
-        ("--model {folder}", "{folder}, which has no ONNX graphs, needs csan_hf with torch"),
-        ("--model {folder}/none", "There is no folder {folder}/none to read the model from."),
+        ("torch", "--model {graphs} {graphs}", "an ensemble needs csan_hf with torch"),
+        ("torch", "--model {folder}", "{folder}, which has no ONNX graphs, needs csan_hf with torch"),
+        ("torch", "--model {folder}/none", "There is no folder {folder}/none to read the model from."),
+        ("onnxruntime", "--model {graphs}", "has ONNX graphs, which need onnxruntime: pip install onnxruntime"),
     ],
-)
-def test_what_needs_torch_says_so_where_there_is_none(words, told, graphs, source, tmp_path):
-    places = {"graphs": graphs, "source": source, "folder": tmp_path}
+)  # fmt: skip
+def test_what_needs_a_package_says_so_where_there_is_none(
+    missing, words, told, graphs, source, tmp_path
+):
+    places = {"graphs": graphs, "folder": tmp_path}
     words = f"translate --input {source} {words.format(**places)}".split()
-    done = run(words, f"import sys; sys.modules['torch'] = None; {COMMAND}")
+    done = run(words, f"import sys; sys.modules['{missing}'] = None; {COMMAND}")
     assert done.returncode == 2
     assert told.format(**places) in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_csan_hf_does_without_onnxruntime():
+    code = "import sys; sys.modules['onnxruntime'] = None; import csan_hf.commands.translate"
+    done = run([], code)
+    assert done.returncode == 0, done.stderr
+
+
 
 
 @pytest.mark.parametrize("command", ["train", "recipes"])
@@ -184,16 +196,5 @@ def test_commands_of_the_whole_package_say_where_they_are(command, tmp_path):
     assert done.stderr.endswith("needs csan_hf with torch: pip install . in a checkout\n")
 
 
-def test_graphs_say_what_they_need_and_csan_hf_does_without(graphs, source):
-    without = "import sys; sys.modules['onnxruntime'] = None; "
-    done = run(["translate", "--model", graphs, "--input", source], without + COMMAND)
-    assert "has ONNX graphs, which need onnxruntime: pip install onnxruntime" in done.stderr
-    done = run([], f"{without} import csan_hf.commands.translate")
-    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", ["--device cuda", "--dtype bfloat16"])
-def test_graphs_run_as_they_were_exported(words, graphs, source, capsys):
-    command = ["translate", "--model", str(graphs), "--input", str(source), *words.split()]
-    assert csan_hf_cli.main(command) == 2
-    assert "run on the CPU as they were exported" in capsys.readouterr().err

@@ -28,10 +28,9 @@ def test_words_are_looked_up_whatever_their_case(pronouncer, caplog):
     looked_up = [[COLONEL], [COLONEL], ["EY2 EH1 M"], [""], ["AE1 B AH0 K AH0 S"]]
     assert texts(pronouncer.translate(words)) == looked_up
     assert caplog.text == ""  # of the signs in "a.m."
+    assert texts(pronouncer.translate(["blorp"])) == [["B L AO1 R P"]], "predicted"
 
 
-def test_other_words_are_predicted(pronouncer):
-    assert texts(pronouncer.translate(["blorp"])) == [["B L AO1 R P"]]
 
 
 def test_candidates_begin_with_the_dictionary(pronouncer):
@@ -96,20 +95,12 @@ def test_plurals_and_possessives_of_words_in_the_dictionary(dictionary, word, pr
 @pytest.mark.parametrize(
     "text",
     [
-        "\n".join(["\ufeff" + ROWS[0], *ROWS[1:]]),
+        "\n".join(["\ufeff" + ROWS[0], *ROWS[1:]]),  # byte order mark
         "\n".join(reversed(ROWS)),
         "\r\n".join(ROWS) + "\r\n",
         "\n".join(ROWS).replace("cat", "CAT").replace("fish", "Fish"),
-        "\n".join(ROWS).replace("\tF AH1 SH", "\nfish\tF AH1 SH"),
+        "\n".join(ROWS).replace("\tF AH1 SH", "\nfish\tF AH1 SH"),  # a line for each
         "\n".join(["cat\x01\tx", "gas\t", "gas", *reversed(ROWS)]).replace("nez\t", "nez\t\t"),
-    ],
-    ids=[
-        "byte order mark",
-        "other order",
-        "lines of Windows",
-        "capitals",
-        "a line for each",
-        "control characters and empty entries",
     ],
 )
 def test_every_word_of_a_dictionary_is_found(make, text):

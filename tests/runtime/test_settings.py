@@ -88,16 +88,7 @@ FILES = {
         },
     ),
 }
-CASES = [
-    (file, settings, key, allowed)
-    for file, (settings, keys) in FILES.items()
-    for key, allowed in keys.items()
-]
-
-
-def test_every_key_is_there():
-    for settings, keys in FILES.values():
-        assert {field.name for field in fields(settings)} <= keys.keys()
+CASES = [(file, key) for file, (_, keys) in FILES.items() for key in keys]
 
 
 def is_among(value, values):
@@ -105,17 +96,15 @@ def is_among(value, values):
     return any(type(value) is type(member) and value == member for member in values)
 
 
-@pytest.mark.parametrize(
-    ("file", "settings", "key", "allowed"),
-    CASES,
-    ids=[f"{file}-{key}" for file, _, key, _ in CASES],
-)
-def test_values_of_every_kind(file, settings, key, allowed, tmp_path):
+@pytest.mark.parametrize(("file", "key"), CASES)
+def test_values_of_every_kind(file, key, tmp_path):
+    settings, keys = FILES[file]
+    assert {field.name for field in fields(settings)} <= keys.keys(), "every key is there"
     path = tmp_path / file
     required = {"vocab_size": 7} if settings is ModelSettings else {}
     for value in VALUES:
         path.write_text(json.dumps({**required, key: value}))
-        if is_among(value, allowed) or (value is None and key != "vocab_size"):
+        if is_among(value, keys[key]) or (value is None and key != "vocab_size"):
             settings.read(path)
             continue
         with pytest.raises(ValueError, match=rf"^{path}: {key}:? ") as error:
@@ -128,18 +117,12 @@ def test_messages_say_what_is_allowed(tmp_path):
     for settings, message in (
         ({"\x1b[2J": 1}, r"\x1b[2J is 1, which graphs are not searched with"),
         ({"max_length": 0}, f"max_length must be an integer from 2 to {2**31 - 1} or null, got 0."),
-        (
-            {"early_stopping": "foo"},
-            "early_stopping must be true or false or \"never\", got 'foo'.",
-        ),
-        (
-            {"min_length": 90, "max_length": 20},
-            "min_length must be at most 20, as max_length is 20, got 90.",
-        ),
-        (
-            {"usual_source": {"tokens": 3}},
-            f"usual_source: sentences is missing: it is an integer from 0 to {2**31 - 1}.",
-        ),
+        ({"early_stopping": "foo"}, 'early_stopping must be true or false or "never", got \'foo\'.'),
+        ({"min_length": 90, "max_length": 20}, "min_length must be at most 20, as max_length is"),
+        ({"usual_source": {"tokens": 3}}, "usual_source: sentences is missing: it is an integer"),
+        ([], "an object of decoder_start_token_id, "),
+        (3, "an object of decoder_start_token_id, "),
+        (None, "an object of decoder_start_token_id, "),
     ):
         path.write_text(json.dumps(settings))
         with pytest.raises(ValueError, match=re.escape(f"{path}: {message}")):
@@ -172,9 +155,3 @@ def test_what_a_call_replaces_is_checked_alone():
         settings.replaced(num_beams=0)
 
 
-@pytest.mark.parametrize("content", ["[]", "3", "null"])
-def test_other_json_is_named(content, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=rf"{path}: an object of vocab_size, .* is expected, got"):
-        ModelSettings.read(path)
