@@ -12,10 +12,13 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from . import usable_cores
 from .engine import Engine
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 class EnginePool(ProcessPoolExecutor):
@@ -43,10 +46,12 @@ class EnginePool(ProcessPoolExecutor):
             initargs=(partial(load, threads=threads),),
         )
 
-    def run(self, method: str, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    def run(
+        self, work: Callable[[Engine, Argument], Result], arguments: Sequence[Argument]
+    ) -> Iterator[Result]:
         """See `csan_hf_runtime.translator.Workers`; the processes begin at once."""
         with _explaining_dead_processes():
-            futures = [self.submit(_call, method, call) for call in calls]
+            futures = [self.submit(_call, work, argument) for argument in arguments]
         return map(_result, futures)
 
     def __exit__(self, kind: Any, error: Any, place: Any) -> None:
@@ -57,7 +62,7 @@ class EnginePool(ProcessPoolExecutor):
         self.shutdown(cancel_futures=kind is not None)
 
 
-def _result(future: Future) -> Any:
+def _result(future: Future[Result]) -> Result:
     with _explaining_dead_processes():
         return future.result()
 
@@ -86,8 +91,8 @@ def _start(load: Callable[[], Engine]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _call(method: str, arguments: tuple[Any, ...]) -> Any:
-    return getattr(_engine(), method)(*arguments)
+def _call(work: Callable[[Engine, Argument], Result], argument: Argument) -> Result:
+    return work(_engine(), argument)
 
 
 def _end_with_parent() -> None:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice, starmap
-from typing import Any, Protocol, TypeAlias
+from itertools import islice
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -48,12 +48,15 @@ _NO_LIMIT = 10**9  # tokens
 _BEAMS_FOR_TERMS = 8
 _ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
 
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
 Finish: TypeAlias = Callable[[], list[list[Translation]]]
 """Returns the translations of each text, best first."""
 
 
 class Workers(Protocol):
-    """Calls the methods of an engine, in this process or in several.
+    """Asks an engine, in this process or those of several.
 
     Attributes:
         count: Processes.
@@ -63,12 +66,14 @@ class Workers(Protocol):
     count: int
     windows_ahead: int
 
-    def run(self, method: str, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yields what a method of the engine returns for the arguments of each call, in order."""
+    def run(
+        self, work: Callable[[Engine, Argument], Result], arguments: Sequence[Argument]
+    ) -> Iterator[Result]:
+        """Yields what a function of a module returns for the engine and each argument, in order."""
 
 
 class ThisProcess:
-    """Calls the methods of an engine one after the other."""
+    """Asks an engine of this process, one batch after the other."""
 
     count = 1
     windows_ahead = 0
@@ -76,9 +81,11 @@ class ThisProcess:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def run(self, method: str, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-        """See `Workers`."""
-        return starmap(getattr(self._engine, method), calls)
+    def run(
+        self, work: Callable[[Engine, Argument], Result], arguments: Sequence[Argument]
+    ) -> Iterator[Result]:
+        """See `Workers`; nothing is done before a result is asked for."""
+        return map(partial(work, self._engine), arguments)
 
 
 @dataclass(frozen=True)
@@ -353,11 +360,11 @@ class TextTranslator:
         if beginnings:
             self._checked_letters(beginnings, request, first_line, is_target=True)
             forced = self._forced(beginnings, prepared.splits)
-        calls = [
-            (self._source_batch(batch, prepared.segments, request, forced),)
+        sources = [
+            self._source_batch(batch, prepared.segments, request, forced)
             for batch in prepared.batches
         ]
-        searches = self._workers.run("search", calls)
+        searches = self._workers.run(_search, sources)
         progress(len(originals) - len(prepared.segments))
         return partial(self._finish, prepared, searches, request)
 
@@ -709,8 +716,8 @@ class TextTranslator:
                     endings=Endings(target.continuing_letters, most_letters),
                 )
                 batches.append(batch)
-                sources.append((constrained,))
-        for batch, of_batch in zip(batches, self._workers.run("search", sources), strict=True):
+                sources.append(constrained)
+        for batch, of_batch in zip(batches, self._workers.run(_search, sources), strict=True):
             hypotheses |= zip(batch, of_batch, strict=True)
         for number in phrases:
             missing = self._lacking(hypotheses[number], targets[number])
@@ -741,9 +748,8 @@ class TextTranslator:
         self, batches: Sequence[Sequence[Pair]], request: _Request
     ) -> Iterator[list[Alignment]]:
         """Aligns batches of pairs."""
-        source_lang = request.options.source_lang
-        calls = [(list(pairs), request.read, source_lang) for pairs in batches]
-        return self._workers.run("align", calls)
+        align = partial(_align, read=request.read, source_lang=request.options.source_lang)
+        return self._workers.run(align, batches)
 
     def _with_alignments(
         self,
@@ -799,6 +805,16 @@ class TextTranslator:
                         f"A translation seems to leave out {sentence!r}. Translate it on a line of "
                         "its own."
                     )
+
+
+def _search(engine: Engine, batch: SourceBatch) -> list[list[Hypothesis]]:
+    return engine.search(batch)
+
+
+def _align(
+    engine: Engine, pairs: Sequence[Pair], *, read: SourceReader, source_lang: str | None
+) -> list[Alignment]:
+    return engine.align(pairs, read, source_lang)
 
 
 def _without_tags(text: str, options: TranslationOptions) -> MarkedText:

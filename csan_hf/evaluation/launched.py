@@ -16,6 +16,8 @@ from csan_hf_runtime import is_launched
 from csan_hf_runtime.engine import Engine
 
 T = TypeVar("T")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 class LaunchedProcesses:
@@ -34,11 +36,13 @@ class LaunchedProcesses:
         self._number = processes.process_index
         self._engine = engine
 
-    def run(self, method: str, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    def run(
+        self, work: Callable[[Engine, Argument], Result], arguments: Sequence[Argument]
+    ) -> Iterator[Result]:
         """See `Workers`; the results are exchanged after the last one."""
         results = []
-        for number in range(self._number, len(calls), self.count):
-            results.append((number, getattr(self._engine, method)(*calls[number])))
+        for number in range(self._number, len(arguments), self.count):
+            results.append((number, work(self._engine, arguments[number])))
         for _, result in sorted(gather_object(results), key=itemgetter(0)):
             yield result
 

@@ -7,12 +7,9 @@ from collections import Counter
 from xml.etree import ElementTree
 
 import pytest
-import tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines.conftest import translator_of
 
-from csan_hf.data import train_tokenizer
 from csan_hf_runtime.markup import parse_markup
 from csan_hf_runtime.sentences import split_text
 

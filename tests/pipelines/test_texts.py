@@ -4,25 +4,18 @@
 import copy
 import itertools
 import json
-import re
 
 import multilingual
 import numpy as np
 import pytest
 import tiny
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pipelines.conftest import GERMAN, translator_of
 from transformers import GenerationConfig, pipeline
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from csan_hf import EnsembleForConditionalGeneration
-from csan_hf.data import TokenizerPair, train_tokenizer
-from csan_hf.evaluation import translate
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
 from csan_hf_runtime.scores import is_scored
-from csan_hf_runtime.sentences import SplitText, sentences_of, split_text
 
 TEXT = "  eins zwei\n\n\tein Hund und ein Haus \r\nKatze\n \n"
 SENTENCES = [
