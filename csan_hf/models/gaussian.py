@@ -200,12 +200,17 @@ class Gaussian(GaussianMethod):
     key = "gaussian"
     phrase = (
         "a Gaussian around a position predicted from each query, its window by the strategy "
-        "`{0.width}`, added to the energies"
+        "{0.strategy}, added to the energies"
     )
     module_name = "localness"
     label = "Gaussian localness"
     paper = "yang-etal-2018-modeling"
     presets: ClassVar = {"local_soft": {"localness_window": "query"}}
+
+    @property
+    def strategy(self) -> str:
+        """The strategy of the window, for cards."""
+        return f"`fixed`, {self.size:g} tokens" if self.width == "fixed" else f"`{self.width}`"
 
     @property
     def needs_all_keys(self) -> bool:
