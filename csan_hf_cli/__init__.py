@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import runpy
 import signal
 import sys
@@ -311,10 +312,20 @@ def run(function: Callable, words: Sequence[str], prog: str | None = None) -> in
         kind = parameter.annotation
         if _is_group(kind):
             values = {field.name: options.pop(field.name) for field in dataclasses.fields(kind)}
-            options[name] = kind(**values)
+            options[name] = _group(kind, values)
         elif parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(options.pop(name))
     return function(*positional, **options, **fields)
+
+
+def _group(kind: type, values: dict[str, Any]) -> Any:
+    """A dataclass of options; its errors name them as the command line does."""
+    try:
+        return kind(**values)
+    except ValueError as error:
+        names = re.compile(rf"(?<!-)\b({'|'.join(values)})\b")
+        told = names.sub(r"--\1", str(error)).replace("=", " ")
+        raise ValueError(told) from error
 
 
 def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

@@ -49,7 +49,8 @@ class Range:
         return bool(self.least <= value <= self.most)
 
     def __str__(self) -> str:
-        return f"from {self.least} to {self.most}"
+        words = f"from {self.least}"
+        return words if self.most == LARGEST else f"{words} to {self.most}"
 
 
 NonNegative: TypeAlias = Annotated[int, Range(0)]

@@ -486,7 +486,8 @@ class TextTranslator:
         starts_without = generation.decoder_start_token_id in source.no_languages
         if generation.forced_bos_token_id is None and starts_without:
             raise ValueError(
-                "The model knows several languages: pass target_lang= (and source_lang=)."
+                "The model knows several languages: pass target_lang= (and source_lang=), which "
+                "pipelines call tgt_lang (and src_lang), too."
             )
         return generation
 
@@ -676,7 +677,7 @@ class TextTranslator:
                 text = marked.restore(
                     text, links, source_word=source_word, target_word=target_word, first=len(tag)
                 )
-            log_probability = sum(sentence.log_probability for sentence in sentences)
+            log_probability = sum((sentence.log_probability for sentence in sentences), 0.0)
             joined.append(Translation(text, log_probability, words, links, sentences))
         return joined
 

@@ -115,7 +115,7 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
             'Parser key "num_beams": Expected',
         ),
         ("translate --model x --dtype int8", "Got value: int8"),
-        ("translate --model x --top_k 5", "temperature, top_k and top_p need sample."),
+        ("translate --model x --top_k 5", "--temperature, --top_k and --top_p need --sample."),
         ("translate --model x --prefixes -", "can be standard input: name files."),
         ("translate --model x --terms -", "can be standard input: name files."),
         ("translate --model x --markup a", "Expected a typing.Literal['html', 'xliff']. Got value"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -85,14 +84,6 @@ class TextTranslationPipeline(TranslationPipeline):
         options = _take_text_options(kwargs)
         super().__init__(*args, **kwargs)
         self._options = {"split_sentences": split_sentences, "unknown": unknown, **options}
-        self._vocabularies = lru_cache(self._read_vocabularies)
-
-    def _read_vocabularies(
-        self, cleans_up: bool
-    ) -> tuple[TokenizerVocabulary, TokenizerVocabulary]:
-        source = TokenizerVocabulary(self.tokenizer, is_target=False)
-        target = TokenizerVocabulary(self.target_tokenizer, is_target=True, cleans_up=cleans_up)
-        return source, target
 
     def __call__(  # type: ignore[override]
         self,
@@ -143,11 +134,17 @@ class TextTranslationPipeline(TranslationPipeline):
                 does not give.
         """
         batch_size = batch_size or self._batch_size or 1
+        kwargs.pop("num_workers", None)  # of a loader of data, which there is none of
         options = {**self._options, **_take_text_options(kwargs), "batch_size": batch_size}
         preprocess, forward, postprocess = self._sanitize_parameters(**kwargs)
         preprocess = {**self._preprocess_params, **preprocess}
         postprocess = {**self._postprocess_params, **postprocess}
         if postprocess.get("return_tensors"):  # tokens of segments cannot be joined
+            if of_texts := sorted(options.keys() - {"split_sentences", "unknown", "batch_size"}):
+                raise ValueError(
+                    f"return_tensors gives tokens of whole texts alone: leave out "
+                    f"{', '.join(of_texts)}."
+                )
             return super().__call__(inputs, batch_size=batch_size, **kwargs)
         arguments = {**self._forward_params, **forward}
         for name, name_in_transformers in LANGUAGES.items():
@@ -155,7 +152,10 @@ class TextTranslationPipeline(TranslationPipeline):
             options[name] = preprocess.get(name_in_transformers)
         arguments = self._prepare_generate_kwargs(arguments)
         chosen = self._get_set_generation_params(arguments)
-        source, target = self._vocabularies(bool(postprocess.get("clean_up_tokenization_spaces")))
+        # Of each call: languages and lengths of tokenizers may be set at any time
+        source = TokenizerVocabulary(self.tokenizer, is_target=False)
+        cleans_up = bool(postprocess.get("clean_up_tokenization_spaces"))
+        target = TokenizerVocabulary(self.target_tokenizer, is_target=True, cleans_up=cleans_up)
         translator = TextTranslator(TorchEngine(self.model, source, target, **arguments))
         options |= {name: arguments[name] for name in _LENGTHS if arguments.get(name)}
         asked = TranslationOptions(
