@@ -22,26 +22,29 @@ TEXT = "The number is two."
 
 
 def test_a_clicked_word_is_marked_and_the_words_of_its_sentence_by_their_share():
-    rows = [
-        (0, np.array([9.0])),
-        (0, np.zeros(0)),
-        (1, np.array([0.2, 0.8])),
-        (1, np.array([-1, 0])),
-    ]
+    nothing = np.zeros(0)
+    rows = [(0, np.array([9.0])), (0, nothing), (1, np.array([0.2, 0.8])), (1, np.array([-1, 0]))]
     translated = TranslatedText(["Oh!", "the", "house"], ["Ach!", "\n", "das", "Haus"], rows)
-    words = [("Ach!", "word"), ("\n", None), ("das", "word"), ("Haus", "word")]
-    assert translated.marked() == (words, [("Oh!", 0), ("the", 0), ("house", 0)])
-    target, source = translated.marked(2)
-    assert target == [*words[:2], ("das", "clicked"), words[3]]
-    assert source == [
-        ("Oh!", 0),
-        ("the", pytest.approx(source[2][1] / 4)),
-        ("house", pytest.approx(0.7)),
-    ]
-    assert translated.marked(3)[1] == translated.marked()[1], "nothing positive: nothing is marked"
+    target, source = translated.marked()
+    assert target == [("Ach!", "word"), ("\n", None), ("das", "word"), ("Haus", "word")]
+    assert source == [("Oh!", 0), ("the", 0), ("house", 0)]
+    marked_target, marked_source = translated.marked(2)
+    assert marked_target == [*target[:2], ("das", "clicked"), target[3]]
+    assert [word for word, _ in marked_source] == ["Oh!", "the", "house"]
+    of_oh, of_the, of_house = [share for _, share in marked_source]
+    assert of_oh == 0
+    assert of_house == pytest.approx(0.7)
+    assert of_the == pytest.approx(of_house / 4)
+    assert translated.marked(3)[1] == source, "nothing positive: nothing is marked"
 
 
-def test_without_gradio_one_line_says_what_to_install(monkeypatch, capsys):
+def test_what_keeps_a_demo_from_opening_is_one_line(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert main(["demo", "x", "--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert "Address already in use (while attempting to bind on address ('127.0.0.1'," in error
+    assert error.count("\n") == 1
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert main(["demo", str(FIXTURES / "csan"), "--device", "cpu"]) == 2
     error = "error: gradio is not installed: pip install 'csan_hf[demo]', in a checkout '.[demo]'\n"
@@ -59,18 +62,6 @@ def test_a_demo_that_others_can_reach_says_so(host, is_said, monkeypatch, capsys
     assert demo.build_demo().launch.call_args.kwargs["server_name"] == host
 
 
-def test_a_port_that_is_taken_is_one_line(capsys):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert main(["demo", "x", "--port", str(port)]) == 2
-    error = capsys.readouterr().err
-    assert (
-        f"Address already in use (while attempting to bind on address ('127.0.0.1', {port}))"
-        in error
-    )
-    assert error.count("\n") == 1
-
-
 def test_models_have_names_and_translate_every_sentence():
     first, second = (DemoModel(f"{FIXTURES}{path}/csan", device="cpu") for path in ("", "/."))
     assert titles_of([first]) == ["csan"]
@@ -78,40 +69,32 @@ def test_models_have_names_and_translate_every_sentence():
     sentence = first.translate(TEXT, 1)
     text = first.translate(f" {TEXT} {TEXT}\n\n{TEXT} ", 1)
     assert text.source == TEXT.split() * 3
-    assert text.target == [*sentence.target * 2, "\n\n", *sentence.target], (
-        "not the first of a line alone"
-    )
+    lines = [*sentence.target * 2, "\n\n", *sentence.target]
+    assert text.target == lines, "not the first of a line alone"
     width = len(sentence.target)
-    last = text.rows[-1]
     assert [start for start, _ in text.rows[::width][:2]] == [0, 4]
-    assert (last[0], last[1].tolist()) == (
-        8,
-        pytest.approx(sentence.rows[-1][1].tolist(), abs=1e-5),
-    )
+    start, shares = text.rows[-1]
+    assert start == 8
+    assert shares == pytest.approx(sentence.rows[-1][1], abs=1e-5)
 
 
 def test_models_of_others_know_their_languages_and_need_no_alignment(tmp_path, caplog):
     for make in (multilingual.marian, multilingual.nllb):
         for part in make(tmp_path / make.__name__):
             part.save_pretrained(tmp_path / make.__name__)
-    (tmp_path / "marian/README.md").write_text(
-        '---\nlanguage: [de, en]\n---\ntranslator("Eins, \\"zwei\\".")[0]["t"]'
-    )
+    card = '---\nlanguage: [de, en]\n---\ntranslator("Eins, \\"zwei\\".")[0]["t"]'
+    (tmp_path / "marian/README.md").write_text(card)
     with pytest.raises(ValueError, match="pass target_lang="):
         DemoModel(str(tmp_path / "nllb"), device="cpu")
-    languages = {"src_lang": "deu_Latn", "tgt_lang": "fra_Latn"}
-    marian, nllb = (
-        DemoModel(str(tmp_path / name), device="cpu", **languages) for name in ("marian", "nllb")
-    )
-    assert (marian.languages, marian.examples[0]) == (["de", "en"], 'Eins, "zwei".')
-    assert (nllb.languages, nllb.examples) == (
-        ["deu_Latn", "fra_Latn"],
-        ["Ein Hund läuft durch den Schnee."],
-    )
-    assert [model.translate("one two", 1).marked(0)[1][0][1] > 0 for model in (marian, nllb)] == [
-        False,
-        True,
-    ]
+    for name, languages, example, is_marked in (
+        ("marian", ["de", "en"], 'Eins, "zwei".', False),
+        ("nllb", ["deu_Latn", "fra_Latn"], "Ein Hund läuft durch den Schnee.", True),
+    ):
+        folder = str(tmp_path / name)
+        model = DemoModel(folder, device="cpu", src_lang="deu_Latn", tgt_lang="fra_Latn")
+        assert (model.languages, model.examples[0]) == (languages, example)
+        _, [(_, share), *_] = model.translate("one two", 1).marked(0)
+        assert (share > 0) == is_marked
     assert "Words are not aligned: MarianTokenizer" in caplog.text
     assert "no effect" not in caplog.text, "languages that are meant for the other model"
 

@@ -129,8 +129,6 @@ def test_the_language_of_a_call_is_of_that_call_alone(tmp_path):
         assert other.result() == own
 
 
-
-
 def test_what_has_no_effect_is_said(joint, tmp_path, library_log):
     model, tokenizer = joint
     translation_pipeline(model, tokenizer=tokenizer, tgt_lang="en", device="cpu")("ein Hund")

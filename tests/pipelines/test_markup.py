@@ -137,5 +137,3 @@ def test_markup_of_any_depth_and_length_is_read(source, expected):
     links = [(word, word) for word in range(len(text.split()))]
     assert restored(source, "html", text, links) == (expected or source)
     assert len(restored(source, "html", text, [])) == len(expected or source)
-
-

@@ -32,18 +32,10 @@ def texts_of(results):
     return [result["translation_text"] for result in results]
 
 
-
-
 @pytest.fixture
 def translator(joint):
     model, tokenizer = joint
     return translator_of(model, tokenizer, max_new_tokens=6)
-
-
-
-
-
-
 
 
 def test_lines_are_put_back(translator):
@@ -71,8 +63,6 @@ def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
         TranslationPipeline.__call__(translator, text)
     translator("Hund " * 70)
     assert "A sentence is longer than the 64 tokens" in library_log.text
-
-
 
 
 def test_the_pipeline_of_a_checkpoint_splits_where_csan_hf_is_imported(tmp_path, library_log):
@@ -144,22 +134,6 @@ def test_a_pipeline_of_a_checkpoint_is_copied(translator, tmp_path, monkeypatch)
     assert copy.copy(plain)("Hund") == plain("Hund")
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 def test_a_model_without_absolute_positions_takes_whole_lines(joint):
     """Its own config has a length of sinusoids all the same, which means nothing then."""
     tokenizer = copy.deepcopy(joint[1])
@@ -207,54 +181,6 @@ def test_streams_are_read_as_they_are_needed(translator, batch_size, most):
     assert next(numbers) <= 1 + max(most, 3)
 
 
-
-
-
-
-def german_to_english(family, **overrides):
-    tokenizer = tiny.tokenizer([*GERMAN, "one", "two"], model_max_length=64)
-    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
-    overrides = {**sizes, "pad_token_id": 0, "eos_token_id": 1, **overrides}
-    return family(seed=3, **overrides).eval(), tokenizer
-
-
-FAMILIES = {
-    "csan": lambda folder: german_to_english(tiny.csan, decoder_start_token_id=0, init_gain=6.0),
-    "pervasive attention": lambda folder: german_to_english(tiny.grid, decoder_start_token_id=0),
-    "m2m100": multilingual.m2m100,
-    "nllb": multilingual.nllb,
-    "mbart": multilingual.mbart,
-    "t5": multilingual.t5,
-}
-TARGETS = {"m2m100": "en", "nllb": "eng_Latn", "mbart": "en_XX"}
-
-
-@pytest.mark.parametrize("name", ["marian", *FAMILIES])
-def test_batches_change_nothing(name, tmp_path, joint):
-    """Texts are equal; scores to 5 digits, as generation rounds what float64 models compute to
-    float32.
-    """
-    model, tokenizer = joint if name == "marian" else FAMILIES[name](tmp_path / "tokenizer")
-    translator = translator_of(
-        copy.deepcopy(model).double(),
-        tokenizer,
-        target_tokenizer=tokenizer,
-        tgt_lang=TARGETS.get(name),
-        return_scores=True,
-        num_beams=2,
-        max_new_tokens=6,
-    )
-    sources = ["eins zwei drei", "zwei", "drei drei zwei eins one two eins zwei", "two"]
-    alone = [translator(source)[0]["sentences"][0] for source in sources]
-    assert len({sentence["score"] for sentence in alone}) > 1, "the test wants differences"
-    for order in (sources, sources[::-1], sources[1:3]):
-        results = translator(order, batch_size=4)
-        for source, [sentence] in zip(order, [r["sentences"] for r in results], strict=True):
-            expected = alone[sources.index(source)]
-            assert sentence["translation_text"] == expected["translation_text"]
-            assert sentence["score"] == pytest.approx(expected["score"], rel=1e-5)
-
-
 @pytest.mark.parametrize("target", [None, "deu_Latn"])
 def test_scores_are_the_models_probabilities(target, joint, tmp_path):
     """Of a multilingual model those without the language, which was forced."""
@@ -288,10 +214,6 @@ def test_padding_counts_where_it_was_generated():
     assert counted.tolist() == [True] * 4 + [False] * 2
 
 
-
-
-
-
 def test_padding_on_the_left_is_put_right(joint):
     model, tokenizer = joint
     tokenizer.padding_side = "left"
@@ -303,7 +225,3 @@ def test_saved_as_what_needs_transformers_alone(translator, tmp_path):
     translator.save_pretrained(tmp_path)
     assert "class TranslationPipeline" in (tmp_path / "translation.py").read_text()
     assert not {"texts.py", "sentences.py"} & {path.name for path in tmp_path.iterdir()}
-
-
-
-

@@ -67,8 +67,6 @@ def test_neither_the_command_nor_its_processes_import_torch(options, graphs, sou
     assert not {"torch", "transformers", "datasets", "babel", "csan_hf"} & imported
 
 
-
-
 def translated(graphs, source, capsys, *options):
     words = ["translate", "--model", graphs, "--input", source, "--quiet", *options]
     assert csan_hf_cli.main([*map(str, words)]) == 0
@@ -140,8 +138,6 @@ def test_samples_are_those_of_their_seed(graphs, source, capsys):
     assert samples[0] == samples[1] != samples[2]
 
 
-
-
 def test_models_of_the_package_have_names_where_no_folder_has_them(
     graphs, source, tmp_path, capsys, monkeypatch
 ):
@@ -184,8 +180,6 @@ def test_csan_hf_does_without_onnxruntime():
     assert done.returncode == 0, done.stderr
 
 
-
-
 @pytest.mark.parametrize("command", ["train", "recipes"])
 def test_commands_of_the_whole_package_say_where_they_are(command, tmp_path):
     for package in ("csan_hf_cli", "csan_hf_runtime"):  # as the small distribution has them
@@ -194,7 +188,3 @@ def test_commands_of_the_whole_package_say_where_they_are(command, tmp_path):
     done = run([command], python=("-S", "-P"), PYTHONPATH=os.pathsep.join(paths))
     assert done.returncode == 2
     assert done.stderr.endswith("needs csan_hf with torch: pip install . in a checkout\n")
-
-
-
-

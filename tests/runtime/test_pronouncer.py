@@ -31,8 +31,6 @@ def test_words_are_looked_up_whatever_their_case(pronouncer, caplog):
     assert texts(pronouncer.translate(["blorp"])) == [["B L AO1 R P"]], "predicted"
 
 
-
-
 def test_candidates_begin_with_the_dictionary(pronouncer):
     read, colonel = pronouncer.translate(["read", "colonel"], n_best=3, return_scores=True)
     assert [candidate.text for candidate in read[:2]] == ["R EH1 D", "R IY1 D"]

@@ -108,16 +108,16 @@ def test_a_line_is_read_in_parts():
 
 
 @pytest.mark.parametrize(
-    ("split", "translations", "links"),
+    ("segments", "gap", "tag", "translations", "last_link"),
     [
-        (SplitText(("a b", "c"), ("", " ", "")), ["x", "y z"], [(0, 0), (1, 0), (2, 2)]),
-        (SplitText(("a b", "c"), ("", "", "")), ["走", "y z"], [(0, 0), (1, 0), (1, 1)]),
-        (SplitText(("T a", "T c"), ("", " ", ""), tag="T"), ["x", "y z"], [(0, 0), (1, 0), (1, 2)]),
+        (("a b", "c"), " ", "", ["x", "y z"], (2, 2)),
+        (("a b", "c"), "", "", ["走", "y z"], (1, 1)),  # cut within a word
+        (("T a", "T c"), " ", "T", ["x", "y z"], (1, 2)),
     ],
-    ids=["words", "cut within a word", "tag"],
 )
-def test_links_count_over_the_whole_text(split, translations, links):
-    of_segments = [[(0, 0), (1, 0)], [(0, 1)]]
+def test_links_count_over_the_whole_text(segments, gap, tag, translations, last_link):
+    split_text = SplitText(segments, ("", gap, ""), tag=tag)
+    links = [[(0, 0), (1, 0)], [(0, 1)]]
     word = re.compile(r"\S+")
-    joined = split.join_links(translations, of_segments, source_word=word, target_word=word)
-    assert joined == links
+    joined = split_text.join_links(translations, links, source_word=word, target_word=word)
+    assert joined == [(0, 0), (1, 0), last_link]
