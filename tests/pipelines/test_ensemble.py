@@ -43,23 +43,18 @@ def next_log_probs(models, source, prefix):
 
 
 def by_hand(models, source, beams):
-    """The best hypothesis and its score of a beam search over `LENGTH` tokens, ends included."""
-    running, finished = [(0.0, torch.tensor([tiny.PAD]))], []
+    """The score and the tokens of a beam search over `LENGTH` tokens, ends included."""
+    running = [(0.0, [tiny.PAD])]
+    finished = []
     for _ in range(LENGTH):
         candidates = []
-        for score, prefix in running:
-            scores = score + next_log_probs(models, source, prefix)
-            candidates += [(float(scores[token]), prefix, token) for token in range(len(scores))]
-        best = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * beams]
-        grown = [
-            (score, torch.cat([prefix, torch.tensor([token])])) for score, prefix, token in best
-        ]
-        finished += [
-            (score / (len(ids) - 1), ids) for score, ids in grown[:beams] if ids[-1] == tiny.EOS
-        ]
-        running = [(score, ids) for score, ids in grown if ids[-1] != tiny.EOS][:beams]
-    finished += [(score / (len(ids) - 1), ids) for score, ids in running]
-    return max(finished, key=lambda hypothesis: hypothesis[0])
+        for score, ids in running:
+            steps = next_log_probs(models, source, torch.tensor(ids))
+            candidates += [(score + float(step), [*ids, n]) for n, step in enumerate(steps)]
+        best = sorted(candidates, reverse=True)[: 2 * beams]
+        finished += [(score, ids) for score, ids in best[:beams] if ids[-1] == tiny.EOS]
+        running = [(score, ids) for score, ids in best if ids[-1] != tiny.EOS][:beams]
+    return max((score / (len(ids) - 1), ids) for score, ids in finished + running)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -67,27 +62,28 @@ def by_hand(models, source, beams):
 def test_generation_averages_probabilities(beams):
     models = members()
     ensemble = EnsembleForConditionalGeneration.of(models)
-    options = {"num_beams": beams, "early_stopping": "never"} if beams > 1 else {"num_beams": 1}
+    early_stopping = {"early_stopping": "never"} if beams > 1 else {}
     found = ensemble.generate(
-        **SOURCE, max_new_tokens=LENGTH, output_scores=True, return_dict_in_generate=True, **options
+        **SOURCE,
+        max_new_tokens=LENGTH,
+        num_beams=beams,
+        output_scores=True,
+        return_dict_in_generate=True,
+        **early_stopping,
     )
     for row, mask in enumerate(SOURCE["attention_mask"].bool()):
         source = SOURCE["input_ids"][row][mask]
-        if beams == 1:
-            prefix = torch.tensor([tiny.PAD])
-            for step in range(LENGTH):
-                expected = next_log_probs(models, source, prefix)
-                torch.testing.assert_close(found.scores[step][row], expected, atol=2e-5, rtol=1e-5)
-                prefix = torch.cat([prefix, expected.argmax()[None]])
-                if prefix[-1] == tiny.EOS:
-                    break
-            expected_ids = prefix
+        if beams > 1:
+            score, expected = by_hand(models, source, beams)
+            assert float(found.sequences_scores[row]) == pytest.approx(score, rel=1e-4)
         else:
-            score, expected_ids = by_hand(models, source, beams)
-            torch.testing.assert_close(
-                found.sequences_scores[row], torch.tensor(score), atol=2e-5, rtol=1e-5
-            )
-        assert found.sequences[row][: len(expected_ids)].tolist() == expected_ids.tolist()
+            expected = [tiny.PAD]
+            while len(expected) <= LENGTH and expected[-1] != tiny.EOS:
+                steps = next_log_probs(models, source, torch.tensor(expected))
+                scores = found.scores[len(expected) - 1][row]
+                torch.testing.assert_close(scores, steps, atol=2e-5, rtol=1e-5)
+                expected.append(int(steps.argmax()))
+        assert found.sequences[row][: len(expected)].tolist() == expected
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -151,10 +147,6 @@ def test_a_cache_of_another_kind_is_refused(name):
     for call in (ensemble, ensemble.generate):
         with pytest.raises(ValueError, match=words):
             call(**SOURCE, decoder_input_ids=SOURCE["input_ids"], **{name: DynamicCache()})
-
-
-def test_static_caches_are_refused():
-    ensemble = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(1)])
     with pytest.raises(ValueError, match="cache_implementation='static' is not for ensembles"):
         ensemble.generate(**SOURCE, cache_implementation="static")
 
@@ -188,27 +180,17 @@ def test_members_share_their_tokens(first, second, message):
         EnsembleForConditionalGeneration.of([tiny.csan(0, **first), tiny.csan(0, **second)])
 
 
-def test_members_share_their_vocabularies(tmp_path):
+@pytest.mark.parametrize("subfolder", ["", "best"])
+def test_members_share_their_vocabularies(subfolder, tmp_path):
     names = [tmp_path / "a", tmp_path / "none", tmp_path / "b"]
     for name, tokens in zip(names, ("a c", None, "b c"), strict=True):
-        save_member(name, tokens)
-    EnsembleForConditionalGeneration.from_pretrained(names[:2])
+        tiny.csan(0).save_pretrained(name / subfolder)
+        if tokens is not None:
+            train_tokenizer([tokens], 20, kind="symbols").save_pretrained(name / subfolder)
+    load = EnsembleForConditionalGeneration.from_pretrained
+    load(names[:2], subfolder=subfolder)
     with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
-        EnsembleForConditionalGeneration.from_pretrained(names)
-
-
-def save_member(folder, tokens=None):
-    tiny.csan(0).save_pretrained(folder)
-    if tokens is not None:
-        train_tokenizer([tokens], 20, kind="symbols").save_pretrained(folder)
-
-
-def test_members_and_their_tokenizers_may_lie_in_a_subfolder(tmp_path):
-    names = [tmp_path / "a", tmp_path / "b"]
-    for name in names:
-        save_member(name / "best", f"{name.name} c")
-    with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
-        EnsembleForConditionalGeneration.from_pretrained(names, subfolder="best")
+        load(names, subfolder=subfolder)
 
 
 def test_adapters_may_be_members(tmp_path):
@@ -251,17 +233,11 @@ def test_an_ensemble_may_be_a_member():
 @torch.no_grad()
 def test_the_loss_is_that_of_the_mean():
     models = [tiny.csan(0), tiny.recurrent(2)]
+    ensemble = EnsembleForConditionalGeneration.of(models)
     labels = tiny.labels_of((5, 3))
-    loss = EnsembleForConditionalGeneration.of(models)(**SOURCE, labels=labels).loss
-    mean = torch.stack(
-        [model(**SOURCE, labels=labels).logits.softmax(-1) for model in models]
-    ).mean(dim=0)
-    expected = -mean.log().gather(-1, labels.clamp(min=0)[..., None])[..., 0][labels != -100].mean()
-    torch.testing.assert_close(loss, expected)
-
-
-@torch.no_grad()
-def test_without_labels_the_loss_is_zero():
-    ensemble = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.recurrent(2)])
-    nothing = torch.full((2, 3), -100)
-    assert ensemble(**SOURCE, labels=nothing).loss == 0
+    members = [model(**SOURCE, labels=labels).logits.softmax(-1) for model in models]
+    steps = torch.stack(members).mean(dim=0).log()
+    chosen = steps.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    loss = ensemble(**SOURCE, labels=labels).loss
+    torch.testing.assert_close(loss, -chosen[labels != -100].mean())
+    assert ensemble(**SOURCE, labels=torch.full((2, 3), -100)).loss == 0

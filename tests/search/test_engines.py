@@ -15,7 +15,6 @@ from tiny import padded_sources as sources
 from transformers import GenerationConfig
 
 from csan_hf.pipelines.torch_engine import TorchDecoder
-from csan_hf_runtime.generation import Generation
 from csan_hf_runtime.graphs import GraphDecoder
 from csan_hf_runtime.prefixes import Prefix
 from csan_hf_runtime.search import Sampling
@@ -53,9 +52,8 @@ def of_the_library(model, settings, batch, limits, returned, beginnings):
     settings = dict(settings)
     if beginnings is not None:
         first = 1 if settings.get("forced_bos_token_id") is None else 2
-        vocabulary = list(range(model.config.vocab_size))
-        if getattr(model.config, "decoder_vocab_size", None):
-            vocabulary = list(range(model.config.decoder_vocab_size))
+        size = getattr(model.config, "decoder_vocab_size", None) or model.config.vocab_size
+        vocabulary = list(range(size))
 
         def allowed(sentence, ids):
             if len(ids) < first:
@@ -116,25 +114,6 @@ def compare(model, engine, seed, batch, **more_settings):
         torch.testing.assert_close(expected, values[:length], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_torch_finds_what_the_library_finds(name):
-    model = MODELS[name]()
-    engine = torch_engine(model)
-    for seed in range(8):
-        batch = sources(LENGTHS, seed=seed)
-        if seed % 3 == 2:
-            batch = tiny.padded_on_the_left(batch)
-        compare(model, engine, seed, batch)
-
-
-@pytest.mark.parametrize("name", EXPORTED)
-def test_graphs_find_what_the_library_finds(name, exported):
-    model, folder = exported(name)
-    engine = graph_engine(folder)
-    for seed in range(8):
-        compare(model, engine, seed, sources(LENGTHS, seed=seed))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize(
     "arguments",
@@ -160,24 +139,6 @@ def test_what_the_search_does_not_have_is_left_to_the_library(arguments):
         assert (hypothesis.log_probabilities < 0).all()
 
 
-@pytest.mark.parametrize("generator", [None, np.random.default_rng(1)])
-def test_samples_of_torch_are_drawn_as_often_as_asked_for(generator):
-    settings = {"eos_token_id": 1, "decoder_start_token_id": 0, "do_sample": True}
-    batch = source_batch(
-        sources(LENGTHS), settings, [6] * 4, returned=5, generator=generator, with_scores=True
-    )
-    for several in torch_engine(MODELS["csan"]()).search(batch):
-        assert len(several) == 5
-        assert len({tuple(sample.tokens) for sample in several}) > 1
-        assert all((sample.log_probabilities < 0).all() for sample in several)
-
-
-def test_settings_that_cannot_be_are_named():
-    Generation.from_dict({"typical_p": 1.0, "num_beam_groups": 1, "diversity_penalty": 0.0})
-    with pytest.raises(ValueError, match=r"^typical_p is 0.9"):
-        Generation.from_dict({"typical_p": 0.9})
-
-
 @pytest.mark.parametrize(
     "options",
     [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.6}, {"temperature": 2.0, "top_p": 0.9}],
@@ -196,39 +157,70 @@ def test_samples_have_the_distribution_of_the_library(options):
     np.testing.assert_allclose(shares, expected, atol=0.01)
 
 
-def test_samples_of_a_sentence_differ_and_end_within_its_limit(exported):
-    settings = {"eos_token_id": 1, "decoder_start_token_id": 0, "do_sample": True}
-    batch = source_batch(
-        sources(LENGTHS),
-        settings,
-        limits=[5, 6, 7, 8],
-        returned=9,
-        generator=np.random.default_rng(3),
-    )
-    samples = graph_engine(exported("rnnsearch")[1]).search(batch)
-    for several, limit in zip(samples, [5, 6, 7, 8], strict=True):
-        assert len(several) == 9
-        assert len({tuple(sample.tokens) for sample in several}) > 1
-        assert max(len(sample.tokens) for sample in several) < limit
-
-
 @pytest.mark.parametrize("length_penalty", [-10.0, 10.0])
-def test_no_hypothesis_is_empty_whatever_the_length_penalty(length_penalty, exported):
+def test_no_hypothesis_is_empty_whatever_the_length_penalty(length_penalty, engine_of):
     settings = {"decoder_start_token_id": 0, "num_beams": 3, "length_penalty": length_penalty}
     batch = source_batch(sources(LENGTHS), settings, [99] * len(LENGTHS), returned=3)
-    found = graph_engine(exported("rnnsearch")[1]).search(batch)
+    found = engine_of("rnnsearch", True)[1].search(batch)
     assert all(len(hypothesis.tokens) for several in found for hypothesis in several)
 
 
-@pytest.mark.parametrize("decoder", [TorchDecoder, GraphDecoder])
+@pytest.mark.parametrize(
+    ("name", "decoder"), [("marian", TorchDecoder), ("rnnsearch", GraphDecoder)]
+)
 @pytest.mark.parametrize("beams", [1, 3])
-def test_rows_that_are_done_are_not_computed(beams, decoder, exported, monkeypatch):
-    engine = graph_engine(exported("rnnsearch")[1])
-    if decoder is TorchDecoder:
-        engine = torch_engine(MODELS["marian"]())
+def test_rows_that_are_done_are_not_computed(beams, name, decoder, engine_of, monkeypatch):
+    _, engine = engine_of(name, decoder is GraphDecoder)
     rows = []
     step = decoder.step
     monkeypatch.setattr(decoder, "step", lambda self, ids: rows.append(len(ids)) or step(self, ids))
     settings = {"decoder_start_token_id": 0, "num_beams": beams}
     engine.search(source_batch(sources(LENGTHS), settings, [3, 3, 5, 6]))
     assert rows == [beams * left for left in (4, 4, 2, 2, 1)]
+
+
+@pytest.fixture
+def engine_of(exported):
+    """A function that returns a model and an engine of its weights: of torch, or its graphs."""
+
+    def build(name, is_exported=False):
+        if is_exported:
+            model, folder = exported(name)
+            return model, graph_engine(folder)
+        model = MODELS[name]()
+        return model, torch_engine(model)
+
+    return build
+
+
+ENGINES = [*((name, False) for name in MODELS), *((name, True) for name in EXPORTED)]
+
+
+@pytest.mark.parametrize(("name", "is_exported"), ENGINES)
+def test_engines_find_what_the_library_finds(name, is_exported, engine_of):
+    model, engine = engine_of(name, is_exported)
+    for seed in range(8):
+        batch = sources(LENGTHS, seed=seed)
+        if seed % 3 == 2 and not is_exported:
+            batch = tiny.padded_on_the_left(batch)
+        compare(model, engine, seed, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_exported", "seed"),
+    [("csan", False, None), ("csan", False, 1), ("rnnsearch", True, 3)],
+)
+def test_samples_differ_and_end_within_the_limit_of_their_source(
+    name, is_exported, seed, engine_of
+):
+    settings = {"eos_token_id": 1, "decoder_start_token_id": 0, "do_sample": True}
+    limits = [5, 6, 7, 8]
+    generator = None if seed is None else np.random.default_rng(seed)
+    options = {"returned": 9, "generator": generator, "with_scores": True}
+    batch = source_batch(sources(LENGTHS), settings, limits, **options)
+    _, engine = engine_of(name, is_exported)
+    for samples, limit in zip(engine.search(batch), limits, strict=True):
+        assert len(samples) == 9
+        assert len({tuple(sample.tokens) for sample in samples}) > 1
+        assert max(len(sample.tokens) for sample in samples) < limit
+        assert all((sample.log_probabilities < 0).all() for sample in samples)
