@@ -4,6 +4,7 @@
 import copy
 import itertools
 import json
+import pickle
 
 import multilingual
 import numpy as np
@@ -225,3 +226,22 @@ def test_saved_as_what_needs_transformers_alone(translator, tmp_path):
     translator.save_pretrained(tmp_path)
     assert "class TranslationPipeline" in (tmp_path / "translation.py").read_text()
     assert not {"texts.py", "sentences.py"} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_what_a_tokenizer_says_is_asked_in_every_call(tmp_path):
+    model, tokenizer = multilingual.m2m100(tmp_path)
+    tokenizer.src_lang = "de"
+    translator = translator_of(model, tokenizer, max_new_tokens=6)
+    translations = []
+    for language in ("en", "fr", "en"):
+        tokenizer.tgt_lang = language
+        translations += texts_of(translator("eins zwei"))
+    assert translations[0] == translations[2] != translations[1]
+    copied = pickle.loads(pickle.dumps(translator))
+    assert texts_of(copied("eins zwei", num_workers=0)) == translations[2:]
+
+
+@pytest.mark.parametrize("option", ["return_scores", "return_alignments", "check_coverage"])
+def test_tokens_of_whole_texts_have_nothing_of_segments(option, translator):
+    with pytest.raises(ValueError, match=f"return_tensors gives tokens .* leave out {option}"):
+        translator("eins", return_tensors=True, **{option: True})
