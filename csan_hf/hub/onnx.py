@@ -522,7 +522,7 @@ class _Step(nn.Module):
         logits, present, weights = self.decode(ids, source, mask, past)
         present.setdefault(self.counter, F.pad(past[self.counter], (0, 0, 0, 1)))
         outputs = [logits, *(present[name] for name in self.states)]
-        if self.with_attention:
+        if self.with_attention and weights is not None:
             outputs.append(weights)
         return tuple(outputs)
 

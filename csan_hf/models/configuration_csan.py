@@ -3,7 +3,7 @@
 
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from transformers.activations import ACT2FN
@@ -122,10 +122,8 @@ class CsanConfig(Seq2SeqConfig):
     model_type = "csan"
     # Of csan_hf (`short_form.py`): what makes the long form of the short one. A checkpoint, which
     # has the long form, carries none of it
-    long_form: ClassVar[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = staticmethod(dict)
-    merge: ClassVar[Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]] = (
-        staticmethod(operator.or_)
-    )
+    long_form: ClassVar[Any] = staticmethod(dict)
+    merge: ClassVar[Any] = staticmethod(operator.or_)
     attribute_map = {  # noqa: RUF012
         "num_attention_heads": "encoder_attention_heads",
         "hidden_size": "d_model",
