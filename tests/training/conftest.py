@@ -4,7 +4,7 @@
 import pytest
 import torch
 from datasets import DatasetDict
-from training.tiny_runs import NUMBERS, leave_out_pictures, tiny_marian
+from training.tiny_runs import leave_out_pictures, tiny_marian
 
 from csan_hf.data import DataArguments, load_translation_dataset, tokenize_dataset, train_tokenizers
 from csan_hf.training import TranslationTrainer, TranslationTrainingArguments
@@ -28,7 +28,7 @@ def pictures():
 
 @pytest.fixture(scope="session")
 def data_arguments() -> DataArguments:
-    return DataArguments(**NUMBERS, train_size=300, validation_size=24, test_size=20)
+    return DataArguments(dataset="numbers", train_size=300, validation_size=24, test_size=20)
 
 
 @pytest.fixture(scope="session")

@@ -10,26 +10,20 @@ import pytest
 import tiny
 from pipelines import multilingual
 from tokenizers import processors
-from training.tiny_runs import save_tiny_marian
+from training.tiny_runs import parse, save_tiny_marian
 from transformers import AutoTokenizer
 
 from csan_hf.pipelines import translation_pipeline
-from csan_hf.training import load_recipe, train_from_recipe
+from csan_hf.training import train_from_recipe
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
+from csan_hf_runtime.texts import LanguageTags
 
 RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"
-SHORT = {
-    "max_steps": "2",
-    "eval_steps": "2",
-    "warmup_steps": "1",
-    "use_cpu": "true",
-    "bf16": "false",
-    "num_beams": "1",
-    "generation.max_length": "8",
-    "report_to": "none",
-    "training.keep_best": "1",
-}
+SHORT = (
+    "--max_steps 2 --eval_steps 2 --warmup_steps 1 --use_cpu --bf16 false --num_beams 1 "
+    "--generation.max_length 8 --report_to none --training.keep_best 1"
+)
 
 
 def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
@@ -37,12 +31,8 @@ def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
         for language, text in (("de", "ein Hund läuft\n"), ("en", "a dog runs\n")):
             (tmp_path / f"{split}.{language}").write_text(text * 4, encoding="utf-8")
-    places = {
-        "init_from": str(marian),
-        "data_dir": str(tmp_path),
-        "output_dir": str(tmp_path / "run"),
-    }
-    results = train_from_recipe(load_recipe(RECIPE, [*SHORT.items(), *places.items()]))
+    places = f"--init_from {marian} --data_dir {tmp_path} --output_dir {tmp_path}/run"
+    results = train_from_recipe(parse(f"{RECIPE} {SHORT} {places}"))
     assert list(results["scores"]) == ["validation", "test_2016", "test_2017"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["encoder_locality"][0] == {"window": 11, "head_area": 3}
@@ -55,16 +45,13 @@ def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
 def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_there(tmp_path, key):
     output = tmp_path / "run"
     folder = save_tiny_marian(tmp_path / "marian")
-    path = tmp_path / "recipe.yaml"
-    path.write_text(
-        f"{key}: {folder}\n"
-        "data: {dataset: numbers, language_pairs: [de-en, en-de], train_size: 30,\n"
-        "  validation_size: 3, test_size: 2}\n"
-        "config: {d_model: 16, encoder_layers: 3, decoder_layers: 1,\n"
-        "  encoder_ffn_dim: 32, decoder_ffn_dim: 32,\n"
-        "  encoder_attention_heads: 4, decoder_attention_heads: 4}\n"
+    words = (
+        f"--{key} {folder} --dataset numbers --language_pairs de-en,en-de --data.train_size 30 "
+        "--validation_size 3 --test_size 2 --d_model 16 --encoder_layers 3 --decoder_layers 1 "
+        "--encoder_ffn_dim 32 --decoder_ffn_dim 32 --encoder_attention_heads 4 "
+        f"--decoder_attention_heads 4 --output_dir {output}"
     )
-    results = train_from_recipe(load_recipe(path, [*SHORT.items(), ("output_dir", str(output))]))
+    results = train_from_recipe(parse(f"{words} {SHORT}"))
     sentences = {name: entry["sentences"] for name, entry in results["scores"].items()}
     assert sentences == {"validation": 6, "test_de-en": 2, "test_en-de": 2}
     tokenizer = AutoTokenizer.from_pretrained(output)
@@ -79,16 +66,17 @@ def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_ther
         assert translate(text, tgt_lang="de") == tagged[:1]
     assert translate("zwei", tgt_lang="en") == tagged[1:]
     # What is typed is text, but at the beginning of a text without a language
+    tags = LanguageTags([">>en<<", ">>de<<"])
     for typed in ("a >>> b", "a >>>de<< b", ">>de<< a"):
-        ids = translate._tokenize(typed, tgt_lang="en")["input_ids"]
+        text, before = tags.mark(typed, "", "en")
+        ids = tokenizer(before + text)["input_ids"]
         assert tokenizer.convert_tokens_to_ids(">>de<<") not in ids
         assert ids[0] == tokenizer.convert_tokens_to_ids(">>en<<")
+    assert tags.mark("zwei", "drei ", "de") == ("zwei", ">>de<< drei ")
     texts = {"tgt_lang": "zwei\ndrei. vier.", "tag": ">>de<< zwei\ndrei. vier."}
     named = translate(texts["tgt_lang"], tgt_lang="de", split_sentences="always")
     assert translate(texts["tag"], split_sentences="always") == named
     assert translate("zwei", prefix=">>de<< ")[0] == tagged[0]
-    ids = translate._tokenize("zwei", tgt_lang="de", prefix="drei ")["input_ids"]
-    assert ids == tokenizer(">>de<< drei zwei")["input_ids"]
     for language in (None, "it"):
         with pytest.raises(
             ValueError, match=rf"into en, de: give .* target language, got .*{language}"
@@ -97,11 +85,11 @@ def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_ther
 
 
 def test_source_and_target_tokenizers_may_come_from_different_places(tmp_path):
-    settings = {"data.dataset": "numbers", "output_dir": str(tmp_path / "run")}
-    for name, key, words in (("one", "pretrained", "abc"), ("two", "pretrained_target", "defgh")):
-        tiny.tokenizer(words).save_pretrained(tmp_path / name)
-        settings[f"tokenizer.{key}"] = str(tmp_path / name)
-    config = resolve(load_recipe(None, [*settings.items()])).config
+    words = f"--dataset numbers --output_dir {tmp_path}/run"
+    for key, letters in (("pretrained", "abc"), ("pretrained_target", "defgh")):
+        tiny.tokenizer(letters).save_pretrained(tmp_path / key)
+        words += f" --tokenizer.{key} {tmp_path}/{key}"
+    config = resolve(parse(words)).config
     assert (config.vocab_size, config.decoder_vocab_size) == (6, 8)
     assert not config.share_encoder_decoder_embeddings
 
@@ -114,13 +102,10 @@ def test_a_tokenizer_that_ends_no_text_is_refused(tmp_path, lacks):
     else:
         setattr(tokenizer, lacks, None)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    settings = {"tokenizer.pretrained": str(tmp_path / "tokenizer"), "data.dataset": "numbers"}
-    with pytest.raises(
-        RecipeError, match=r"no pad_token, or no eos_token that it adds to a text.*: set both"
-    ):
-        train_from_recipe(
-            load_recipe(None, [*settings.items(), ("output_dir", str(tmp_path / "run"))])
-        )
+    words = f"--tokenizer {tmp_path}/tokenizer --dataset numbers --output_dir {tmp_path}/run"
+    message = "no pad_token, or no eos_token that it adds to a text.*: set both"
+    with pytest.raises(RecipeError, match=message):
+        train_from_recipe(parse(words))
 
 
 @pytest.mark.parametrize(
@@ -140,21 +125,14 @@ def test_a_multilingual_tokenizer_marks_the_languages_of_the_data(
     source, target = languages
     for language in (*languages, unknown):
         (tmp_path / f"train.{language}").write_text("eins zwei\ndrei\n" * 4)
-    settings = {
-        **SHORT,
-        "init_from": str(tmp_path / "model"),
-        "data_dir": str(tmp_path),
-        "output_dir": str(tmp_path / "run"),
-        "source_lang": source,
-        "target_lang": target,
-        "train": "train.{lang}",
-        "validation": "train.{lang}",
-    }
-    pairs = list(settings.items())
+    words = (
+        f"{SHORT} --init_from {tmp_path}/model --data_dir {tmp_path} --output_dir {tmp_path}/run "
+        f"--target_lang {target} --data.train train.{{lang}} --data.validation train.{{lang}}"
+    )
     message = f"^data.source_lang and data.target_lang .* has no language '{unknown}'"
     with pytest.raises(RecipeError, match=message):
-        train_from_recipe(load_recipe(None, [*pairs, ("source_lang", unknown)]))
-    train_from_recipe(load_recipe(None, pairs))
+        train_from_recipe(parse(f"{words} --source_lang {unknown}"))
+    train_from_recipe(parse(f"{words} --source_lang {source}"))
     saved = AutoTokenizer.from_pretrained(tmp_path / "run")
     assert (saved.src_lang, saved.tgt_lang) == languages
     code = saved.convert_tokens_to_ids(getattr(saved, "lang_code_to_token", {}).get(target, target))

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from training.tiny_runs import RECIPE
+from training.tiny_runs import TINY, parse
 
 from csan_hf.training import output_folder
 from csan_hf.training.output_folder import (
@@ -20,7 +20,7 @@ from csan_hf.training.output_folder import (
     begin_run,
     lock_folder,
 )
-from csan_hf.training.recipe import Recipe, RecipeError
+from csan_hf.training.recipe import RecipeError
 from csan_hf.training.run import train_from_recipe
 
 
@@ -36,27 +36,23 @@ def contents(folder: Path) -> dict[str, str]:
 def old_run(tmp_path):
     """A folder that a run made, with a note of its user."""
     output = tmp_path / "run"
-    for name in (
-        "recipe.yaml",
-        "README.md",
-        "model.safetensors",
-        "checkpoint-5/model.safetensors",
-        "runs/log",
-        "tokenizer.json",
-        "note",
-    ):
+    names = (
+        "recipe.yaml README.md model.safetensors checkpoint-5/model.safetensors runs/log "
+        "tokenizer.json note"
+    )
+    for name in names.split():
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text(f"old {name}")
     (output / MARK).write_text("")
     return output
 
 
-def make_recipe(output, **more) -> Recipe:
-    return Recipe(**{**RECIPE, "output_dir": str(output), "overwrite": True, **more})
+def make_recipe(output, words="--overwrite"):
+    return parse(f"{TINY} --output_dir {output} {words}")
 
 
-@pytest.mark.parametrize("more", [{}, {"overwrite": False}, {"overwrite": False, "resume": False}])
-def test_what_no_run_of_ours_wrote_is_not_touched(more, tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", ["--overwrite", "", "--resume false"])
+def test_what_no_run_of_ours_wrote_is_not_touched(words, tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("mine")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "notes").write_text("mine")
@@ -65,15 +61,14 @@ def test_what_no_run_of_ours_wrote_is_not_touched(more, tmp_path, monkeypatch):
         RecipeError,
         match=r"holds README.md.*no mark of a run \(.csan_hf_run\).*nothing was changed",
     ):
-        train_from_recipe(make_recipe(".", **more))
+        train_from_recipe(make_recipe(".", words))
     assert contents(tmp_path) == {"README.md": "mine", "runs/notes": "mine"}
 
 
 def test_a_new_run_that_does_not_begin_leaves_the_old_one(old_run):
     before = contents(old_run)
-    data = {**RECIPE["data"], "max_source_length": 2}
     with pytest.raises(RecipeError, match="The data cannot be used"):
-        train_from_recipe(make_recipe(old_run, data=data))
+        train_from_recipe(make_recipe(old_run, "--overwrite --max_source_length 2"))
     assert contents(old_run) == before
 
 
@@ -84,7 +79,9 @@ def test_the_folder_that_init_from_reads_is_not_overwritten(initial, old_run):
     with pytest.raises(
         RecipeError, match=r"init_from reads .*would write over what it starts from"
     ):
-        train_from_recipe(make_recipe(old_run, init_from=str(old_run.parent / initial)))
+        train_from_recipe(
+            make_recipe(old_run, f"--overwrite --init_from {old_run.parent / initial}")
+        )
     assert contents(old_run) == before
 
 

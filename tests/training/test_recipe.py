@@ -4,11 +4,10 @@
 import dataclasses
 import importlib.util
 import pickle
-import shlex
 
 import pytest
 from huggingface_hub.errors import StrictDataclassError
-from training.tiny_runs import RECIPE
+from training.tiny_runs import TINY, parse
 from transformers import GenerationConfig
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
@@ -33,12 +32,6 @@ from csan_hf_cli import main
 from csan_hf_cli.train import split_command_line
 from csan_hf_runtime.keys import Affects, at_least, declare
 from csan_hf_runtime.yaml_text import load_yaml
-
-
-def parse(words: str):
-    """The recipe of a command line."""
-    name, overrides, _ = split_command_line(shlex.split(words))
-    return load_recipe(name, overrides)
 
 
 @pytest.fixture
@@ -483,7 +476,7 @@ def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
     tokenizer = train_tokenizer(["eins zwei drei"] * 9, 300)
     tokenizer.save_pretrained(folder)
-    config = CsanConfig(vocab_size=len(tokenizer), **RECIPE["config"])
+    config = CsanConfig(vocab_size=len(tokenizer), **load_recipe(TINY).config)
     CsanForConditionalGeneration(config).save_pretrained(folder)
     return folder
 

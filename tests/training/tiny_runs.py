@@ -4,51 +4,38 @@ pictures.
 """
 
 import json
+import shlex
+from pathlib import Path
 
 import tiny
 import torch
-import yaml
 from safetensors.torch import save_file
 from transformers import MarianMTModel
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.data import train_tokenizer
+from csan_hf.training import load_recipe
 from csan_hf.training.checkpoints import FACTS
+from csan_hf_cli.train import split_command_line
 
-NUMBERS = {"dataset": "numbers", "source_lang": "en", "target_lang": "de"}
-RECIPE = {
-    "model": "csan",
-    "data": {**NUMBERS, "train_size": 200, "validation_size": 8, "test_size": 8},
-    "tokenizer": {"vocab_size": 300},
-    "config": tiny.transformer_sizes(16, layers=1, heads=2, ffn=32),
-    "training": {
-        "max_tokens": 1000,
-        "max_steps": 12,
-        "eval_steps": 4,
-        "logging_steps": 2,
-        "warmup_steps": 4,
-        "learning_rate": 5e-3,
-        "keep_best": 2,
-        "bf16": False,
-        "use_cpu": True,
-        "seed": 3,
-    },
-    "generation": {"num_beams": 2, "max_length": 24},
-}
+TINY = Path(__file__).with_name("tiny.yaml")
+
+
+def parse(words: str):
+    """The recipe of a command line."""
+    name, overrides, _ = split_command_line(shlex.split(words))
+    return load_recipe(name, overrides)
 
 
 # For evaluations that take no time
 LOSS_ALONE = {"predict_with_generate": False, "metric_for_best_model": "loss"}
 
 
-def write_recipe(path, recipe=RECIPE, **more):
-    """Writes a recipe with more entries, those of sections among them, and returns the path."""
-    merged = {
-        name: {**recipe.get(name, {}), **value} if isinstance(value, dict) else value
-        for name, value in more.items()
-    }
-    path.write_text(yaml.safe_dump({**recipe, **merged}))
-    return path
+def assert_weights(model, expected) -> None:
+    """Checks that a model holds these weights, bit for bit."""
+    weights = model.state_dict()
+    weights = {name: weights[name] for name in expected}
+    torch.testing.assert_close(weights, dict(expected), rtol=0, atol=0)
 
 
 def leave_out_pictures(patch) -> list:
