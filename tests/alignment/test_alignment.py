@@ -68,13 +68,15 @@ def test_threshold_is_a_share_of_the_positive_values():
     contributions = alignment_of(
         "abcd", "xyz", [[4, 3, -5, 1, 9], [-1, -2, -3, -4, 9], [0, 0, 0, 0, 9], [0] * 5]
     )
-    assert contributions.links(threshold=0.0) == [(0, 0), (1, 0), (3, 0)]
-    assert contributions.links(threshold=0.3) == [(0, 0), (1, 0)]
-    assert contributions.links(threshold=0.375) == [(0, 0)]  # 3 of 8 does not exceed it
+    for threshold, expected in (
+        (0.0, [(0, 0), (1, 0), (3, 0)]),
+        (0.3, [(0, 0), (1, 0)]),
+        (0.375, [(0, 0)]),  # 3 of 8 does not exceed it
+        # Without one every target word has its link: the least negative one, the first of equals
+        (None, [(0, 0), (0, 1), (0, 2)]),
+    ):
+        assert contributions.links(threshold=threshold) == expected
     assert contributions.links(threshold=0.3, symmetric=True) == [(0, 0), (1, 0)]
-    # Without a threshold every target word has its link: the least negative one, the first of
-    # equals
-    assert contributions.links() == [(0, 0), (0, 1), (0, 2)]
     assert contributions.links(symmetric=True) == [(0, 0)]
 
 
@@ -111,39 +113,39 @@ def marian(**options):
 
 def test_errors(tokenizers):
     model = csan()
-    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
-        align(model, tokenizers, ["a", "b"], ["c"])
-    with pytest.raises(ValueError, match="num_beams: leave out, as nothing is generated"):
-        align(model, tokenizers, ["a"], ["b"], num_beams=2)
-    with pytest.raises(ValueError, match="layer must be from -2 to 1, got -3"):
-        align(model, tokenizers, ["a"], ["b"], layer=-3)
+    for words, options, message in (
+        (["a", "b"], {}, r"zip\(\) argument 2 is shorter"),
+        (["a"], {"num_beams": 2}, "num_beams: leave out, as nothing is generated"),
+        (["a"], {"layer": -3}, "layer must be from -2 to 1, got -3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            align(model, tokenizers, words, ["c"], **options)
     assert align(model, tokenizers, [], []) == []
     model.register_forward_hook(
         lambda module, inputs, outputs: setattr(outputs, "cross_attentions", None)
     )
     with pytest.raises(ValueError, match="CsanForConditionalGeneration gives no cross_attentions"):
         align(model, tokenizers, ["a"], ["b"])
+    with pytest.raises(ValueError, match="need a Pervasive Attention model with aggregation='max'"):
+        channel_shares(grid(aggregation="average"), tokenizers, ["one"], ["eins"])
 
 
-LONGEST, BEYOND = "1 2 3 4", "1 2 3 4 5"
 TOO_LONG = "A sentence has 11 tokens, and MarianMTModel has positions for 9"
-
-
-def test_sentences_within_the_positions_of_a_model(tokenizers):
-    model = marian(max_position_embeddings=9)
-    [alignment] = align(model, tokenizers, [LONGEST], [LONGEST])
-    assert alignment.matrix.shape == (9, 9)
-    assert attention_statistics(model, tokenizers, [LONGEST]).queries == 9
 
 
 def test_sentences_beyond_the_positions_of_a_model(tokenizers):
     model = marian(max_position_embeddings=9)
-    for source, target in ((LONGEST, BEYOND), (BEYOND, LONGEST)):
+    longest = "1 2 3 4"
+    beyond = "1 2 3 4 5"
+    [alignment] = align(model, tokenizers, [longest], [longest])
+    assert alignment.matrix.shape == (9, 9)
+    assert attention_statistics(model, tokenizers, [longest]).queries == 9
+    for source, target in ((longest, beyond), (beyond, longest)):
         with pytest.raises(ValueError, match=TOO_LONG):
             align(model, tokenizers, [source], [target])
     with pytest.raises(ValueError, match=TOO_LONG):
-        attention_statistics(model, tokenizers, [BEYOND])
-    sources, targets = [LONGEST, BEYOND, LONGEST], [LONGEST, LONGEST, BEYOND]
+        attention_statistics(model, tokenizers, [beyond])
+    sources, targets = [longest, beyond, longest], [longest, longest, beyond]
     assert pairs_within_positions(model, tokenizers, sources, targets) == [0]
     assert pairs_within_positions(model, tokenizers, sources) == [0, 2]
 
@@ -182,13 +184,6 @@ def test_attention_of_the_last_layer(tokenizers, make, implementation, layer):
         np.testing.assert_allclose(alignment.matrix, expected, atol=1e-5)
         np.testing.assert_allclose(alignment.matrix.sum(1), 1, atol=1e-5)
         assert alignment.measure == f"attention weight, decoder layer {layer}"
-
-
-def test_layers_are_chosen(tokenizers):
-    first, last = (
-        align(csan(), tokenizers, SOURCES[:1], TARGETS[:1], layer=layer)[0] for layer in (0, -1)
-    )
-    assert not np.allclose(first.matrix, last.matrix, atol=1e-3)
 
 
 @pytest.mark.parametrize("aggregation", ["max", "average", "attention", "max_attention"])
@@ -247,11 +242,6 @@ def test_shares_of_channels(tokenizers):
         # Channels that are zero everywhere belong to no token
         shares = alignment.matrix.sum(axis=1)
         assert ((shares > 0) & (shares < 1 + 1e-6)).all()
-
-
-def test_shares_of_channels_need_a_maximum(tokenizers):
-    with pytest.raises(ValueError, match="need a Pervasive Attention model with aggregation='max'"):
-        channel_shares(grid(aggregation="average"), tokenizers, ["one"], ["eins"])
 
 
 class Lines(list):

@@ -1,6 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Sentences that a translation leaves out: against loops over tokens and characters."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -23,27 +25,23 @@ def tokenizer():
 
 def slow(alignment, sentences):
     """The definition, a token at a time."""
-    places = [number for number, sentence in enumerate(sentences) for _ in sentence]
     text = "".join(sentences)
-
-    def sentence_of(token):
-        start = alignment.source.starts[token]
-        return places[next(place for place in range(start, len(text)) if not text[place].isspace())]
-
-    tokens = [
-        token for token, word in enumerate(alignment.source.word_of_token) if word is not None
-    ]
-    sizes = [0] * len(sentences)
-    covering = [0] * len(sentences)
-    for token in tokens:
-        sizes[sentence_of(token)] += 1
+    places = [number for number, sentence in enumerate(sentences) for _ in sentence]
+    sentence_of = {}
+    for token, start in enumerate(alignment.source.starts[: len(alignment.source.ids)]):
+        if alignment.source.word_of_token[token] is not None:
+            while text[start].isspace():
+                start += 1
+            sentence_of[token] = places[start]
+    sizes = Counter(sentence_of.values())
+    covering = Counter()
     for row, word in zip(alignment.matrix, alignment.target.word_of_token, strict=True):
         if word is not None:
             got = [0.0] * len(sentences)
-            for token in tokens:
-                got[sentence_of(token)] += row[token]
+            for token, sentence in sentence_of.items():
+                got[sentence] += row[token]
             covering[got.index(max(got))] += 1
-    return [number for number, size in enumerate(sizes) if 5 * covering[number] < size]
+    return [n for n in range(len(sentences)) if 5 * covering[n] < sizes[n]]
 
 
 @pytest.mark.parametrize("seed", range(8))  # 0: there is no translation at all
