@@ -5,6 +5,6 @@
 
 import sys
 
-from csan_hf_cli import main
+from csan_hf_runtime.command_line import main
 
 sys.exit(main())

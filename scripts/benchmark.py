@@ -31,7 +31,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig
-from csan_hf_cli import run
+from csan_hf_runtime.command_line import run
 
 
 def benchmark(

@@ -24,9 +24,9 @@ import csan_hf
 from csan_hf.families import FAMILIES
 from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.training.recipe import Section, recipe_sections
-from csan_hf_cli import COMMANDS, build_parser, function_of
-from csan_hf_cli.declarations import type_name
-from csan_hf_cli.train import PREPARE_USAGE, format_short_help
+from csan_hf_runtime.command_line import COMMANDS, build_parser, function_of
+from csan_hf_runtime.command_line.declarations import type_name
+from csan_hf_runtime.command_line.train import PREPARE_USAGE, format_short_help
 
 PATTERNS = (
     "*.md",

@@ -18,7 +18,7 @@ from gpu_stages.setting import rows as rows_of
 from measuring import Row, print_row
 from transformers.utils import logging as transformers_logging
 
-from csan_hf_cli import run
+from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import check_writable, write_json
 
 # Name -> stage, and its seconds at most unless --seconds says otherwise

@@ -19,7 +19,7 @@ from typing import Any
 import jsonargparse
 
 from csan_hf.evaluation.pieces import Pair, group_pieces
-from csan_hf_cli import script
+from csan_hf_runtime.command_line import script
 from csan_hf_runtime.text_files import read_lines, write_lines
 
 TEST_SHARE = 0.015

@@ -14,7 +14,7 @@ from pathlib import Path
 import jsonargparse
 
 from csan_hf.data.readers import table_pairs
-from csan_hf_cli import script
+from csan_hf_runtime.command_line import script
 from csan_hf_runtime.text_files import write_lines
 
 MEDIUM = ("arm_e", "bul", "dut", "fre", "geo", "hbs_latn", "hun", "jpn_hira", "kor", "vie_hanoi")

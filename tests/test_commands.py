@@ -24,7 +24,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 from csan_hf.commands.train import format_help
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.recipes import RECIPES, SUITES
-from csan_hf_cli import (
+from csan_hf_runtime.command_line import (
     COMMANDS,
     build_parser,
     function_of,
@@ -33,7 +33,7 @@ from csan_hf_cli import (
     run,
     script,
 )
-from csan_hf_cli.output import Done, OutputOptions, write_translations
+from csan_hf_runtime.command_line.output import Done, OutputOptions, write_translations
 from csan_hf_runtime.texts import Translation
 
 ROOT = Path(__file__).parents[1]
@@ -313,7 +313,7 @@ def test_of_several_processes_one_says_what_was_given_to_all(monkeypatch, capsys
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_reader_that_leaves_and_a_full_device():
     """In a process of its own, whose streams Python flushes once more when it exits."""
-    python = f'"{sys.executable}" -c "import csan_hf_cli, sys; sys.exit(csan_hf_cli.main([\'recipes\']))"'
+    python = f'"{sys.executable}" -c "import csan_hf_runtime.command_line, sys; sys.exit(csan_hf_runtime.command_line.main([\'recipes\']))"'
     shell = f"{python} | true; echo ${{PIPESTATUS[0]}}; {python} >/dev/full; echo $?"
     done = subprocess.run(
         ["bash", "-c", shell], capture_output=True, text=True, check=True, cwd=ROOT
@@ -351,7 +351,7 @@ def test_importing_the_package_loads_neither_plotting_nor_training_nor_corpora()
     "words", ["--help", "recipes", "--version", *(f"{name} --help" for name in COMMANDS)]
 )
 def test_what_needs_no_model_answers_at_once(words):
-    code = "import csan_hf_cli, sys; print(csan_hf_cli.main(sys.argv[1:]), 'torch' in sys.modules, file=sys.stderr)"
+    code = "import csan_hf_runtime.command_line, sys; print(csan_hf_runtime.command_line.main(sys.argv[1:]), 'torch' in sys.modules, file=sys.stderr)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-c", code, *words.split()],
@@ -372,7 +372,7 @@ def test_help_of_a_section_is_kept_until_the_code_changes(tmp_path, monkeypatch)
     file = tmp_path / "csan_hf" / "help.json"
     file.parent.mkdir()
     file.write_text('{"code": "earlier", "training None": "outdated"}')
-    code = "import csan_hf_cli, sys; csan_hf_cli.main(sys.argv[1:]); print('torch' in sys.modules)"
+    code = "import csan_hf_runtime.command_line, sys; csan_hf_runtime.command_line.main(sys.argv[1:]); print('torch' in sys.modules)"
     for topic, is_imported in (("training", True), ("training", False), ("config", False)):
         words = [sys.executable, "-c", code, "train", "--help", topic]
         told = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout

@@ -15,7 +15,7 @@ from pipelines import multilingual
 
 from csan_hf.commands import demo
 from csan_hf.commands.demo import DemoModel, TranslatedText, build_demo, titles_of
-from csan_hf_cli import main
+from csan_hf_runtime.command_line import main
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TEXT = "The number is two."

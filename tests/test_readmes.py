@@ -20,7 +20,7 @@ import tiny
 from hub.conftest import build_csan
 from pipelines import multilingual
 
-from csan_hf_cli import COMMANDS, IMPORTS, main
+from csan_hf_runtime.command_line import COMMANDS, IMPORTS, main
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = sorted(

@@ -12,12 +12,12 @@ from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.public_files import read_json
 from csan_hf.pipelines import translation_pipeline
-from csan_hf_cli import main
+from csan_hf_runtime.command_line import main
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = [
     *ROOT.glob("csan_hf/**/*.py"),
-    *ROOT.glob("csan_hf_cli/*.py"),
+    *ROOT.glob("csan_hf_runtime/command_line/*.py"),
     *ROOT.glob("scripts/**/*.py"),
 ]
 LINES = "y\none\ntwo\n"  # whoever asks would read the first as an answer

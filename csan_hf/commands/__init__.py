@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The functions behind `csan-hf`; csan_hf_cli holds their table and reads their signatures."""
+"""The functions behind `csan-hf`, whose table is in `csan_hf_runtime.command_line`."""
 
 from collections.abc import Collection
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from csan_hf.evaluation import align_stream
 from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import check_gives_attention, load_translation_model
-from csan_hf_cli.common import Dtype, PositiveInt, beside_bars
+from csan_hf_runtime.command_line.common import Dtype, PositiveInt, beside_bars
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_writable,

@@ -24,7 +24,7 @@ from csan_hf.evaluation.metrics import (
 from csan_hf.evaluation.scores import score_by_length, score_table, score_translations
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.training.recipe import load_recipe
-from csan_hf_cli.common import Dtype, PositiveInt
+from csan_hf_runtime.command_line.common import Dtype, PositiveInt
 from csan_hf_runtime.options import BeamOptions
 from csan_hf_runtime.text_files import (
     VARIANTS,

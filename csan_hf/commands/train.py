@@ -24,8 +24,8 @@ from csan_hf.training.recipe import (
 )
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
-from csan_hf_cli import script
 from csan_hf_runtime import is_main_process
+from csan_hf_runtime.command_line import script
 
 
 def format_help(topic: str = "all", model: str | None = None, recipe: str | None = None) -> str:

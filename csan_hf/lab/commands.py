@@ -23,7 +23,7 @@ from csan_hf.lab.report import (
 from csan_hf.lab.report.systems import check_names, name_and_paths
 from csan_hf.lab.suites import load_suite, publish_suite, run_suite
 from csan_hf.lab.suites.publish import check_target
-from csan_hf_cli.common import NotEmptyStr, PositiveInt
+from csan_hf_runtime.command_line.common import NotEmptyStr, PositiveInt
 from csan_hf_runtime.text_files import check_writable, counted, open_parallel
 
 PUBLISHED = Path("model_cards", "suites")

@@ -34,8 +34,8 @@ from csan_hf.models.configuration_csan import LONG_FIELDS, CsanConfig
 from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.models.short_form import SHORT_FIELDS, ShortForm
 from csan_hf.recipes import RECIPES
-from csan_hf_cli.declarations import option_text, type_name, union_members
 from csan_hf_runtime import is_main_process
+from csan_hf_runtime.command_line.declarations import option_text, type_name, union_members
 from csan_hf_runtime.keys import Affects, Key, declare, declared_keys
 from csan_hf_runtime.yaml_text import BoundedLoader
 

@@ -22,7 +22,7 @@ from csan_hf.data import (
 from csan_hf.data import prepared as module
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
 from csan_hf.hub.public_files import public_recipe
-from csan_hf_cli.train import prepare
+from csan_hf_runtime.command_line.train import prepare
 from csan_hf_runtime.text_files import write_lines
 
 SETTINGS = {"vocab_size": 300}

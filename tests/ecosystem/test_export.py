@@ -21,7 +21,7 @@ from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 
-import csan_hf_cli
+import csan_hf_runtime.command_line
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx
@@ -407,7 +407,9 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     sentences = read_json(CHECKPOINT / "expected.json")["sentences"]
     (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in sentences))
     command = ["export-onnx", str(CHECKPOINT), str(tmp_path / "onnx"), "--precision", "float16"]
-    assert csan_hf_cli.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
+    assert (
+        csan_hf_runtime.command_line.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
+    )
     count = len(sentences)
     assert f"{count} of {count} translations are the same" in capsys.readouterr().out
     model = AutoModelForSeq2SeqLM.from_pretrained(CHECKPOINT)
@@ -416,7 +418,7 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     types = {weight.data_type for weight in weights if len(weight.dims) == 2}
     assert onnx.TensorProto.FLOAT16 in types
     assert onnx.TensorProto.FLOAT not in types
-    assert csan_hf_cli.main(command) == 2
+    assert csan_hf_runtime.command_line.main(command) == 2
     assert "is not empty" in capsys.readouterr().err
 
 
@@ -430,7 +432,7 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
 def test_graphs_are_no_checkpoint(command, told, exported, tmp_path, capsys):
     graphs = exported("pervasive attention, residual")[1].name_or_path
     words = [word.format(graphs=graphs, new=tmp_path / "new") for word in command.split()]
-    assert csan_hf_cli.main(words) == 2
+    assert csan_hf_runtime.command_line.main(words) == 2
     assert told in capsys.readouterr().err
 
 
@@ -439,7 +441,7 @@ def test_a_damaged_graph_is_one_line(name, exported, tmp_path, capsys):
     graphs = exported("pervasive attention, residual")[1].name_or_path
     folder = shutil.copytree(graphs, tmp_path / "graphs")
     (folder / name).write_bytes(b"\x08")
-    assert csan_hf_cli.main(["translate", "--model", str(folder)]) == 2
+    assert csan_hf_runtime.command_line.main(["translate", "--model", str(folder)]) == 2
     assert f"{folder} cannot be read (" in capsys.readouterr().err
 
 

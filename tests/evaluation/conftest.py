@@ -6,7 +6,7 @@ import copy
 import pytest
 import tiny
 
-import csan_hf_cli
+import csan_hf_runtime.command_line
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
@@ -81,4 +81,4 @@ def words(folder, tmp_path):
 
 def run(words):
     """Runs a command of csan-hf; returns its exit code."""
-    return csan_hf_cli.main(words.split())
+    return csan_hf_runtime.command_line.main(words.split())

@@ -215,8 +215,8 @@ def test_a_killed_command_leaves_its_lines_in_the_partial_file(folder, tmp_path)
     code = (
         "import importlib, sys\n"
         "importlib.import_module('csan_hf_runtime.windows').WINDOW_LINES = 2\n"
-        "import csan_hf_cli\n"
-        "sys.exit(csan_hf_cli.main(['translate', *sys.argv[1:]]))\n"
+        "import csan_hf_runtime.command_line\n"
+        "sys.exit(csan_hf_runtime.command_line.main(['translate', *sys.argv[1:]]))\n"
     )
     words = f"--model {folder} --device cpu --quiet --output {tmp_path}/out"
     command = [sys.executable, "-c", code, *words.split()]

@@ -16,7 +16,7 @@ from csan_hf.hub import check_checkpoint
 from csan_hf.hub.public_files import public_files
 from csan_hf.models import locality
 from csan_hf.own_code import save_own_methods
-from csan_hf_cli import IMPORTS, main
+from csan_hf_runtime.command_line import IMPORTS, main
 
 METHOD = """
 from dataclasses import dataclass

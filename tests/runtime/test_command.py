@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tiny import recurrent
 
-import csan_hf_cli
 import csan_hf_runtime
+import csan_hf_runtime.command_line
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx
 
@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime")
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["two", "one hundred and seven", "", "the third of May", "nine", "two"]
-COMMAND = "import csan_hf_cli, sys; sys.exit(csan_hf_cli.main())"
+COMMAND = "import csan_hf_runtime.command_line, sys; sys.exit(csan_hf_runtime.command_line.main())"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def graphs(tmp_path_factory):
 def refusal(model, source, capsys, *options):
     """The error of a command that fails."""
     words = ["translate", "--model", model, "--input", source, *options]
-    assert csan_hf_cli.main([*map(str, words)]) == 2
+    assert csan_hf_runtime.command_line.main([*map(str, words)]) == 2
     return capsys.readouterr().err
 
 
@@ -69,7 +69,7 @@ def test_neither_the_command_nor_its_processes_import_torch(options, graphs, sou
 
 def translated(graphs, source, capsys, *options):
     words = ["translate", "--model", graphs, "--input", source, "--quiet", *options]
-    assert csan_hf_cli.main([*map(str, words)]) == 0
+    assert csan_hf_runtime.command_line.main([*map(str, words)]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -125,7 +125,9 @@ def test_lines_have_their_numbers_in_the_file_whoever_translates_them(graphs, tm
     (tmp_path / "in").write_text("two\nnine\ntwo\nдва\n")
     (tmp_path / "out.partial").write_text("zwei\nneun\n")
     words = f"translate --model {graphs} --input {tmp_path}/in --output {tmp_path}/out --resume"
-    assert csan_hf_cli.main([*words.split(), "--unknown=error", "--processes=2"]) == 2
+    assert (
+        csan_hf_runtime.command_line.main([*words.split(), "--unknown=error", "--processes=2"]) == 2
+    )
     assert "line 4: the source vocabulary does not have 'д'" in capsys.readouterr().err
     assert (tmp_path / "out.partial").read_text() == "zwei\nneun\n"
 
@@ -182,8 +184,8 @@ def test_csan_hf_does_without_onnxruntime():
 
 @pytest.mark.parametrize("command", ["train", "recipes"])
 def test_commands_of_the_whole_package_say_where_they_are(command, tmp_path):
-    for package in ("csan_hf_cli", "csan_hf_runtime"):  # as the small distribution has them
-        (tmp_path / package).symlink_to(ROOT / package)
+    package = "csan_hf_runtime"  # as the small distribution has it
+    (tmp_path / package).symlink_to(ROOT / package)
     paths = [str(tmp_path), sysconfig.get_path("purelib")]
     done = run([command], python=("-S", "-P"), PYTHONPATH=os.pathsep.join(paths))
     assert done.returncode == 2

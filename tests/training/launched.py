@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM
 
 import csan_hf  # noqa: F401  (registers the families)
-import csan_hf_cli
+import csan_hf_runtime.command_line
 from csan_hf.data import DataArguments, TokenizerPair, TokenStream
 from csan_hf.evaluation import translate
 from csan_hf.hub import locality_picture
@@ -115,7 +115,7 @@ def main(folder: Path, arguments: list[str]) -> None:
     PartialState().wait_for_everyone()
     # the end of the run draws the picture that is looked for
     callbacks.draw_training = locality_picture.draw_locality = lambda what, path, *search: None
-    sys.exit(csan_hf_cli.main(["train", *arguments]))
+    sys.exit(csan_hf_runtime.command_line.main(["train", *arguments]))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ from csan_hf.training.recipe import (
     refusing,
 )
 from csan_hf.training.run import train_from_recipe
-from csan_hf_cli import main
-from csan_hf_cli.train import split_command_line
+from csan_hf_runtime.command_line import main
+from csan_hf_runtime.command_line.train import split_command_line
 from csan_hf_runtime.keys import Affects, at_least, declare
 from csan_hf_runtime.yaml_text import load_yaml
 

@@ -30,7 +30,7 @@ from training.tiny_runs import (
 )
 from transformers import TrainerCallback
 
-import csan_hf_cli
+import csan_hf_runtime.command_line
 from csan_hf.data import TokenStream, describe_dataset
 from csan_hf.training import RecipeError
 from csan_hf.training.checkpoints import (
@@ -415,7 +415,7 @@ def _train(arguments, log, *place):
     leave_out_pictures(pytest.MonkeyPatch())
     if place:
         _signal_after(*place)
-    sys.exit(csan_hf_cli.main(["train", *arguments]))
+    sys.exit(csan_hf_runtime.command_line.main(["train", *arguments]))
 
 
 @pytest.fixture(scope="module")

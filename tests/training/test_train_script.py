@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from training.tiny_runs import TINY
 
 import csan_hf.commands.train
-import csan_hf_cli
+import csan_hf_runtime.command_line
 from csan_hf import CsanConfig
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
@@ -108,7 +108,7 @@ def test_what_follows_its_source_takes_any_number_of_sentences():
 
 def main(words):
     """The command in this process: faster than a subprocess for what ends at once."""
-    return csan_hf_cli.main(["train", *words.split()])
+    return csan_hf_runtime.command_line.main(["train", *words.split()])
 
 
 def test_a_finished_run_is_not_trained_further(run, tmp_path, capsys):

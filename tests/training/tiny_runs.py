@@ -16,7 +16,7 @@ from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGe
 from csan_hf.data import train_tokenizer
 from csan_hf.training import load_recipe
 from csan_hf.training.checkpoints import FACTS
-from csan_hf_cli.train import split_command_line
+from csan_hf_runtime.command_line.train import split_command_line
 
 TINY = Path(__file__).with_name("tiny.yaml")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny
 
-import csan_hf_cli
+import csan_hf_runtime.command_line
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
 from csan_hf.evaluation import align
@@ -323,7 +323,7 @@ def test_settings_are_looked_at_before_anything_is_translated(
     (tmp_path / "s").write_text("eins\n")
     text = f"{tmp_path}/s"
     words = f"report {text} {arguments.format(folder=tmp_path)} --source {text} --reference {text}"
-    assert csan_hf_cli.main(words.split()) == 2
+    assert csan_hf_runtime.command_line.main(words.split()) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["s"]
 
@@ -361,7 +361,7 @@ def test_the_worst_the_median_and_the_best_text_are_shown_piece_by_piece(tmp_pat
         write_lines(tmp_path / name, lines)
     command = "report {0}/<i> --source {0}/source --reference {0}/reference --samples 2 --quiet"
     command += " --pieces {0}/source_pieces {0}/reference_pieces --output {0}/page.html"
-    assert csan_hf_cli.main(command.format(tmp_path).split()) == 0
+    assert csan_hf_runtime.command_line.main(command.format(tmp_path).split()) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert re.findall(r'<caption id="pieces-(\d)"', page) == ["2", "1", "0"]
     cells = re.findall(r'<td dir="auto"( class="low")?>([^<]*) <span class="quiet">(.*?)<', page)

@@ -45,15 +45,15 @@ DEBUG = "CSAN_HF_DEBUG"
 
 COMMANDS = {
     "train": (
-        "csan_hf_cli.train:train",
+        "csan_hf_runtime.command_line.train:train",
         "train a model by a recipe, score it and write its card; the same command resumes",
     ),
     "prepare": (
-        "csan_hf_cli.train:prepare",
+        "csan_hf_runtime.command_line.train:prepare",
         "tokenize a recipe's corpus before training; list or clear prepared corpora",
     ),
     "evaluate": ("commands.evaluate:evaluate", "score a checkpoint on a test set"),
-    "translate": ("csan_hf_cli.translate:translate", "translate lines"),
+    "translate": ("csan_hf_runtime.command_line.translate:translate", "translate lines"),
     "align": (
         "commands.align:align",
         "find the source words that each word of a translation comes from",
@@ -70,7 +70,7 @@ COMMANDS = {
     "export-onnx": ("commands.checkpoints:export_onnx", "export a checkpoint to ONNX"),
     "push": ("commands.checkpoints:push", "upload a checkpoint to the Hub"),
     "recipes": (
-        "csan_hf_cli:recipes",
+        "csan_hf_runtime.command_line:recipes",
         "list the recipes and suites that come with csan_hf, or copy one",
     ),
     "demo": (
