@@ -13,13 +13,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from csan_hf import (
-    ConvS2SConfig,
     ConvS2SForConditionalGeneration,
-    CsanConfig,
     CsanForConditionalGeneration,
-    PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
-    RnnSearchConfig,
     RnnSearchForConditionalGeneration,
 )
 
@@ -41,10 +37,13 @@ class Family:
     """
 
     tiny_model: Callable
-    config_class: type
     model_class: type
     shared: dict
     separate: dict
+
+    @property
+    def config_class(self) -> type:
+        return self.model_class.config_class
 
 
 ONE_VOCABULARY = {"share_encoder_decoder_embeddings": True}
@@ -52,17 +51,12 @@ TWO_VOCABULARIES = {"decoder_vocab_size": 37}
 FAMILIES = {
     "csan": Family(
         lambda seed=0, **options: tiny.csan(seed, **{**LOCAL, **options}),
-        CsanConfig,
         CsanForConditionalGeneration,
         shared={},
-        separate={
-            "share_encoder_decoder_embeddings": False,
-            **TWO_VOCABULARIES,
-        },
+        separate={"share_encoder_decoder_embeddings": False, **TWO_VOCABULARIES},
     ),
     "pervasive attention": Family(
         tiny.grid,
-        PervasiveAttentionConfig,
         PervasiveAttentionForConditionalGeneration,
         shared=tiny.SHARED,
         separate={},
@@ -71,21 +65,18 @@ FAMILIES = {
         lambda seed=0, **options: tiny.grid(
             seed, **{**tiny.RESIDUAL, "aggregation": "gated_max", **options}
         ),
-        PervasiveAttentionConfig,
         PervasiveAttentionForConditionalGeneration,
         shared=tiny.SHARED,
         separate={},
     ),
     "rnnsearch": Family(
         tiny.recurrent,
-        RnnSearchConfig,
         RnnSearchForConditionalGeneration,
         shared=ONE_VOCABULARY,
         separate=TWO_VOCABULARIES,
     ),
     "conv_s2s": Family(
         tiny.convolutional,
-        ConvS2SConfig,
         ConvS2SForConditionalGeneration,
         shared=ONE_VOCABULARY,
         separate=TWO_VOCABULARIES,
@@ -93,9 +84,9 @@ FAMILIES = {
 }
 
 CHECKPOINTED = {
-    name: each
-    for name, each in FAMILIES.items()
-    if each.model_class.supports_gradient_checkpointing
+    name: family
+    for name, family in FAMILIES.items()
+    if family.model_class.supports_gradient_checkpointing
 }
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

@@ -65,7 +65,7 @@ def test_decoder_prompts(family):
     for row in range(3):
         part = {name: tensor[row : row + 1] for name, tensor in sources(LENGTHS).items()}
         alone = model.generate(**part, **VARIED, decoder_input_ids=prompt[row : row + 1])
-        assert alone[0].tolist() == together[row].tolist()
+        assert torch.equal(alone[0], together[row])
 
 
 @every_family
@@ -77,13 +77,10 @@ def test_other_ways_to_give_the_source(family, num_beams):
     expected = model.generate(**batch, **search).tolist()
     embeddings = model.get_input_embeddings()(batch["input_ids"])
     mask = batch["attention_mask"]
-    assert (
-        model.generate(inputs_embeds=embeddings, attention_mask=mask, **search).tolist() == expected
-    )
     encoded = model.get_encoder()(**batch)
-    assert (
-        model.generate(encoder_outputs=encoded, attention_mask=mask, **search).tolist() == expected
-    )
+    for source in ({"inputs_embeds": embeddings}, {"encoder_outputs": encoded}):
+        found = model.generate(**source, attention_mask=mask, **search)
+        assert found.tolist() == expected
 
 
 @every_family
@@ -103,8 +100,7 @@ def test_outputs_of_every_step(family, num_beams):
     )
     for name in ("scores", "logits", "cross_attentions", "decoder_hidden_states"):
         assert len(outputs[name]) == STEPS, name
-    rows = len(LENGTHS) * num_beams
-    assert all(
-        step[-1].shape[0] == rows and step[-1].isfinite().all() for step in outputs.cross_attentions
-    )
-    assert all(step[-1].shape[-1] == max(LENGTHS) for step in outputs.cross_attentions)
+    for *_, weights in outputs.cross_attentions:
+        assert weights.shape[0] == len(LENGTHS) * num_beams
+        assert weights.shape[-1] == max(LENGTHS)
+        assert weights.isfinite().all()

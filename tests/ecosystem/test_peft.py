@@ -3,6 +3,8 @@
 targets are refused.
 """
 
+import copy
+
 import pytest
 import torch
 from families import FAMILIES, assert_same, every_family, logits_of, sources, training_batch
@@ -22,7 +24,6 @@ CASES = {
     "csan, separate vocabularies": (CSAN, ["q_proj", "v_proj"], CSAN.separate),
     "pervasive attention, one vocabulary": (PERVASIVE, ["output_projection"], PERVASIVE.shared),
     "pervasive attention, 1×1 convolutions": (PERVASIVE, ["conv1"], {}),
-    "pervasive attention, projection": (PERVASIVE, ["output_projection"], {}),
     "pervasive attention, the aggregation's attention": (
         PERVASIVE,
         ["attention"],
@@ -42,9 +43,8 @@ every_case = pytest.mark.parametrize(("family", "modules", "options"), CASES.val
 
 
 def adapted(model, modules, **options) -> PeftModel:
-    return get_peft_model(
-        model, LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=modules, **options)
-    )
+    config = LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=modules, **options)
+    return get_peft_model(model, config)
 
 
 def train(model, steps: int = 8) -> list[float]:
@@ -66,7 +66,7 @@ def train(model, steps: int = 8) -> list[float]:
 def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     base = family.tiny_model(seed=1, **options)
     before = logits_of(base)
-    frozen = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    frozen = copy.deepcopy(base.state_dict())
     model = adapted(base, modules)
     assert_close(logits_of(model), before, rtol=0, atol=1e-5)  # adapters start as the identity
     losses = train(model)
@@ -102,10 +102,9 @@ def test_a_missing_weight_of_adapter_or_model_is_an_error(load, tmp_path):
     ):
         path = tmp_path / f"{file}.safetensors"
         weights = load_file(path)
-        kept = weights.copy()
-        del kept[next(name for name in weights if lost in name)]
+        kept = {name: tensor for name, tensor in weights.items() if lost not in name}
         save_file(kept, path, metadata={"format": "pt"})
-        with pytest.raises(ValueError, match=f"lacks .*{lost}.* .in all 1"):
+        with pytest.raises(ValueError, match=f"lacks .*{lost}"):
             # Whose report is of the adapter alone
             load.from_pretrained(tmp_path / "adapter", output_loading_info=file == "model")
         save_file(weights, path, metadata={"format": "pt"})
@@ -142,8 +141,13 @@ def test_weight_normalised_layers_take_no_adapter(modules):
 
 @pytest.mark.parametrize("family", [PERVASIVE, RECURRENT, CONVOLUTIONAL])
 def test_prefix_tuning_is_for_models_with_keys_and_values(family):
-    size = {"num_attention_heads": 2, "token_dim": 16, "num_layers": 2}
-    prefix = PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, **size)
+    prefix = PrefixTuningConfig(
+        task_type="SEQ_2_SEQ_LM",
+        num_virtual_tokens=3,
+        num_attention_heads=2,
+        token_dim=16,
+        num_layers=2,
+    )
     model = get_peft_model(family.tiny_model(), prefix)
     with pytest.raises(ValueError, match="Prefix tuning, whose prefix is keys and values, is for"):
         model(**training_batch())

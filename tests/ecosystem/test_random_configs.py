@@ -156,12 +156,9 @@ def batch_of(shape: dict, config: Any) -> dict[str, Tensor]:
         real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
         return real.flip(1) if shape["left"] else real
 
-    batch = {
-        "input_ids": words(config.vocab_size, shape["sources"]),
-        "labels": words(config.decoder_vocab_size, shape["targets"]).masked_fill(
-            ~mask(shape["targets"]), -100
-        ),
-    }
+    labels = words(config.decoder_vocab_size, shape["targets"])
+    labels[~mask(shape["targets"])] = -100
+    batch = {"input_ids": words(config.vocab_size, shape["sources"]), "labels": labels}
     if shape["masked"]:
         batch["attention_mask"] = mask(shape["sources"]).long()
         if shape["empty"] is not None:
@@ -173,10 +170,8 @@ def batch_of(shape: dict, config: Any) -> dict[str, Tensor]:
 def few_cells(batch: dict) -> bool:
     """Whether a training batch has too few real cells of the grid for a variance."""
     rows = batch["labels"].ne(-100).flip(1).cumsum(1).gt(0).sum(1)
-    return (
-        int((batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum(1) * rows).sum())
-        < 2
-    )
+    mask = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
+    return mask.sum(1) @ rows < 2
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -213,13 +208,12 @@ def assert_works(name, data):
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
     assert all(buffer.isfinite().all() for buffer in model.buffers())
     batch.pop("labels")
-    num_beams = data.draw(st.sampled_from([1, 2]))
-    found = model.eval().generate(
+    outputs = model.eval().generate(
         **batch,
         max_new_tokens=4,
-        num_beams=num_beams,
+        num_beams=data.draw(st.integers(1, 2)),
         return_dict_in_generate=True,
         output_logits=True,
     )
-    assert all(step.isfinite().all() for step in found.logits)
-    assert found.sequences.max() < config.decoder_vocab_size
+    assert all(step.isfinite().all() for step in outputs.logits)
+    assert outputs.sequences.max() < config.decoder_vocab_size
