@@ -88,7 +88,10 @@ def translate_stream(
     for name, name_in_transformers in LANGUAGES.items():
         if name_in_transformers in chosen:
             chosen[name] = chosen.pop(name_in_transformers)
-    arguments = {name: chosen.pop(name) for name in chosen.keys() - _OF_TEXTS}
+    names = chosen.keys() - _OF_TEXTS
+    if "do_sample" in chosen:  # by the library, with its random numbers
+        names |= chosen.keys() & {"temperature", "top_k", "top_p"}
+    arguments = {name: chosen.pop(name) for name in names}
     engine = torch_engine(model, tokenizers, **arguments)
     workers = None
     if processes is not None:
