@@ -133,12 +133,11 @@ class TorchEngine:
         if batch.generator is not None:
             torch.manual_seed(int(batch.generator.integers(2**62)))
         options = self._options(batch, limits)
-        config = copy.deepcopy(
-            options.pop("generation_config", None) or self._model.generation_config
-        )
-        options = config.update(**options)  # without what it took
+        if (config := copy.deepcopy(options.pop("generation_config", None))) is not None:
+            # Which the library does not want beside settings
+            options = {**config.update(**options), "generation_config": config}
         model: Any = self._model
-        output = model.generate(ids, attention_mask=mask, generation_config=config, **options)
+        output = model.generate(ids, attention_mask=mask, **options)
         tokens = output["sequences"] if isinstance(output, ModelOutput) else output
         values = torch.zeros(tokens[:, 1:].shape)
         if batch.with_scores:
