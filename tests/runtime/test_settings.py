@@ -80,7 +80,7 @@ def test_messages_say_what_is_allowed(tmp_path):
     path = tmp_path / "generation_config.json"
     for settings, message in (
         ({"\x1b[2J": 1}, r"\x1b[2J is 1, which graphs are not searched with"),
-        ({"max_length": 0}, f"max_length must be an integer from 2 to {2**31 - 1} or null, got 0."),
+        ({"max_length": 0}, "max_length must be an integer from 2 or null, got 0."),
         (
             {"early_stopping": "foo"},
             "early_stopping must be true or false or \"never\", got 'foo'.",
