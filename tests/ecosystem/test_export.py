@@ -211,8 +211,9 @@ def test_a_graph_gives_the_attention_that_alignments_are_read_from(name, exporte
     repeated = {key: tensor.repeat_interleave(2, 0) for key, tensor in batch.items()}
     with torch.no_grad():
         outputs = eager(**repeated, decoder_input_ids=targets_of_beams, output_attentions=True)
-    expected = outputs.cross_attentions[-1].mean(dim=1)
-    torch.testing.assert_close(torch.tensor(alignment), expected, rtol=1e-4, atol=1e-5)
+    # Of the last token: earlier ones may explain the next of the targets, which a step does not know
+    last = outputs.cross_attentions[-1].mean(dim=1)[:, -1]
+    torch.testing.assert_close(torch.tensor(alignment[:, -1]), last, rtol=1e-4, atol=1e-5)
 
 
 def test_graphs_take_their_own_cache_and_return_tuples_as_models_do(exported):

@@ -35,11 +35,7 @@ def steps_of(paths):
 def test_the_best_and_the_newest_stay(tmp_path):
     best = [make_checkpoint(tmp_path, step) for step in (2, 4, 6, 8, 10)][1]
     rotate_checkpoints(tmp_path, [best])
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "checkpoint-4",
-        "checkpoint-8",
-        "checkpoint-10",
-    }
+    assert steps_of(sorted(tmp_path.iterdir())) == [10, 4, 8]
     assert (tmp_path / "checkpoint-10" / "optimizer.pt").exists()
     assert find_fault(tmp_path / "checkpoint-4") == "it was saved without the optimizer's state"
     assert find_fault(tmp_path / "checkpoint-4", to_resume=False) is None
@@ -54,9 +50,7 @@ def test_what_a_link_leads_to_is_not_deleted(tmp_path):
     rotate_checkpoints(tmp_path, [tmp_path / "checkpoint-4"])
     delete_checkpoint(tmp_path / "checkpoint-4")
     assert steps_of(list_checkpoints(tmp_path)) == [2, 6, 8]
-    assert all(
-        (tmp_path / "elsewhere" / f"checkpoint-{step}" / "optimizer.pt").exists() for step in (2, 4)
-    )
+    assert len([*tmp_path.glob("elsewhere/*/optimizer.pt")]) == 2
     assert not (tmp_path / "_unfinished").exists()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tiny import transformer_sizes
-from training.tiny_runs import save_tiny_marian
+from training.tiny_runs import parse, save_tiny_marian
 
 from csan_hf import (
     CsanConfig,
@@ -30,8 +30,8 @@ def offline(monkeypatch):
     monkeypatch.setattr(module, "matrix_product_rate", lambda args: 1e12)
 
 
-def report(name: str, **overrides: str) -> str:
-    return dry_run(load_recipe(RECIPES[0].with_stem(name), list(overrides.items())))
+def report(words: str) -> str:
+    return dry_run(parse(f"{RECIPES[0].parent}/{words}"))
 
 
 ESTIMATES = {}
@@ -61,26 +61,23 @@ def test_every_recipe_can_be_run_dry(path, tmp_path, tmp_path_factory, monkeypat
 def test_parameters_are_the_papers(monkeypatch):
     costs = module.Estimate(pairs=1, states=1, activations=1, flops=1)
     monkeypatch.setattr(module, "estimate", lambda model, args, family: costs)
-    assert " 88.0M parameters" in report("wmt14_en_de_base")
-    assert " 88.0M parameters" in report("wmt14_en_de_base", local_window="null", head_area="1")
-    gaussian = report(
-        "wmt14_en_de_base", local_window="null", head_area="1", localness_window="query"
-    )
-    assert " 88.8M parameters" in gaussian  # the papers' + 0.8M for LOCAL_SOFT
+    plain = "wmt14_en_de_base.yaml --local_window null --head_area 1"
+    for words in ("wmt14_en_de_base.yaml", plain):
+        assert " 88.0M parameters" in report(words)
+    # The papers' + 0.8M for LOCAL_SOFT
+    assert " 88.8M parameters" in report(f"{plain} --localness_window query")
 
 
 def test_estimate_is_that_of_the_real_model():
     sizes = transformer_sizes(32, layers=2, heads=8, ffn=64)
     model = CsanForConditionalGeneration(CsanConfig(vocab_size=100, dropout=0.0, **sizes))
 
-    def estimate(family="csan", **more):
-        recipe = load_recipe(
-            None, [("max_tokens", "240"), ("bf16", "false"), ("output_dir", "x"), *more.items()]
-        )
+    def estimate(words="", family="csan"):
+        recipe = parse(f"--max_tokens 240 --bf16 false --output_dir x {words}")
         return module.estimate(model, recipe.training_arguments(), FAMILIES[family])
 
-    found, double = estimate(), estimate(max_tokens="480")
-    grid = estimate("pervasive_attention", max_cells="1800")
+    found, double = estimate(), estimate("--max_tokens 480")
+    grid = estimate("--max_cells 1800", "pervasive_attention")
     assert (found.pairs, double.pairs, grid.pairs) == (4, 8, 2)
     assert found.states == 16 * sum(parameter.numel() for parameter in model.parameters())
     tokens = 4 * module.SENTENCE_LENGTH
@@ -93,8 +90,8 @@ def test_estimate_is_that_of_the_real_model():
     assert 1.9 * found.activations < double.activations < 2 * found.activations, (
         "neither weights nor a tensor twice"
     )
-    assert estimate(gradient_accumulation_steps="3").flops == 3 * found.flops
-    again = estimate(activation_checkpointing="true")
+    assert estimate("--gradient_accumulation_steps 3").flops == 3 * found.flops
+    again = estimate("--activation_checkpointing")
     assert 3 * again.flops == 4 * found.flops
     assert 3 * again.activations < found.activations
 
@@ -103,44 +100,44 @@ def test_data_that_is_there_is_counted_and_checked(tmp_path):
     for split, lines in (("train", 3), ("val", 2)):
         for language in ("de", "en"):
             (tmp_path / f"{split}.{language}").write_text("ein Satz\n" * lines)
-    text = report("multi30k_transformer", data_dir=str(tmp_path))
+    words = f"multi30k_transformer.yaml --data_dir {tmp_path}"
+    text = report(words)
     assert "train: 3 pairs" in text
     assert "validation: 2 pairs" in text
     assert "test_2016: not there (test_2016_flickr.{lang}.gz)" in text
     (tmp_path / "val.en").write_text("one sentence\n")
     with pytest.raises(RecipeError, match=r"val\.de has 2 lines and .*val\.en has 1"):
-        report("multi30k_transformer", data_dir=str(tmp_path))
+        report(words)
 
 
 def test_preparing_is_estimated_from_a_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_SAMPLE_SIZE", 20)
     for language in ("de", "en"):
         (tmp_path / f"train.{language}").write_text("ein Satz\n" * 2_000)
-    options = {"data_dir": str(tmp_path), "cache_dir": "kept"}
-    text = report("multi30k_transformer", **options)
+    words = f"multi30k_transformer.yaml --data_dir {tmp_path} --cache_dir kept"
+    text = report(words)
     assert re.search(
         r"train: 2,000 pairs; cutting them into tokens takes about .*, and \d+ MB in kept", text
     )
-    streamed = report("multi30k_transformer", **options, streaming="true", max_steps="9")
+    streamed = report(f"{words} --streaming --max_steps 9")
     assert "train: a stream, read as it comes" in streamed
 
 
 def test_operations_of_an_lstm_count():
     """oneDNN has an operation of its own for it."""
-    sizes = {
-        "source_embed_dim": 8,
-        "target_embed_dim": 8,
-        "hidden_size": 8,
-        "tie_word_embeddings": False,
-    }
-    model = RnnSearchForConditionalGeneration(RnnSearchConfig(vocab_size=30, **sizes))
+    config = RnnSearchConfig(
+        vocab_size=30,
+        source_embed_dim=8,
+        target_embed_dim=8,
+        hidden_size=8,
+        tie_word_embeddings=False,
+    )
+    model = RnnSearchForConditionalGeneration(config)
     lstm = 2 * 25 * 2 * 4 * 4 * (8 + 4) + 2 * 20 * 4 * 8 * (8 + 8)  # two directions of 4, one of 8
     attention = 2 * 20 * 25 * 8 * 2 + 2 * 20 * 16 * 8
     rest = 2 * 20 * 8 * 30 + 2 * 8 * 16  # the output projection, and the first state
-    assert (
-        target_token_flops(model, source_length=25, target_length=20) * 20
-        == lstm + attention + rest
-    )
+    flops = target_token_flops(model, source_length=25, target_length=20)
+    assert flops * 20 == lstm + attention + rest
 
 
 def test_operations_inside_fused_attention_count():
@@ -163,4 +160,4 @@ def test_operations_inside_fused_attention_count():
 
 
 def test_layers_that_training_drops_count():
-    assert "TFLOP" in report("numbers", encoder_layerdrop="0.5", decoder_layerdrop="0.5")
+    assert "TFLOP" in report("numbers.yaml --encoder_layerdrop 0.5 --decoder_layerdrop 0.5")

@@ -234,9 +234,7 @@ class At(TrainerCallback):
 
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_a_loss_that_is_nan_ends_the_run(make_trainer, accumulated):
-    trainer = make_trainer(
-        max_steps=8, eval_steps=3, gradient_accumulation_steps=accumulated, **LOSS_ALONE
-    )
+    trainer = make_trainer(gradient_accumulation_steps=accumulated, **LOSS_ALONE)
     batches = itertools.count(1)
     compute = trainer.compute_loss
 
@@ -246,7 +244,7 @@ def test_a_loss_that_is_nan_ends_the_run(make_trainer, accumulated):
 
     trainer.compute_loss = compute_loss
     with pytest.raises(
-        RunError, match=r"not finite .* at update 4 of 8.*since \S+checkpoint-3\. .*learning_rate"
+        RunError, match=r"not finite .* at update 4 of 6.*since \S+checkpoint-3\. .*learning_rate"
     ):
         trainer.train()
     assert find_fault(Path(trainer.args.output_dir) / "checkpoint-3") is None
