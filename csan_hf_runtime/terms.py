@@ -32,6 +32,9 @@ class Terms:
         by_term = {_comparable(term): target for term, target in targets.items()}
         self._targets = dict(sorted(by_term.items(), key=lambda term: -len(term[0])))
 
+    def __repr__(self) -> str:
+        return f"Terms({self._targets!r})"
+
     @classmethod
     def read(cls, path: Path | str) -> Terms:
         """Reads a file with a source term, a tab and its target on each line; blank lines are
