@@ -18,6 +18,7 @@ from csan_hf.models.configuration_seq2seq import MINIMUM_TRANSFORMERS, UNTESTED_
 
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
 
 
@@ -37,10 +38,7 @@ REQUIREMENTS = [
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_constraints_hold_one_version_of_everything_for_every_python(python):
-    lines = [
-        Requirement(line)
-        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    ]
+    lines = map(Requirement, CONSTRAINTS.splitlines())
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     chosen = [line for line in lines if line.marker is None or line.marker.evaluate(environment)]
     versions = {line.name.lower(): str(line.specifier).removeprefix("==") for line in chosen}
@@ -56,10 +54,8 @@ def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested()
     lowest = {}
     for requirement in (*REQUIREMENTS, *listed("demo"), *listed("docs"), *listed("notebook")):
         bounds = [bound.version for bound in requirement.specifier if bound.operator == ">="]
-        if requirement.name not in (
-            "types-PyYAML",
-            "csan_hf",
-        ):  # mypy needs any; an extra of this package
+        # mypy needs any; an extra of this package
+        if requirement.name not in ("types-PyYAML", "csan_hf"):
             [lowest[requirement.name]] = bounds
     function = 'source <(sed -n "/^constraints() {/,/^}/p" scripts/setup_environment.sh)'
     run = ["bash", "-c", f"{function}\nVERSIONS=lowest constraints"]
@@ -67,19 +63,13 @@ def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested()
     assert dict(line.split("==") for line in printed.splitlines()) == lowest
 
 
-def test_the_package_its_checkpoints_and_their_pages_promise_the_same_transformers():
+def test_the_package_and_its_checkpoints_promise_the_same_transformers():
     [specifier] = [
         requirement.specifier for requirement in REQUIREMENTS if requirement.name == "transformers"
     ]
     assert specifier == SpecifierSet(f">={MINIMUM_TRANSFORMERS},<6")
-    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    newest = re.search(r"^transformers==5\.(\d+)", constraints, re.MULTILINE)[1]
+    newest = re.search(r"^transformers==5\.(\d+)", CONSTRAINTS, re.MULTILINE)[1]
     assert f"5.{int(newest) + 1}" == UNTESTED_TRANSFORMERS
-    cards = [path for path in ROOT.glob("model_cards/*.md") if path.name != "README.md"]
-    for page in (ROOT / "csan_hf/hub/README.md", *cards):
-        text = page.read_text(encoding="utf-8")
-        assert f"transformers {MINIMUM_TRANSFORMERS} or newer, below 6," in text, page
-        assert page not in cards or f"versions below {UNTESTED_TRANSFORMERS}." in text, page
 
 
 def import_beside(transformers_version):
