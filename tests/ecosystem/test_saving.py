@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """save_pretrained and from_pretrained: bitwise, tied weights once, devices, other embeddings."""
 
-import json
 import re
 import tokenize
 
@@ -11,6 +10,8 @@ from families import FAMILIES, assert_same, every_family, logits_of
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from csan_hf.hub.public_files import read_json
 
 UNTIED = {"tie_word_embeddings": False}
 EMBEDDINGS = ["model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight"]
@@ -41,7 +42,7 @@ def test_save_and_load_is_bitwise(family, options, expected, tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     tables = [name for name in weights if re.search("embed_tokens|shared|lm_head.weight", name)]
     assert sorted(tables) == expected, "tied ones once"
-    saved = json.loads((tmp_path / "config.json").read_text())
+    saved = read_json(tmp_path / "config.json")
     config = loaded.config.to_dict()
     assert {name: config[name] for name in saved} == saved
     assert_same(model, loaded)

@@ -19,7 +19,8 @@ import csan_hf_runtime.command_line
 from csan_hf.data import DataArguments, TokenizerPair, TokenStream
 from csan_hf.evaluation import translate
 from csan_hf.hub import locality_picture
-from csan_hf.training import TranslationTrainer, TranslationTrainingArguments, callbacks
+from csan_hf.training import TranslationTrainer, callbacks, load_recipe
+from csan_hf_cli.train import split_command_line
 
 UPDATES, ACCUMULATION = 3, 2
 SIZES = (1, 7, 11)
@@ -30,24 +31,14 @@ def make_trainer(
 ) -> TranslationTrainer:
     """A trainer whose updates are plain gradient steps, so that too large a gradient shows."""
     data = DatasetDict.load_from_disk(str(folder / "data"))
-    arguments = TranslationTrainingArguments(
-        output_dir=str(folder / "trainer"),
-        max_steps=UPDATES,
-        gradient_accumulation_steps=ACCUMULATION,
-        max_tokens=400,
-        max_cells=3000,
-        optim="sgd",
-        learning_rate=0.1,
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        per_device_eval_batch_size=4,
-        bf16=False,
-        logging_steps=1,
-        eval_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
+    words = (
+        f"--output_dir {folder}/trainer --max_steps {UPDATES} --max_tokens 400 --max_cells 3000 "
+        f"--gradient_accumulation_steps {ACCUMULATION} --optim sgd --learning_rate 0.1 "
+        "--lr_scheduler_type constant --max_grad_norm 0 --per_device_eval_batch_size 4 --bf16 false "
+        "--logging_steps 1 --eval_strategy no --save_strategy no --report_to none --disable_tqdm"
     )
+    _, settings, _ = split_command_line(words.split())
+    arguments = load_recipe(None, settings).training_arguments()
     return TranslationTrainer(
         AutoModelForSeq2SeqLM.from_pretrained(folder / family),
         arguments,
@@ -59,8 +50,7 @@ def make_trainer(
 def read_stream(folder: Path) -> list[str]:
     """Sources of this process's half of a pass over a stream of 40 pairs."""
     tokenizers = TokenizerPair.from_pretrained(str(folder / "tokenizer"))
-    files = {"data_dir": str(folder), "train": "train.{lang}", "buffer_size": 10}
-    args = DataArguments(streaming=True, **files)
+    args = DataArguments(streaming=True, data_dir=str(folder), train="train.{lang}", buffer_size=10)
     stream = TokenStream(args, tokenizers, sample=read_test_set(folder, 1))
     trainer = make_trainer(folder, "csan", stream)
     sources: list[str] = []

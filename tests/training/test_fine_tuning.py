@@ -3,7 +3,6 @@
 tags.
 """
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tokenizers import processors
 from training.tiny_runs import parse, save_tiny_marian
 from transformers import AutoTokenizer
 
+from csan_hf.hub.public_files import read_json
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.training import train_from_recipe
 from csan_hf.training.plan import resolve
@@ -34,7 +34,7 @@ def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
     places = f"--init_from {marian} --data_dir {tmp_path} --output_dir {tmp_path}/run"
     results = train_from_recipe(parse(f"{RECIPE} {SHORT} {places}"))
     assert list(results["scores"]) == ["validation", "test_2016", "test_2017"]
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config = read_json(tmp_path / "run" / "config.json")
     assert config["encoder_locality"][0] == {"window": 11, "head_area": 3}
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (
         marian / "tokenizer.json"
@@ -57,7 +57,7 @@ def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_ther
     tokenizer = AutoTokenizer.from_pretrained(output)
     size = len(AutoTokenizer.from_pretrained(folder))
     assert tokenizer.convert_tokens_to_ids([">>en<<", ">>de<<"]) == [size, size + 1]
-    assert json.loads((output / "config.json").read_text())["vocab_size"] == size + 2
+    assert read_json(output / "config.json")["vocab_size"] == size + 2
     assert "\n- de\n- en\n" in (output / "README.md").read_text(encoding="utf-8")
     # The pipeline knows the tags by the names of the languages
     translate = translation_pipeline(str(output), device="cpu")
@@ -136,5 +136,5 @@ def test_a_multilingual_tokenizer_marks_the_languages_of_the_data(
     saved = AutoTokenizer.from_pretrained(tmp_path / "run")
     assert (saved.src_lang, saved.tgt_lang) == languages
     code = saved.convert_tokens_to_ids(getattr(saved, "lang_code_to_token", {}).get(target, target))
-    generation = json.loads((tmp_path / "run" / "generation_config.json").read_text())
+    generation = read_json(tmp_path / "run" / "generation_config.json")
     assert generation["forced_bos_token_id"] == code

@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Metrics of a recipe: in validation, picture, progress line, results and card."""
 
-import json
 import random
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
 from csan_hf.hub import card_problems
 from csan_hf.hub.model_card import names_of_its_data
+from csan_hf.hub.public_files import read_json
 from csan_hf.training import TranslationTrainingArguments, load_recipe
 from csan_hf.training.callbacks import TrainingPicture, TranslationProgress, draw_training
 from csan_hf.training.run import summary_table, train_from_recipe
@@ -70,14 +70,14 @@ def run(metric, tmp_path_factory):
 
 def test_validation_and_results_have_the_metrics_of_the_recipe(run):
     output, results = run
-    log = json.loads((output / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    log = read_json(output / "checkpoint-4" / "trainer_state.json")["log_history"]
     evaluations = [entry for entry in log if "eval_loss" in entry]
     assert [entry["step"] for entry in evaluations] == [2, 4]
     assert all({"eval_wer", "eval_words_missing"} <= entry.keys() for entry in evaluations)
     assert not any("eval_bleu" in entry for entry in evaluations)
     # The evaluations, the average of their weights, two splits
     assert WordsMissing.scored == 2 + 1 + 2
-    stored = json.loads((output / "results.json").read_text())
+    stored = read_json(output / "results.json")
     splits, _ = load_translation_dataset(load_recipe(output / "recipe.yaml").data_arguments())
     assert stored["scores"] == results["scores"]
     for split in ("validation", "test"):
@@ -139,7 +139,7 @@ def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     assert capsys.readouterr().out.startswith(
         "split  sentences     WER  words missing  search  sentences/s\n-----"
     )
-    scores = json.loads((run[0] / "evaluation" / "scores.json").read_text())["scores"]["test"]
+    scores = read_json(run[0] / "evaluation" / "scores.json")["scores"]["test"]
     assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]
 
 
@@ -194,7 +194,7 @@ def test_card_and_pipeline_are_text_to_text(words_and_phones):
     results, folder = words_and_phones
     card = ModelCard.load(folder / "README.md")
     assert card.data.pipeline_tag == "text2text-generation"
-    assert card_problems(card, json.loads((folder / "results.json").read_text())) == []
+    assert card_problems(card, read_json(folder / "results.json")) == []
     assert f'print(generator("{results["example"]}")' in card.text
     assert "| G2P WER | PER |" in card.text
     assert not any(words in card.text for words in ("Translates", "translated worse"))

@@ -4,8 +4,6 @@
 CSAN has test_train_script.py.
 """
 
-import json
-
 import numpy as np
 import pytest
 from training.tiny_runs import TINY, parse
@@ -14,6 +12,7 @@ from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.families import FAMILIES, family_of
+from csan_hf.hub.public_files import read_json
 from csan_hf.hub.push import check_checkpoint
 from csan_hf.training import RecipeError, train_from_recipe
 from csan_hf.training.dry_run import dry_run
@@ -39,7 +38,7 @@ def test_trains_evaluates_and_translates(family, tmp_path):
     results = train_from_recipe(recipe)
     assert results["model"] == family_of(family).classes["AutoModelForSeq2SeqLM"]
     assert results["scores"]["test"]["chrf"] > 0 or not is_own
-    log = json.loads((output / "checkpoint-40" / "trainer_state.json").read_text())["log_history"]
+    log = read_json(output / "checkpoint-40" / "trainer_state.json")["log_history"]
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert np.mean(losses[-3:]) < 0.75 * np.mean(losses[:3])
     model, tokenizers = load_translation_model(str(output), device="cpu")

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from training.tiny_runs import TINY
 
+from csan_hf.hub.public_files import read_json
 from csan_hf_runtime.text_files import read_lines, write_lines
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -51,7 +52,7 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         path = folder / family / "generation_config.json"
         # random weights repeat themselves otherwise, whatever the source
         settings = {"max_length": 10, "no_repeat_ngram_size": 1}
-        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+        path.write_text(json.dumps({**read_json(path), **settings}))
     words = (
         "-m accelerate.commands.launch --config_file csan_hf/recipes/accelerate/2_cpu_processes.yaml "
         f"tests/training/launched.py {folder} {RUN} --output_dir {folder}/run"
@@ -153,7 +154,7 @@ def test_processes_share_a_stream(launched):
 def test_a_recipe_runs_in_two_processes(launched):
     folder, _, result = launched
     run = folder / "run"
-    results = json.loads((run / "results.json").read_text())
+    results = read_json(run / "results.json")
     assert results["training"]["processes"] == 2
     # what only one process says and writes
     assert result.stderr.count("Starting a new run") == result.stderr.count("step 1/4") == 1

@@ -5,7 +5,6 @@ finite.
 
 import contextlib
 import itertools
-import json
 import multiprocessing
 import os
 import pkgutil
@@ -32,6 +31,7 @@ from transformers import TrainerCallback
 
 import csan_hf_runtime.command_line
 from csan_hf.data import TokenStream, describe_dataset
+from csan_hf.hub.public_files import read_json
 from csan_hf.training import RecipeError
 from csan_hf.training.checkpoints import (
     FACTS,
@@ -483,7 +483,7 @@ def test_a_run_that_is_killed_ends_alike(train, whole, tmp_path, phase):
         assert (output / name).read_bytes() == (whole / name).read_bytes(), name
     assert names(output) == names(whole)
     assert [path.name for path in output.glob(".*")] == [MARK]
-    results = [json.loads((folder / "results.json").read_text()) for folder in (whole, output)]
+    results = [read_json(folder / "results.json") for folder in (whole, output)]
     assert results[0]["chosen"] == results[1]["chosen"]
 
 

@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf train` from end to end: a tiny model on the built-in numbers."""
 
-import json
 import math
 import os
 import re
@@ -21,6 +20,7 @@ from csan_hf import CsanConfig
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.hub.public_files import read_json
 from csan_hf.models import RnnSearchConfig
 from csan_hf.training import load_recipe
 from csan_hf.training.output_folder import MARK
@@ -66,9 +66,9 @@ def test_the_folder_is_complete(run):
 
 
 def test_results_say_what_was_measured(run):
-    state = json.loads((run[0] / "checkpoint-24" / "trainer_state.json").read_text())
+    state = read_json(run[0] / "checkpoint-24" / "trainer_state.json")
     assert Path(state["best_model_checkpoint"]).is_dir(), "a name that it has when it is complete"
-    results = json.loads((run[0] / "results.json").read_text())
+    results = read_json(run[0] / "results.json")
     scores, training = results["scores"], results["training"]
     assert set(scores) == {"validation", "test"}
     assert "version:" in scores["test"]["bleu_signature"]
@@ -117,7 +117,7 @@ def test_a_finished_run_is_not_trained_further(run, tmp_path, capsys):
     (output / "results.json").unlink()
     assert main(f"{RECIPE} --output_dir {output}") == 0
     assert "Training had ended at update 24" in capsys.readouterr().err
-    old, new = (json.loads((folder / "results.json").read_text()) for folder in (run[0], output))
+    old, new = (read_json(folder / "results.json") for folder in (run[0], output))
     for facts in (old, new):
         del facts["training"]["seconds"]  # the last half second is in no checkpoint
     assert new["training"] == old["training"]
@@ -178,7 +178,7 @@ def test_another_family_with_the_same_recipe(tmp_path, capsys):
     printed = capsys.readouterr()
     message = "config.d_model, config.* left out: PervasiveAttentionConfig has no such fields"
     assert re.search(message, printed.err)
-    results = json.loads((output / "results.json").read_text())
+    results = read_json(output / "results.json")
     assert results["model"] == "PervasiveAttentionForConditionalGeneration"
     card = (output / "README.md").read_text()
     assert "2 dense layers of growth rate 4 with 5×5 kernels" in card
@@ -194,11 +194,9 @@ def test_fine_tuning_from_a_checkpoint(run, tmp_path, capsys):
     assert main(f"{words} --output_dir {output}") == 0
     told = f"tokenizer.vocab_size not used: the tokenizer of {run[0]} is taken"
     assert told in capsys.readouterr().err
-    [locality, _] = json.loads((output / "config.json").read_text())["encoder_locality"]
+    [locality, _] = read_json(output / "config.json")["encoder_locality"]
     assert locality["window"] == 5
     assert (output / "tokenizer.json").read_bytes() == (run[0] / "tokenizer.json").read_bytes()
-    results, before = (
-        json.loads((folder / "results.json").read_text()) for folder in (output, run[0])
-    )
+    results, before = (read_json(folder / "results.json") for folder in (output, run[0]))
     losses = [outcome["scores"]["test"]["loss"] for outcome in (results, before)]
     assert losses[0] < losses[1] + 0.5, "not from random weights"
