@@ -55,16 +55,14 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     return getattr(config, "position_limit", positions)
 
 
-def languages_of(tokenizer: Any) -> dict[str, int]:
-    """The tokens of the languages of a multilingual tokenizer, by their codes; none of another."""
-    if not hasattr(tokenizer, "src_lang"):
-        return {}
-    codes: dict[str, int] = getattr(tokenizer, "lang_code_to_id", None) or {}
-    if not codes:  # NLLB has no table: its codes are special tokens
-        for token in tokenizer.all_special_tokens:
-            if re.fullmatch(r"[a-z]{2,3}_\w{2,4}", token):
-                codes[token] = tokenizer.convert_tokens_to_ids(token)
-    return codes
+def languages_of(tokenizer: Any) -> Any:
+    """The tokens of the languages of a multilingual tokenizer, by their codes."""
+    # NLLB has no table: its codes are special tokens
+    return getattr(tokenizer, "lang_code_to_id", None) or {
+        token: tokenizer.convert_tokens_to_ids(token)
+        for token in tokenizer.all_special_tokens
+        if re.fullmatch(r"[a-z]{2,3}_\w{2,4}", token)
+    }
 
 
 def language_id(tokenizer: Any, language: str) -> int:
@@ -85,16 +83,16 @@ def language_id(tokenizer: Any, language: str) -> int:
 
 
 @contextmanager
-def source_language(tokenizer: Any, src_lang: str | None) -> Iterator[None]:
+def source_language(tokenizer: Any, src_lang: Any) -> Iterator[None]:
     """Makes a tokenizer mark sources with `src_lang` in the body, for one thread at a time; None =
     its own.
     """
     with _tokenizer_language:
-        default = getattr(tokenizer, "src_lang", None)
-        if src_lang in (None, default) or not hasattr(tokenizer, "src_lang"):
+        default = getattr(tokenizer, "src_lang", src_lang)
+        if src_lang in (None, default):
             yield
             return
-        language_id(tokenizer, src_lang or "")
+        language_id(tokenizer, src_lang)
         tokenizer.src_lang = src_lang
         try:
             yield

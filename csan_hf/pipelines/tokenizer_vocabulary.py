@@ -38,7 +38,8 @@ class TokenizerVocabulary(Vocabulary):
         self.padding = tokenizer.pad_token_id or 0
         self.unknown = tokenizer.unk_token_id
         self.added = tokenizer.get_added_vocab()
-        self.languages = languages_of(tokenizer)
+        is_multilingual = hasattr(tokenizer, "src_lang")
+        self.languages = languages_of(tokenizer) if is_multilingual else {}
         self.target_language = getattr(tokenizer, "tgt_lang", None)
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         self.cuts_words = isinstance(getattr(backend, "model", None), models.BPE | models.Unigram)
