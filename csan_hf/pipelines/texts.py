@@ -140,7 +140,10 @@ class TextTranslationPipeline(TranslationPipeline):
         preprocess = {**self._preprocess_params, **preprocess}
         postprocess = {**self._postprocess_params, **postprocess}
         if postprocess.get("return_tensors"):  # tokens of segments cannot be joined
-            if of_texts := sorted(options.keys() - {"split_sentences", "unknown", "batch_size"}):
+            of_texts = sorted(options.keys() - {"split_sentences", "unknown", "batch_size"})
+            if options["unknown"] != "warn":
+                of_texts.append("unknown")
+            if of_texts:
                 raise ValueError(
                     f"return_tensors gives tokens of whole texts alone: leave out "
                     f"{', '.join(of_texts)}."

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
-from transformers.modeling_outputs import BaseModelOutput
+from transformers import GenerationConfig, GenerationMixin
 from transformers.utils import ModelOutput
 
 from csan_hf_runtime.alignment import Alignment
@@ -77,6 +76,7 @@ class TorchEngine:
         self._needs_library = bool(
             Generation.unknown_settings(settings)
             or self._arguments.keys() - settings_of_calls - {"generation_config"}
+            or type(model).generate is not GenerationMixin.generate
         )
         if settings.get("decoder_start_token_id") is None:
             settings["decoder_start_token_id"] = settings.get("bos_token_id")
@@ -231,13 +231,14 @@ class TorchDecoder:
         self._model = model
         ids = torch.from_numpy(batch.ids).to(model.device)
         mask = torch.from_numpy(batch.mask).to(model.device)
-        states = model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)[0]
+        encode = model.get_encoder()
+        self._encoded = encode(input_ids=ids, attention_mask=mask, return_dict=True)
         make_cache = getattr(model, "make_cache", None)  # of csan_hf's own families
         cache = None if make_cache is None else make_cache(batch.beams)
         # Whether the beams of a sentence have its source in common
         self._shares_source = hasattr(cache, "keep_rows")
         rows = batch.copies if self._shares_source else batch.copies * batch.beams
-        self._states = states.repeat_interleave(rows, 0)
+        self._encoded["last_hidden_state"] = self._encoded[0].repeat_interleave(rows, 0)
         self._mask = mask.repeat_interleave(rows, 0)
         self._cache: Any = cache
         self._steps = 0
@@ -247,7 +248,7 @@ class TorchDecoder:
         inputs = self._model.prepare_inputs_for_generation(
             torch.from_numpy(tokens).to(self._model.device),
             next_sequence_length=1 if self._steps and self._cache is not None else None,
-            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+            encoder_outputs=self._encoded,
             attention_mask=self._mask,
             use_cache=True,
             **{CACHE: self._cache},
@@ -268,7 +269,7 @@ class TorchDecoder:
         elif self._cache is not None:
             self._cache.batch_select_indices(kept)
         if sentences is not None:
-            self._states = self._states[kept]
+            self._encoded["last_hidden_state"] = self._encoded[0][kept]
             self._mask = self._mask[kept]
 
 
