@@ -176,10 +176,12 @@ def load_torch(checkpoint: str, threads: int) -> Translate:
 def load_pipeline(checkpoint: str, threads: int, dtype: str) -> Translate:
     """csan_hf's pipeline."""
     torch.set_num_threads(threads)
-    pipeline = translation_pipeline(checkpoint, device="cpu", dtype=dtype)
+    translator = translation_pipeline(
+        checkpoint, device="cpu", dtype=dtype, trust_remote_code=False
+    )
 
     def translate(texts: list[str], beams: int) -> list[str]:
-        results = pipeline(texts, batch_size=len(texts), num_beams=beams)
+        results = translator(texts, batch_size=len(texts), num_beams=beams)
         return [result["translation_text"] for result in results]
 
     return translate

@@ -30,7 +30,7 @@ def test_updates_are_those_of_training(tmp_path, monkeypatch):
         return step(trainer, model, batch, num_items_in_batch)
 
     monkeypatch.setattr(TranslationTrainer, "training_step", training_step)
-    recipe = tiny_recipe(tmp_path, bf16=True, gradient_accumulation_steps=2, max_tokens=400)
+    recipe = tiny_recipe(tmp_path, "--bf16 true --gradient_accumulation_steps 2 --max_tokens 400")
     found = training_speed.measure_speed({"plain": recipe})["plain"]
     assert types == {torch.bfloat16}
     assert len(batches) == 2 * 2 * (training_speed.WARM_UP + 1)  # one of two updates is timed
@@ -75,7 +75,7 @@ def test_the_system_whose_recipe_is_wrong_is_named_and_nothing_is_pushed(tmp_pat
         lambda trainer, **_: seen.append("pushed"),
         raising=False,
     )
-    recipe = tiny_recipe(tmp_path, max_tokens=400, push_to_hub=True)
+    recipe = tiny_recipe(tmp_path, "--max_tokens 400 --push_to_hub true")
     assert training_speed.measure_speed({"plain": recipe})
     assert seen == []
     odd = replace(recipe, config={**recipe.config, "d_model": 33})
