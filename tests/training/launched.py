@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from csan_hf_cli.train import split_command_line
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM
 
@@ -21,6 +20,7 @@ from csan_hf.data import DataArguments, TokenizerPair, TokenStream
 from csan_hf.evaluation import translate
 from csan_hf.hub import locality_picture
 from csan_hf.training import TranslationTrainer, callbacks, load_recipe
+from csan_hf_runtime.command_line.train import split_command_line
 
 UPDATES, ACCUMULATION = 3, 2
 SIZES = (1, 7, 11)
