@@ -26,7 +26,7 @@ from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.training.recipe import Section, recipe_sections
 from csan_hf_runtime.command_line import COMMANDS, build_parser, function_of
 from csan_hf_runtime.command_line.declarations import type_name
-from csan_hf_runtime.command_line.train import PREPARE_USAGE, format_short_help
+from csan_hf_runtime.command_line.train import format_short_help
 
 PATTERNS = (
     "*.md",
@@ -226,8 +226,6 @@ def _commands() -> str:
 def _command(name: str) -> str:
     """A command: usage, what it does, its arguments with their types and defaults."""
     function = function_of(name)
-    if name == "prepare":
-        return f"# csan-hf {name}\n\n```text\n{PREPARE_USAGE}```\n"
     parameters = inspect.signature(function, eval_str=True).parameters
     parser = build_parser(function, f"csan-hf {name}")
     rows = []

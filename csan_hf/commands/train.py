@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from accelerate import PartialState
 from safetensors import SafetensorError
@@ -80,28 +81,49 @@ def train(path: str, overrides: Sequence[tuple[str, str]]) -> int:
 # ---- preparing alone
 
 
-@script()
-def prepare(path: str, overrides: Sequence[tuple[str, str]]) -> int:
-    """Runs `csan-hf prepare RECIPE`."""
-    recipe = load_recipe(path, overrides)
+def prepare(
+    recipe: str | None = None,
+    /,
+    *,
+    cache_dir: str | None = None,
+    clear: bool = False,
+    **keys: str,
+) -> None:
+    """Tokenize the corpus of a recipe before training, or list the prepared corpora.
+
+        csan-hf prepare RECIPE [--key value ...]
+        csan-hf prepare [--cache_dir FOLDER] [--clear]
+
+    Reads the corpus of a recipe, learns its vocabulary and cuts it into tokens, as `csan-hf train`
+    does before the first update; every training on the same data with the same tokenizers then
+    starts at once. Takes the keys of `csan-hf train`.
+
+    Without a recipe: shows the corpora that are kept, with their sizes, and where.
+
+    Args:
+        recipe: file or name of the recipe
+        cache_dir: where corpora are kept (default: csan_hf in the cache of the library datasets,
+            HF_DATASETS_CACHE)
+        clear: remove all of them
+    """
+    if recipe is None:
+        if keys:
+            raise RecipeError(
+                f"--{min(keys)} belongs to a recipe: csan-hf prepare RECIPE --key value."
+            )
+        _show_kept(cache_folder(cache_dir), clear=clear)
+        return
+    if clear:
+        raise RecipeError(f"--clear removes every corpus: leave out it or {recipe}.")
+    if cache_dir is not None:
+        keys["cache_dir"] = cache_dir
+    loaded = load_recipe(recipe, [*keys.items()])
     with tempfile.TemporaryDirectory() as folder:
-        plan = resolve(replace(recipe, output_dir=folder))
+        plan = resolve(replace(loaded, output_dir=folder))
     print(plan.prepare_corpus().report)
-    return 0
 
 
-@script()
-def show_kept(options: dict[str, str]) -> None:
-    """Runs `csan-hf prepare` without a recipe: shows or clears the corpora that are kept."""
-    unknown = options.keys() - {"cache_dir", "clear"}
-    if unknown:
-        raise RecipeError(
-            f"--{min(unknown)} belongs to a recipe: csan-hf prepare RECIPE --key value."
-        )
-    clear = options.get("clear")
-    if clear not in (None, "true"):
-        raise RecipeError(f"--clear takes no value and removes every corpus, got {clear!r}.")
-    cache = cache_folder(options.get("cache_dir"))
+def _show_kept(cache: Path, *, clear: bool) -> None:
     corpora = kept_corpora(cache)
     print(f"{cache} keeps {sum(size for _, size in corpora) / 1e6:,.1f} MB:")
     for folder, size in corpora:

@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import re
 import runpy
@@ -23,7 +24,7 @@ import textwrap
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 --import takes files or modules that register locality methods or metrics \
 of your own."""
 FULL_PACKAGE = "csan_hf with torch: pip install . in a checkout"
+TRUE = "true"  # the text of an option without a value
 DEBUG = "CSAN_HF_DEBUG"
 """Environment variable that asks for the tracebacks of errors that have one line."""
 
@@ -49,7 +51,7 @@ COMMANDS = {
         "train a model by a recipe, score it and write its card; the same command resumes",
     ),
     "prepare": (
-        "csan_hf_runtime.command_line.train:prepare",
+        "commands.train:prepare",
         "tokenize a recipe's corpus before training; list or clear prepared corpora",
     ),
     "evaluate": ("commands.evaluate:evaluate", "score a checkpoint on a test set"),
@@ -292,15 +294,17 @@ def run(function: Callable, words: Sequence[str], prog: str | None = None) -> in
     """Runs a function with the arguments of a command line, which the help names `prog`: see
     `build_parser`.
 
-    Where the function takes `**fields`, every unknown `--name value ...` is one of them, whose
-    values are YAML. A function of `arguments` alone gets the words as they are."""
-    parameters = inspect.signature(function).parameters
+    Where the function takes `**fields`, every unknown `--name value ...` is one of them: its values
+    are YAML, or if the annotation is `str`, it is the text of one value. A function of `arguments`
+    alone gets the words as they are."""
+    parameters = inspect.signature(function, eval_str=True).parameters
     if list(parameters) == ["arguments"]:
         return function(list(words))
     parser = build_parser(function, prog)
     fields: dict[str, Any] = {}
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        words, fields = _split_fields(words)
+    for parameter in parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            words, fields = _take_fields(words, parameters.keys(), parameter.annotation)
     try:
         options = parser.parse_args(list(words)).as_dict()
     except argparse.ArgumentError as error:
@@ -308,7 +312,7 @@ def run(function: Callable, words: Sequence[str], prog: str | None = None) -> in
     except SystemExit:  # after the help
         return 0
     positional = []
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+    for name, parameter in parameters.items():
         kind = parameter.annotation
         if _is_group(kind):
             values = {field.name: options.pop(field.name) for field in dataclasses.fields(kind)}
@@ -328,32 +332,45 @@ def _group(kind: type, values: dict[str, Any]) -> Any:
         raise ValueError(told) from error
 
 
-def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Takes `--name value ...` and `--name=value` out of a command line; several values make a
-    list, none is true.
+def split_command_line(
+    words: Sequence[str], *, most_values: float = math.inf
+) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Splits a command line into words that belong to no option, and the name and values of every
+    `--name value ...` and `--name=value`.
     """
+    positional: list[str] = []
+    options: list[tuple[str, list[str]]] = []
+    room = 0.0  # for further values of the last option
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word.removeprefix("--").partition("=")
+            options.append((name, [value] if equals else []))
+            room = 0.0 if equals else most_values
+        elif room > 0:
+            options[-1][1].append(word)
+            room -= 1
+        else:
+            positional.append(word)
+    return positional, options
+
+
+def _take_fields(
+    words: Sequence[str], declared: Collection[str], kind: type
+) -> tuple[list[str], dict[str, Any]]:
+    """Takes the options that a function does not declare out of a command line."""
     from csan_hf_runtime.yaml_text import load_yaml
 
-    remaining: list[str] = []
-    fields: dict[str, list[Any]] = {}
-    name = None  # of the field that takes the next value
-    for word in words:
-        if word.startswith("--") and word != "--help":
-            name, equals, value = word[2:].partition("=")
-            fields[name] = [load_yaml(value)] if equals else []
-            if equals:
-                name = None
-        elif name is None:
-            remaining.append(word)
+    remaining, options = split_command_line(words, most_values=1 if kind is str else math.inf)
+    fields: dict[str, Any] = {}
+    for name, texts in options:
+        if name in declared or name == "help":
+            remaining += [f"--{name}", *texts]
+        elif kind is str:
+            [fields[name]] = texts or [TRUE]
         else:
-            fields[name].append(load_yaml(word))
-    return remaining, {field: _field_value(values) for field, values in fields.items()}
-
-
-def _field_value(values: list[Any]) -> Any:
-    if not values:
-        return True
-    return values if len(values) > 1 else values[0]
+            values = [load_yaml(text) for text in texts or [TRUE]]
+            fields[name] = values if len(values) > 1 else values[0]
+    return remaining, fields
 
 
 # ---- csan-hf

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf train` and `csan-hf prepare`: their command line and the help that needs no torch."""
+"""`csan-hf train`: its command line and the help that needs no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from csan_hf_runtime.text_files import write_json
 
-from . import import_csan_hf, listed, package_folder
+from . import TRUE, import_csan_hf, listed, package_folder, split_command_line
 from .declarations import declaration, option_text
 
 _TRAIN_USAGE = """usage: csan-hf train RECIPE [--key value ...]
@@ -31,21 +31,6 @@ Values are YAML. A recipe with `base: RECIPE` needs only the keys that differ.
 The same command again resumes an interrupted run; --overwrite starts anew.
 Without training, --dry_run checks a recipe and estimates memory and time.
 Several processes: torchrun --nproc_per_node 2 -m csan_hf train RECIPE
-"""
-
-PREPARE_USAGE = """usage: csan-hf prepare RECIPE [--key value ...]
-       csan-hf prepare [--cache_dir FOLDER] [--clear]
-
-Reads the corpus of a recipe, learns its vocabulary and cuts it into tokens, as
-`csan-hf train` does before the first update; every training on the same data
-with the same tokenizers then starts at once. Takes the keys of `csan-hf train`.
-
-Without a recipe: shows the corpora that are kept, with their sizes, and where.
-
-options:
-  --cache_dir FOLDER    where corpora are kept (default: csan_hf in the cache of
-                        the library datasets, HF_DATASETS_CACHE)
-  --clear               remove all of them
 """
 
 _SECTIONS = ("config", "data", "tokenizer", "training", "generation", "all")
@@ -65,38 +50,35 @@ class RecipeCommand(NamedTuple):
     help: str | None
 
 
-def split_command_line(arguments: Sequence[str]) -> RecipeCommand:
-    """Splits `RECIPE.yaml --key value --key=value --flag`, with `--help`, `--help SECTION` or
+def read_command_line(words: Sequence[str]) -> RecipeCommand:
+    """Reads `RECIPE --key value --key=value --flag`, with `--help`, `--help SECTION` or
     `--SECTION.help` anywhere.
 
     Raises:
         ValueError: On a second file name or an argument that is neither a file nor an option.
     """
-    recipe: str | None = None
+    words = ["--help" if word == "-h" else word for word in words]
+    recipes, options = split_command_line(words, most_values=1)
     overrides: list[tuple[str, str]] = []
     help: str | None = None
-    remaining = list(arguments)
-    while remaining:
-        argument = remaining.pop(0)
-        has_value = bool(remaining) and not remaining[0].startswith("--")
-        key, equals, value = argument.partition("=")
-        if key in ("-h", "--help"):
-            if has_value and not equals and not _is_recipe(remaining[0]):
-                value = remaining.pop(0)
-            help = value
-        elif argument.startswith("--") and argument.endswith(".help"):
-            help = argument.removeprefix("--").removesuffix(".help")
-        elif argument.startswith("--"):
-            if not equals:
-                value = remaining.pop(0) if has_value else "true"
-            overrides.append((key.removeprefix("--"), value))
-        elif argument.startswith("-") or recipe is not None:
-            raise ValueError(
-                f"{argument!r} is not understood: pass one recipe, then --key value pairs."
-            )
+    for name, values in options:
+        if name == "help" and values and _is_recipe(values[0]):
+            recipes += values
+            help = ""
+        elif name == "help":
+            [help] = values or [""]
+        elif name.endswith(".help"):
+            recipes += values
+            help = name.removesuffix(".help")
         else:
-            recipe = argument
-    return RecipeCommand(recipe, overrides, help)
+            [value] = values or [TRUE]
+            overrides.append((name, value))
+    for place, word in enumerate(recipes):
+        if place > 0 or word.startswith("-"):
+            raise ValueError(
+                f"{word!r} is not understood: pass one recipe, then --key value pairs."
+            )
+    return RecipeCommand(recipes[0] if recipes else None, overrides, help)
 
 
 def _is_recipe(word: str) -> bool:
@@ -106,7 +88,7 @@ def _is_recipe(word: str) -> bool:
 
 def train(arguments: list[str]) -> int:
     """Runs `csan-hf train`."""
-    recipe, overrides, help = split_command_line(arguments)
+    recipe, overrides, help = read_command_line(arguments)
     if help == "":
         print(format_short_help())
         return 0
@@ -119,18 +101,6 @@ def train(arguments: list[str]) -> int:
             "no recipe given. Try: csan-hf train numbers (`csan-hf recipes` lists them)"
         )
     return command.train(recipe, overrides)
-
-
-def prepare(arguments: list[str]) -> int:
-    """Runs `csan-hf prepare`."""
-    recipe, overrides, help = split_command_line(arguments)
-    if help is not None:
-        print(PREPARE_USAGE, end="")
-        return 0
-    command = import_csan_hf("commands.train", "csan-hf prepare")
-    if recipe is None:
-        return command.show_kept(dict(overrides))
-    return command.prepare(recipe, overrides)
 
 
 def format_short_help() -> str:

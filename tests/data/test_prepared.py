@@ -22,7 +22,7 @@ from csan_hf.data import (
 from csan_hf.data import prepared as module
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
 from csan_hf.hub.public_files import public_recipe
-from csan_hf_runtime.command_line.train import prepare
+from csan_hf_runtime.command_line import main
 from csan_hf_runtime.text_files import write_lines
 
 SETTINGS = {"vocab_size": 300}
@@ -221,7 +221,7 @@ def test_a_vocabulary_is_learned_from_pairs_taken_evenly(folder):
 
 def test_the_command_prepares_shows_and_clears(folder, reads, capsys):
     def run(words):
-        code = prepare(words.split())
+        code = main(["prepare", *words.split()])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
@@ -238,7 +238,7 @@ def test_the_command_prepares_shows_and_clears(folder, reads, capsys):
     assert "MB  corpora/" in run(cache)[1]
     for wrong, message in (
         ("--train_size 3", "--train_size belongs to a recipe"),
-        ("--clear recipe.yaml", "--clear takes no value"),
+        ("--clear recipe.yaml", "--clear removes every corpus"),
     ):
         code, printed = run(f"{cache} {wrong}")
         assert code == 2
@@ -246,7 +246,7 @@ def test_the_command_prepares_shows_and_clears(folder, reads, capsys):
         assert len(kept_corpora(folder / "cache")) == 2
     assert run(f"{cache} --clear")[1].endswith("Removed.\n")
     assert kept_corpora(folder / "cache") == []
-    assert "usage: csan-hf prepare RECIPE" in run("--help")[1]
+    assert "csan-hf prepare RECIPE" in run("--help")[1]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from csan_hf.data import DataArguments, TokenizerPair, TokenStream
 from csan_hf.evaluation import translate
 from csan_hf.hub import locality_picture
 from csan_hf.training import TranslationTrainer, callbacks, load_recipe
-from csan_hf_runtime.command_line.train import split_command_line
+from csan_hf_runtime.command_line.train import read_command_line
 
 UPDATES, ACCUMULATION = 3, 2
 SIZES = (1, 7, 11)
@@ -37,7 +37,7 @@ def make_trainer(
         "--lr_scheduler_type constant --max_grad_norm 0 --per_device_eval_batch_size 4 --bf16 false "
         "--logging_steps 1 --eval_strategy no --save_strategy no --report_to none --disable_tqdm"
     )
-    _, settings, _ = split_command_line(words.split())
+    _, settings, _ = read_command_line(words.split())
     arguments = load_recipe(None, settings).training_arguments()
     return TranslationTrainer(
         AutoModelForSeq2SeqLM.from_pretrained(folder / family),

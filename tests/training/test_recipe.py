@@ -29,7 +29,7 @@ from csan_hf.training.recipe import (
 )
 from csan_hf.training.run import train_from_recipe
 from csan_hf_runtime.command_line import main
-from csan_hf_runtime.command_line.train import split_command_line
+from csan_hf_runtime.command_line.train import read_command_line
 from csan_hf_runtime.keys import Affects, at_least, declare
 from csan_hf_runtime.yaml_text import load_yaml
 
@@ -302,7 +302,7 @@ def test_help_of_a_section_or_a_key_says_bounds(words, head, capsys):
 
 @pytest.mark.parametrize("words", ["--help numbers", "numbers --help", "--help= numbers"])
 def test_a_recipe_after_help_is_the_recipe(words):
-    assert split_command_line(words.split()) == ("numbers", [], "")
+    assert read_command_line(words.split()) == ("numbers", [], "")
 
 
 def test_every_setting_of_generation_is_one_of_the_library():

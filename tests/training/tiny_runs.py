@@ -16,14 +16,14 @@ from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGe
 from csan_hf.data import train_tokenizer
 from csan_hf.training import load_recipe
 from csan_hf.training.checkpoints import FACTS
-from csan_hf_runtime.command_line.train import split_command_line
+from csan_hf_runtime.command_line.train import read_command_line
 
 TINY = Path(__file__).with_name("tiny.yaml")
 
 
 def parse(words: str):
     """The recipe of a command line."""
-    name, overrides, _ = split_command_line(shlex.split(words))
+    name, overrides, _ = read_command_line(shlex.split(words))
     return load_recipe(name, overrides)
 
 
