@@ -74,7 +74,7 @@ class Key:
         return cls(**declared)
 
 
-def declare(default: Any, *facts: Fact) -> Any:
+def declare(default: object, *facts: Fact) -> Any:
     """Declares a key as the field of a dataclass."""
     metadata = {"key": Key.of(facts)}
     if isinstance(default, list):

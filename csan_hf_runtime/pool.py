@@ -12,7 +12,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import TypeVar
 
 from . import usable_cores
 from .engine import Engine
@@ -54,7 +55,12 @@ class EnginePool(ProcessPoolExecutor):
             futures = [self.submit(_call, work, argument) for argument in arguments]
         return map(_result, futures)
 
-    def __exit__(self, kind: Any, error: Any, place: Any) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        place: TracebackType | None,
+    ) -> None:
         """Ends the processes at once if the block raised."""
         if kind is not None:  # batches may take long; Python 3.14 has terminate_workers
             for process in list(self._processes.values()):

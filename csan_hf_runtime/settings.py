@@ -19,6 +19,7 @@ from typing import (
     Literal,
     Self,
     TypeAlias,
+    TypeGuard,
     Union,
     get_args,
     get_origin,
@@ -29,7 +30,7 @@ LARGEST = 2**31 - 1
 """Of the numbers that have no bound of their own."""
 
 _TYPES_OF_FIELDS: dict[type, dict[str, Any]] = {}
-_KINDS = {
+_KINDS: dict[object, tuple[type, str]] = {
     bool: (bool, "true or false"),
     int: (numbers.Integral, "an integer"),
     float: (numbers.Real, "a number"),
@@ -45,7 +46,7 @@ class Range:
     least: float
     most: float = LARGEST
 
-    def __contains__(self, value: Any) -> bool:
+    def __contains__(self, value: float) -> bool:
         return bool(self.least <= value <= self.most)
 
     def __str__(self) -> str:
@@ -132,7 +133,7 @@ def _kinds_of(settings: type[Settings]) -> dict[str, Any]:
     return _TYPES_OF_FIELDS[settings]
 
 
-def _read(value: Any, kind: Any, place: str) -> Any:
+def _read(value: object, kind: object, place: str) -> Any:
     """A value of a JSON object; an object is read as the settings that its field may be."""
     if isinstance(value, Mapping):
         for member in (kind, *get_args(kind)):
@@ -141,11 +142,11 @@ def _read(value: Any, kind: Any, place: str) -> Any:
     return value
 
 
-def _is_settings(kind: Any) -> bool:
+def _is_settings(kind: object) -> TypeGuard[type[Settings]]:
     return isinstance(kind, type) and issubclass(kind, Settings)
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: object, kind: object) -> bool:
     """Whether a value is of a type; no truth value is a number."""
     origin = get_origin(kind)
     members = get_args(kind)
@@ -156,15 +157,16 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin is Literal:
         return isinstance(value, str) and value in members
     if origin is Sequence:
-        is_list = isinstance(value, Sequence) and not isinstance(value, str)
-        return is_list and all(_fits(member, members[0]) for member in value)
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return False
+        return all(_fits(member, members[0]) for member in value)
     if _is_settings(kind):
         return isinstance(value, kind)
     is_of_kind = isinstance(value, _KINDS[kind][0])
     return is_of_kind and (kind is bool or not isinstance(value, bool))
 
 
-def _words_for(kind: Any) -> str:
+def _words_for(kind: object) -> str:
     """What values of a type are called."""
     origin = get_origin(kind)
     members = get_args(kind)

@@ -134,7 +134,7 @@ def _with_entries(text: str, fields: Iterable[dataclasses.Field]) -> str:
     return _ENTRY.sub(separate, text)
 
 
-def _python_type(annotation: Any) -> str:
+def _python_type(annotation: object) -> str:
     return type_name(annotation).replace("null", "None")
 
 

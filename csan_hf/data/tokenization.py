@@ -333,6 +333,10 @@ class TokenizerPair:
         return cls(source, source if target_tokenizer is None else target_tokenizer)
 
 
+Tokenizers = TokenizerPair | PreTrainedTokenizerBase
+"""The tokenizers of two languages, or one for both."""
+
+
 def _load_tokenizer(
     name: str,
     *,

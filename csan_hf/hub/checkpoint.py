@@ -7,10 +7,10 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel
 
+from ..data.tokenization import Tokenizers
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 
 # What an earlier save may have left in a directory and the new one need not overwrite
@@ -25,7 +25,7 @@ _STALE = (
 
 
 def save_self_contained(
-    model: PreTrainedModel, tokenizers: Any, directory: str | os.PathLike
+    model: PreTrainedModel, tokenizers: Tokenizers | None, directory: str | os.PathLike
 ) -> Path:
     """Saves a model and its tokenizers, so that it loads and works where csan_hf is not installed.
 
@@ -84,7 +84,7 @@ def save_self_contained(
     return directory
 
 
-def _save_tokenizers(model: PreTrainedModel, tokenizers: Any, directory: Path) -> None:
+def _save_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers, directory: Path) -> None:
     if not getattr(model, "translates", True):
         getattr(tokenizers, "source", tokenizers).save_pretrained(directory)
         return

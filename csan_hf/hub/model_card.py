@@ -411,10 +411,11 @@ def _languages(recipe: dict[str, Any]) -> list[str]:
     ]
 
 
-def _hub_name(name: Any) -> str | None:
+def _hub_name(name: object) -> str | None:
     """Returns a name where it can only be the Hub's, `owner/name`, and no path of this machine."""
-    is_name = isinstance(name, str) and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
-    return name if is_name and not os.path.exists(name) else None
+    if not isinstance(name, str) or os.path.exists(name):
+        return None
+    return name if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) else None
 
 
 def _public_name(name: object) -> str | None:

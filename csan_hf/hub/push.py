@@ -19,6 +19,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import PreTrainedModel
 from yaml import YAMLError
 
+from ..data.tokenization import Tokenizers
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 from .checkpoint import save_self_contained
 from .model_card import card_problems, task_of, write_model_card
@@ -271,7 +272,7 @@ def push_in_background(
 
 def push_to_hub(
     model: PreTrainedModel,
-    tokenizers: Any,
+    tokenizers: Tokenizers | None,
     repo_id: str,
     *,
     recipe: dict[str, Any] | None = None,

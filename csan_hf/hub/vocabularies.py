@@ -9,11 +9,11 @@ from tokenizers import AddedToken, Regex, decoders, processors
 from transformers import M2M100Tokenizer, MarianTokenizer, PreTrainedConfig
 from transformers.convert_slow_tokenizer import SentencePieceExtractor
 
-from csan_hf.data.tokenization import TokenizerPair, sentencepiece_tokenizer
+from csan_hf.data.tokenization import TokenizerPair, Tokenizers, sentencepiece_tokenizer
 from csan_hf.models.translation import TARGET_TOKENIZER_SUBFOLDER
 
 
-def save_vocabularies(tokenizers: Any, directory: Path, config: PreTrainedConfig) -> None:
+def save_vocabularies(tokenizers: Tokenizers, directory: Path, config: PreTrainedConfig) -> None:
     """Saves a tokenizer or `TokenizerPair` as transformers does, and a `tokenizer.json` of those
     that are Python in transformers: Marian's, with another of the target language in
     `target_tokenizer`, and M2M100's.

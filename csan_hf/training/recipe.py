@@ -284,15 +284,15 @@ def _readings(value: object) -> Iterator[Any]:
         yield from _readings([part.strip() for part in value.split(",")])
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     """Reads text such as `1e3` or `nan` as a number, and a number without a fraction as a whole
     one.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         return value
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         return value
     return int(number) if number.is_integer() else number
 
@@ -509,18 +509,19 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     return merge(below, content)
 
 
-def find_base(base: Any, file: Path) -> Path:
+def find_base(base: object, file: Path) -> Path:
     """Returns the file of a base that `file` names: a path as seen from it, or the name of a recipe
     that comes with csan_hf; YAML only, as errors show what was read.
     """
-    if base in RECIPES.names():
-        return RECIPES.file(base)
-    if not str(base).endswith((".yaml", ".yml")):
+    name = str(base)
+    if name in RECIPES.names():
+        return RECIPES.file(name)
+    if not name.endswith((".yaml", ".yml")):
         raise RecipeError(
             f"{file}: a base must be the path of a recipe (.yaml) as seen from this file, or the "
             f"name of one that comes with csan_hf, got {base!r}."
         )
-    return file.parent / base
+    return file.parent / name
 
 
 def check_sections(content: dict[str, Any], source: str) -> None:

@@ -26,7 +26,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from csan_hf_runtime import IMPORTS, __version__
 from csan_hf_runtime.text_files import printable
@@ -220,7 +220,7 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
     return parser
 
 
-def _is_group(kind: Any) -> bool:
+def _is_group(kind: object) -> TypeGuard[type]:
     """Whether a parameter is a dataclass, whose fields are options each."""
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 

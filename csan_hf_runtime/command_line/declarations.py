@@ -46,13 +46,13 @@ def _imports(node: ast.stmt, names: set[str]) -> bool:
     return isinstance(node, ast.ImportFrom) and any(alias.name in names for alias in node.names)
 
 
-def union_members(annotation: Any) -> tuple[Any, ...]:
+def union_members(annotation: object) -> tuple[Any, ...]:
     """Returns the members of a union, or the type alone."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else (annotation,)
 
 
-def type_name(annotation: Any) -> str:
+def type_name(annotation: object) -> str:
     """Returns a type for people, without modules, with YAML's null: `int | null`, `list[int]`."""
     names = [
         "null" if member is types.NoneType else inspect.formatannotation(member)
@@ -62,7 +62,7 @@ def type_name(annotation: Any) -> str:
     return re.sub(r"(\w+\.)+", "", " | ".join(names))
 
 
-def option_text(name: str, annotation: Any, default: Any, help: str, *facts: str) -> str:
+def option_text(name: str, annotation: object, default: object, help: str, *facts: str) -> str:
     """Returns the lines that explain a key of a recipe, with its default as YAML, and `facts`."""
     facts = (type_name(annotation), f"default {json.dumps(default)}", *facts)
     head = textwrap.fill(
