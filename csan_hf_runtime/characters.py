@@ -44,6 +44,11 @@ def read_ranges(ranges: str) -> set[str]:
     return characters
 
 
+def join_ranges(first: str, second: str) -> str:
+    """Writes the characters of two texts of ranges as one."""
+    return write_ranges(read_ranges(first) | read_ranges(second))
+
+
 def unseen_characters(
     tokenizer: Tokenizer, texts: Sequence[str], ranges: str | None
 ) -> list[list[str]]:

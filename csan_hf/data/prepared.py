@@ -13,6 +13,7 @@ import errno
 import hashlib
 import importlib.metadata
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,14 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 from datasets import DatasetDict
 from filelock import FileLock, Timeout
 from transformers.utils import logging
 
 from csan_hf_runtime import text_files
 from csan_hf_runtime.characters import characters_of, has_all_bytes, write_ranges
+from csan_hf_runtime.sentences import sentences_of
 from csan_hf_runtime.text_files import write_json
 
+from .batching import example_lengths
 from .corpora import DataArguments, content_digests, load_translation_dataset
 from .tokenization import TokenizerPair, tokenize_dataset
 
@@ -40,6 +44,7 @@ _WORK = "unfinished"
 _LOCK = ".lock"
 _REPORT = "report.txt"
 _CHARACTERS = "characters.json"
+_MOST_COUNTED = 10_000  # sources of which the sentences are counted
 _NAME = "[0-9a-f]" * 32  # of a folder that is the cache's, for `glob`
 
 
@@ -59,6 +64,20 @@ class PreparedCorpus:
     splits: DatasetDict
     report: str
     characters: str | None
+
+    def usual_source(self, language: str) -> dict[str, int | str]:
+        """Returns the tokens and sentences that 99 % of the training sources have at most, and
+        their language.
+        """
+        train = self.splits["train"]
+        lengths, _ = example_lengths(train)
+        sample = train.select(range(0, len(train), math.ceil(len(train) / _MOST_COUNTED)))
+        sentences = [len(sentences_of(text, language)) for text in sample["source"]]
+        return {
+            "tokens": int(np.quantile(lengths, 0.99, method="higher")),
+            "sentences": int(np.quantile(sentences, 0.99, method="higher")),
+            "language": language,
+        }
 
 
 def cache_folder(cache_dir: str | None) -> Path:

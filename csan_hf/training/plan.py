@@ -38,10 +38,10 @@ from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer, check_several_
 from csan_hf.families import ModelFamily
 from csan_hf.models.configuration_seq2seq import Seq2SeqConfig
 from csan_hf.models.translation import language_id
+from csan_hf_runtime.characters import join_ranges
 from csan_hf_runtime.text_files import reading_folder_or_name
 
-from .arguments import TranslationTrainingArguments
-from .generation_settings import check_generation
+from .arguments import TranslationTrainingArguments, check_generation
 from .recipe import (
     PRETRAINED,
     Recipe,
@@ -98,10 +98,11 @@ class Plan:
                 self.data, tokenizers or self.tokenizers, self.recipe.tokenizer, learn
             )
 
-    def build_model(self, tokenizers: TokenizerPair) -> PreTrainedModel:
+    def build_model(self, corpus: PreparedCorpus) -> PreTrainedModel:
         """Builds the model with random weights, or loads `init_from` with the recipe's config on
-        top.
+        top; its generation config says what the sources are like.
         """
+        tokenizers = corpus.tokenizers
         model = self._load_model(tokenizers)
         if len(tokenizers.source) > model.config.vocab_size:  # language tags were added
             model.resize_token_embeddings(len(tokenizers.source))
@@ -122,7 +123,23 @@ class Plan:
             check_generation(generation, _target_size(model.config))
         model.generation_config.update(**generation)
         model.generation_config._from_model_config = False
+        self._describe_sources(model, corpus)
         return model
+
+    def _describe_sources(self, model: PreTrainedModel, corpus: PreparedCorpus) -> None:
+        """Notes for the pipeline what training sources are like, a base's too; None where that is
+        not known.
+        """
+        settings: Any = model.generation_config
+        characters = corpus.characters
+        if characters is not None and self.recipe.init_from is not None:
+            base = getattr(settings, "source_characters", None)
+            characters = None if base is None else join_ranges(base, characters)
+        settings.source_characters = characters
+        settings.usual_source = None
+        if not getattr(model.config, "takes_any_length", False):  # transformers' own lack it
+            language, _ = self.data.pairs[0]
+            settings.usual_source = corpus.usual_source(language)
 
     def _load_model(self, tokenizers: TokenizerPair) -> PreTrainedModel:
         name = self.recipe.init_from

@@ -14,21 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, set_seed
+from transformers import PreTrainedModel, set_seed
 from transformers.utils import logging
 
 import csan_hf
-from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream, example_lengths
+from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream
 from csan_hf.evaluation.launched import on_main_process
 from csan_hf.evaluation.scores import score_table
 from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
-from csan_hf_runtime.characters import read_ranges, write_ranges
-from csan_hf_runtime.sentences import sentences_of
 from csan_hf_runtime.text_files import digest_of_lines, path_inside, write_json, write_lines
 
 from .arguments import TranslationTrainingArguments
@@ -47,8 +44,6 @@ from .plan import Plan, rehearse_logging, resolve
 from .recipe import Recipe, RecipeError, notify, refusing
 from .stopping import StopSignals
 from .trainer import TranslationTrainer
-
-_MOST_COUNTED = 10_000  # sources of which the sentences are counted
 
 
 def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -76,26 +71,19 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         _quieten(args)
         set_seed(args.seed)
         checkpoint, corpus = _prepare(plan, output)
-        tokenizers = corpus.tokenizers
-        tokenized = corpus.splits
         set_seed(args.seed)
-        model = plan.build_model(tokenizers)
-        generation: Any = model.generation_config
-        # None, too: a model that it starts from may have another
-        language, _ = plan.data.pairs[0]
-        generation.usual_source = usual_source(model.config, tokenized["train"], language)
-        generation.source_characters = _source_characters(plan, generation, corpus)
-        notify(_describe_run(model, tokenizers, tokenized, args))
-        training_set: Dataset | TokenStream = tokenized["train"]
+        model = plan.build_model(corpus)
+        notify(_describe_run(model, corpus, args))
+        training_set: Dataset | TokenStream = corpus.splits["train"]
         if plan.data.is_endless:
-            training_set = TokenStream(plan.data, tokenizers, sample=tokenized["train"])
+            training_set = TokenStream(plan.data, corpus.tokenizers, sample=training_set)
         with refusing("The section training is refused"):
             trainer = TranslationTrainer(
                 model,
                 args,
-                tokenizers=tokenizers,
+                tokenizers=corpus.tokenizers,
                 train_dataset=training_set,
-                eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
+                eval_dataset=None if args.eval_strategy == "no" else corpus.splits["validation"],
                 bleu_tokenize=plan.recipe.bleu_tokenize,
             )
         trainer.guard.signals = signals
@@ -105,47 +93,17 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         else:
             trainer.resume(checkpoint)
         signals.raise_if_received()
-        return finish_run(trainer, plan.recipe, tokenized, signals)
-
-
-def usual_source(
-    config: PreTrainedConfig, train: Dataset, language: str
-) -> dict[str, int | str] | None:
-    """Returns the tokens and sentences that 99 % of the training sources have at most, and their
-    language, for the pipeline; None for a model that takes texts of any length.
-    """
-    if getattr(config, "takes_any_length", False):  # no property of transformers' own
-        return None
-    lengths, _ = example_lengths(train)
-    sample = train.select(range(0, len(train), math.ceil(len(train) / _MOST_COUNTED)))
-    sentences = [len(sentences_of(text, language)) for text in sample["source"]]
-    return {
-        "tokens": int(np.quantile(lengths, 0.99, method="higher")),
-        "sentences": int(np.quantile(sentences, 0.99, method="higher")),
-        "language": language,
-    }
-
-
-def _source_characters(
-    plan: Plan, generation: GenerationConfig, corpus: PreparedCorpus
-) -> str | None:
-    """The characters of all training sources, a base's too; None where they are not known."""
-    base = getattr(generation, "source_characters", None)
-    if corpus.characters is None or (plan.recipe.init_from is not None and base is None):
-        return None
-    return write_ranges(read_ranges(base or "") | read_ranges(corpus.characters))
+        return finish_run(trainer, plan.recipe, corpus.splits, signals)
 
 
 def _describe_run(
-    model: PreTrainedModel,
-    tokenizers: TokenizerPair,
-    tokenized: DatasetDict,
-    args: TranslationTrainingArguments,
+    model: PreTrainedModel, corpus: PreparedCorpus, args: TranslationTrainingArguments
 ) -> str:
+    tokenizers = corpus.tokenizers
     vocabulary = f"{len(tokenizers.source):,}"
     if not tokenizers.is_joint:
         vocabulary += f" + {len(tokenizers.target):,}"
-    sizes = ", ".join(f"{name} {len(split):,}" for name, split in tokenized.items())
+    sizes = ", ".join(f"{name} {len(split):,}" for name, split in corpus.splits.items())
     return (
         f"{type(model).__name__}: {model.num_parameters():,} parameters, vocabulary {vocabulary}. "
         f"Sentences: {sizes}. Device {args.device}, {args.precision}."

@@ -18,7 +18,6 @@ from csan_hf.hub.vocabularies import save_vocabularies
 from csan_hf.recipes import RECIPES
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import load_recipe
-from csan_hf.training.run import usual_source
 
 pytest.importorskip("onnxruntime")
 
@@ -92,10 +91,8 @@ def export(exported, tmp_path):
         (tmp_path / "words.tsv").write_text(rows)
         plan = resolve(recipe)
         corpus = plan.prepare_corpus()
-        model = plan.build_model(corpus.tokenizers)
-        language, _ = plan.data.pairs[0]
+        model = plan.build_model(corpus)
         settings = model.generation_config
-        settings.usual_source = usual_source(model.config, corpus.splits["train"], language)
         phones = range(3, len(corpus.tokenizers.target))
         settings.suppress_tokens = sorted({*range(40)} - {*phones})
         settings.save_pretrained(folder)

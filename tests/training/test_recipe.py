@@ -6,6 +6,7 @@ import importlib.util
 import pickle
 
 import pytest
+from datasets import DatasetDict
 from huggingface_hub.errors import StrictDataclassError
 from training.tiny_runs import TINY, parse
 from transformers import GenerationConfig
@@ -13,7 +14,7 @@ from transformers import GenerationConfig
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.commands.train import format_help
 from csan_hf.credentials import find_credentials, holds_credential
-from csan_hf.data import DataArguments, TokenizerPair, train_tokenizer
+from csan_hf.data import DataArguments, PreparedCorpus, TokenizerPair, train_tokenizer
 from csan_hf.lab.report import check_card
 from csan_hf.lab.suites import load_suite
 from csan_hf.training import TranslationTrainingArguments
@@ -664,8 +665,10 @@ def test_a_value_that_cannot_work_is_refused(words, told, checkpoint, tmp_path, 
 def test_a_small_corpus_may_not_give_the_tokens_of_generation(tmp_path):
     plan = resolve(parse(f"numbers --suppress_tokens [900] --output_dir {tmp_path}"))
     tokenizer = train_tokenizer(["one"], vocab_size=300)
+    tokenizers = TokenizerPair(tokenizer, tokenizer)
+    corpus = PreparedCorpus(tokenizers, DatasetDict(), report="", characters=None)
     with pytest.raises(RecipeError, match=r"suppress_tokens must have tokens .*, got 900"):
-        plan.build_model(TokenizerPair(tokenizer, tokenizer))
+        plan.build_model(corpus)
 
 
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):

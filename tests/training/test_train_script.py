@@ -10,21 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
-from training.tiny_runs import TINY
+from training.tiny_runs import TINY, parse
 
 import csan_hf.commands.train
 import csan_hf_runtime.command_line
-from csan_hf import CsanConfig
-from csan_hf.data import load_translation_dataset
+from csan_hf.data import PreparedCorpus, TokenizerPair, load_translation_dataset, train_tokenizer
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.public_files import read_json
-from csan_hf.models import RnnSearchConfig
 from csan_hf.training import load_recipe
 from csan_hf.training.output_folder import MARK
-from csan_hf.training.run import usual_source
+from csan_hf.training.plan import resolve
 from csan_hf_runtime.characters import read_ranges
 
 ROOT = Path(__file__).parents[2]
@@ -96,14 +94,23 @@ def test_the_checkpoint_loads_and_scores_alike(run):
     assert hypotheses == (output / "hypotheses" / "test.txt").read_text().split("\n")[:-1]
 
 
-def test_what_follows_its_source_takes_any_number_of_sentences():
+@pytest.mark.parametrize(
+    ("words", "usual"),
+    [
+        ("--preset long", None),
+        ("--sinusoids null", {"tokens": 2, "sentences": 2, "language": "en"}),
+        ("--model rnnsearch", {"tokens": 2, "sentences": 2, "language": "en"}),
+    ],
+)
+def test_what_follows_its_source_takes_any_number_of_sentences(words, usual):
     train = Dataset.from_dict(
         {"source": ["Two dogs. Three cats."], "input_ids": [[5, 1]], "labels": [[1]]}
     )
-    assert usual_source(CsanConfig.preset("long"), train, "en") is None
-    for config in (CsanConfig(sinusoids=None), RnnSearchConfig()):
-        usual = {"tokens": 2, "sentences": 2, "language": "en"}
-        assert usual_source(config, train, "en") == usual
+    tokenizer = train_tokenizer(train["source"], 300)
+    tokenizers = TokenizerPair(tokenizer, tokenizer)
+    corpus = PreparedCorpus(tokenizers, DatasetDict(train=train), report="", characters=None)
+    model = resolve(parse(f"{TINY} --output_dir run {words}")).build_model(corpus)
+    assert model.generation_config.usual_source == usual
 
 
 def main(words):

@@ -119,22 +119,22 @@ def _build_trainers(
     """Returns a trainer of each system, and the splits that its runs translate."""
     plan = resolve(replace(next(iter(recipes.values())), output_dir=folder))
     prepared = plan.prepare_corpus()
-    train = prepared.splits.pop("train")
     trainers = {}
     for name, recipe in recipes.items():
         # Without anything that writes or reports
         silent = {**recipe.training, "report_to": "none", "push_to_hub": False}
         with refusing(name):
             plan = resolve(replace(recipe, output_dir=os.path.join(folder, name), training=silent))
-            model = plan.build_model(prepared.tokenizers)
+            model = plan.build_model(prepared)
         trainers[name] = TranslationTrainer(
             model,
             plan.arguments,
             tokenizers=prepared.tokenizers,
-            train_dataset=train,
+            train_dataset=prepared.splits["train"],
             eval_dataset=prepared.splits.get("validation"),
         )
-    return trainers, prepared.splits
+    held_out = {name: split for name, split in prepared.splits.items() if name != "train"}
+    return trainers, held_out
 
 
 def time_in_turn(
