@@ -154,10 +154,6 @@ def _describe_model(plan: Plan) -> list[str]:
             f"  {type(model).__name__}: its costs depend on the tokens, and are not known "
             "beforehand"
         ]
-    embedding_sizes = {}  # by weight, which several modules may share
-    for module in model.modules():
-        if isinstance(module, torch.nn.Embedding):
-            embedding_sizes[id(module.weight)] = module.weight.numel()
     vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
     rate = matrix_product_rate(args)
     seconds = costs.flops / (UTILISATION * rate)
@@ -172,7 +168,7 @@ def _describe_model(plan: Plan) -> list[str]:
         )
     return [
         f"  {type(model).__name__}: {model.num_parameters() / 1e6:.1f}M parameters, "
-        f"{sum(embedding_sizes.values()) / 1e6:.1f}M of them embeddings ({vocabularies} of "
+        f"{_embedding_parameters(model) / 1e6:.1f}M of them embeddings ({vocabularies} of "
         f"{config.vocab_size:,} entries)",
         f"  memory of a device: {costs.states / 2**30:.2f} GiB for weights, gradients and Adam "
         f"(float32), about {costs.activations / 2**30:.2f} GiB for the activations of "
@@ -181,6 +177,15 @@ def _describe_model(plan: Plan) -> list[str]:
         f"  time on this machine ({args.device}), from a matrix-product rate of {rate / 1e12:.3g} "
         f"TFLOP/s measured now, of which {UTILISATION:.0%} are used: {duration}",
     ]
+
+
+def _embedding_parameters(model: PreTrainedModel) -> int:
+    """Counts the weights of embeddings; those that several modules share once."""
+    sizes = {}
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            sizes[id(module.weight)] = module.weight.numel()
+    return sum(sizes.values())
 
 
 def estimate(

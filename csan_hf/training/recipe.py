@@ -152,11 +152,11 @@ class Recipe:
         """Returns a digest of the keys that affect something of `affecting` and are not at their
         defaults: it stays the same where a version adds a key.
         """
-        values = self.values(affecting)
-        for option in recipe_options(self.model):
-            if option.path in values and values[option.path] == option.default:
-                del values[option.path]
-        text = json.dumps(values, sort_keys=True, default=str)
+        defaults = {option.path: option.default for option in recipe_options(self.model)}
+        changed = {
+            path: value for path, value in self.values(affecting).items() if value != defaults[path]
+        }
+        text = json.dumps(changed, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def data_arguments(self) -> DataArguments:

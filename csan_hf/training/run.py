@@ -244,15 +244,10 @@ def finish_run(
     set_seed(trainer.args.seed)
     chosen = choose_weights(trainer, tokenized.get("validation"))
     signals.raise_if_received()
+    held_out = {name: split for name, split in tokenized.items() if name != "train"}
     scores: dict[str, Any] = {}
-    references: dict[str, str] = {}
-    for name, split in tokenized.items():
-        if name == "train":
-            continue
-        scores[name], hypotheses = _score_split(trainer, split)
-        if trainer.is_world_process_zero():
-            write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
-        references[name] = digest_of_lines(split["target"])
+    for name, split in held_out.items():
+        scores[name] = _score_split(trainer, name, split)
         signals.raise_if_received()
     results = {
         "model": trainer.family.model_class.__name__,
@@ -262,7 +257,9 @@ def finish_run(
         "training": _summarise_training(trainer),
         "data": {
             "training_set": trainer.describe_run()["training_set"],
-            "references": references,
+            "references": {
+                name: digest_of_lines(split["target"]) for name, split in held_out.items()
+            },
         },
         "environment": describe_environment(),
     }
@@ -327,19 +324,22 @@ def _write_folder(
     trainer.accelerator.wait_for_everyone()
 
 
-def _score_split(trainer: TranslationTrainer, split: Dataset) -> tuple[dict[str, Any], list[str]]:
+def _score_split(trainer: TranslationTrainer, name: str, split: Dataset) -> dict[str, Any]:
+    """Translates a split, writes its hypotheses and returns its scores."""
     generation = trainer.model.generation_config
     start = time.time()
     hypotheses, scores = trainer.translate_dataset(split)
     seconds = time.time() - start
-    scores |= {
+    if trainer.is_world_process_zero():
+        file = path_inside(Path(trainer.args.output_dir), "hypotheses", f"{name}.txt")
+        write_lines(file, hypotheses)
+    return scores | {
         "sentences": len(hypotheses),
         "num_beams": generation.num_beams,
         "length_penalty": generation.length_penalty,
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(hypotheses) / max(seconds, 1e-9), 2),
     }
-    return scores, hypotheses
 
 
 def summary_table(results: dict[str, Any], output: Path | str) -> str:
