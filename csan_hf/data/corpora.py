@@ -36,7 +36,9 @@ from .numbers import load_numbers
 from .patterns import find_parts, find_references
 from .readers import Pair, Part, file_format, pair_of, read_pairs, table_rows
 
-BUILT_IN = "numbers"
+BUILT_IN: dict[str, Callable[..., DatasetDict]] = {"numbers": load_numbers}
+"""Corpora that are made, not read: functions of two languages and of the keywords train_size,
+validation_size, test_size and seed that return these splits, columns source and target."""
 _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
@@ -149,7 +151,7 @@ class DataArguments:
 
     def _contradictions(self) -> Iterator[str]:
         """Yields what cannot be, and what to do instead."""
-        is_made = self.dataset == BUILT_IN
+        is_made = self.dataset in BUILT_IN
         names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
         settings = [name for name in names if getattr(self, name)]
         if self.dataset is None and not (self.train or self.validation or self.test):
@@ -158,7 +160,10 @@ class DataArguments:
                 "train"
             )
         if is_made and settings:
-            yield f"dataset is 'numbers', which is made, not read: leave out {', '.join(settings)}"
+            yield (
+                f"dataset is {self.dataset!r}, which is made, not read: leave out "
+                f"{', '.join(settings)}"
+            )
         if self.streaming and (is_made or not (self.dataset or self.train)):
             yield "streaming reads files or a dataset on the Hub: set train or dataset"
         if self.dataset and isinstance(self.train, list | dict):
@@ -423,7 +428,7 @@ def check_files(args: DataArguments) -> None:
     """Raises `ValueError` for missing files and tables without the columns, of which no more than a
     row is read.
     """
-    if args.dataset not in (None, BUILT_IN):
+    if args.dataset is not None and args.dataset not in BUILT_IN:
         check_folder_or_name(args.dataset, "data")
     for pair in args.pairs:
         of_pair = args.of_pair(pair)
@@ -453,7 +458,7 @@ def content_digests(args: DataArguments) -> list[str]:
                     digests += [f"{state.st_size} {state.st_mtime}" for state in states]
                 else:
                     paths.update(part)
-    if args.dataset not in (None, BUILT_IN):
+    if args.dataset is not None and args.dataset not in BUILT_IN:
         # Its revision on the Hub, or times of local files; nothing is read
         builder = datasets.load_dataset_builder(**_hub_options(args))
         digests.append(builder._relative_data_dir())
@@ -465,8 +470,9 @@ def content_digests(args: DataArguments) -> list[str]:
 
 def _loaders(args: DataArguments, work_dir: Path | None) -> dict[str, Loader]:
     """Returns what loads each split of one pair of languages."""
-    if args.dataset == BUILT_IN:
-        return _loaders_of((*SHARED, "test"), partial(_make_numbers, args))
+    if args.dataset in BUILT_IN:
+        make = partial(_make_corpus, args, BUILT_IN[args.dataset])
+        return _loaders_of((*SHARED, "test"), make)
     if args.dataset:
         loaders = _hub_loaders(args, args.dataset, work_dir)
     else:
@@ -493,13 +499,13 @@ def _loaders_of(splits: Iterable[str], load: Callable[[], DatasetDict]) -> dict[
     return {split: partial(load_one, split) for split in splits}
 
 
-def _make_numbers(args: DataArguments) -> DatasetDict:
+def _make_corpus(args: DataArguments, make: Callable[..., DatasetDict]) -> DatasetDict:
     sizes = {}
     for split in (*SHARED, "test"):
         size = args.size_of(split)
         if size is not None:
             sizes[f"{split}_size"] = size
-    return load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed)
+    return make(args.source_lang, args.target_lang, **sizes, seed=args.data_seed)
 
 
 def _split_train(args: DataArguments, load: Loader) -> DatasetDict:

@@ -79,10 +79,10 @@ def _describe_data(plan: Plan) -> list[str]:
     """Says which splits are there, with their sizes, and which are missing."""
     args = plan.data
     languages = ", ".join(f"{source} to {target}" for source, target in args.pairs)
-    if args.dataset == BUILT_IN:
+    if args.dataset in BUILT_IN:
         splits = ("train", "validation", "test")
         sizes = [f"{split} {args.size_of(split) or 'default'}" for split in splits]
-        return [f"  numbers (built in), {languages}: {', '.join(sizes)}"]
+        return [f"  {args.dataset} (built in), {languages}: {', '.join(sizes)}"]
     if args.dataset and not Path(args.dataset).exists():
         return [f"  {args.dataset} on the Hub, {languages}", *_describe_hub(args)]
     lines = [f"  files in {args.data_dir or '.'}, {languages}"]

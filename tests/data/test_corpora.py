@@ -7,10 +7,15 @@ from types import SimpleNamespace
 
 import datasets
 import pytest
+from datasets import Dataset, DatasetDict
+from training.tiny_runs import parse
 
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
-from csan_hf.data.corpora import check_files, language_tags
+from csan_hf.data.corpora import BUILT_IN, check_files, language_tags
 from csan_hf.data.tokenization import add_language_tags, tokenize_dataset
+from csan_hf.training import RecipeError
+from csan_hf.training.dry_run import dry_run
+from csan_hf.training.plan import resolve
 from csan_hf_runtime.text_files import VARIANTS, write_lines
 
 ENGLISH = ["one", "two", "", "four", "five"]
@@ -120,6 +125,32 @@ def test_sizes_select(folder):
     numbers = {"dataset": "numbers", "train_size": 4, "validation_size": 5, "test_size": 6}
     data, report = load_translation_dataset(DataArguments(**numbers))
     assert data.num_rows == report.kept == {"train": 4, "validation": 5, "test": 6}
+
+
+def make_spelled(
+    source_lang, target_lang, *, train_size=30, validation_size=3, test_size=3, seed=0
+):
+    """A corpus as somebody else would add it: words, and their letters."""
+    sizes = {"train": train_size, "validation": validation_size, "test": test_size}
+    splits = {}
+    for split, size in sizes.items():
+        words = [f"{source_lang} {split} {seed} {number}" for number in range(size)]
+        letters = [f"{target_lang} {' '.join(word)}" for word in words]
+        splits[split] = Dataset.from_dict({"source": words, "target": letters})
+    return DatasetDict(splits)
+
+
+def test_a_new_corpus_is_one_entry(tmp_path, monkeypatch):
+    monkeypatch.setitem(BUILT_IN, "spelled", make_spelled)
+    words = f"--dataset spelled --test_size 5 --data.data_seed 7 --data.cache_dir {tmp_path}"
+    recipe = parse(f"{words} --vocab_size 300 --output_dir {tmp_path}/run")
+    assert "  spelled (built in), en to de: train default, " in dry_run(recipe)
+    corpus = resolve(recipe).prepare_corpus()
+    assert corpus.splits.num_rows == {"train": 30, "validation": 3, "test": 5}
+    assert corpus.splits["test"]["source"][4] == "en test 7 4"
+    assert corpus.splits["validation"]["target"][0].startswith("de e n   v a l")
+    with pytest.raises(RecipeError, match="dataset is 'spelled', which is made, not read: leave"):
+        resolve(parse(f"{words} --data.train x --output_dir {tmp_path}/run"))
 
 
 def test_a_validation_set_is_drawn_of_the_training_set(folder):

@@ -396,7 +396,7 @@ def _columns(title: str, columns: object, splits: dict[str, list[str]]) -> Colum
 
 
 def _held_out_splits(data: DataArguments) -> list[str]:
-    if data.dataset == BUILT_IN:
+    if data.dataset in BUILT_IN:
         tests = ["test", *(f"test_x{count}" for count in data.join_test or ())]
     else:
         tests = [name for name in data.split_names if name not in ("train", "validation")]
