@@ -77,9 +77,6 @@ LOCALITIES["relative positions alone"] = {
 }
 for strategy in STRATEGIES:
     gaussian = {"localness_window": strategy, "localness_window_size": 4}
-    LOCALITIES[f"encoder {strategy}"] = {**ENCODER, **gaussian}
-    LOCALITIES[f"decoder {strategy}"] = {**DECODER, **gaussian}
-    LOCALITIES[f"decoder window and {strategy}"] = {**DECODER, **gaussian, "local_window": 5}
     LOCALITIES[f"cross {strategy}"] = {**CROSS, **gaussian}
     LOCALITIES[f"everything, {strategy}"] = {
         **EVERYWHERE,
@@ -87,6 +84,28 @@ for strategy in STRATEGIES:
         "local_window": 5,
         "head_area": 3,
     }
+
+# What a self-attention may see and add, in the encoder and in the decoder
+SPECIFICATIONS = {
+    "relative positions": {"relative_positions": 2},
+    "relative positions of each head": {
+        "relative_positions": {"max_distance": 2, "per_head": True}
+    },
+    "window and relative positions": {"window": 3, "relative_positions": 3},
+    "area and relative positions": {"window": 5, "head_area": 3, "relative_positions": 2},
+    "gaussian and relative positions": {"gaussian": "query", "relative_positions": 2},
+    "all of them": {"window": 5, "head_area": 3, "gaussian": "query", "relative_positions": 1},
+    "neighbor": {"neighbor": True},
+    "neighbor in an area": {"neighbor": True, "window": 5, "head_area": 3},
+    "local hard": {"local_hard": 3.0},
+    "biases of distances": {"relative_bias": {"buckets": 6, "max_distance": 5}},
+    "biases of distances in an area": {
+        "relative_bias": {"buckets": 4, "max_distance": 3},
+        "window": 5,
+        "head_area": 3,
+    },
+    "local hard, cut off": {"local_hard": {"width": 1.5, "cut_off": True}, "relative_positions": 2},
+}
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
 AGGREGATIONS = ("max", "average", "attention", "max_attention", "gated_max")

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import tiny
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
 IMPLEMENTATIONS = ("eager", "sdpa", "blocked")
@@ -41,6 +42,10 @@ CONVOLUTIONAL = {
 }
 LOCALITIES = {
     **tiny.LOCALITIES,
+    **{
+        f"decoder, {name}": {**tiny.PLAIN, "decoder_locality": [specification, None]}
+        for name, specification in tiny.SPECIFICATIONS.items()
+    },
     "moving gaussians": {
         **tiny.PLAIN,
         "decoder_locality": [{"window": 5, "relative_bias": True}, {"neighbor": True}],
@@ -128,10 +133,24 @@ def test_steps_equal_the_full_forward(make, padding):
 @every_cache
 @torch.no_grad()
 def test_beams_from_a_cache_are_those_without(make):
+    """A source of padding alone is searched, too."""
     model = make()
+    is_csan = model.config.model_type == "csan"
     search = {"num_beams": 3, "min_new_tokens": 9, "max_new_tokens": 9, "output_logits": True}
     search |= {"no_repeat_ngram_size": 2, "return_dict_in_generate": True}
-    sources = tiny.padded_sources((6, 3, 5))
-    cached, again = (model.generate(**sources, **search, use_cache=use) for use in (True, False))
-    assert torch.equal(cached.sequences, again.sequences)
-    assert_close(cached.logits, again.logits, rtol=1e-4, atol=1e-4)
+    search["output_attentions"] = is_csan and model.config._attn_implementation == "eager"
+    sources = tiny.padded_sources((6, 3, 5, 0))
+    whole = model.generate(**sources, **search, use_cache=False)
+    caches = [{}]
+    if is_csan:  # the others keep features, which a cache of a fixed size cannot hold
+        caches.append({"cache_implementation": "static", "disable_compile": True})
+    for options in caches:
+        stepwise = model.generate(**sources, **search, **options)
+        assert torch.equal(stepwise.sequences, whole.sequences)
+        assert_close(stepwise.logits, whole.logits, rtol=1e-4, atol=1e-4)
+        for layers, all_rows in zip(
+            stepwise.decoder_attentions or (), whole.decoder_attentions or (), strict=True
+        ):
+            for weights, rows in zip(layers, all_rows, strict=True):
+                last = F.pad(rows[:, :, -1:], (0, weights.shape[-1] - rows.shape[-1]))
+                assert_close(weights, last, rtol=1e-4, atol=1e-5)

@@ -149,17 +149,6 @@ def test_labels_may_be_a_slice_and_a_loss_has_the_precision_of_its_model(model):
     assert torch.equal(found, model(input_ids=IDS, attention_mask=MASK, labels=LABELS).loss)
 
 
-def test_sources_of_padding_only(model):
-    """Nothing is visible: finite logits and loss, and whole sentences can be generated."""
-    mask = torch.zeros_like(MASK)
-    outputs = model(input_ids=IDS, attention_mask=mask, labels=LABELS)
-    assert outputs.logits.isfinite().all()
-    outputs.loss.backward()
-    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
-    found = model.generate(input_ids=IDS, attention_mask=mask, max_new_tokens=4, num_beams=2)
-    assert found.shape[0] == 3
-
-
 LONG = {"input_ids": torch.full((1, 40), 3), "labels": torch.full((1, 30), 4)}
 
 

@@ -1,13 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What `generate` offers: each option does what it says, for every family.
-
-Beam search, greedy search and sampling with a cache equal those without one: see
-test_generation_cache.py, test_pervasive_generation.py and test_rnnsearch_and_conv_s2s.py in
-tests/models."""
+"""What `generate` offers: each option does what it says, for every family. That a cache changes
+nothing is held in contract/.
+"""
 
 import pytest
 import torch
-from families import START, every_family, sources
+from families import every_family, sources
 
 LENGTHS = (7, 4, 6)
 STEPS = 10
@@ -53,19 +51,6 @@ def test_assisted_generation_equals_greedy(family, helper):
         helps = {"assistant_model": family.tiny_model(seed=1 if helper == "itself" else 3)}
     expected = model.generate(**batch, **ASSISTED)
     assert model.generate(**batch, **ASSISTED, **helps).tolist() == expected.tolist()
-
-
-@every_family
-def test_decoder_prompts(family):
-    """A batch of prompts is continued as each of them is alone."""
-    model = family.tiny_model(seed=1)
-    prompt = torch.tensor([[START, 5, 6], [START, 7, 5], [START, 6, 8]])
-    together = model.generate(**sources(LENGTHS), **VARIED, decoder_input_ids=prompt)
-    assert torch.equal(together[:, :3], prompt)
-    for row in range(3):
-        part = {name: tensor[row : row + 1] for name, tensor in sources(LENGTHS).items()}
-        alone = model.generate(**part, **VARIED, decoder_input_ids=prompt[row : row + 1])
-        assert torch.equal(alone[0], together[row])
 
 
 @every_family

@@ -41,20 +41,6 @@ def test_defaults_are_the_papers_2d_csan():
     assert CsanConfig(encoder_layers=2).encoder_locality == [local] * 2
 
 
-@pytest.mark.parametrize(
-    ("size", "width", "heads", "ffn"), [("base", 512, 8, 2048), ("big", 1024, 16, 4096)]
-)
-def test_sizes(size, width, heads, ffn):
-    config = getattr(CsanConfig, size)(vocab_size=100)
-    assert (config.d_model, config.encoder_attention_heads, config.decoder_ffn_dim) == (
-        width,
-        heads,
-        ffn,
-    )
-    assert config.encoder_layers == config.decoder_layers == 6
-    assert config.vocab_size == config.decoder_vocab_size == 100
-
-
 def parameters_in(shapes):
     return sum(math.prod(shape) for shape in shapes.values())
 
@@ -476,17 +462,3 @@ def test_what_has_no_effect_is_said(caplog):
         {**CsanConfig(**SHALLOW).to_dict(), "transformers_version": "5", "local_windw": 5}
     )
     assert "no field 'local_windw'" in caplog.text, "a config saved earlier loads"
-
-
-def test_a_misspelt_argument_is_refused_with_the_one_that_is_meant():
-    model = tiny_model()
-    sources = padded_sources((4, 3))
-    with pytest.raises(TypeError, match=r"'decoder_inputs_ids'. Did you mean 'decoder_input_ids'"):
-        model(**sources, decoder_inputs_ids=sources["input_ids"])
-    model(
-        **sources,
-        labels=sources["input_ids"],
-        num_items_in_batch=3,
-        output_hidden_states=True,
-        return_dict=True,
-    )

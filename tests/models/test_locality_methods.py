@@ -12,6 +12,7 @@ from reference.locality_block import block_parameter_shapes, block_self_attentio
 from reference.locality_cnn import cnn_parameter_shapes, convolutions
 from tiny import (
     PLAIN,
+    SPECIFICATIONS,
     STRATEGIES,
     VOCABULARY,
     decode_in_steps,
@@ -37,26 +38,6 @@ T = 7
 H = 4
 D = 3
 LENGTHS = (7, 5)  # the padding is no whole number of blocks
-SPECIFICATIONS = {
-    "relative positions": {"relative_positions": 2},
-    "relative positions of each head": {
-        "relative_positions": {"max_distance": 2, "per_head": True}
-    },
-    "window and relative positions": {"window": 3, "relative_positions": 3},
-    "area and relative positions": {"window": 5, "head_area": 3, "relative_positions": 2},
-    "gaussian and relative positions": {"gaussian": "query", "relative_positions": 2},
-    "all of them": {"window": 5, "head_area": 3, "gaussian": "query", "relative_positions": 1},
-    "neighbor": {"neighbor": True},
-    "neighbor in an area": {"neighbor": True, "window": 5, "head_area": 3},
-    "local hard": {"local_hard": 3.0},
-    "biases of distances": {"relative_bias": {"buckets": 6, "max_distance": 5}},
-    "biases of distances in an area": {
-        "relative_bias": {"buckets": 4, "max_distance": 3},
-        "window": 5,
-        "head_area": 3,
-    },
-    "local hard, cut off": {"local_hard": {"width": 1.5, "cut_off": True}, "relative_positions": 2},
-}
 GAUSSIANS = {f"gaussian, {width}": {"gaussian": {"width": width}} for width in STRATEGIES}
 GAUSSIANS["gaussian, fixed"]["gaussian"]["size"] = 2.5
 ENCODER_ALONE = {
@@ -353,26 +334,6 @@ def test_a_block_longer_than_the_sentence_costs_no_more_than_the_sentence():
         output = make_attention({"block": 200})(states, attention_mask=masks)[0]
     assert_close(output, expected)
     assert operations.largest < 200 * 200
-
-
-@pytest.mark.parametrize("specification", SPECIFICATIONS.values(), ids=SPECIFICATIONS)
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@torch.no_grad()
-def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
-    """Greedy steps give the logits that the whole target gives at once."""
-    model = tiny_model(**{**PLAIN, "decoder_locality": [specification, None]})
-    sources = padded_sources((6, 3))
-    generated = model.generate(
-        **sources,
-        min_new_tokens=9,
-        max_new_tokens=9,
-        cache_implementation=None if cache == "dynamic" else "static",
-        disable_compile=True,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    whole = model(**sources, decoder_input_ids=generated.sequences[:, :-1], use_cache=False).logits
-    assert_close(torch.stack(generated.logits, dim=1), whole, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 import torch
 from tiny import (
     LOCALITIES,
-    PLAIN,
     STRATEGIES,
     every_implementation,
     labels_of,
@@ -52,23 +51,6 @@ def test_without_positions_order_is_what_locality_says(implementation):
     assert (encoder(ids.flip(1)).last_hidden_state.flip(1) - states).abs().max() > 0.1, (
         "order counts"
     )
-
-
-def test_local_layers_are_the_listed_ones():
-    """Two layers, the lower local with m = 1: the field is the whole sentence, and two local layers
-    reach 2.
-    """
-    embeds = torch.randn(1, 9, 32, requires_grad=True)
-
-    def field(layers: list[int]) -> list[int]:
-        local = {**PLAIN, "localness_layers": layers, "local_window": 3}
-        states = tiny_model(**local).get_encoder()(inputs_embeds=embeds).last_hidden_state
-        gradient = torch.autograd.grad(states[0, 4].square().sum(), embeds)[0]
-        return (gradient[0] != 0).any(dim=-1).nonzero().flatten().tolist()
-
-    everything = list(range(9))
-    assert field([]) == field([0]) == field([1]) == everything
-    assert field([0, 1]) == [2, 3, 4, 5, 6]
 
 
 @some_localities

@@ -3,8 +3,6 @@
 dropout.
 """
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,8 +13,6 @@ from torch.testing import assert_close
 
 from csan_hf import (
     CsanConfig,
-    CsanForSequenceClassification,
-    CsanForTokenClassification,
     CsanModel,
 )
 from csan_hf.models.csan_attention import make_decoder_cache
@@ -27,24 +23,6 @@ SOURCE = torch.tensor([[5, 9, 7, 3, 12, 30, 8, 1], [4, 22, 6, 1, 0, 0, 0, 0]])
 MASK = (SOURCE != 0).long()
 TARGET = torch.tensor([[7, 8, 9, 10, 11, 1], [12, 13, 1, -100, -100, -100]])
 INPUTS = {"input_ids": SOURCE, "attention_mask": MASK, "labels": TARGET}
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize(
-    "kind", [CsanModel, CsanForSequenceClassification, CsanForTokenClassification]
-)
-@torch.no_grad()
-def test_a_resized_model_is_saved_and_loaded(kind: type, shared: bool, tmp_path):
-    model: Any = kind(CsanConfig(**SIZE, share_encoder_decoder_embeddings=shared)).eval()
-    model.resize_token_embeddings(47)
-    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (47, 47 if shared else 40)
-    model.save_pretrained(tmp_path)
-    loaded, report = kind.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report.values()), report
-    inputs = {"input_ids": SOURCE + 6, "attention_mask": MASK}
-    if kind is CsanModel:
-        inputs["decoder_input_ids"] = SOURCE
-    assert torch.equal(loaded(**inputs)[0], model(**inputs)[0])
 
 
 @torch.no_grad()

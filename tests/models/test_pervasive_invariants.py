@@ -4,8 +4,6 @@
 import pytest
 import torch
 from tiny import (
-    every_aggregation,
-    every_mode,
     gradients,
     labels_of,
     mask_of,
@@ -20,30 +18,6 @@ from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGe
 
 SOURCES = (6, 3, 7, 1)
 TARGETS = (5, 7, 2, 1)
-
-
-@every_aggregation
-@every_mode
-@pytest.mark.parametrize("empty", ["attention_mask", "decoder_attention_mask", "both"])
-def test_a_row_of_padding_stays_finite(aggregation, training, empty):
-    """A batch may hold an empty row (the last one of an uneven evaluation): it must not poison the
-    others.
-    """
-    batch = padded_batch((6, 3, 7, 4), (5, 7, 2, 3))
-    reference = {name: tensor[:3] for name, tensor in batch.items()}
-    expected = tiny_model(aggregation=aggregation).double().train(training)(**reference).logits
-    for name in ("attention_mask", "decoder_attention_mask"):
-        if empty in (name, "both"):
-            batch[name][3] = 0
-    model = tiny_model(aggregation=aggregation).double().train(training)
-    outputs = model(**batch, labels=labels_of((5, 7, 2, 3)), output_attentions=True)
-    assert outputs.logits.isfinite().all()
-    assert outputs.cross_attentions[0].isfinite().all()
-    real = reference["decoder_attention_mask"].bool()
-    assert_close(outputs.logits[:3][real], expected[real], rtol=0, atol=1e-9)
-    outputs.loss.backward()
-    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
-    assert all(buffer.isfinite().all() for buffer in model.buffers())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from tiny import (
     TARGET_VOCABULARY,
     every_aggregation,
     every_mode,
+    gradients,
+    labels_of,
     padded_batch,
+    padded_sources,
 )
 from tiny import grid as tiny_model
 from torch import Tensor
@@ -289,3 +292,15 @@ def test_alignments(aggregation, batch, variant):
         for j in range(J):
             expected = right.get((b, i, j), torch.tensor(0.0, dtype=torch.float64))
             assert_close(found[b, 0, i, j], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_torch_func_differentiates():
+    model = tiny_model().double()
+    batch = {**padded_sources((5, 3, 4)), "labels": labels_of((4, 3, 5))}
+
+    def loss_of(parameters: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(model, parameters, (), batch).loss
+
+    found = torch.func.grad(loss_of)(dict(model.named_parameters()))
+    model(**batch).loss.backward()
+    assert_close(found, gradients(model), rtol=1e-6, atol=1e-6)

@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """RNNsearch and ConvS2S beside loops over single sentences, and their published sizes."""
 
-import pickle
-
 import pytest
 import torch
 from reference import conv_s2s, rnnsearch
@@ -144,17 +142,6 @@ def test_checkpointed_layers_keep_nothing_in_a_cache():
         ).logits.square().sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     assert_close(*gradients)
-
-
-@every_network
-def test_a_model_can_be_pickled(options):
-    model = make(options)
-    source = torch.tensor(SOURCES[:1])
-    copy = pickle.loads(pickle.dumps(model))
-    assert torch.equal(
-        copy(source, decoder_input_ids=source).logits,
-        model(source, decoder_input_ids=source).logits,
-    )
 
 
 def test_weight_normalised_layers_start_as_drawn():

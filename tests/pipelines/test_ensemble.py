@@ -113,32 +113,6 @@ def test_drafts_that_are_wrong_are_taken_back(kind, helper):
     assert ensemble.generate(**options, **drafts).tolist() == expected.tolist()
 
 
-@torch.no_grad()
-def test_a_forward_pass_returns_the_cache_that_the_next_one_takes():
-    ensemble = EnsembleForConditionalGeneration.of(members())
-    targets = tiny.padded_targets((5, 5))["decoder_input_ids"]
-    expected = ensemble(**SOURCE, decoder_input_ids=targets, use_cache=False)
-    assert expected.cache is None
-    first = ensemble(**SOURCE, decoder_input_ids=targets[:, :3], use_cache=True)
-    second = ensemble(**SOURCE, decoder_input_ids=targets[:, 3:], cache=first.cache)
-    logits = torch.cat([first.logits, second.logits], dim=1)
-    torch.testing.assert_close(logits, expected.logits, atol=2e-5, rtol=1e-5)
-
-
-@torch.no_grad()
-def test_generation_takes_a_cache_that_an_ensemble_returned():
-    """As a model takes its own."""
-    model = tiny.csan(0)
-    prefix = tiny.padded_targets((4, 4))["decoder_input_ids"]
-    found = []
-    for network in (model, EnsembleForConditionalGeneration.of([model])):
-        cache = network(**SOURCE, decoder_input_ids=prefix[:, :3], use_cache=True).cache
-        options = {"decoder_input_ids": prefix, "cache": cache, "max_new_tokens": LENGTH}
-        found.append(network.generate(**SOURCE, **options))
-        assert cache.get_seq_length() > 3
-    assert torch.equal(*found)
-
-
 @pytest.mark.parametrize("name", ["cache", "past_key_values"])
 @pytest.mark.filterwarnings("ignore:.*past_key_values:FutureWarning")
 def test_a_cache_of_another_kind_is_refused(name):
