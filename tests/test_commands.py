@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -75,52 +74,6 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("trian", "error: there is no command 'trian': did you mean train?\n"),
-        ("export x y", "did you mean export-onnx?"),
-        ("--import ./typo recipes", "There is neither a file "),
-        ("--import typo.py recipes", "There is neither a file "),
-        ("--import .. recipes", "There is neither a file "),
-        ("recipes --import", "error: argument --import: expected one argument\n"),
-        ("train --import --dry_run", "error: argument --import: expected one argument\n"),
-        ("recipes nmbers", "There is no recipe or suite nmbers. Did you mean numbers?"),
-        ("recipes G2P.yaml", "Did you mean g2p?"),
-        ("compare ./g2p --output runs", "There is no suite ./g2p."),
-        ("train csan_hf/recipes/nmbers.yaml", "Did you mean numbers?"),
-        ("compare naacl_tabel1 --output runs", "Did you mean naacl_table1?"),
-        ("compare g2p --output runs --jobs 0", '"jobs": Not of type PositiveInt'),
-        ("compare g2p --output runs --only all --publish ''", '"publish": Not of type NotEmptyStr'),
-        ("translate", "required: model (csan-hf translate --help lists the arguments)"),
-        (
-            "translate --model x --num_beams few",
-            'Parser key "num_beams": Expected',
-        ),
-        ("translate --model x --dtype int8", "Got value: int8"),
-        ("translate --model x --top_k 5", "--temperature, --top_k and --top_p need --sample."),
-        ("translate --model x --prefixes -", "can be standard input: name files."),
-        ("translate --model x --terms -", "can be standard input: name files."),
-        ("translate --model x --markup a", "Expected a typing.Literal['html', 'xliff']. Got value"),
-        ("translate --model x --beams 5", "unrecognized arguments: --beams 5"),
-        ("train numbers --processes 2", "start several by torchrun --nproc_per_node N -m csan_hf"),
-        ("train --help sections", "unknown key sections. Did you mean "),
-        ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
-        (
-            "evaluate --model x --source y",
-            "give --model, or --hypotheses; and --source with --reference",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line(words, told, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(words)) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
     ("file", "fields", "told"),
     [
         ("generation_config.json", {"num_beams": 0}, "`num_beams` must be at least 1, got 0."),
@@ -165,16 +118,6 @@ def test_no_tokenizer_is_made_up(tmp_path, capsys):
     told = capsys.readouterr().err
     assert "bart has no tokenizer, so none is saved (There is no tokenizer in " in told
     assert not [*(tmp_path / "csan").glob("tokenizer*")]
-
-
-def test_a_conversion_overwrites_nothing(tmp_path, capsys):
-    weights = tmp_path / "run" / "model.safetensors"
-    weights.parent.mkdir()
-    weights.write_bytes(b"trained")
-    (tmp_path / "source").write_bytes(b"")
-    assert main(["convert", str(tmp_path / "source"), str(weights.parent)]) == 2
-    assert "run is not empty: choose a new directory" in capsys.readouterr().err
-    assert weights.read_bytes() == b"trained"
 
 
 def test_a_function_is_a_command(capsys):

@@ -1,15 +1,19 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What commands refuse: one line that says why, exit code 2, and every file as it was."""
 
+import shlex
 import shutil
 import sys
 
 import pytest
 from evaluation.conftest import run
 
+from csan_hf_runtime.command_line import main
+
 TRANSLATE = "translate --model {model} --quiet --input {text} "
 EVALUATE = "evaluate --model {model} --quiet --source {text} --reference {text} "
 ALIGN = "align {model} --quiet --source {text} --target {text} "
+REPORT = "report {text} --source {text} --reference {text} "
 LANGUAGES = "error: The model translates into de, fr: give one of them"
 
 
@@ -88,12 +92,59 @@ def files_in(folder):
         ("align {languages} --source {text} --target {text} --target_lang it", LANGUAGES),
         ("report {languages} --source {text} --reference {text} --output {none}", LANGUAGES),
         ("report {languages} --source {text} --reference {text} --output {none} --target_lang it", LANGUAGES),
+        # Words of a command line
+        ("trian", "error: there is no command 'trian': did you mean train?\n"),
+        ("export x y", "did you mean export-onnx?"),
+        ("--import ./typo recipes", "There is neither a file "),
+        ("--import typo.py recipes", "There is neither a file "),
+        ("--import .. recipes", "There is neither a file "),
+        ("recipes --import", "error: argument --import: expected one argument\n"),
+        ("train --import --dry_run", "error: argument --import: expected one argument\n"),
+        ("recipes nmbers", "There is no recipe or suite nmbers. Did you mean numbers?"),
+        ("recipes G2P.yaml", "Did you mean g2p?"),
+        ("compare ./g2p --output runs", "There is no suite ./g2p."),
+        ("train csan_hf/recipes/nmbers.yaml", "Did you mean numbers?"),
+        ("compare naacl_tabel1 --output runs", "Did you mean naacl_table1?"),
+        ("compare g2p --output runs --jobs 0", '"jobs": Not of type PositiveInt'),
+        ("compare g2p --output runs --only all --publish ''", '"publish": Not of type NotEmptyStr'),
+        ("translate", "required: model (csan-hf translate --help lists the arguments)"),
+        (
+            "translate --model x --num_beams few",
+            'Parser key "num_beams": Expected',
+        ),
+        ("translate --model x --dtype int8", "Got value: int8"),
+        ("translate --model x --top_k 5", "--temperature, --top_k and --top_p need --sample."),
+        ("translate --model x --prefixes -", "can be standard input: name files."),
+        ("translate --model x --terms -", "can be standard input: name files."),
+        ("translate --model x --markup a", "Expected a typing.Literal['html', 'xliff']. Got value"),
+        ("translate --model x --beams 5", "unrecognized arguments: --beams 5"),
+        ("train numbers --processes 2", "start several by torchrun --nproc_per_node N -m csan_hf"),
+        ("train --help sections", "unknown key sections. Did you mean "),
+        ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
+        (
+            "evaluate --model x --source y",
+            "give --model, or --hypotheses; and --source with --reference",
+        ),
+        ("train", "csan-hf train numbers"),
+        ("convert {model} {here}", "is not empty: choose a new directory"),
+        ("convert {none} {out}", "There is no folder {none} to read the model from."),
+        # A report
+        (REPORT + "--output {here}", "{here}: Is a directory"),
+        (REPORT + "--output {text}", "{text} is read, too, and would be overwritten"),
+        (REPORT + "--output {gold}", "{gold} is there already and is no page"),
+        (REPORT + "--output {text}/x.html", "{text}/x.html: Not a directory"),
+        (REPORT + "--plots {text}", "{text}/scores_by_length.png: Not a directory"),
+        (REPORT + "--bleu_tokenize 31a", "tokenize must be one of none, zh"),
+        (REPORT + "--metrics bleu comet", "COMET needs the program comet-score"),
+        ("report {text} b={text},{text} --test randomisation --source {text} --reference {text}", "1 run and 2 of the baseline"),
+        ("report {text} {text} --source {text} --reference {text}", "Two systems have one name"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(words, message, places, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     before = files_in(tmp_path)
-    assert run(words.format(**places)) == 2
+    assert main(shlex.split(words.format(**places))) == 2
     told = capsys.readouterr().err.splitlines(keepends=True)[-1]
     assert told.startswith("error: ")
     assert message.format(**places) in told

@@ -358,12 +358,6 @@ def test_script_takes_the_languages_along(tmp_path, monkeypatch):
     assert brought("ab cd") == expected
 
 
-def test_a_missing_folder_is_named(tmp_path, capsys):
-    assert run_script(tmp_path / "marian", tmp_path / "csan") == 2
-    told = f"There is no folder {tmp_path / 'marian'} to read the model from."
-    assert told in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("name", "weight", "told"),
     [

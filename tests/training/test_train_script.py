@@ -161,11 +161,6 @@ def test_errors_are_one_line(tmp_path, capsys, arguments, words):
     assert all(word in error for word in ["error: ", *words]), error
 
 
-def test_no_recipe(capsys):
-    assert main("") == 2
-    assert "csan-hf train numbers" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
 def test_of_several_processes_one_prints_the_dry_run(rank, times, monkeypatch, capsys):
     monkeypatch.setattr(csan_hf.commands.train, "dry_run", lambda recipe: recipe.name)
