@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from matplotlib.colors import to_rgb
 
-from csan_hf.hub.figures import new_figure, save_figure
 from csan_hf.lab.analysis.attention_statistics import (
     area_usage,
     attention_statistics,
     learned_windows,
 )
-from csan_hf.lab.analysis.charts import SYSTEMS, plot_area_usage, share_heights, styles_of
 from csan_hf.lab.report.plots import attention_plots
 
 SENTENCES = ["the number is twenty-one.", "one two", "", "three"]
@@ -150,52 +147,3 @@ def test_area_usage_is_that_of_the_joint_softmax(tokenizers):
     weights = energies.flatten(2).softmax(dim=-1).unflatten(-1, energies.shape[2:])
     assert usage == pytest.approx(weights.sum(dim=-1).mean(dim=1).numpy(), abs=1e-5)
     assert abs(usage[0, 0] - 0.5) > 0.01  # or the comparison would say little
-
-
-def test_numbers_stand_out_from_their_cells(tmp_path):
-    shares = np.linspace(0.02, 0.98, 16).reshape(4, 4)
-    figure = plot_area_usage({0: shares})
-    [image] = figure.axes[0].images
-
-    def luminance(colour):
-        linear = [
-            v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)
-        ]
-        return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-
-    for text, share in zip(figure.axes[0].texts, shares.flat, strict=True):
-        dark, light = sorted(
-            [luminance(text.get_color()), luminance(image.to_rgba(100 * share)[:3])]
-        )
-        assert (light + 0.05) / (dark + 0.05) >= 4.5
-    save_figure(figure, tmp_path / "area.svg")
-    assert "fill: #ffffff" in (tmp_path / "area.svg").read_text()  # a colour is no identifier
-
-
-def test_long_sentences_are_measured_a_few_at_a_time(tokenizers, monkeypatch):
-    model = make_model(tokenizers)
-    sizes = []
-    texts = ["one two", "x", "the number is twenty-one.", "one two", "one two"]
-    together = attention_statistics(model, tokenizers, texts)
-    model.get_encoder().register_forward_pre_hook(
-        lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True
-    )
-    # 2 · 7², for two of "one two"
-    monkeypatch.setattr(MODULE, "BATCH_CELLS", 98)
-    alone = attention_statistics(model, tokenizers, texts)
-    assert sizes == [2, 2, 1]
-    assert alone.mass == pytest.approx(together.mass, abs=1e-6)
-
-
-def test_systems_are_told_apart():
-    systems = styles_of([*SYSTEMS, "mine", "yours"])
-    assert len({tuple(style.items()) for style in systems.values()}) == len(SYSTEMS) + 2
-    assert styles_of(["yours", "CNN", "mine"])["CNN"] == systems["CNN"]
-
-
-def test_figures_that_are_compared_have_one_range():
-    figures = [new_figure(), new_figure()]
-    for figure, bounds in zip(figures, ((0, 2), (-1, 1)), strict=True):
-        figure.add_subplot().set_ylim(bounds)
-    share_heights(figures)
-    assert [figure.axes[0].get_ylim() for figure in figures] == [(-1, 2), (-1, 2)]

@@ -81,15 +81,6 @@ def test_an_ensemble_of_runs_without_models_is_left_out(suite, tmp_path, capsys)
     assert message.endswith("has no model, so the ensemble is left out.\n")
 
 
-def test_an_ensemble_of_different_vocabularies_is_left_out(suite, tmp_path, capsys):
-    foreign = train_tokenizer(["other words"], 300)
-    TokenizerPair(foreign, foreign).save_pretrained(suite.runs[1].folder(tmp_path))
-    translate_in(suite, tmp_path)
-    message = capsys.readouterr().err
-    assert "together, one, seed 1 is left out: " in message
-    assert "have different vocabularies" in message
-
-
 def test_the_cards_of_members_make_no_other_ensemble():
     member = {"name": "a card's text", "config": {"dropout": 0}}
     ensembles = [{"data": {}, "members": [member | {"name": name}]} for name in ("a", "b")]

@@ -113,12 +113,6 @@ def test_a_finished_suite_trains_nothing(tmp_path, monkeypatch):
     assert train_all(suite, tmp_path).done == 12
 
 
-def test_a_start_that_fails_has_no_time(monkeypatch):
-    monkeypatch.setattr(schedule, "IMPORTS", (sys.executable, "-c", "import csan_hf.absent"))
-    with pytest.raises(OSError, match=r"import csan_hf.absent failed: .*No module named"):
-        schedule.measure_start()
-
-
 @pytest.mark.parametrize("finished", [True, False])
 def test_runs_of_another_recipe_are_refused(tmp_path, finished):
     for run in make_suite(tmp_path).runs:
@@ -158,16 +152,6 @@ def test_speeds_are_of_the_systems_as_they_are(tmp_path, monkeypatch):
     assert len(measured) == 1
     run_suite(make_suite(tmp_path, steps=13), tmp_path, only="cost")
     assert measured == 2 * [["1D", "plain"]]
-
-
-def test_the_report_of_something_else_is_not_replaced(tmp_path):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "report.md").write_text("mine")
-    message = r"mine/report\.md is not of a report of suite, size small: choose another"
-    with pytest.raises(RecipeError, match=message):
-        run_suite(make_suite(tmp_path), mine)
-    assert [path.name for path in mine.iterdir()] == ["report.md"]
 
 
 def test_a_report_needs_a_finished_run(tmp_path):

@@ -18,7 +18,6 @@ from lab.suites.small_suites import (
     tables_of,
 )
 
-from csan_hf.evaluation.metrics import find_metric
 from csan_hf.evaluation.significance import (
     Resampled,
     SeedVariance,
@@ -26,11 +25,8 @@ from csan_hf.evaluation.significance import (
     sign_flip_test,
     unequal_seeds_p_value,
 )
-from csan_hf.lab.analysis.charts import plot_differences
-from csan_hf.lab.suites.records import SuiteRecords
-from csan_hf.lab.suites.suite_report import differences, write_suite_report
 from csan_hf.training.recipe import RecipeError
-from csan_hf_runtime.text_files import digest_of_lines, write_lines
+from csan_hf_runtime.text_files import digest_of_lines
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -124,51 +120,6 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
     assert table.rows["2D"].between_seeds is None
 
 
-def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
-    trained = [("one", 1), ("two", 1), ("one", 2)]
-
-    def count(run):
-        return 20 + run.seed if (run.data, run.seed) in trained else None
-
-    suite = finished_suite(tmp_path, count, systems=("plain", "1D", "2D", "3D", "4D"))
-    (table,) = tables_of(suite, tmp_path)
-    row = table.rows["1D"]
-    assert (
-        row.columns["one"].test.degrees,
-        row.columns["two"].test.degrees,
-        row.pooled.degrees,
-    ) == (5, 0, 0)
-    table = replace(table, segments={"one": 29, "two": 30})
-    write_suite_report(SuiteRecords(suite, tmp_path), [table], {})
-    text = (tmp_path / "report.md").read_text()
-    assert "\n1D, 2D, 3D, 4D: no system has a second seed" in text
-    assert "15 of 30 runs are not finished.\n" in text
-    assert "\nToo few segments for reliable intervals and p-values: one (29).\n" in text
-
-
-def test_each_data_set_has_its_own_tokenizer(tmp_path):
-    data = {"one": {}, "two": {"bleu_tokenize": "char"}}
-    suite = make_suite(tmp_path, metric="bleu", data=data)
-    for run in suite.runs:
-        finish(run, tmp_path, validation=["ab cd ef gh ij"])
-        write_lines(tmp_path / "references" / run.data / "validation.txt", ["ab cd ef gh ik"])
-    scores = tables_of(suite, tmp_path)[0].rows["plain"].columns
-    assert scores["one"].score == pytest.approx(66.87, abs=0.01)
-    assert scores["two"].score == pytest.approx(88.01, abs=0.01)  # nine of ten characters
-
-
-def test_names_that_mean_something_in_markdown_or_a_picture(tmp_path):
-    suite = finished_suite(tmp_path, systems=("plain", "$_{$ (2)"))
-    suite.tables["dev set"] = {
-        "_a|b$\n$_{$": suite.tables["dev"]["one"],
-        "two": suite.tables.pop("dev")["two"],
-    }
-    text = report_of(suite, tmp_path)
-    assert "](dev%20set.png)" in text
-    assert r"| system | _a\|b$ $_{$ | two |" in text
-    assert "_a|b$" in (tmp_path / "dev set.svg").read_text()
-
-
 def test_signs_flipped_by_hand():
     # Of the 8 signs of 1, 2, 3, two have a sum of 6 either way, four one of at least 4
     assert sign_flip_test([1.0, 2.0, 3.0]) == 2 / 8
@@ -250,19 +201,6 @@ def test_several_tests_beside_bonferroni_of_every_set():
     assert holm_adjusted([]) == []
 
 
-def test_p_values_know_how_many_systems_are_tested(tmp_path):
-    wrong = {"plain": 20, "near": 19, "better": 2}
-    suite = finished_suite(
-        tmp_path, lambda run: wrong[run.system] if run.data == "one" else 20, systems=[*wrong]
-    )
-    (table,) = tables_of(suite, tmp_path)
-    near, better = table.rows["near"], table.rows["better"]
-    assert better.adjusted == pytest.approx(2 * better.pooled.p_value)
-    assert better.columns["one"].adjusted == pytest.approx(2 * better.columns["one"].test.p_value)
-    assert near.adjusted == near.pooled.p_value > better.adjusted
-    assert table.rows["plain"].adjusted is None
-
-
 def finish_on(runs, folder, references=REFERENCES, training_set=None):
     """Finishes runs on these data, by default with a training set for each system."""
     digests = {"validation": digest_of_lines(references)}
@@ -296,38 +234,3 @@ def test_runs_of_different_data_are_refused(changes, message, tmp_path):
     finish_on(suite.runs[-1:], tmp_path, **changes)
     with pytest.raises(RecipeError, match=message):
         tables_of(suite, tmp_path)
-
-
-def test_a_vote_takes_of_equally_frequent_hypotheses_that_of_the_earliest_run(tmp_path):
-    suite = make_suite(tmp_path)
-    hypotheses = {
-        1: 10 * ["a"] + REFERENCES[10:],
-        2: REFERENCES[:10] + 30 * ["b"],
-        3: REFERENCES[:10] + 30 * ["c"],
-    }
-    for run in suite.runs:
-        finish(run, tmp_path, validation=hypotheses[run.seed])
-    (table,) = tables_of(suite, tmp_path)
-    assert table.rows["plain"].columns["one"].vote == 0
-
-
-def test_a_picture_has_a_panel_for_each_column(tmp_path):
-    suite = finished_suite(
-        tmp_path,
-        lambda run: None if (run.system, run.data) == ("1D", "two") else 3,
-        systems=("plain", "1D", "2D"),
-    )
-    (table,) = tables_of(suite, tmp_path)
-
-    def draw(table):
-        tests = differences(table, "plain")
-        return plot_differences(tests, find_metric("g2p_wer"), "plain", "beam 5")
-
-    figure = draw(table)
-    assert [axes.get_title() for axes in figure.axes] == ["all columns pooled", "one", "two"]
-    assert [len(axes.lines) - 1 for axes in figure.axes] == [2, 2, 1]
-    assert len({axes.get_xlim() for axes in figure.axes}) == 1
-    [(difference, row), *_] = figure.axes[2].lines[1].get_xydata()
-    assert (difference, row) == (0, 1)  # 2D: as many are wrong
-    assert "G2P WER, beam 5, minus that of plain" in figure.get_supxlabel()
-    assert not draw(replace(table, rows={"plain": table.rows["plain"]})).axes[0].lines[1:]
