@@ -3,16 +3,13 @@
 runs.
 """
 
-import csv
 import gzip
 import os
 import re
 import runpy
 import shlex
-import statistics
 import sys
 import textwrap
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -202,29 +199,3 @@ def test_every_path_in_a_guide_or_a_recipe_is_there():
     }
     assert len(named) > 20
     assert not [path for path in named if not (ROOT / path).exists()]
-
-
-@pytest.mark.parametrize(
-    "suite", ["keep_place", "keep_place_multi30k", "lengths", "lengths_multi30k"]
-)
-def test_tables_of_lengths_are_those_of_the_published_scores(suite):
-    scores = defaultdict(list)
-    with (ROOT / f"model_cards/suites/{suite}/scores.csv").open() as file:
-        for row in csv.DictReader(file):
-            scores[row["system"], row["column"]].append(float(row["score"]))
-    systems = {system for system, _ in scores}
-    columns: list[str] = []
-    compared = set()
-    page = ROOT / f"docs/results/{suite}.md"
-    for line in re.findall(r"^\|(.*)\|$", page.read_text(), flags=re.MULTILINE):
-        name, *cells = [cell.strip() for cell in re.sub("[*`]", "", line).split("|")]
-        if name.startswith("BLEU, "):
-            columns = cells
-        system = re.sub(r" \((one seed|without .*|\d.*)\)$", "", name)
-        if system not in systems:
-            continue
-        compared.add(system)
-        for column, cell in zip(columns, cells, strict=True):
-            if values := scores.get((system, column.split()[0])):
-                assert cell.split()[0] == f"{statistics.mean(values):.1f}", (system, column)
-    assert len(compared) >= 2

@@ -4,8 +4,6 @@ did not see.
 """
 
 import copy
-import shutil
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -399,23 +397,6 @@ def test_graphs_are_no_checkpoint(command, told, exported, tmp_path, capsys):
     words = [word.format(graphs=graphs, new=tmp_path / "new") for word in command.split()]
     assert csan_hf_runtime.command_line.main(words) == 2
     assert told in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["decoder_model_merged.onnx", "encoder_model.onnx"])
-def test_a_damaged_graph_is_one_line(name, exported, tmp_path, capsys):
-    graphs = exported("pervasive attention, residual")[1].name_or_path
-    folder = shutil.copytree(graphs, tmp_path / "graphs")
-    (folder / name).write_bytes(b"\x08")
-    assert csan_hf_runtime.command_line.main(["translate", "--model", str(folder)]) == 2
-    assert f"{folder} cannot be read (" in capsys.readouterr().err
-
-
-def test_packages_that_are_missing_are_named_with_the_extra_that_brings_them(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(
-        ImportError, match=r"^onnxscript is not installed: pip install 'csan_hf\[onnx\]'"
-    ):
-        export_onnx(RESIDUAL(), tmp_path / "onnx")
 
 
 def test_what_cannot_be_exported_is_said(tmp_path):

@@ -226,29 +226,33 @@ def test_to_marian_refuses_by_name_what_marian_cannot_do(fields, message):
         to_marian(model)
 
 
-def test_weights_that_csan_cannot_represent_are_refused_by_name():
-    marian = build_marian()
+def with_an_adapter(marian):
     marian.model.encoder.layers[0].adapter = torch.nn.Linear(2, 2)
     del marian.model.decoder.layers[1].fc1
-    message = (
-        r"CsanForConditionalGeneration cannot represent this MarianMTModel: weights missing: "
-        r"model\.decoder\.layers\.1\.fc1\.bias, .*\.fc1\.weight; "
-        r"weights left over: model\.encoder\.layers\.0\.adapter\.bias, .*\.adapter\.weight$"
-    )
+
+
+def with_learned_positions(marian):
+    marian.model.encoder.embed_positions.weight.data[3] += 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "message"),
+    [
+        (
+            {},
+            with_an_adapter,
+            r"CsanForConditionalGeneration cannot represent this MarianMTModel: weights missing: "
+            r"model\.decoder\.layers\.1\.fc1\.bias, .*\.fc1\.weight; "
+            r"weights left over: model\.encoder\.layers\.0\.adapter\.bias, .*\.adapter\.weight$",
+        ),
+        ({}, with_learned_positions, r"left over: model\.encoder\.embed_positions\.weight"),
+        ({"tie_word_embeddings": False}, id, r"tied: .*embed_tokens"),
+    ],
+)
+def test_weights_that_csan_cannot_represent_are_refused_by_name(options, change, message):
+    marian = build_marian(**options)
+    change(marian)
     with pytest.raises(ValueError, match=message):
-        convert_marian(marian)
-
-
-def test_untied_embeddings_are_refused():
-    with pytest.raises(ValueError, match=r"tied: .*embed_tokens"):
-        convert_marian(build_marian(tie_word_embeddings=False))
-
-
-def test_learned_positions_of_marian_are_refused():
-    marian = build_marian()
-    with torch.no_grad():
-        marian.model.encoder.embed_positions.weight[3] += 0.1
-    with pytest.raises(ValueError, match=r"left over: model\.encoder\.embed_positions\.weight"):
         convert_marian(marian)
 
 

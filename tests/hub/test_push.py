@@ -256,13 +256,6 @@ def test_a_card_of_another_model_is_refused(line, replacement, words, complete):
         check_checkpoint(complete)
 
 
-def test_a_model_that_translates_may_be_one_of_other_texts(complete):
-    card = complete / "README.md"
-    tag = "pipeline_tag: text2text-generation"
-    card.write_text(card.read_text().replace("pipeline_tag: translation", tag))
-    check_checkpoint(complete, load=False)
-
-
 @pytest.mark.parametrize("options", [["--check_only"], []])
 def test_a_check_alone_refuses_what_a_push_refuses(options, complete, capsys, hub_here):
     with (complete / "README.md").open("a") as card:

@@ -18,7 +18,6 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
 from csan_hf_runtime.scores import is_scored
 
-TEXT = "  eins zwei\n\n\tein Hund und ein Haus \r\nKatze\n \n"
 SENTENCES = [
     "eins zwei drei",
     "ein Hund",
@@ -37,16 +36,6 @@ def texts_of(results):
 def translator(joint):
     model, tokenizer = joint
     return translator_of(model, tokenizer, max_new_tokens=6)
-
-
-def test_lines_are_put_back(translator):
-    [text] = texts_of(translator(TEXT))
-    lines = texts_of(translator(["eins zwei", "ein Hund und ein Haus", "Katze"]))
-    assert text == "  {}\n\n\t{} \r\n{}\n \n".format(*lines)
-    assert texts_of(translator([TEXT, "Katze"], batch_size=4)) == [text, lines[2]]
-    several = texts_of(translator(TEXT, batch_size=3, num_beams=2, num_return_sequences=2))
-    assert len({*several}) == 2
-    assert texts_of(translator(" \n")) == [" \n"]
 
 
 def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
@@ -149,17 +138,6 @@ def test_a_model_without_absolute_positions_takes_whole_lines(joint):
         assert (len(result["sentences"]) == 1) == (limit is None)
 
 
-def test_what_is_no_text_is_refused_at_once(translator):
-    for text in ({"text": "ein Hund"}, b"ein Hund"):
-        with pytest.raises(TypeError, match=f"must be a string, got {type(text).__name__}"):
-            translator(text)
-    with pytest.raises(ValueError, match=r"holds '\\ud83d' at character 4, half of a surrogate"):
-        translator(["Katze", "ein \ud83d"])
-    results = translator(iter(["Katze", "Hund", "☃"]), unknown="error")
-    with pytest.raises(ValueError, match="line 3: the source vocabulary does not have '☃'"):
-        list(results)
-
-
 @pytest.mark.parametrize("where", ["pipeline", "model"])
 def test_an_empty_text_has_as_many_translations_as_the_others(joint, where):
     model, tokenizer = joint
@@ -220,12 +198,6 @@ def test_padding_on_the_left_is_put_right(joint):
     tokenizer.padding_side = "left"
     translator = translator_of(model, tokenizer, max_new_tokens=6)
     assert translator(SENTENCES, batch_size=6) == translator(SENTENCES)
-
-
-def test_saved_as_what_needs_transformers_alone(translator, tmp_path):
-    translator.save_pretrained(tmp_path)
-    assert "class TranslationPipeline" in (tmp_path / "translation.py").read_text()
-    assert not {"texts.py", "sentences.py"} & {path.name for path in tmp_path.iterdir()}
 
 
 def test_what_a_tokenizer_says_is_asked_in_every_call(tmp_path):

@@ -111,16 +111,6 @@ def test_settings_may_be_edited_and_ends_of_lines_be_others(graphs, copy, source
     assert edited != lines
 
 
-def test_processes_write_the_same_lines(graphs, source, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)  # several windows of two parts
-    (tmp_path / "prefixes").write_text("zwei\n" * len(TEXTS))
-    options = ["--prefixes", tmp_path / "prefixes", "--n_best=2"]
-    lines = translated(graphs, source, capsys, *options)
-    assert translated(graphs, source, capsys, *options, "--processes=2") == lines
-    assert len(lines) == 2 * len(TEXTS) - 1
-    assert all("zwei" in line for line in lines if not line.startswith("3"))
-
-
 def test_lines_have_their_numbers_in_the_file_whoever_translates_them(graphs, tmp_path, capsys):
     (tmp_path / "in").write_text("two\nnine\ntwo\nдва\n")
     (tmp_path / "out.partial").write_text("zwei\nneun\n")
