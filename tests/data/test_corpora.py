@@ -376,15 +376,6 @@ def test_pairs_are_tagged_and_put_together(three_languages):
         load(args, ["news"])
     data = load(arguments_of_pairs(three_languages, ["de-en", "fr-en"]))
     assert data["train"]["source"][:] == ["eins", "zwei", "un", "deux", "trois"], "of one target"
-    tokenizer = train_tokenizer(["eins zwei drei"] * 9, 300)
-    plain = tokenizer("eins zwei")["input_ids"]
-    size = len(tokenizer)
-    for _ in range(2):  # the second time they are there
-        tags = language_tags([("de", "en"), ("en", "de")])
-        add_language_tags(TokenizerPair(tokenizer, tokenizer), tags)
-    assert len(tokenizer) == size + 2
-    assert tokenizer(">>de<< eins zwei")["input_ids"] == [size + 1, *plain]
-    assert tokenizer("eins zwei")["input_ids"] == plain
 
 
 def test_a_stream_gives_as_many_pairs_as_are_asked_for(library_set):

@@ -93,18 +93,12 @@ def test_a_p_value_of_two_sides_says_what_the_interval_says():
     assert bootstrap.p_value == pytest.approx(randomisation.p_value, abs=0.03)
 
 
-def test_error_rates_by_the_same_draws():
+def test_a_system_does_not_differ_from_itself():
     ours, theirs, references = corpus()
     metric = load_metric("wer")
     counts, baseline = (metric.statistics(lines, references) for lines in (ours, theirs))
-    drawn = np.random.default_rng(significance.SEED).choice(70, size=(200, 70), replace=True)
-    by_hand = [100 * counts[rows, 0].sum() / counts[rows, 1].sum() for rows in drawn]
-    draws = resample(metric, [counts], samples=200).draws[:, 0]
-    assert draws == pytest.approx(by_hand, abs=1e-9)
     found = paired_test(metric, [counts], [baseline], samples=200)
-    low, high = found.interval
-    assert low < found.difference < high
-    assert found.difference < 0  # fewer errors
+    assert found.difference < 0, "fewer errors"
     for test in ("randomisation", "bootstrap"):
         same = paired_test(metric, [counts], [counts], test=test, samples=50)
         assert (same.difference, same.interval, same.p_value) == (0, (0, 0), 1)

@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The picture of an alignment."""
 
-import itertools
 import warnings
 
 import numpy as np
@@ -62,23 +61,6 @@ def test_colours_are_white_at_zero():
     assert negative[0] > negative[2]  # red
     assert positive[0] < positive[2]  # blue
     assert colours([[0, 0]])[0] == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns"), [(1, 1), (3, 3), (60, 60), (12, 60), (60, 3), (170, 20)]
-)
-def test_labels_stand_apart(rows, columns):
-    figure = drawn(alignment_of([f"s{n}" for n in range(columns)], [f"t{n}" for n in range(rows)]))
-    axes = figure.axes[0]
-    for labels, length, count in (
-        (axes.get_yticklabels(), figure.get_size_inches()[1], rows),
-        (axes.get_xticklabels(), figure.get_size_inches()[0], columns),
-    ):
-        assert len(labels) == count
-        assert {label.get_fontsize() for label in labels} == {10}
-        assert length / count >= 10 * 1.2 / 72 * 2**0.5, "lines at 45 degrees overlap"
-    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
-    assert all(lower.y1 <= upper.y0 for upper, lower in itertools.pairwise(boxes))
 
 
 def test_characters_that_another_font_has_and_one_warning_for_those_that_none_has(

@@ -134,7 +134,6 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
             ),
             ["boundary mask)\ngaussian", "no later tokens\ngaussian", 3],
         ),
-        (csan(local_window=201, localness_window="head"), ["width head", 2]),
         (PervasiveAttentionConfig(num_layers=4).to_dict(), []),
         (
             csan(local_window=5, architectures=["CsanForSequenceClassification"]),

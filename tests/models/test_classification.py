@@ -9,10 +9,6 @@ import torch.nn.functional as F
 from tiny import CSAN_SIZES, ENCODER, PLAIN, gradients, padded_sources, tokenizer
 from torch.testing import assert_close
 from transformers import (
-    DataCollatorForTokenClassification,
-    DataCollatorWithPadding,
-    Trainer,
-    TrainingArguments,
     pipeline,
 )
 
@@ -287,47 +283,3 @@ def test_pipelines(head, task, key, tmp_path):
         assert [entry[key] for entry in entries] == [names[label] for label in best.indices]
         scores = [entry["score"] for entry in entries]
         assert scores == pytest.approx(best.values.tolist(), abs=1e-5)
-
-
-# Training
-
-
-def toy_data(head):
-    """Sentences: is the mean of their tokens above 4.5? Tokens: does the token follow a smaller
-    one?
-    """
-    generator = torch.Generator().manual_seed(3)
-    for _ in range(256):
-        length = int(torch.randint(3, 9, (), generator=generator))
-        ids = torch.randint(2, 8, (length,), generator=generator).tolist()
-        if head is CsanForTokenClassification:
-            rises = [int(later > earlier) for earlier, later in zip([9, *ids], ids, strict=False)]
-            yield {"input_ids": ids, "labels": rises}
-        else:
-            yield {"input_ids": ids, "label": int(sum(ids) / length > 4.5)}
-
-
-@both_heads
-def test_learns_a_rule_in_the_trainer(head, tmp_path):
-    sizes = {**SIZES, **ENCODER, "encoder_layers": 1, "localness_layers": [0], "local_window": 3}
-    model = head(CsanConfig(**{**sizes, "vocab_size": len(TOKENIZER), "num_labels": 2}))
-    of_tokens = head is CsanForTokenClassification
-    collate = (DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding)(
-        TOKENIZER
-    )
-    rows = list(toy_data(head))
-    quiet = {
-        "report_to": [],
-        "use_cpu": True,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-    }
-    batches = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
-    arguments = TrainingArguments(
-        str(tmp_path), num_train_epochs=10, learning_rate=5e-3, **batches, **quiet
-    )
-    trainer = Trainer(model, arguments, data_collator=collate, train_dataset=rows)
-    trainer.train()
-    predictions = trainer.predict(rows)
-    kept = predictions.label_ids != -100
-    assert (predictions.predictions.argmax(-1)[kept] == predictions.label_ids[kept]).mean() > 0.95

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Ensembles: `generate` against loops that average probabilities by hand."""
+"""Ensembles: the mean of their members' probabilities, step by step, saved and loaded."""
 
 import pytest
 import tiny
@@ -12,7 +12,6 @@ from csan_hf import CsanConfig, CsanForConditionalGeneration, EnsembleForConditi
 from csan_hf.data import train_tokenizer
 from csan_hf.pipelines.ensemble import EnsembleConfig
 
-LENGTH = 8
 
 
 def marian(seed=0):
@@ -31,64 +30,9 @@ SEPARATE = {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False}
 SOURCE = tiny.padded_sources((7, 4), words=tiny.VOCABULARY)
 
 
-def next_log_probs(models, source, prefix):
-    """The logarithm of the mean probability of the next token [V], without caches or batches."""
-    probabilities = [
-        model(input_ids=source[None], decoder_input_ids=prefix[None], use_cache=False)
-        .logits[0, -1]
-        .softmax(-1)
-        for model in models
-    ]
-    return torch.stack(probabilities).mean(dim=0).log()
-
-
-def by_hand(models, source, beams):
-    """The score and the tokens of a beam search over `LENGTH` tokens, ends included."""
-    running = [(0.0, [tiny.PAD])]
-    finished = []
-    for _ in range(LENGTH):
-        candidates = []
-        for score, ids in running:
-            steps = next_log_probs(models, source, torch.tensor(ids))
-            candidates += [(score + float(step), [*ids, n]) for n, step in enumerate(steps)]
-        best = sorted(candidates, reverse=True)[: 2 * beams]
-        finished += [(score, ids) for score, ids in best[:beams] if ids[-1] == tiny.EOS]
-        running = [(score, ids) for score, ids in best if ids[-1] != tiny.EOS][:beams]
-    return max((score / (len(ids) - 1), ids) for score, ids in finished + running)
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-@torch.no_grad()
-def test_generation_averages_probabilities(beams):
-    models = members()
-    ensemble = EnsembleForConditionalGeneration.of(models)
-    early_stopping = {"early_stopping": "never"} if beams > 1 else {}
-    found = ensemble.generate(
-        **SOURCE,
-        max_new_tokens=LENGTH,
-        num_beams=beams,
-        output_scores=True,
-        return_dict_in_generate=True,
-        **early_stopping,
-    )
-    for row, mask in enumerate(SOURCE["attention_mask"].bool()):
-        source = SOURCE["input_ids"][row][mask]
-        if beams > 1:
-            score, expected = by_hand(models, source, beams)
-            assert float(found.sequences_scores[row]) == pytest.approx(score, rel=1e-4)
-        else:
-            expected = [tiny.PAD]
-            while len(expected) <= LENGTH and expected[-1] != tiny.EOS:
-                steps = next_log_probs(models, source, torch.tensor(expected))
-                scores = found.scores[len(expected) - 1][row]
-                torch.testing.assert_close(scores, steps, atol=2e-5, rtol=1e-5)
-                expected.append(int(steps.argmax()))
-        assert found.sequences[row][: len(expected)].tolist() == expected
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_caches_lie_side_by_side(beams):
-    models = [tiny.csan(0), marian(4)]
+    models = members()
     ensemble = EnsembleForConditionalGeneration.of(models)
     options = {**SOURCE, "num_beams": beams, "min_new_tokens": 40, "max_new_tokens": 40}
     expected = ensemble.generate(**options, use_cache=False)
@@ -205,13 +149,16 @@ def test_an_ensemble_may_be_a_member():
 
 
 @torch.no_grad()
-def test_the_loss_is_that_of_the_mean():
-    models = [tiny.csan(0), tiny.recurrent(2)]
+def test_probabilities_are_averaged():
+    models = members()
     ensemble = EnsembleForConditionalGeneration.of(models)
     labels = tiny.labels_of((5, 3))
-    members = [model(**SOURCE, labels=labels).logits.softmax(-1) for model in models]
-    steps = torch.stack(members).mean(dim=0).log()
+    probabilities = [model(**SOURCE, labels=labels).logits.softmax(-1) for model in models]
+    steps = torch.stack(probabilities).mean(dim=0).log()
+    outputs = ensemble(**SOURCE, labels=labels)
+    real = labels != -100
+    found = outputs.logits.log_softmax(-1)
+    torch.testing.assert_close(found[real], steps[real], atol=2e-5, rtol=1e-5)
     chosen = steps.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-    loss = ensemble(**SOURCE, labels=labels).loss
-    torch.testing.assert_close(loss, -chosen[labels != -100].mean())
+    torch.testing.assert_close(outputs.loss, -chosen[real].mean())
     assert ensemble(**SOURCE, labels=torch.full((2, 3), -100)).loss == 0
