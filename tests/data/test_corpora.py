@@ -11,8 +11,8 @@ from datasets import Dataset, DatasetDict
 from training.tiny_runs import parse
 
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
-from csan_hf.data.corpora import BUILT_IN, check_files, language_tags
-from csan_hf.data.tokenization import add_language_tags, tokenize_dataset
+from csan_hf.data.corpora import BUILT_IN, check_files
+from csan_hf.data.tokenization import tokenize_dataset
 from csan_hf.training import RecipeError
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.plan import resolve

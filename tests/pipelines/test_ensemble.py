@@ -13,7 +13,6 @@ from csan_hf.data import train_tokenizer
 from csan_hf.pipelines.ensemble import EnsembleConfig
 
 
-
 def marian(seed=0):
     sizes = tiny.transformer_sizes(16, layers=1, heads=2, ffn=16)
     return tiny.marian(seed, **sizes, init_std=0.7)
