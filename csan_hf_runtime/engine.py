@@ -11,6 +11,7 @@ import numpy as np
 
 from .alignment import Alignment
 from .constraints import Constraints, Endings, Phrases
+from .dictionary import PronouncingDictionary
 from .generation import Generation
 from .prefixes import Prefix
 from .search import (
@@ -81,6 +82,10 @@ class Engine(Protocol):
 
     positions: int | None
     extends_positions: bool
+
+    @property
+    def dictionary(self) -> PronouncingDictionary | None:
+        """Of a pronouncer: words whose pronunciations are looked up."""
 
     @property
     def source(self) -> Vocabulary:

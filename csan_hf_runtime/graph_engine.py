@@ -60,6 +60,7 @@ class GraphEngine:
         target: The target's; the same object where it is joint.
         generation: What generation_config.json says.
         config: What config.json says.
+        dictionary: Of a pronouncer.
     """
 
     extends_positions = False
@@ -72,7 +73,9 @@ class GraphEngine:
         target: VocabularyFile,
         generation: Generation,
         config: ModelSettings,
+        dictionary: PronouncingDictionary | None = None,
     ) -> None:
+        self.dictionary = dictionary
         self.source = source
         self.target = target
         self.positions = config.positions
@@ -111,12 +114,17 @@ class GraphEngine:
         generation_file = folder / "generation_config.json"
         generation = Generation.read(generation_file)
         generation.check_tokens(target_size, f"{generation_file}: ")
-        return cls(graphs, source=source, target=target, generation=generation, config=config)
-
-    def dictionary(self, directory: str | os.PathLike) -> PronouncingDictionary | None:
-        """Loads the dictionary of a pronouncer, if the folder has one."""
-        file = Path(directory, DICTIONARY)
-        return PronouncingDictionary(file, self.source.normalize) if file.is_file() else None
+        dictionary = None
+        if (folder / DICTIONARY).is_file():
+            dictionary = PronouncingDictionary(folder / DICTIONARY, source.normalize)
+        return cls(
+            graphs,
+            source=source,
+            target=target,
+            generation=generation,
+            config=config,
+            dictionary=dictionary,
+        )
 
     def defaults(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
         """See `Engine`."""

@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from . import is_main_process
 from .alignment import Alignment
 from .constraints import Endings
 from .coverage import uncovered_sentences
-from .dictionary import PronouncingDictionary
 from .engine import Engine, Pair, SourceBatch
 from .generation import Generation
 from .markup import MarkedText, parse_markup
@@ -146,20 +146,16 @@ class TextTranslator:
 
     Args:
         engine: What searches for translations.
-        dictionary: Of a pronouncer: words whose pronunciations are looked up.
         workers: What calls the engine; None = this process.
+
+    Attributes:
+        engine: See the arguments.
+        workers: Likewise; they may be set as long as nothing is being translated.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        dictionary: PronouncingDictionary | None = None,
-        workers: Workers | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, *, workers: Workers | None = None) -> None:
         self.engine = engine
-        self._dictionary = dictionary
-        self._workers = workers or ThisProcess(engine)
+        self.workers = workers or ThisProcess(engine)
         # Sources of a Marian model need none
         tokens = () if engine.source.kind == "MarianTokenizer" else engine.source.added
         self._tags = LanguageTags(tokens)
@@ -173,8 +169,7 @@ class TextTranslator:
         """
         from .graph_engine import GraphEngine  # not where csan_hf has no graphs
 
-        engine = GraphEngine.from_directory(directory, threads=threads)
-        return cls(engine, dictionary=engine.dictionary(directory), workers=workers)
+        return cls(GraphEngine.from_directory(directory, threads=threads), workers=workers)
 
     @property
     def source_limit(self) -> int | None:
@@ -248,7 +243,7 @@ class TextTranslator:
             prefixes: As in `translate`, one for each line.
             terms: As in `translate`.
             lines_before: Lines of a file ahead of these, for the numbers in messages.
-            progress: Shows a bar on standard error.
+            progress: Shows a bar on standard error, of the main process alone.
             **options: See `TranslationOptions`.
 
         Yields:
@@ -264,7 +259,7 @@ class TextTranslator:
             total=len(sentences) if isinstance(sentences, Sized) else None,
             desc="translating",
             unit=" sentences",
-            disable=not progress,
+            disable=not (progress and is_main_process()),
         )
 
         def begin(window: list[str]) -> Finish:
@@ -281,9 +276,9 @@ class TextTranslator:
                 progress=bar.update,
             )
 
-        windows = windows_of(sentences, self._workers.count)
+        windows = windows_of(sentences, self.workers.count)
         with bar:
-            for finish in ahead(map(begin, windows), self._workers.windows_ahead):
+            for finish in ahead(map(begin, windows), self.workers.windows_ahead):
                 yield finish()
         if beginnings is not None:
             beginnings.check_end()
@@ -300,8 +295,9 @@ class TextTranslator:
         lines = checked_texts("texts", texts)
         entries: list[list[str]] = [[] for _ in lines]
         returned = options.n_best or 1
-        if self._dictionary is not None and prefixes is None and not options.sample:
-            entries = [self._dictionary.pronunciations(line) for line in lines]
+        dictionary = self.engine.dictionary
+        if dictionary is not None and prefixes is None and not options.sample:
+            entries = [dictionary.pronunciations(line) for line in lines]
             lines = [
                 "" if len(known) >= returned else line
                 for line, known in zip(lines, entries, strict=True)
@@ -364,7 +360,7 @@ class TextTranslator:
             self._source_batch(batch, prepared.segments, request, forced)
             for batch in prepared.batches
         ]
-        searches = self._workers.run(_search, sources)
+        searches = self.workers.run(_search, sources)
         progress(len(originals) - len(prepared.segments))
         return partial(self._finish, prepared, searches, request)
 
@@ -718,7 +714,7 @@ class TextTranslator:
                 )
                 batches.append(batch)
                 sources.append(constrained)
-        for batch, of_batch in zip(batches, self._workers.run(_search, sources), strict=True):
+        for batch, of_batch in zip(batches, self.workers.run(_search, sources), strict=True):
             hypotheses |= zip(batch, of_batch, strict=True)
         for number in phrases:
             missing = self._lacking(hypotheses[number], targets[number])
@@ -750,7 +746,7 @@ class TextTranslator:
     ) -> Iterator[list[Alignment]]:
         """Aligns batches of pairs."""
         align = partial(_align, read=request.read, source_lang=request.options.source_lang)
-        return self._workers.run(align, batches)
+        return self.workers.run(align, batches)
 
     def _with_alignments(
         self,

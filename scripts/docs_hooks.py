@@ -61,10 +61,7 @@ PACKAGES = (
 """Packages of csan_hf with a page of all their public names."""
 FURTHER = {
     "models": ("csan_hf.models.locality.LocalityMethod", "csan_hf.models.attention_call.Term"),
-    "pipelines": (
-        "csan_hf.pipelines.onnx_model.OnnxTranslationModel",
-        "csan_hf_runtime.translator.TextTranslator",
-    ),
+    "pipelines": ("csan_hf_runtime.translator.TextTranslator",),
     "evaluation": (
         "csan_hf.evaluation.loading.load_translation_model",
         "csan_hf.evaluation.metrics.CorpusMetric",

@@ -91,7 +91,7 @@ def test_models_of_others_know_their_languages_and_need_no_alignment(tmp_path, c
         ("nllb", ["deu_Latn", "fra_Latn"], "Ein Hund läuft durch den Schnee.", True),
     ):
         folder = str(tmp_path / name)
-        model = DemoModel(folder, device="cpu", src_lang="deu_Latn", tgt_lang="fra_Latn")
+        model = DemoModel(folder, device="cpu", source_lang="deu_Latn", target_lang="fra_Latn")
         assert (model.languages, model.examples[0]) == (languages, example)
         _, [(_, share), *_] = model.translate("one two", 1).marked(0)
         assert (share > 0) == is_marked

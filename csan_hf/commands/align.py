@@ -8,7 +8,7 @@ from pathlib import Path
 
 from csan_hf.evaluation import align_stream
 from csan_hf.evaluation.alignment_files import read_alignments
-from csan_hf.evaluation.loading import check_gives_attention, load_translation_model
+from csan_hf.evaluation.loading import load_translation_model
 from csan_hf_runtime.command_line.common import Dtype, PositiveInt, beside_bars
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
@@ -97,7 +97,6 @@ def align(
     network, tokenizers = load_translation_model(
         model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, progress=not quiet
     )
-    check_gives_attention(model, network)
     generate_arguments = {} if num_beams is None else {"num_beams": num_beams}
     alignments = align_stream(
         network,

@@ -19,10 +19,8 @@ from huggingface_hub import ModelCard
 from transformers.utils import cached_file
 from yaml import YAMLError
 
-from csan_hf.evaluation import torch_engine
-from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.evaluation.loading import load_engine
 from csan_hf.hub.model_card import EXAMPLES
-from csan_hf.pipelines.texts import LANGUAGES
 from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.languages import base_language
 from csan_hf_runtime.texts import warn_once
@@ -87,8 +85,8 @@ def demo(
     import_gradio()
     load = partial(
         DemoModel,
-        src_lang=source_lang,
-        tgt_lang=target_lang,
+        source_lang=source_lang,
+        target_lang=target_lang,
         device=device,
         trust_remote_code=trust_remote_code,
     )
@@ -140,31 +138,30 @@ class DemoModel:
         self,
         name: str,
         *,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
         device: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
         self.path = name
         self.name = os.path.basename(os.path.normpath(name))
-        model, pair = load_translation_model(
-            name, device=device, trust_remote_code=trust_remote_code
-        )
-        source: Any = pair.source
-        chosen: Any = {"src_lang": src_lang, "tgt_lang": tgt_lang}
-        names = hasattr(source, "src_lang") or f">>{tgt_lang}<<" in source.get_vocab()
-        if not names and not getattr(model.config, "task_specific_params", None):
-            chosen = {}  # meant for another one of the models
-        self.translator = TextTranslator(torch_engine(model, pair))
-        self._chosen = dict(zip(LANGUAGES, chosen.values(), strict=False))
-        self.translator.translate(["1"], num_beams=1, **self._chosen)  # or fail now, without a page
-        _, generation = self.translator.engine.defaults(src_lang, tgt_lang)
+        engine = load_engine(name, device=device, trust_remote_code=trust_remote_code)
+        self.translator = TextTranslator(engine)
+        prefix, generation = engine.defaults(source_lang, target_lang)
+        vocabulary = engine.source
+        if not (vocabulary.languages or prefix or vocabulary.holds(f">>{target_lang}<<")):
+            source_lang = target_lang = None  # meant for another one of the models
+        self._languages: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang}
+        # Or fail now, without a page
+        self.translator.translate(["1"], num_beams=1, **self._languages)
         self.num_beams = generation.num_beams
-        source = pair.with_languages(src_lang, tgt_lang).source
         card = _card_of(name)
-        pairs: list[Any] = [list(chosen.values())]
-        for names_of_pair in (("src_lang", "tgt_lang"), ("source_lang", "target_lang")):
-            pairs.append([getattr(source, attribute, None) for attribute in names_of_pair])
+        pairs: list[Any] = [
+            [
+                source_lang or vocabulary.source_language,
+                target_lang or vocabulary.target_language,
+            ]
+        ]
         if card:
             pairs.append(card.data.get("language"))
         self.languages: list[str] = next(
@@ -180,15 +177,15 @@ class DemoModel:
         """
         warn_once.cache_clear()  # whoever translates next is to see it too
         [[translation]] = self.translator.translate(
-            [text], split_sentences="always", num_beams=num_beams, **self._chosen
+            [text], split_sentences="always", num_beams=num_beams, **self._languages
         )
         pairs = [(one.source_text, one.translation_text) for one in translation.sentences]
         sources: list[Sequence[str]] = [source.split() for source, _ in pairs]
         try:
             engine = self.translator.engine
             engine.check_attention("The alignment of words")
-            reader = self.translator.reader(*map(self._chosen.get, LANGUAGES))
-            alignments = engine.align(pairs, reader, self._chosen.get("source_lang"))
+            reader = self.translator.reader(**self._languages)
+            alignments = engine.align(pairs, reader, self._languages["source_lang"])
             matrices = [alignment.word_matrix() for alignment in alignments]
             sources = [alignment.source.words for alignment in alignments]  # or letters
         except ValueError as error:

@@ -3,16 +3,15 @@
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from csan_hf.data import load_translation_dataset
-from csan_hf.evaluation import translate
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.launched import launched_processes
-from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.evaluation.loading import load_translation_model, loaded_translator
 from csan_hf.evaluation.metrics import (
     DEFAULT_METRICS,
     CorpusMetric,
@@ -23,7 +22,9 @@ from csan_hf.evaluation.metrics import (
 )
 from csan_hf.evaluation.scores import score_by_length, score_table, score_translations
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
+from csan_hf.evaluation.translate import best_texts
 from csan_hf.training.recipe import load_recipe
+from csan_hf_runtime import is_main_process
 from csan_hf_runtime.command_line.common import Dtype, PositiveInt
 from csan_hf_runtime.options import BeamOptions
 from csan_hf_runtime.text_files import (
@@ -118,91 +119,29 @@ def evaluate(
             "--forced translates nothing: leave out --hypotheses, --metrics, --by_length and "
             "--num_beams"
         )
-    check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
-    for name in metrics or ():
-        load_metric(name).check_requirements()
     if source is not None and reference is not None:
         tests = _read_files(source, reference, hypotheses)
     else:
         tests = _read_recipe(recipe or Path(names[0]) / "recipe.yaml", split)
-    chosen_metrics: Sequence[str] = metrics or tests.metrics or DEFAULT_METRICS
-    if tests.has_several_references:
-        check_several_references(chosen_metrics)
-    for name, (sources, _) in tests.sets.items():
-        if not len(sources):
-            raise ValueError(f"{source or name} is empty: there is nothing to score.")
-    scoring: dict[str, Any] = {
-        "metrics": chosen_metrics,
-        "tokenize": bleu_tokenize or tests.bleu_tokenize,
-        "progress": not quiet,
-    }
+    scoring = _scoring(tests, metrics, bleu_tokenize, by_length=by_length, progress=not quiet)
     if hypotheses is not None:
-        [(name, test_set)] = tests.sets.items()
-        scores = {name: _score(tests.translations, test_set, by_length, scoring)}
-        if output_dir is not None:
-            check_writable(output_dir / "scores.json", tests.paths)
-            write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
-        _print_table(scores)
+        _score_file(hypotheses, tests, output_dir, scoring)
         return
-    output = output_dir or path_inside(names[0], "evaluation")
-    kind = "forced" if forced else "scores"
-    ending = "forced.jsonl" if forced else "hypotheses.txt"
-    written = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in tests.sets}
-    table = path_inside(output, f"{kind}.json")
-    for path in (*written.values(), table):
-        check_writable(path, tests.paths)
-    processes = launched_processes(device)
-    network, tokenizers = load_translation_model(
-        names,
-        device=device if processes is None else str(processes.device),
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        progress=not quiet,
-    )
-    working: dict[str, Any] = {
-        "max_batch_tokens": max_batch_tokens,
+    loading: dict[str, Any] = {
+        "device": device,
+        "dtype": dtype,
+        "trust_remote_code": trust_remote_code,
         "progress": not quiet,
-        "processes": processes,
-        "src_lang": source_lang,
-        "tgt_lang": target_lang,
     }
-    results: dict[str, dict[str, Any]] = {}
-    for name, (sources, references) in tests.sets.items():
-        if forced:
-            first_references = [text.partition(VARIANTS)[0] for text in references]
-            line_scores = score_forced(
-                network, tokenizers, list(sources), first_references, **working
-            )
-            lines = [json.dumps(scores) for scores in line_scores]
-            results[name] = _summed(line_scores)
-        else:
-            start = time.time()
-            lines = translate(
-                network,
-                tokenizers,
-                sources,
-                **asdict(search),
-                truncation=truncation or None,
-                split_sentences=split_sentences,
-                **working,
-            )
-            seconds = round(time.time() - start, 2)
-            results[name] = _score(lines, (sources, references), by_length, scoring)
-            results[name]["num_beams"] = search.num_beams or network.generation_config.num_beams
-            results[name]["seconds"] = seconds
-        if processes is None or processes.is_main_process:
-            write_lines(written[name], lines)
-    if processes is not None:
-        processes.destroy_process_group()
-        if not processes.is_main_process:
-            return
-    told_model = names if len(names) > 1 else names[0]
-    write_json(table, {"model": told_model, kind: results})
+    options: dict[str, Any] = {"max_batch_tokens": max_batch_tokens, "progress": not quiet}
     if forced:
-        _print_forced(results)
+        options |= {"src_lang": source_lang, "tgt_lang": target_lang}
+        evaluated = _forced(names, tests, loading, options)
     else:
-        _print_table(results)
-    print(f"{'Scores by line' if forced else 'Hypotheses'} and {table.name} are in {output}.")
+        options |= {"source_lang": source_lang, "target_lang": target_lang, **asdict(search)}
+        options |= {"truncation": truncation, "split_sentences": split_sentences}
+        evaluated = _translated(names, tests, loading, options, scoring)
+    _write(evaluated, names, tests, output_dir, forced=forced)
 
 
 @dataclass(frozen=True)
@@ -224,6 +163,12 @@ class _TestSets:
     metrics: list[str] | None = None
     bleu_tokenize: str | None = None
     has_several_references: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (sources, _) in self.sets.items():
+            if not len(sources):
+                place = self.paths[0] if self.paths else name
+                raise ValueError(f"{place} is empty: there is nothing to score.")
 
 
 def _read_files(source: str, reference: list[str], hypotheses: str | None) -> _TestSets:
@@ -254,8 +199,21 @@ def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
     )
 
 
+def _scoring(
+    tests: _TestSets, metrics: list[str] | None, tokenize: str | None, **options: bool
+) -> dict[str, Any]:
+    """Checks how test sets are to be scored, and returns the arguments of `_score`."""
+    check_sacrebleu_tokenizer(tokenize, "--bleu_tokenize")
+    for name in metrics or ():
+        load_metric(name).check_requirements()
+    chosen_metrics: Sequence[str] = metrics or tests.metrics or DEFAULT_METRICS
+    if tests.has_several_references:
+        check_several_references(chosen_metrics)
+    return {"metrics": chosen_metrics, "tokenize": tokenize or tests.bleu_tokenize, **options}
+
+
 def _score(
-    hypotheses: Collection[str], test_set: TestSet, by_length: bool, scoring: dict[str, Any]
+    hypotheses: Collection[str], test_set: TestSet, *, by_length: bool, **scoring: Any
 ) -> dict[str, Any]:
     sources, references = test_set
     scores = score_translations(hypotheses, references, sources=sources, **scoring)
@@ -265,6 +223,95 @@ def _score(
             sources, hypotheses, references, samples=BOOTSTRAP_SAMPLES, **scoring
         )
     return scores
+
+
+def _score_file(
+    hypotheses: str, tests: _TestSets, output_dir: Path | None, scoring: dict[str, Any]
+) -> None:
+    """Scores translations that exist already."""
+    [(name, test_set)] = tests.sets.items()
+    scores = {name: _score(tests.translations, test_set, **scoring)}
+    if output_dir is not None:
+        check_writable(output_dir / "scores.json", tests.paths)
+        write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
+    _print_table(scores)
+
+
+class _Evaluated(NamedTuple):
+    """A test set by its name, the line to be written for each sentence, and its scores."""
+
+    name: str
+    lines: list[str]
+    scores: dict[str, Any]
+
+
+def _translated(
+    names: list[str],
+    tests: _TestSets,
+    loading: dict[str, Any],
+    options: dict[str, Any],
+    scoring: dict[str, Any],
+) -> Iterator[_Evaluated]:
+    """Translates the test sets with a model and scores them."""
+    with loaded_translator(names, **loading) as translator:
+        _, generation = translator.engine.defaults(options["source_lang"], options["target_lang"])
+        for name, test_set in tests.sets.items():
+            sources, _ = test_set
+            start = time.time()
+            lines = list(best_texts(translator.stream(sources, **options)))
+            seconds = round(time.time() - start, 2)
+            scores = _score(lines, test_set, **scoring)
+            scores["num_beams"] = options["num_beams"] or generation.num_beams
+            scores["seconds"] = seconds
+            yield _Evaluated(name, lines, scores)
+
+
+def _forced(
+    names: list[str], tests: _TestSets, loading: dict[str, Any], options: dict[str, Any]
+) -> Iterator[_Evaluated]:
+    """Scores the references of the test sets with a model."""
+    model, tokenizers = load_translation_model(names, **loading)
+    processes = launched_processes(loading["device"])
+    for name, (sources, references) in tests.sets.items():
+        first_references = [text.partition(VARIANTS)[0] for text in references]
+        line_scores = score_forced(
+            model, tokenizers, list(sources), first_references, processes=processes, **options
+        )
+        lines = [json.dumps(scores) for scores in line_scores]
+        yield _Evaluated(name, lines, _summed(line_scores))
+    if processes is not None:
+        processes.destroy_process_group()
+
+
+def _write(
+    evaluated: Iterable[_Evaluated],
+    names: list[str],
+    tests: _TestSets,
+    output_dir: Path | None,
+    *,
+    forced: bool,
+) -> None:
+    """Writes and prints, in the main process, what is evaluated after a check of the files."""
+    output = output_dir or path_inside(names[0], "evaluation")
+    kind = "forced" if forced else "scores"
+    ending = "forced.jsonl" if forced else "hypotheses.txt"
+    files = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in tests.sets}
+    table = path_inside(output, f"{kind}.json")
+    for path in (*files.values(), table):
+        check_writable(path, tests.paths)
+    results = {}
+    for name, lines, scores in evaluated:
+        results[name] = scores
+        if is_main_process():
+            write_lines(files[name], lines)
+    if not is_main_process():
+        return
+    write_json(table, {"model": names if len(names) > 1 else names[0], kind: results})
+    if forced:
+        _print_forced(results)
+    else:
+        _print_table(results)
+    print(f"{'Scores by line' if forced else 'Hypotheses'} and {table.name} are in {output}.")
 
 
 def _summed(line_scores: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from accelerate.utils import broadcast_object_list, gather_object, parse_flag_fr
 
 from csan_hf_runtime import is_launched
 from csan_hf_runtime.engine import Engine
+from csan_hf_runtime.translator import TextTranslator
 
 T = TypeVar("T")
 Argument = TypeVar("Argument")
@@ -59,6 +60,14 @@ def launched_processes(device: str | None = None) -> PartialState | None:
     return PartialState(
         cpu=on_cpu or not torch.accelerator.is_available(), timeout=timedelta(hours=6)
     )
+
+
+def shared_translator(engine: Engine, processes: PartialState | None) -> TextTranslator:
+    """Returns what translates with an engine, together with the other processes if there are
+    some.
+    """
+    workers = None if processes is None else LaunchedProcesses(engine, processes)
+    return TextTranslator(engine, workers=workers)
 
 
 def on_main_process(work: Callable[[], T]) -> T:

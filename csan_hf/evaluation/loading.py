@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from multiprocessing import parent_process
@@ -13,19 +14,59 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.models.seq2seq_model import check_complete
+from csan_hf.own_code import import_modules
 from csan_hf.pipelines.ensemble import (
     EnsembleForConditionalGeneration,
     check_member,
     check_vocabularies,
 )
-from csan_hf.pipelines.onnx_model import OnnxTranslationModel
-from csan_hf_runtime import exported_folder
+from csan_hf_runtime import IMPORTS, exported_folder
+from csan_hf_runtime.engine import Engine
+from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.text_files import reading_folder_or_name
+from csan_hf_runtime.translator import TextTranslator
+
+from .launched import launched_processes, shared_translator
+from .translate import torch_engine
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 logger = logging.get_logger(__name__)
+
+
+def load_engine(names: str | Sequence[str], **options: Any) -> Engine:
+    """Loads what translates: a checkpoint, several as an ensemble, or what `export_onnx` made of
+    one, which runs on the CPU as it was exported; see `load_translation_model`.
+    """
+    names = [names] if isinstance(names, str) else names
+    folder = exported_folder(names[0])
+    if folder is None or len(names) > 1:
+        return torch_engine(*load_translation_model(names, **options))
+    with needs_extra("onnx"):
+        from csan_hf_runtime.graph_engine import GraphEngine
+
+        return GraphEngine.from_directory(folder, threads=torch.get_num_threads())
+
+
+@contextmanager
+def loaded_translator(
+    names: str | Sequence[str], *, device: str | None = None, **options: Any
+) -> Iterator[TextTranslator]:
+    """Loads what translates, see `load_engine`; processes that a launcher started share the work in
+    the block, and part after it.
+    """
+    processes = launched_processes(device)
+    yield shared_translator(load_engine(names, device=device, **options), processes)
+    if processes is not None:
+        processes.destroy_process_group()
+
+
+def load_in_pool(names: Sequence[str], *, threads: int, **options: Any) -> Engine:
+    """Loads what translates in a process of an `EnginePool`."""
+    torch.set_num_threads(threads)
+    import_modules(os.environ.get(IMPORTS, "").split(","))
+    return load_engine(names, device="cpu", progress=False, **options)
 
 
 def load_translation_model(
@@ -36,22 +77,25 @@ def load_translation_model(
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> tuple[PreTrainedModel, TokenizerPair]:
-    """Loads a checkpoint or what `export_onnx` made of it, with tokenizers, or several checkpoints
-    as an ensemble.
+    """Loads a checkpoint with its tokenizers, or several as an ensemble.
 
     Args:
         names: Folder or Hub name, or those of an ensemble's members.
-        device: torch device; None = the accelerator if there is one, else the CPU.
+        device: torch device; None = the accelerator if there is one, else the CPU. A process that a
+            launcher started has its own, unless this is the CPU.
         dtype: `float32`, `bfloat16` or `float16`.
         trust_remote_code: Whether code in the checkpoint may run; csan_hf's own families need none.
         progress: Whether transformers shows bars while it loads, if it does at all.
 
     Raises:
         ValueError: If the dtype or the device is unknown or cannot be used, or weights or
-            `num_beams` are impossible, or members of an ensemble have different vocabularies or a
-            class of their own code.
+            `num_beams` are impossible, members of an ensemble have different vocabularies or a
+            class of their own code, or a folder holds ONNX graphs.
         OSError: If there is no such checkpoint.
     """
+    processes = launched_processes(device)
+    if processes is not None:
+        device = str(processes.device)
     usable_device = _usable_device(device or _default_device())
     if dtype == "bfloat16" and usable_device.type == "cpu" and parent_process() is None:
         warn_of_slow_bfloat16()
@@ -67,11 +111,6 @@ def load_translation_model(
     check_vocabularies(dict(zip(names, tokenizers, strict=True)))
     model = models[0]
     if len(models) > 1:
-        if any(isinstance(member, OnnxTranslationModel) for member in models):
-            raise ValueError(
-                "Members of an ensemble are checkpoints, not what was made of them for ONNX "
-                "Runtime."
-            )
         model = EnsembleForConditionalGeneration.of(models)
     return model.to(usable_device).eval(), tokenizers[0]
 
@@ -99,19 +138,20 @@ def _default_device() -> str:
 def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, TokenizerPair]:
     from csan_hf.data import TokenizerPair
 
+    if exported_folder(name) is not None:
+        raise ValueError(
+            f"{name} holds ONNX graphs, which only translate, and alone: take the checkpoint that "
+            "they were exported from."
+        )
     with reading_folder_or_name(name, "model"):
         try:
-            if (folder := exported_folder(name)) is not None:
-                model: Any = OnnxTranslationModel.from_directory(folder)
-                name = str(folder)
-            else:
-                model, report = AutoModelForSeq2SeqLM.from_pretrained(
-                    name,
-                    dtype=dtype,
-                    trust_remote_code=trust_remote_code,
-                    output_loading_info=True,
-                )
-                check_complete(name, report["missing_keys"])  # of other families, too
+            model, report = AutoModelForSeq2SeqLM.from_pretrained(
+                name,
+                dtype=dtype,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
+            check_complete(name, report["missing_keys"])  # of other families, too
         except RuntimeError as error:  # the library's report, logged before, names the tensors
             raise ValueError(f"{name}: the weights do not fit config.json: {error}") from error
         _check_weights(name, model)
@@ -131,15 +171,6 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
                 f"{name}: {weight} is NaN, so that the model computes nothing: its training has "
                 "failed, or the file is damaged. Take an earlier checkpoint."
             )
-
-
-def check_gives_attention(name: str, model: PreTrainedModel) -> None:
-    """Raises `ValueError` for a model that can translate but not align: ensembles, ONNX graphs."""
-    if not getattr(model, "gives_attention", True):
-        raise ValueError(
-            f"{name}: {type(model).__name__} has no attention to read alignments from. Take a "
-            "single checkpoint of torch."
-        )
 
 
 @contextmanager

@@ -15,9 +15,8 @@ from csan_hf.pipelines.tokenizer_vocabulary import TokenizerVocabulary
 from csan_hf.pipelines.torch_engine import TorchEngine
 from csan_hf_runtime.options import TranslationOptions
 from csan_hf_runtime.texts import Translation
-from csan_hf_runtime.translator import TextTranslator
 
-from .launched import LaunchedProcesses
+from .launched import shared_translator
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -50,10 +49,14 @@ def translate(
     Raises:
         ValueError: See `translate_stream`.
     """
-    translations = []
-    for window in translate_stream(model, tokenizers, sentences, **options):
-        translations += [several[0].text for several in window]
-    return translations
+    return list(best_texts(translate_stream(model, tokenizers, sentences, **options)))
+
+
+def best_texts(windows: Iterable[list[list[Translation]]]) -> Iterator[str]:
+    """Yields the text of the best translation of each sentence of some windows."""
+    for window in windows:
+        for translations in window:
+            yield translations[0].text
 
 
 def translate_stream(
@@ -93,11 +96,7 @@ def translate_stream(
         names |= chosen.keys() & {"temperature", "top_k", "top_p"}
     arguments = {name: chosen.pop(name) for name in names}
     engine = torch_engine(model, tokenizers, **arguments)
-    workers = None
-    if processes is not None:
-        workers = LaunchedProcesses(engine, processes)
-        chosen["progress"] = chosen.get("progress", False) and processes.is_main_process
-    return TextTranslator(engine, workers=workers).stream(sentences, **chosen)
+    return shared_translator(engine, processes).stream(sentences, **chosen)
 
 
 def torch_engine(

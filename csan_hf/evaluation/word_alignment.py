@@ -2,16 +2,15 @@
 """Alignments of sentence pairs, read off a translation model's cross-attention."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from csan_hf.alignment import Alignment, align_pairs, check_fast
+from csan_hf.alignment import Alignment, align_pairs
 from csan_hf.data import TokenizerPair
 from csan_hf_runtime.translator import TextTranslator
 
-from .translate import torch_engine, translate_stream
+from .translate import best_texts, torch_engine, translate_stream
 
 
 def align(
@@ -100,9 +99,10 @@ def align_stream(
             f"{', '.join(generate_arguments)}: leave out, as nothing is generated where targets "
             "are given."
         )
-    check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
-    tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
-    translator = TextTranslator(torch_engine(model, tokenizers))
+    engine = torch_engine(model, tokenizers)
+    engine.check_attention("alignments")  # before anything is translated
+    tokenizers = engine.tokenizers(src_lang, tgt_lang)
+    translator = TextTranslator(engine)
     translations: Iterable[str] = targets or ()
     if targets is None:
         windows = translate_stream(
@@ -115,7 +115,7 @@ def align_stream(
             tgt_lang=tgt_lang,
             **generate_arguments,
         )
-        translations = (several[0].text for several in chain.from_iterable(windows))
+        translations = best_texts(windows)
     return align_pairs(
         model,
         tokenizers,

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Export to ONNX with a cache; `csan_hf.pipelines.onnx_model` translates with it.
+"""Export to ONNX with a cache; `csan_hf_runtime.graph_engine` translates with it.
 
 Files, inputs and outputs are named as optimum's are. Its merged decoder has a branch without cache
 for the first step; here the first step takes a cache of length 0.
@@ -10,6 +10,7 @@ Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,9 +28,19 @@ from transformers.cache_utils import EncoderDecoderCache
 from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import ForwardPass
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
-from csan_hf.pipelines.onnx_model import OnnxTranslationModel, check_installed
 from csan_hf_runtime.export_files import FILES, digests_of_files
-from csan_hf_runtime.graphs import ALIGNMENT, DECODER, ENCODER, PAST, PRESENT, SOURCE, WEIGHTS
+from csan_hf_runtime.extras import needs_extra
+from csan_hf_runtime.graphs import (
+    ALIGNMENT,
+    DECODER,
+    ENCODER,
+    PAST,
+    PRESENT,
+    SOURCE,
+    WEIGHTS,
+    GraphDecoder,
+    Graphs,
+)
 from csan_hf_runtime.text_files import new_directory, write_json
 
 from .vocabularies import save_vocabularies
@@ -63,9 +74,8 @@ def export_onnx(
     `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead of the
     first token its free axes have length 0. Keys and values of the source,
     `past_key_values.*.encoder.*`, are what `source_model.onnx` gives of `encoder_hidden_states`.
-    `OnnxTranslationModel` runs the graphs; `csan_hf_runtime.translator.TextTranslator` does without
-    torch.
-    Everything is written beside `directory` and then moved.
+    `csan_hf_runtime.translator.TextTranslator.from_directory` translates with the graphs, without
+    torch. Everything is written beside `directory` and then moved.
 
     Args:
         model: A model of csan_hf (float32), unwrapped.
@@ -90,7 +100,10 @@ def export_onnx(
             export is tried once with two beams of two sentences.
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install '.[onnx]'`).
     """
-    check_installed()
+    with needs_extra("onnx"):
+        for name in ("onnx", "onnxscript", "onnxruntime"):
+            if importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
     convert = _CONVERTERS[precision]
     directory = Path(directory)
     if not hasattr(model, "model") or model.config.model_type not in FAMILIES:
@@ -146,10 +159,22 @@ def _trial(model: Any) -> tuple[Tensors, Tensor]:
 
 def _error(directory: Path, inputs: Tensors, expected: Tensor) -> float:
     """How far the graphs' logits are from the expected ones, as a share of how these vary."""
-    logits = OnnxTranslationModel.from_directory(directory)(**inputs).logits
+    logits = graph_logits(directory, **inputs)
     return (
         (logits - expected).norm() / (expected - expected.mean(dim=-1, keepdim=True)).norm()
     ).item()
+
+
+def graph_logits(
+    directory: Path, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor
+) -> Tensor:
+    """Logits [B · K, I, V] of graphs after target tokens [B · K, I] of sources [B, J]."""
+    graphs = Graphs.from_directory(directory)
+    mask = attention_mask.numpy()
+    decoder = GraphDecoder(graphs, graphs.encode(input_ids.numpy(), mask), mask)
+    targets = decoder_input_ids.numpy()
+    logits = [decoder.step(targets[:, : length + 1]) for length in range(targets.shape[1])]
+    return torch.from_numpy(np.stack(logits, axis=1))
 
 
 def _to_int8(path: Path) -> None:

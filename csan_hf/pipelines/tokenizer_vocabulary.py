@@ -40,7 +40,6 @@ class TokenizerVocabulary(Vocabulary):
         self.added = tokenizer.get_added_vocab()
         is_multilingual = hasattr(tokenizer, "src_lang")
         self.languages = languages_of(tokenizer) if is_multilingual else {}
-        self.target_language = getattr(tokenizer, "tgt_lang", None)
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         self.cuts_words = isinstance(getattr(backend, "model", None), models.BPE | models.Unigram)
         self.word = word_pattern(backend)
@@ -54,7 +53,16 @@ class TokenizerVocabulary(Vocabulary):
     @property
     def source_language(self) -> str | None:  # type: ignore[override]
         """See `Vocabulary`; it may be set at any time."""
-        languages = (getattr(self.tokenizer, name, None) for name in ("src_lang", "source_lang"))
+        return self._language("src_lang", "source_lang")
+
+    @property
+    def target_language(self) -> str | None:  # type: ignore[override]
+        """See `source_language`."""
+        return self._language("tgt_lang", "target_lang")
+
+    def _language(self, *names: str) -> str | None:
+        """The first of some attributes of the tokenizer, Marian's among them, that is set."""
+        languages = (getattr(self.tokenizer, name, None) for name in names)
         return next(filter(None, languages), None)
 
     def numbers(self) -> Mapping[str, int]:

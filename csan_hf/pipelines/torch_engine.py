@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from ..models.seq2seq_model import CACHE
 from ..models.translation import max_positions
 from .tokenizer_vocabulary import TokenizerVocabulary
 
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
 _TRANSLATION_TASK = re.compile(r"translation_.+_to_.+")  # in T5's config.task_specific_params
 _LANGUAGE_TOKENS = ("decoder_start_token_id", "forced_bos_token_id")
 _GENERATION_FIELDS = {field.name for field in fields(Generation)}
@@ -48,11 +51,15 @@ class TorchEngine:
         target: The target's.
         **arguments: Of `generate`, for every search.
 
+    Attributes:
+        model: The model in evaluation mode.
+
     Raises:
         ValueError: A setting of the search is impossible.
     """
 
     extends_positions = True
+    dictionary = None
 
     def __init__(
         self,
@@ -62,7 +69,7 @@ class TorchEngine:
         **arguments: Any,
     ) -> None:
         is_training = any(module.training for module in model.modules())
-        self._model = evaluation_view(model) if is_training else model
+        self.model = evaluation_view(model) if is_training else model
         self.source = source
         self.target = target
         self.positions = max_positions(model.config)
@@ -84,7 +91,7 @@ class TorchEngine:
 
     def defaults(self, source_lang: str | None, target_lang: str | None) -> tuple[str, Generation]:
         """See `Engine`; T5 has prefix and settings for each pair of languages."""
-        config = self._model.config
+        config = self.model.config
         prefix = getattr(config, "prefix", None) or ""
         tasks = getattr(config, "task_specific_params", None) or {}
         translations = list(filter(_TRANSLATION_TASK.fullmatch, tasks))
@@ -107,7 +114,7 @@ class TorchEngine:
         batch = replace(batch, generation=batch.generation.replaced(**tokens))
         is_library_drawing = batch.generation.do_sample and batch.generator is None
         is_bound = bool(batch.prefixes or batch.phrases)
-        is_elsewhere = self._model.device.type != "cpu" and not is_bound
+        is_elsewhere = self.model.device.type != "cpu" and not is_bound
         if not (self._needs_library or is_library_drawing or is_elsewhere):
             return search_batch(batch, self._decoder(batch))
         if is_bound:
@@ -119,12 +126,12 @@ class TorchEngine:
         return self._generated(batch)
 
     def _decoder(self, batch: SourceBatch) -> Decoder:
-        decoders = [TorchDecoder(member, batch) for member in members_of(self._model)]
+        decoders = [TorchDecoder(member, batch) for member in members_of(self.model)]
         return decoders[0] if len(decoders) == 1 else EnsembleDecoder(decoders)
 
     def _generated(self, batch: SourceBatch) -> list[list[Hypothesis]]:
         """The hypotheses that the library's `generate` finds."""
-        device = self._model.device
+        device = self.model.device
         ids = torch.from_numpy(batch.ids).to(device)
         mask = torch.from_numpy(batch.mask).to(device)
         limits = torch.from_numpy(batch.limits).to(device)
@@ -136,7 +143,7 @@ class TorchEngine:
         if (config := copy.deepcopy(options.pop("generation_config", None))) is not None:
             # Which the library does not want beside settings
             options = {**config.update(**options), "generation_config": config}
-        model: Any = self._model
+        model: Any = self.model
         output = model.generate(ids, attention_mask=mask, **options)
         tokens = output["sequences"] if isinstance(output, ModelOutput) else output
         values = torch.zeros(tokens[:, 1:].shape)
@@ -176,7 +183,7 @@ class TorchEngine:
     def _log_probabilities(self, ids: Tensor, mask: Tensor, tokens: Tensor) -> Tensor:
         """Those of the tokens but the first [R, T - 1] for sources [B, J], from one pass."""
         copies = len(tokens) // len(ids)
-        logits = self._model(
+        logits = self.model(
             input_ids=ids.repeat_interleave(copies, 0),
             attention_mask=mask.repeat_interleave(copies, 0),
             decoder_input_ids=tokens[:, :-1],
@@ -185,12 +192,17 @@ class TorchEngine:
         chosen = logits.float().log_softmax(-1).gather(-1, tokens[:, 1:, None])
         return chosen[..., 0].cpu()
 
+    @property
+    def gives_attention(self) -> bool:
+        """Whether the model gives the weights that alignments are read from."""
+        return getattr(self.model, "gives_attention", True)
+
     def check_attention(self, needed_for: str) -> None:
         """See `Engine`."""
-        if not getattr(self._model, "gives_attention", True):
+        if not self.gives_attention:
             raise ValueError(
                 f"{needed_for}: attention weights are needed, which "
-                f"{type(self._model).__name__} does not give; take a single torch model."
+                f"{type(self.model).__name__} does not give; take a single torch model."
             )
         check_fast(self.source.tokenizer, self.target.tokenizer)
 
@@ -198,15 +210,21 @@ class TorchEngine:
         self, pairs: Sequence[Pair], read: SourceReader, source_lang: str | None
     ) -> list[Alignment]:
         """See `Engine`."""
-        from csan_hf.data import TokenizerPair  # slow to import, and few calls need it
-
-        tokenizers = TokenizerPair(self.source.tokenizer, self.target.tokenizer)
-        if self.source.languages:
-            tokenizers = tokenizers.with_languages(source_lang, read.target_lang)
         alignments = align_pairs(
-            self._model, tokenizers, pairs, batch_size=max(len(pairs), 1), read=read
+            self.model,
+            self.tokenizers(source_lang, read.target_lang),
+            pairs,
+            batch_size=max(len(pairs), 1),
+            read=read,
         )
         return list(alignments)
+
+    def tokenizers(self, source_lang: str | None, target_lang: str | None) -> TokenizerPair:
+        """The tokenizers of both sides; multilingual ones mark texts with these languages."""
+        from csan_hf.data import TokenizerPair  # slow to import, and few calls need it
+
+        pair = TokenizerPair(self.source.tokenizer, self.target.tokenizer)
+        return pair.with_languages(source_lang, target_lang) if self.source.languages else pair
 
 
 def _known(settings: Mapping[str, Any]) -> dict[str, Any]:

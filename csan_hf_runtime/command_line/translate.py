@@ -7,8 +7,8 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from .common import Dtype, NonNegativeInt
 from .output import Done, OutputOptions, lines_done, write_translations
 
 if TYPE_CHECKING:
+    from csan_hf_runtime.engine import Engine
     from csan_hf_runtime.translator import TextTranslator
 
 
@@ -151,44 +152,54 @@ def _open_input(
     return read_lines(input), prefix_lines
 
 
+@contextmanager
 def _translator(
-    model: list[str], *, processes: int | None, device: str | None, dtype: str, **how: bool
-) -> AbstractContextManager[TextTranslator]:
+    model: list[str],
+    *,
+    processes: int | None,
+    device: str | None,
+    dtype: str,
+    trust_remote_code: bool,
+    quiet: bool,
+) -> Iterator[TextTranslator]:
     """Loads what translates; its processes end after the block."""
     graphs = exported_folder(model[0])
-    if graphs is None or len(model) > 1 or is_launched():
-        for name in model:
-            check_folder_or_name(name, "model")
-        needs_torch = f"{model[0]}, which has no ONNX graphs,"
-        if graphs is not None:
-            needs_torch = "an ensemble" if len(model) > 1 else "a launcher of processes"
-        by_torch = import_csan_hf("commands.translate", needs_torch)
-        return by_torch.torch_translator(
-            model, processes=processes, device=device, dtype=dtype, **how
-        )
+    options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    load_in_pool: Callable[..., Engine]
+    with ExitStack() as stack:
+        if graphs is None or len(model) > 1 or is_launched():
+            for name in model:
+                check_folder_or_name(name, "model")
+            needs_torch = f"{model[0]}, which has no ONNX graphs,"
+            if graphs is not None:
+                needs_torch = "an ensemble" if len(model) > 1 else "a launcher of processes"
+            loading = import_csan_hf("evaluation.loading", needs_torch)
+            translator = stack.enter_context(
+                loading.loaded_translator(model, device=device, progress=not quiet, **options)
+            )
+            load_in_pool = partial(loading.load_in_pool, model, **options)
+        else:
+            _check_graph_options(graphs, device, dtype)
+            from csan_hf_runtime.graph_engine import GraphEngine
+            from csan_hf_runtime.translator import TextTranslator
+
+            threads = int(os.environ.get("OMP_NUM_THREADS", usable_cores()))
+            translator = TextTranslator.from_directory(graphs, threads=threads)
+            load_in_pool = partial(GraphEngine.from_directory, graphs)
+        if processes is not None and not is_launched():
+            from csan_hf_runtime.pool import EnginePool
+
+            translator.workers = stack.enter_context(EnginePool(processes, load_in_pool))
+        yield translator
+
+
+def _check_graph_options(folder: Path, device: str | None, dtype: str) -> None:
     if device not in (None, "cpu") or dtype != "float32":
         raise ValueError(
-            f"{model[0]} has ONNX graphs, which run on the CPU as they were exported: leave out "
+            f"{folder} has ONNX graphs, which run on the CPU as they were exported: leave out "
             "--device and --dtype."
         )
     if importlib.util.find_spec("onnxruntime") is None:
         raise ImportError(
-            f"{graphs} has ONNX graphs, which need onnxruntime: pip install onnxruntime"
+            f"{folder} has ONNX graphs, which need onnxruntime: pip install onnxruntime"
         )
-    return _graph_translator(graphs, processes)
-
-
-@contextmanager
-def _graph_translator(folder: Path, processes: int | None) -> Iterator[TextTranslator]:
-    from csan_hf_runtime.translator import TextTranslator
-
-    with ExitStack() as stack:
-        workers = None
-        if processes is not None:
-            from csan_hf_runtime.graph_engine import GraphEngine
-            from csan_hf_runtime.pool import EnginePool
-
-            load = partial(GraphEngine.from_directory, folder)
-            workers = stack.enter_context(EnginePool(processes, load))
-        threads = int(os.environ.get("OMP_NUM_THREADS", usable_cores()))
-        yield TextTranslator.from_directory(folder, threads=threads, workers=workers)

@@ -12,18 +12,17 @@ import pytest
 import tiny
 import torch
 from families import ONE_LAYER, PLAIN_LAYER, sources, targets
+from search.engines import graph_engine, source_batch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 
 import csan_hf_runtime.command_line
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
-from csan_hf.hub.onnx import export_onnx
+from csan_hf.hub.onnx import export_onnx, graph_logits
 from csan_hf.hub.public_files import read_json
-from csan_hf.pipelines.onnx_model import OnnxTranslationModel
-from csan_hf_runtime.graphs import Graphs
+from csan_hf_runtime.graphs import DecoderCache, Graphs
 from csan_hf_runtime.translator import TextTranslator
 
 MODELS = {
@@ -146,8 +145,8 @@ WITHOUT_ATTENTION = {"csan, unusual products", "pervasive attention, residual"}
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A model and its ONNX graphs, by name and precision; graphs of the same modules are traced
-    once.
+    """A model and the folder of its ONNX graphs, by name and precision; graphs of the same modules
+    are traced once.
     """
     programs = {}
     trace = torch.onnx.export
@@ -172,7 +171,7 @@ def exported(tmp_path_factory):
             with_attention=name not in WITHOUT_ATTENTION,
             tokenizers=tokenizers,
         )
-        return model, OnnxTranslationModel.from_pretrained(folder)
+        return model, folder
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.onnx, "export", trace_once)
@@ -181,25 +180,33 @@ def exported(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ONNX_MODELS)
 def test_same_translations(name, exported):
-    model, onnx_model = exported(name)
+    model, folder = exported(name)
     batch = sources((9, 3, 7, 1))  # another number and other lengths than were traced
-    for inputs in (batch, tiny.padded_on_the_left(batch), {"input_ids": batch["input_ids"][:1]}):
-        whole = {**inputs, "decoder_input_ids": targets(len(inputs["input_ids"]), 12)}
+    one = {key: tensor[:1] for key, tensor in batch.items()}
+    for inputs in (batch, tiny.padded_on_the_left(batch), one):
+        count = len(inputs["input_ids"])
+        whole = {**inputs, "decoder_input_ids": targets(count, 12)}
         torch.testing.assert_close(
-            onnx_model(**whole).logits, logits_of(model, whole), rtol=1e-4, atol=1e-5
+            graph_logits(folder, **whole), logits_of(model, whole), rtol=1e-4, atol=1e-5
         )
-        for options in ({}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True}):
-            options |= {**inputs, "min_new_tokens": 9, "max_new_tokens": 14}
-            torch.manual_seed(1)
-            expected = model.generate(**options)
-            torch.manual_seed(1)
-            assert torch.equal(onnx_model.generate(**options), expected)
+        for beams, returned in ((1, 1), (3, 2)):
+            settings = {"num_beams": beams, "min_new_tokens": 9, "max_new_tokens": 14}
+            expected = model.generate(**inputs, **settings, num_return_sequences=returned)
+            settings = model.generation_config.to_diff_dict() | settings
+            translations = graph_engine(folder).search(
+                source_batch(inputs, settings, [15] * count, returned=returned)
+            )
+            rows = iter(expected[:, 1:])
+            for hypotheses in translations:
+                for hypothesis in hypotheses:
+                    row = next(rows)[: len(hypothesis.tokens)]
+                    assert hypothesis.tokens.tolist() == row.tolist()
 
 
 @pytest.mark.parametrize("name", sorted(ONNX_MODELS.keys() - WITHOUT_ATTENTION))
 def test_a_graph_gives_the_attention_that_alignments_are_read_from(name, exported):
-    model, onnx_model = exported(name)
-    graphs = Graphs.from_directory(onnx_model.name_or_path)
+    model, folder = exported(name)
+    graphs = Graphs.from_directory(folder)
     batch = sources((9, 3, 7))
     ids, mask = (batch[key].numpy() for key in ("input_ids", "attention_mask"))
     targets_of_beams = targets(6, 4)  # two beams of each source
@@ -214,21 +221,8 @@ def test_a_graph_gives_the_attention_that_alignments_are_read_from(name, exporte
     torch.testing.assert_close(torch.tensor(alignment[:, -1]), last, rtol=1e-4, atol=1e-5)
 
 
-def test_graphs_take_their_own_cache_and_return_tuples_as_models_do(exported):
-    _, model = exported("rnnsearch")
-    batch = sources((4, 3))
-    inputs = {**batch, "decoder_input_ids": targets(2, 3)}
-    logits, _ = model(**inputs, return_dict=False)
-    assert torch.equal(logits, model(**inputs).logits)
-    other = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    for call, arguments in ((model, inputs), (model.generate, batch)):
-        with pytest.raises(ValueError, match="which EncoderDecoderCache cannot hold"):
-            call(**arguments, cache=other)
-
-
 def test_an_export_holds_graphs_and_settings_but_no_code(exported):
-    _, onnx_model = exported("rnnsearch")
-    folder = Path(onnx_model.name_or_path)
+    _, folder = exported("rnnsearch")
     suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
     assert suffixes <= {".onnx", ".data", ".json"}
     config = read_json(folder / "config.json")
@@ -237,26 +231,35 @@ def test_an_export_holds_graphs_and_settings_but_no_code(exported):
 
 
 def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported):
-    _, model = exported("csan, every kind")
+    _, folder = exported("csan, every kind")
+    graphs = Graphs.from_directory(folder)
     batch = sources((6, 4))
+    mask = batch["attention_mask"].numpy()
+    states = graphs.encode(batch["input_ids"].numpy(), mask)
     logits = []
     for factor in (1, 0):
-        states = model.encoder(**batch)
-        cache = model(encoder_outputs=states, **batch, decoder_input_ids=targets(2, 8)).cache
-        later = {"encoder_outputs": (factor * states[0],), "decoder_input_ids": targets(2, 1)}
-        logits.append(model(attention_mask=batch["attention_mask"], cache=cache, **later).logits)
-    assert torch.equal(*logits)
+        cache = after_tokens(graphs, states, mask, targets(2, 8))
+        logits.append(graphs.step(targets(2, 1)[:, 0].numpy(), factor * states, mask, cache))
+    assert (logits[0] == logits[1]).all()
     kept = {"0.decoder": 2, "0.encoder": 6, "1.decoder": 9, "1.encoder": 6, "2.decoder": 1}
     for name, length in {**kept, "3.decoder": 1}.items():
         assert cache.tensors.pop(f"past_key_values.{name}.key").shape[2] == length
     assert not [name for name in cache.tensors if name.endswith(".key")]
 
 
+def after_tokens(graphs, states, mask, tokens):
+    """The cache after target tokens [B, I]."""
+    cache = DecoderCache()
+    for column in tokens.numpy().T:
+        graphs.step(column, states, mask, cache)
+    return cache
+
+
 def error_of(folder: Path, model) -> float:
     """The largest difference of a token's logits from the model's, as a share of how these vary."""
     batch = batch_of((9, 3, 7, 1), 12)
     expected = logits_of(model, batch)
-    differences = OnnxTranslationModel.from_directory(folder)(**batch).logits - expected
+    differences = graph_logits(folder, **batch) - expected
     variation = expected - expected.mean(dim=-1, keepdim=True)
     return (differences.norm(dim=-1) / variation.norm(dim=-1)).max().item()
 
@@ -267,28 +270,29 @@ LARGEST_ERRORS = {"float16": 0.005, "int8": 0.1}
 @pytest.mark.parametrize("precision", LARGEST_ERRORS)
 @pytest.mark.parametrize("name", ONNX_MODELS)
 def test_close_with_fewer_bits(name, precision, exported):
-    model, onnx_model = exported(name, precision)
-    assert error_of(Path(onnx_model.name_or_path), model) < LARGEST_ERRORS[precision]
+    model, folder = exported(name, precision)
+    assert error_of(folder, model) < LARGEST_ERRORS[precision]
 
 
 @pytest.mark.parametrize("name", ONNX_MODELS)
 def test_a_sentence_in_int8_does_not_depend_on_those_beside_it(name, exported):
-    _, onnx_model = exported(name, "int8")
+    _, folder = exported(name, "int8")
     lengths = (9, 3, 7, 1)
     batch = batch_of(lengths, 12)
-    together = onnx_model(**batch).logits
+    together = graph_logits(folder, **batch)
     for row, length in enumerate(lengths):
         sentence = {
             "input_ids": batch["input_ids"][row : row + 1, :length],
+            "attention_mask": batch["attention_mask"][row : row + 1, :length],
             "decoder_input_ids": batch["decoder_input_ids"][row : row + 1],
         }
         torch.testing.assert_close(
-            onnx_model(**sentence).logits, together[row : row + 1], rtol=0, atol=1e-5
+            graph_logits(folder, **sentence), together[row : row + 1], rtol=0, atol=1e-5
         )
 
 
-def size_of(graphs):
-    return sum(path.stat().st_size for path in Path(graphs.name_or_path).glob("*.onnx"))
+def size_of(folder):
+    return sum(path.stat().st_size for path in folder.glob("*.onnx"))
 
 
 @pytest.mark.parametrize(("precision", "share"), [("float16", 0.6), ("int8", 0.4)])
@@ -299,15 +303,15 @@ def test_smaller_with_fewer_bits(precision, share, exported):
 
 
 def test_a_recurrent_step_is_computed_in_integers(exported):
-    _, onnx_model = exported("rnnsearch", "int8")
-    graph = onnx.load(Path(onnx_model.name_or_path, "decoder_model_merged.onnx")).graph
+    _, folder = exported("rnnsearch", "int8")
+    graph = onnx.load(folder / "decoder_model_merged.onnx").graph
     assert "LSTM" not in {node.op_type for node in graph.node}
 
 
 @pytest.mark.parametrize("precision", LARGEST_ERRORS)
 def test_steps_of_moving_gaussians_are_predicted_in_32_bits(precision, exported):
-    model, onnx_model = exported("csan, every kind", precision)
-    graph = onnx.load(Path(onnx_model.name_or_path, "decoder_model_merged.onnx")).graph
+    model, folder = exported("csan, every kind", precision)
+    graph = onnx.load(folder / "decoder_model_merged.onnx").graph
     in_32_bits = {
         tuple(tensor.dims)
         for tensor in graph.initializer
@@ -320,11 +324,14 @@ def test_steps_of_moving_gaussians_are_predicted_in_32_bits(precision, exported)
 
 def test_a_moving_gaussian_keeps_its_place_in_16_bits(exported):
     """Centres added up in float16 were 23 tokens off after 1,200."""
-    model, onnx_model = exported("csan, every kind", "float16")
+    model, folder = exported("csan, every kind", "float16")
     batch = {**sources((9,)), "decoder_input_ids": targets(1, 1200)}
     with torch.no_grad():
         layers = model(**batch, use_cache=True).cache.self_attention_cache.layers
-    tensors = onnx_model(**batch).cache.tensors
+    graphs = Graphs.from_directory(folder)
+    mask = batch["attention_mask"].numpy()
+    states = graphs.encode(batch["input_ids"].numpy(), mask)
+    tensors = after_tokens(graphs, states, mask, batch["decoder_input_ids"]).tensors
     for layer in (2, 3):
         center = torch.from_numpy(tensors[f"past_key_values.{layer}.decoder.key"])
         torch.testing.assert_close(center, layers[layer].keys, rtol=0, atol=0.2)
@@ -353,10 +360,10 @@ def test_graphs_that_do_not_run_are_refused(exported, tmp_path, monkeypatch):
 
 
 def test_words_of_letters_become_symbols_without_torch(exported):
-    model, onnx_model = exported("pervasive attention, residual")
+    model, folder = exported("pervasive attention, residual")
     expected = model.generate(**LETTERS(SPELLED, padding=True, return_tensors="pt"))
     texts = PHONES.batch_decode(expected, skip_special_tokens=True)
-    translations = TextTranslator.from_directory(onnx_model.name_or_path).translate(SPELLED)
+    translations = TextTranslator.from_directory(folder).translate(SPELLED)
     texts[SPELLED.index("")] = ""
     assert [several[0].text for several in translations] == texts
     assert len(set(texts)) > 3
@@ -388,12 +395,12 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("export-onnx {graphs} {new}", "OnnxTranslationModel cannot be exported"),
-        ("translate --model {graphs} {graphs}", "Members of an ensemble are checkpoints"),
+        ("export-onnx {graphs} {new}", "holds ONNX graphs, which only translate"),
+        ("translate --model {graphs} {graphs}", "holds ONNX graphs, which only translate"),
     ],
 )
 def test_graphs_are_no_checkpoint(command, told, exported, tmp_path, capsys):
-    graphs = exported("pervasive attention, residual")[1].name_or_path
+    graphs = exported("pervasive attention, residual")[1]
     words = [word.format(graphs=graphs, new=tmp_path / "new") for word in command.split()]
     assert csan_hf_runtime.command_line.main(words) == 2
     assert told in capsys.readouterr().err

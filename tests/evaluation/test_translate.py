@@ -71,7 +71,7 @@ def forked_pools(monkeypatch):
     imports it for seconds.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["csan_hf.commands.translate"])
+    context.set_forkserver_preload(["csan_hf.evaluation.loading"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
 
 
@@ -357,8 +357,8 @@ def saved_ensemble(ensemble, saved):
 @pytest.mark.parametrize(
     ("command", "kind", "message"),
     [
-        ("align", "graphs", "has no attention to read alignments from"),
-        ("align", "saved_ensemble", "has no attention to read alignments from"),
+        ("align", "graphs", "holds ONNX graphs, which only translate"),
+        ("align", "saved_ensemble", "take a single torch model"),
         ("translate --alignments", "graphs", "export the model again, with --with_alignments"),
         ("translate --alignments", "saved_ensemble", "take a single torch model"),
         ("evaluate --forced", "graphs", "holds ONNX graphs, which only translate"),
@@ -372,6 +372,13 @@ def test_what_a_model_cannot_give_is_said_before_it_translates(
     assert code == 2
     assert message in told
     assert told.count("\n") == 1
+
+
+def test_graphs_are_evaluated_as_they_translate(graphs, run_on, tmp_path):
+    assert run_on("evaluate", graphs)[0] == 0
+    written = (tmp_path / "text.hypotheses.txt").read_text().splitlines()
+    translations = TextTranslator.from_directory(graphs).translate(["two", "nine"])
+    assert written == [best.text for [best] in translations]
 
 
 @pytest.mark.parametrize("kind", ["graphs", "saved_ensemble"])

@@ -167,7 +167,7 @@ def test_what_needs_a_package_says_so_where_there_is_none(
 
 
 def test_csan_hf_does_without_onnxruntime():
-    code = "import sys; sys.modules['onnxruntime'] = None; import csan_hf.commands.translate"
+    code = "import sys; sys.modules['onnxruntime'] = None; import csan_hf.evaluation.loading"
     done = run([], code)
     assert done.returncode == 0, done.stderr
 

@@ -13,12 +13,13 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair
-from csan_hf.evaluation import translate
-from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.evaluation.loading import load_engine
 from csan_hf.evaluation.significance import PairedTest
-from csan_hf.evaluation.translate import search_name
+from csan_hf.evaluation.translate import best_texts, search_name
+from csan_hf.pipelines.torch_engine import TorchEngine
 from csan_hf_runtime.text_files import counted, open_lines
 from csan_hf_runtime.texts import LanguageTags
+from csan_hf_runtime.translator import TextTranslator
 
 logger = logging.get_logger(__name__)
 _HUB_NAME = re.compile(r"(?!-)([\w-]+|[\w-][\w.-]*/[\w.-]+)")
@@ -86,7 +87,7 @@ def load_systems(
     progress: bool = False,
     src_lang: str | None = None,
     tgt_lang: str | None = None,
-    **generate_arguments: Any,
+    **search: Any,
 ) -> list[System]:
     """Reads the translations of systems, or makes them; files are checked before a checkpoint
     translates.
@@ -101,7 +102,7 @@ def load_systems(
         progress: Shows bars on standard error.
         src_lang: Language of the sources, for checkpoints of several.
         tgt_lang: Language of the translations, likewise.
-        generate_arguments: For `generate`; None means the generation config's value.
+        search: Options of `csan_hf_runtime.options.BeamOptions`.
 
     Raises:
         ValueError: If a file has another number of lines than there are sources.
@@ -127,30 +128,27 @@ def load_systems(
             if path in files:
                 system.runs.append(files[path])
                 continue
-            model, tokenizers = load_translation_model(
+            engine = load_engine(
                 path, device=device, trust_remote_code=trust_remote_code, progress=progress
             )
-            tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
             if not system.runs:
                 system.target_language = tgt_lang
-                if getattr(model, "gives_attention", True):
-                    system.model = model
-                    system.tokenizers = tokenizers
+                if isinstance(engine, TorchEngine) and engine.gives_attention:
+                    system.model = engine.model
+                    system.tokenizers = engine.tokenizers(src_lang, tgt_lang)
                 else:
                     logger.warning(f"{name}: {path} gives no attention and is shown without it.")
-                beams = generate_arguments.get("num_beams") or model.generation_config.num_beams
-                system.search = search_name(beams)
-            translations = translate(
-                model,
-                tokenizers,
+                _, generation = engine.defaults(src_lang, tgt_lang)
+                system.search = search_name(search.get("num_beams") or generation.num_beams)
+            windows = TextTranslator(engine).stream(
                 list(sources),
                 progress=progress,
                 split_sentences="never",
-                src_lang=src_lang,
-                tgt_lang=tgt_lang,
-                **generate_arguments,
+                source_lang=src_lang,
+                target_lang=tgt_lang,
+                **search,
             )
-            system.runs.append(translations)
+            system.runs.append(list(best_texts(windows)))
         systems.append(system)
     return systems
 
