@@ -79,7 +79,8 @@ def translate_stream(
             translates all.
         **options: `prefixes`, `terms`, `lines_before` and `progress` of `TextTranslator.stream`,
             those of `csan_hf_runtime.options.TranslationOptions`, where `src_lang` and `tgt_lang`
-            are other names of the languages, and arguments of `generate`; None means the default.
+            are other names of the languages, `clean_up_tokenization_spaces` (no spaces before
+            punctuation), and arguments of `generate`; None means the default.
 
     Yields:
         The translations of a window, the best first.
@@ -100,13 +101,18 @@ def translate_stream(
 
 
 def torch_engine(
-    model: PreTrainedModel, tokenizers: TokenizerPair, **arguments: Any
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    *,
+    clean_up_tokenization_spaces: bool = False,
+    **arguments: Any,
 ) -> TorchEngine:
     """Returns a model with its tokenizers as an engine; arguments are those of `generate`."""
+    cleans_up = clean_up_tokenization_spaces
     return TorchEngine(
         model,
         TokenizerVocabulary(tokenizers.source, is_target=False),
-        TokenizerVocabulary(tokenizers.target, is_target=True),
+        TokenizerVocabulary(tokenizers.target, is_target=True, cleans_up=cleans_up),
         **arguments,
     )
 

@@ -18,7 +18,7 @@ from csan_hf_runtime.translator import TextTranslator
 
 from ..models.translation import TranslationPipeline, check_text
 from .tokenizer_vocabulary import TokenizerVocabulary
-from .torch_engine import TorchEngine
+from .torch_engine import TorchEngine, task_name, translation_tasks
 
 _WINDOW_IN_BATCHES = 16
 _LENGTHS = ("max_length", "max_new_tokens")
@@ -159,16 +159,23 @@ class TextTranslationPipeline(TranslationPipeline):
         source = TokenizerVocabulary(self.tokenizer, is_target=False)
         cleans_up = bool(postprocess.get("clean_up_tokenization_spaces"))
         target = TokenizerVocabulary(self.target_tokenizer, is_target=True, cleans_up=cleans_up)
-        translator = TextTranslator(TorchEngine(self.model, source, target, **arguments))
+        engine = TorchEngine(self.model, source, target, **arguments)
+        n_best = chosen.get("num_return_sequences") or 1
+        _, generation = engine.defaults(options["source_lang"], options["target_lang"])
+        if n_best > generation.num_beams and not generation.do_sample:
+            raise ValueError(
+                f"num_return_sequences={n_best} needs as many beams, got "
+                f"num_beams={generation.num_beams}; or do_sample=True."
+            )
         options |= {name: arguments[name] for name in _LENGTHS if arguments.get(name)}
         asked = TranslationOptions(
             **options,
-            n_best=chosen.get("num_return_sequences") or 1,
+            n_best=n_best,
             prefix=preprocess.get("prefix"),
             truncation=bool(preprocess.get("truncation")),
         )
         windows = self._windows(inputs, batch_size)
-        results = self._translated(translator, windows, asked, terms)
+        results = self._translated(TextTranslator(engine), windows, asked, terms)
         if isinstance(inputs, str):
             return next(results)
         if not isinstance(inputs, Sequence):
@@ -177,6 +184,15 @@ class TextTranslationPipeline(TranslationPipeline):
         if all(len(several) == 1 for several in listed):
             return [several[0] for several in listed]
         return listed
+
+    def _language_settings(
+        self, src_lang: str | None, tgt_lang: str | None
+    ) -> tuple[str, dict[str, Any]]:
+        settings = translation_tasks(self.model.config).get(task_name(src_lang, tgt_lang))
+        if settings is None:
+            return super()._language_settings(src_lang, tgt_lang)
+        of_task = dict(settings)
+        return of_task.pop("prefix", ""), of_task
 
     def _windows(self, inputs: Any, batch_size: int) -> Iterator[list[str]]:
         """Texts that are translated together: all that are there, or few of those that come."""

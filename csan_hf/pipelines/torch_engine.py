@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig
 from transformers.utils import ModelOutput
 
 from csan_hf_runtime.alignment import Alignment
@@ -75,14 +75,17 @@ class TorchEngine:
         self.positions = max_positions(model.config)
         self._arguments = {name: value for name, value in arguments.items() if value is not None}
         settings = model.generation_config.to_diff_dict()
+        settings_of_call = {}
         if (config := self._arguments.get("generation_config")) is not None:
-            settings |= config.to_diff_dict()
-        settings_of_calls = arguments.keys() & vars(GenerationConfig()).keys()
-        settings |= {name: arguments[name] for name in settings_of_calls}
+            settings_of_call = config.to_diff_dict()
+        names = arguments.keys() & vars(GenerationConfig()).keys()
+        settings_of_call |= {name: arguments[name] for name in names}
+        Generation.from_dict(_known(settings_of_call))  # whose errors name no file
+        settings |= settings_of_call
         # Arguments that are no settings, such as a streamer, are the library's
         self._needs_library = bool(
             Generation.unknown_settings(settings)
-            or self._arguments.keys() - settings_of_calls - {"generation_config"}
+            or self._arguments.keys() - names - {"generation_config"}
             or type(model).generate is not GenerationMixin.generate
         )
         if settings.get("decoder_start_token_id") is None:
@@ -93,17 +96,15 @@ class TorchEngine:
         """See `Engine`; T5 has prefix and settings for each pair of languages."""
         config = self.model.config
         prefix = getattr(config, "prefix", None) or ""
-        tasks = getattr(config, "task_specific_params", None) or {}
-        translations = list(filter(_TRANSLATION_TASK.fullmatch, tasks))
-        task = f"translation_{source_lang}_to_{target_lang}"
-        if task in translations:
-            of_task = {n: v for n, v in tasks[task].items() if n not in self._arguments}
+        tasks = translation_tasks(config)
+        settings = tasks.get(task_name(source_lang, target_lang))
+        if settings is not None:
+            of_task = {n: v for n, v in settings.items() if n not in self._arguments}
             prefix = of_task.pop("prefix", prefix)
             return prefix, self._generation.replaced(**_known(of_task))
-        if translations and not prefix:
+        if tasks and not prefix:
             warn_once(
-                "Pass src_lang and tgt_lang, or prefix: this model knows "
-                f"{', '.join(translations)}."
+                f"Pass src_lang and tgt_lang, or prefix: this model knows {', '.join(tasks)}."
             )
         return prefix, self._generation
 
@@ -225,6 +226,17 @@ class TorchEngine:
 
         pair = TokenizerPair(self.source.tokenizer, self.target.tokenizer)
         return pair.with_languages(source_lang, target_lang) if self.source.languages else pair
+
+
+def translation_tasks(config: PreTrainedConfig) -> dict[str, dict[str, Any]]:
+    """The prefix and settings of generation that T5 has for pairs of languages, by `task_name`."""
+    tasks = getattr(config, "task_specific_params", None) or {}
+    return {name: tasks[name] for name in filter(_TRANSLATION_TASK.fullmatch, tasks)}
+
+
+def task_name(source_lang: str | None, target_lang: str | None) -> str:
+    """The name that T5 has for a pair of languages."""
+    return f"translation_{source_lang}_to_{target_lang}"
 
 
 def _known(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -213,11 +213,11 @@ def _write_as_they_come(
                 with beside_bars():
                     file.writelines(f"{one_line(line.text)}\n" for line in window)
                     file.flush()
+                written += len(window)
                 if alignments_file is not None:
                     for line in window:
                         alignments_file.write(f"{pharaoh(line.alignment)}\n")
                     alignments_file.flush()
-                written += len(window)
     except KeyboardInterrupt as stop:
         stop.args = (_kept(written, path),)
         raise

@@ -200,6 +200,20 @@ def test_what_is_translated_is_kept(
     assert (tmp_path / "out").read_text() == "old"
 
 
+@pytest.mark.usefixtures("default_signals")
+def test_translations_without_their_alignments_are_counted(words, tmp_path, monkeypatch, capsys):
+    """A signal comes between the two files."""
+    monkeypatch.setattr(
+        "csan_hf_runtime.command_line.output.pharaoh",
+        lambda links: signal.raise_signal(signal.SIGTERM),
+    )
+    assert run(f"{words} --output {tmp_path}/out --alignments {tmp_path}/links") == 143
+    count = (tmp_path / "out.partial").read_text().count("\n")
+    told = f"Interrupted. {count} translations are in {tmp_path}/out.partial.\n"
+    assert capsys.readouterr().err == told
+    assert count == len(SENTENCES)
+
+
 def test_what_is_translated_before_a_damaged_line_is_kept(words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     (tmp_path / "in").write_bytes(b"two\nnine\nnine\n\xff\nlast\n")

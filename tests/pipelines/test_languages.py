@@ -62,6 +62,9 @@ def test_languages(family, library_log):
     )
     assert translator(TEXT) == [{"translation_text": expected}]
     assert translator([TEXT, "eins"], batch_size=2)[0] == {"translation_text": expected}
+    [output] = translator(TEXT, return_tensors=True)
+    tokens = output["translation_token_ids"]
+    assert tokenizer.decode(tokens, skip_special_tokens=True) == expected
     # Another language in a call is another input of the model, and of that call alone
     if other := OTHERS.get(name):
         differs = as_documented(name, model, tokenizer, source, other)

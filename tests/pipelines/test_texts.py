@@ -5,6 +5,7 @@ import copy
 import itertools
 import json
 import pickle
+import re
 
 import multilingual
 import numpy as np
@@ -15,6 +16,8 @@ from pipelines.conftest import GERMAN, translator_of
 from transformers import GenerationConfig, pipeline
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
+from csan_hf.data import TokenizerPair
+from csan_hf.evaluation import translate
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
 from csan_hf_runtime.scores import is_scored
 
@@ -138,6 +141,28 @@ def test_a_model_without_absolute_positions_takes_whole_lines(joint):
         assert (len(result["sentences"]) == 1) == (limit is None)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"num_beams": 2, "num_return_sequences": 3},
+            "num_return_sequences=3 needs as many beams, got num_beams=2; or do_sample=True.",
+        ),
+        (
+            {"num_return_sequences": 2},
+            "num_return_sequences=2 needs as many beams, got num_beams=1",
+        ),
+        ({"length_penalty": 99.0}, "length_penalty must be"),
+        ({"min_length": 9, "max_length": 5}, "min_length must be at most"),
+        ({"generation_config": GenerationConfig(top_k=-1)}, "top_k must be"),
+    ],
+)
+def test_an_impossible_argument_is_named_alone(options, told, translator):
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
+        translator("ein Hund", **options)
+    assert len(translator("Hund", num_return_sequences=2, do_sample=True, max_length=4)) == 2
+
+
 @pytest.mark.parametrize("where", ["pipeline", "model"])
 def test_an_empty_text_has_as_many_translations_as_the_others(joint, where):
     model, tokenizer = joint
@@ -217,3 +242,11 @@ def test_what_a_tokenizer_says_is_asked_in_every_call(tmp_path):
 def test_tokens_of_whole_texts_have_nothing_of_segments(option, translator):
     with pytest.raises(ValueError, match=f"return_tensors gives tokens .* leave out {option}"):
         translator("eins", return_tensors=True, **{option: True})
+
+
+def test_a_list_is_cleaned_up_as_a_pipeline_cleans_it(translator):
+    """Of spaces before punctuation."""
+    pair = TokenizerPair(translator.tokenizer, translator.tokenizer)
+    options = {"max_new_tokens": 6, "clean_up_tokenization_spaces": True}
+    expected = texts_of(translator(SENTENCES, **options))
+    assert translate(translator.model, pair, SENTENCES, **options) == expected
