@@ -445,7 +445,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
         )
-        loss = None if labels is None else self.label_loss(logits, labels, num_items_in_batch)
+        loss = None if labels is None else label_loss(logits, labels, num_items_in_batch)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
 
     def _target_mask(
@@ -503,18 +503,6 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             labels, self.config.pad_token_id, self.config.decoder_start_token_id
         )
 
-    def label_loss(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        num_items_in_batch: Tensor | int | None,
-    ) -> Tensor:
-        """The loss of logits [B, I, V] and labels [B, I], summed and divided by `count_labels`."""
-        labels = labels.to(logits.device)
-        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        total = F.cross_entropy(precise.flatten(0, -2), labels.long().flatten(), reduction="sum")
-        return total / count_labels(labels, num_items_in_batch)
-
     def make_cache(self, num_beams: int) -> Cache:
         """An empty cache of the family's kind; `num_beams` consecutive rows share a source."""
         return self.model.decoder.make_cache()
@@ -562,12 +550,28 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         return library.compute_transition_scores(*args, **kwargs)
 
 
-def count_labels(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | int:
+def label_loss(
+    logits: Tensor,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross-entropy of logits [B, I, V] and labels [B, I], summed and divided by `count_labels`."""
+    labels = labels.to(logits.device)
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(
+        precise.flatten(0, -2),
+        labels.long().flatten(),
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    return total / count_labels(labels, num_items_in_batch)
+
+
+def count_labels(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
     """Denominator of a summed loss: `num_items_in_batch`, or the number of labels; at least 1."""
     count = labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
-    if isinstance(count, Tensor):
-        return count.to(labels.device).clamp(min=1)
-    return max(count, 1)
+    return torch.as_tensor(count, device=labels.device).clamp(min=1)
 
 
 def passed_cache(model_kwargs: dict[str, Any]) -> Cache | None:

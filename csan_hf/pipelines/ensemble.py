@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForSeq2SeqLM
 from transformers.cache_utils import Cache
@@ -27,8 +26,8 @@ from ..models.seq2seq_model import (
     CACHE,
     LOCATION_OPTIONS,
     Seq2SeqPreTrained,
-    count_labels,
     known_keywords,
+    label_loss,
     passed_cache,
     takes_past_key_values,
 )
@@ -335,11 +334,8 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
         total = total - math.log(len(self.members))
         if cache is None and None not in caches:
             cache = EnsembleCache(caches)
-        loss = None
-        if labels is not None:
-            labels = labels.to(total.device)
-            loss = F.cross_entropy(total.flatten(0, 1), labels.flatten(), reduction="sum")
-            loss = loss / count_labels(labels, None)
+        # Log-probabilities are their own logits
+        loss = None if labels is None else label_loss(total, labels)
         return Seq2SeqLMOutput(loss, total, cache)
 
 

@@ -17,7 +17,6 @@ from datasets import Dataset
 from numpy.typing import ArrayLike
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -46,6 +45,7 @@ from csan_hf.evaluation.scores import score_translations
 from csan_hf.evaluation.translate import search_name
 from csan_hf.families import family_of
 from csan_hf.hub.push import push_checkpoint, push_in_background
+from csan_hf.models.seq2seq_model import label_loss
 from csan_hf_runtime.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
@@ -108,17 +108,10 @@ class LabelSmoothedCrossEntropy:
         Returns:
             A scalar; 0 (with a gradient of 0) where no label counts.
         """
-        logits = outputs["logits"]
-        total = F.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]).float(),
-            labels.reshape(-1),
-            ignore_index=-100,
-            reduction="sum",
-            label_smoothing=self.epsilon,
-        )
-        count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
-        # Under DataParallel the count arrives once per replica
-        return total / torch.as_tensor(count, device=total.device).reshape(-1)[0].clamp(min=1)
+        if isinstance(num_items_in_batch, Tensor):
+            # Under DataParallel the count arrives once per replica
+            num_items_in_batch = num_items_in_batch.reshape(-1)[0]
+        return label_loss(outputs["logits"], labels, num_items_in_batch, self.epsilon)
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -602,13 +595,12 @@ class TranslationTrainer(Seq2SeqTrainer):
             name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
             self.state.best_model_checkpoint = str(Path(self.args.output_dir, name))
 
-    def _save(
-        self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None
-    ) -> None:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves model and tokenizers, and uploads them where the arguments ask for that."""
         folder = output_dir or self.args.output_dir
         # First: saving a model warns where its second tokenizer is missing
         self.tokenizers.save_pretrained(folder)
-        super()._save(folder, state_dict)
+        super().save_model(folder, _internal_call)
         apply_umask(Path(folder).glob("*.safetensors"))
 
     def _load_best_model(self) -> None:

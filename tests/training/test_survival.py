@@ -454,7 +454,11 @@ PLACES = {  # what has returned, how often, when the process is killed, and what
     "training": [
         ("csan_hf.training.output_folder.write_text", 1, NEW),  # the very first start
         ("transformers.trainer.Trainer._save_rng_state", 1, NEW),  # the first save
-        ("csan_hf.training.trainer.TranslationTrainer._save", 2, NEW),  # a save with one before it
+        (
+            "csan_hf.training.trainer.TranslationTrainer.save_model",
+            2,
+            NEW,
+        ),  # a save with one before it
         (
             "csan_hf.training.checkpoints.Path.rename",
             1,
