@@ -10,7 +10,6 @@ import inspect
 import json
 import re
 import subprocess
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -136,27 +135,15 @@ def _python_type(annotation: object) -> str:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Puts the version, and the links of pyproject.toml, into every page, and the pages of commands
-    into the navigation.
-    """
+    """Puts the version into every page, and the pages of commands into the navigation."""
     config.site_name = f"csan_hf {csan_hf.__version__}"
-    project = Path(config["config_file_path"]).with_name("pyproject.toml")
-    urls = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["urls"]
-    if "Repository" in urls:
-        config.repo_url = urls["Repository"]
-        config.repo_name = "Repository"
-    if "Issues" in urls:
-        link = {"icon": "material/bug", "name": "Report a problem", "link": urls["Issues"]}
-        config.extra["social"] = [link]
     [reference] = [entry["Reference"] for entry in config.nav if "Reference" in entry]
     pages: list[Any] = ["reference/commands.md"]
     for name in COMMANDS:
-        page = _page_of(name)
+        page: Any = _page_of(name)
         if name == "train":
-            sections = [{section: _page_of(name, section)} for section in _sections()]
-            pages.append({name: [page, *sections]})
-        else:
-            pages.append({name: page})
+            page = [page, *({section: _page_of(name, section)} for section in _sections())]
+        pages.append({name: page})
     reference.insert(0, {"Commands": pages})
 
 
@@ -240,19 +227,8 @@ def _command(name: str) -> str:
 def _train() -> str:
     """`csan-hf train`: its short help, and where the keys of each section are."""
     links = [f"- [{name}]({name}.md): {len(keys)} keys" for name, keys in _sections().items()]
-    return "\n".join(
-        [
-            "# csan-hf train",
-            "",
-            "```text",
-            format_short_help(),
-            "```",
-            "",
-            "## Sections",
-            "",
-            *links,
-        ]
-    )
+    usage = f"# csan-hf train\n\n```text\n{format_short_help()}\n```\n\n## Sections\n\n"
+    return usage + "\n".join(links)
 
 
 def _section(name: str, section: Section) -> str:
