@@ -20,11 +20,12 @@ from transformers import PreTrainedModel
 from csan_hf.alignment import check_positions
 from csan_hf.data import TokenizerPair
 from csan_hf.models.evaluation_view import evaluation_view
+from csan_hf_runtime.texts import batches_by_length
 
-BATCH_SENTENCES = 32
-"""Sentences of a batch, unless they are long."""
-BATCH_CELLS = 2**22
-"""Characters squared of the sentences of a batch: every layer and head has a matrix of each."""
+BATCH_CELLS = 2**19
+"""Characters squared of the sentences of a batch, unless one alone has more: every layer and head
+has a matrix of each.
+"""
 
 
 @dataclass(frozen=True)
@@ -245,22 +246,22 @@ def _batches(
     sentences: Sequence[str],
     progress: bool,
 ) -> Iterator[dict[str, Tensor]]:
-    """Yields batches of sentences of about the same length, padded on the right; of long ones fewer
-    at a time.
+    """Yields batches of sentences of similar lengths, padded on the right; of long ones fewer at a
+    time.
     """
-    texts = sorted((text for text in sentences if text.strip()), key=len)
+    texts = [text for text in sentences if text.strip()]
+    # There are seldom more tokens than characters
+    cells = [len(text) ** 2 for text in texts]
     with tqdm(
         total=len(texts), desc="attention", unit=" sentences", disable=not progress, delay=1
     ) as bar:
-        while texts:
-            part = texts[:BATCH_SENTENCES]
-            # There are seldom more tokens than characters
-            while len(part) > 1 and len(part) * len(part[-1]) ** 2 > BATCH_CELLS:
-                part.pop()
-            texts = texts[len(part) :]
+        for numbers in batches_by_length(cells, BATCH_CELLS):
             encoded = tokenizers.source(
-                part, padding=True, padding_side="right", return_tensors="pt"
+                [texts[number] for number in numbers],
+                padding=True,
+                padding_side="right",
+                return_tensors="pt",
             )
             check_positions(model, [encoded["input_ids"].shape[1]])
             yield {key: encoded[key].to(model.device) for key in ("input_ids", "attention_mask")}
-            bar.update(len(part))
+            bar.update(len(numbers))

@@ -29,7 +29,8 @@ def make_model(tokenizers, **options):
 
 @pytest.fixture
 def two_at_a_time(monkeypatch):
-    monkeypatch.setattr(MODULE, "BATCH_SENTENCES", 2)
+    # 2 · 25², for two as long as the longest
+    monkeypatch.setattr(MODULE, "BATCH_CELLS", 1250)
 
 
 def single(model, tokenizers, text):
@@ -75,8 +76,8 @@ def test_learned_windows(tokenizers, two_at_a_time):
     assert windows.layers == [1]
     tokens = sum(len(tokenizers.source(text)["input_ids"]) for text in filter(None, SENTENCES))
     assert windows.widths[0].shape == windows.offsets[0].shape == (2, tokens)
-    # Alone, without padding: the shortest sentence comes first
-    ids = torch.tensor([tokenizers.source("three")["input_ids"]])
+    # Alone, without padding: the longest sentence comes first
+    ids = torch.tensor([tokenizers.source(SENTENCES[0])["input_ids"]])
     [localness] = (m for m in model.modules() if type(m).__name__ == "GaussianLocalness")
     outputs = []
     localness.register_forward_hook(lambda module, arguments, output: outputs.append(output))
