@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -313,30 +313,41 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
             )
         if labels is not None:
             use_cache = False
-        total: Any = None
         caches: list[Any] = []
-        for number, member in enumerate(self.members):
-            member_cache = None if cache is None else cache.caches[number]
-            outputs = member(
-                attention_mask=_on_device(attention_mask, member.device),
-                decoder_input_ids=_on_device(decoder_input_ids, member.device),
-                decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
-                encoder_outputs=(encoder_outputs[number],),
-                use_cache=use_cache,
-                **{CACHE: member_cache},
-            )
-            caches.append(outputs.cache)
-            log_probs = outputs.logits.log_softmax(dim=-1, dtype=torch.float32)
-            if total is None:
-                total = log_probs
-            else:
-                total = torch.logaddexp(total, log_probs.to(total.device))
-        total = total - math.log(len(self.members))
+
+        def logits_of_members() -> Iterator[torch.Tensor]:
+            for number, member in enumerate(self.members):
+                member_cache = None if cache is None else cache.caches[number]
+                outputs = member(
+                    attention_mask=_on_device(attention_mask, member.device),
+                    decoder_input_ids=_on_device(decoder_input_ids, member.device),
+                    decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
+                    encoder_outputs=(encoder_outputs[number],),
+                    use_cache=use_cache,
+                    **{CACHE: member_cache},
+                )
+                caches.append(outputs.cache)
+                yield outputs.logits
+
+        mean = mean_log_probabilities(logits_of_members())
         if cache is None and None not in caches:
             cache = EnsembleCache(caches)
         # Log-probabilities are their own logits
-        loss = None if labels is None else label_loss(total, labels)
-        return Seq2SeqLMOutput(loss, total, cache)
+        loss = None if labels is None else label_loss(mean, labels)
+        return Seq2SeqLMOutput(loss, mean, cache)
+
+
+def mean_log_probabilities(logits: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The logarithm of the mean of the members' probabilities, float32 [..., V], of their logits,
+    which may be on several devices.
+    """
+    steps = (values.log_softmax(dim=-1, dtype=torch.float32) for values in logits)
+    total = next(steps)
+    count = 1
+    for log_probabilities in steps:
+        total = torch.logaddexp(total, log_probabilities.to(total.device))
+        count += 1
+    return total - math.log(count)
 
 
 def check_member(name: str | os.PathLike, **where: Any) -> None:

@@ -10,7 +10,6 @@ Shapes: B sources; S sentences; K beams of each; R = S · K rows; V vocabulary; 
 from __future__ import annotations
 
 import copy
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -25,13 +24,14 @@ from transformers.utils import ModelOutput
 from csan_hf_runtime.alignment import Alignment
 from csan_hf_runtime.engine import Pair, SourceBatch, grouped, search_batch
 from csan_hf_runtime.generation import Generation
-from csan_hf_runtime.search import Decoder, Hypothesis, log_sums
+from csan_hf_runtime.search import Decoder, Hypothesis
 from csan_hf_runtime.texts import SourceReader, warn_once
 
 from ..alignment import align_pairs, check_fast
 from ..models.evaluation_view import evaluation_view
 from ..models.seq2seq_model import CACHE
 from ..models.translation import max_positions
+from .ensemble import mean_log_probabilities
 from .tokenizer_vocabulary import TokenizerVocabulary
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ class TorchEngine:
         return self._generated(batch)
 
     def _decoder(self, batch: SourceBatch) -> Decoder:
-        decoders = [TorchDecoder(member, batch) for member in members_of(self.model)]
+        members = getattr(self.model, "members", [self.model])
+        decoders = [TorchDecoder(member, batch) for member in members]
         return decoders[0] if len(decoders) == 1 else EnsembleDecoder(decoders)
 
     def _generated(self, batch: SourceBatch) -> list[list[Hypothesis]]:
@@ -244,11 +245,6 @@ def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name in _GENERATION_FIELDS}
 
 
-def members_of(model: Any) -> list[Any]:
-    """Returns the members of an ensemble; of another model, the model alone."""
-    return list(getattr(model, "members", [model]))
-
-
 class TorchDecoder:
     """The decoder of a model of transformers, for the search of `csan_hf_runtime`.
 
@@ -311,13 +307,8 @@ class EnsembleDecoder:
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Logits [R, V] of what follows [R, T]."""
-        total = None
-        for member in self._members:
-            logits = member.step(tokens)
-            steps = logits - log_sums(logits)[:, None]
-            total = steps if total is None else np.logaddexp(total, steps)
-        assert total is not None
-        return total - np.float32(math.log(len(self._members)))
+        logits = (torch.from_numpy(member.step(tokens)) for member in self._members)
+        return mean_log_probabilities(logits).numpy()
 
     def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
         """Goes on with some rows, in this order, of some sentences; None = of all."""
