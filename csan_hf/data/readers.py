@@ -79,7 +79,7 @@ def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[Pair]:
         ) from error
 
 
-def pair_of(row: Any, where: str, columns: tuple[str, str]) -> Pair:
+def pair_of(row: object, where: str, columns: tuple[str, str]) -> Pair:
     """Takes both sides from a row, from columns of their own or from a column "translation".
 
     Args:

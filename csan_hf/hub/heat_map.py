@@ -19,6 +19,7 @@ with needs_extra("train"):
     from matplotlib import font_manager
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 _LONGEST_SIDE = 50.0  # inches
 _CELL = (0.3, 0.6)  # inches: of a long and of a short sentence
@@ -104,7 +105,7 @@ def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequen
     add_cell_lines(axes, color="0.9", linewidth=0.5)
 
 
-def _add_colour_bar(figure: Figure, image: Any, label: str) -> None:
+def _add_colour_bar(figure: Figure, image: AxesImage, label: str) -> None:
     width, height = figure.get_size_inches()
     # Inches: as high as the picture, but no higher than is of use
     length = min(max(height, 2.5), 4.0)

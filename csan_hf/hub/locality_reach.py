@@ -178,7 +178,7 @@ def _example_weights(
     return weights[0]
 
 
-def _example_term(method: Any, site: AttentionSite, length: int) -> Term | None:
+def _example_term(method: LocalityMethod, site: AttentionSite, length: int) -> Term | None:
     """A method's term in a sentence of `length` tokens: that of a Gaussian as `caption` says,
     others as untrained.
     """

@@ -141,7 +141,7 @@ def export_onnx(
 
 
 @torch.no_grad()
-def _trial(model: Any) -> tuple[Tensors, Tensor]:
+def _trial(model: PreTrainedModel) -> tuple[Tensors, Tensor]:
     """Two tokens of two beams of two sentences: the graphs' inputs, and the model's logits."""
     generator = torch.Generator().manual_seed(1)
     sources = torch.randint(model.config.vocab_size, (2, 7), generator=generator)
@@ -367,7 +367,7 @@ _CONVERTERS: dict[str, Callable[[Path], None]] = {
 
 
 @torch.no_grad()
-def _trace(model: Any, directory: Path, with_attention: bool) -> None:
+def _trace(model: PreTrainedModel, directory: Path, with_attention: bool) -> None:
     """Writes the graphs."""
     weights = hashlib.sha256()
     for tensor in model.state_dict().values():

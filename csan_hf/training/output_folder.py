@@ -109,7 +109,7 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     now = recipe.values()
     changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
     fixed = [key for key in changed if affected_by(key) & Affects.TRAINING]
-    if _is_endless(now):
+    if _length_is_free(now):
         fixed = [key for key in fixed if key not in _LENGTHS]
     newest = next(whole_checkpoints(output), None)
     if newest is not None and 0 < now["training.max_steps"] < checkpoint_step(newest):
@@ -128,7 +128,7 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
         notify(f"Changed since the run began: {changes}.")
 
 
-def _is_endless(values: dict[str, Any]) -> bool:
+def _length_is_free(values: dict[str, Any]) -> bool:
     """Whether the learning rate does not depend on the number of updates."""
     is_share = 0 < values["training.warmup_steps"] < 1  # of all updates
     return values["training.lr_scheduler_type"] in _ENDLESS_SCHEDULES and not is_share

@@ -5,7 +5,7 @@ import functools
 import itertools
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,10 @@ class LabelSmoothedCrossEntropy:
         self.epsilon = epsilon
 
     def __call__(
-        self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+        self,
+        outputs: Mapping[str, Tensor],
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """Computes the loss.
 

@@ -215,7 +215,9 @@ def area_usage(
     return {layer: sums / queries for layer, sums in usage.items()}
 
 
-def _heads_seen(attention: Any, heads: int, mark: float, arguments: Any, options: Any) -> Tensor:
+def _heads_seen(
+    attention: Any, heads: int, mark: float, arguments: tuple[Tensor, ...], options: dict[str, Any]
+) -> Tensor:
     """Returns [B, I, H, H]: what arrives at each head where the values of head s are `mark` in
     dimension s.
     """
@@ -227,7 +229,7 @@ def _heads_seen(attention: Any, heads: int, mark: float, arguments: Any, options
         values[:, :, diagonal, diagonal] = mark
         return values.flatten(-2)
 
-    def read(module: nn.Module, arguments: Any) -> None:
+    def read(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         seen.append(arguments[0].unflatten(-1, (heads, -1))[..., :heads])
 
     handles = [

@@ -322,7 +322,7 @@ def _ensembles(content: Settings, runs: list[Run]) -> Iterator[Run]:
 
 
 def _lengths(
-    title: Any, tables: dict[str, Columns], recipes: Mapping[tuple[str, str], Settings]
+    title: str | None, tables: dict[str, Columns], recipes: Mapping[tuple[str, str], Settings]
 ) -> tuple[str, int] | None:
     """The table of lengths, and the most sentences joined in training."""
     if title is None:
