@@ -16,24 +16,17 @@ def translate_ensembles(records: SuiteRecords, *, progress: bool = True) -> None
     """Translates the held-out splits with the ensembles whose members are finished and have their
     weights here.
 
-    An ensemble's folder then holds the record of a run. Published runs have no weights: a line on
-    standard error names an ensemble that would need them.
+    An ensemble's folder then holds the record of a run. A line on standard error names an ensemble
+    that cannot be loaded.
     """
     for ensemble in records.suite.ensembles:
         members = ensemble.members
         if records.is_finished(ensemble) or not all(map(records.is_finished, members)):
             continue
-        folders = [member.folder(records.output) for member in members]
-        without_model = [folder for folder in folders if not (folder / "config.json").is_file()]
-        if without_model:
-            print(
-                f"{ensemble.name}: {without_model[0]} has no model, so the ensemble is left out.",
-                file=sys.stderr,
-            )
-            continue
+        folders = [str(member.folder(records.output)) for member in members]
         try:
-            model, tokenizers = load_translation_model(list(map(str, folders)), progress=False)
-        except ValueError as error:
+            model, tokenizers = load_translation_model(folders, progress=False)
+        except (OSError, ValueError) as error:  # of published runs there are no models
             print(f"{ensemble.name} is left out: {error}", file=sys.stderr)
             continue
         names = records.suite.splits[ensemble.data]

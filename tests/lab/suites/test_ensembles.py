@@ -77,8 +77,8 @@ def test_an_ensemble_of_runs_without_models_is_left_out(suite, tmp_path, capsys)
             finish(run, tmp_path, 20)
     translate_in(suite, tmp_path)
     message = capsys.readouterr().err
-    assert "together, two, seed 1: " in message
-    assert message.endswith("has no model, so the ensemble is left out.\n")
+    assert message.startswith("together, two, seed 1 is left out: ")
+    assert "runs/two/plain/seed_1" in message
 
 
 def test_the_cards_of_members_make_no_other_ensemble():
