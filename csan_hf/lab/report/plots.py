@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Word alignments of checkpoints, and plots of their alignments, channels and attention."""
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -47,7 +47,7 @@ def word_alignments(
     if system.model is None or system.tokenizers is None or not sources:
         return {}
     model, tokenizers = system.model, system.tokenizers
-    targets = list(islice(system.runs[0], len(sources)))
+    targets = list(itertools.islice(system.runs[0], len(sources)))
     read_sources = tagged_sources(system, sources)
     numbers = pairs_within_positions(model, tokenizers, read_sources, targets)
     aligned = align(
@@ -80,10 +80,12 @@ def checkpoint_plots(
     model, tokenizers = system.model, system.tokenizers
     if model is None or tokenizers is None:
         return []
-    targets = list(islice(system.runs[0], len(sources)))
+    targets = list(itertools.islice(system.runs[0], len(sources)))
     sources = tagged_sources(system, sources)
-    plots = attention_plots(model, tokenizers, sources, progress=progress)
-    plots += alignment_plots(model, tokenizers, sources, targets, progress=progress)
+    plots = itertools.chain(
+        attention_plots(model, tokenizers, sources, progress=progress),
+        alignment_plots(model, tokenizers, sources, targets, progress=progress),
+    )
     return [
         replace(
             plot,
@@ -102,7 +104,7 @@ def alignment_plots(
     targets: Sequence[str],
     *,
     progress: bool = False,
-) -> list[ReportPlot]:
+) -> Iterator[ReportPlot]:
     """Draws a model's alignment of an example and, if it pools by maximum, which tokens its
     channels come from.
     """
@@ -111,29 +113,28 @@ def alignment_plots(
         if sources[number].strip() and targets[number].strip():
             pairs.append((sources[number], targets[number]))
     if not pairs:
-        return []
+        return
     examples = [pair for pair in pairs if all(len(text.split()) in _EXAMPLE_WORDS for text in pair)]
     source, target = (examples or pairs)[0]
     [alignment] = align(model, tokenizers, [source], [target])
     title = f"alignment of a sentence ({alignment.measure})"
-    plots = [_heat_map("alignment", title, alignment)]
+    yield _heat_map("alignment", title, alignment)
     if getattr(model.config, "aggregation", None) != "max":
-        return plots
+        return
     [share] = channel_shares(model, tokenizers, [source], [target])
-    plots.append(_heat_map("channels", "share of channels per source token", share))
+    yield _heat_map("channels", "share of channels per source token", share)
     measured_sources, measured_targets = zip(*pairs[:_MEASURED], strict=True)
     shares = channel_shares(
         model, tokenizers, measured_sources, measured_targets, progress=progress
     )
     ranks = channel_ranks(shares)
-    plot = ReportPlot(
+    yield ReportPlot(
         name="channel_ranks",
         title="how many channels go to few source tokens",
         figure=plot_channel_ranks(ranks),
         columns=["rank of the source token", "share of the channels, %"],
         rows=table_rows(range(1, len(ranks) + 1), 100 * ranks[:, None], ".1f"),
     )
-    return [*plots, plot]
 
 
 def _heat_map(name: str, title: str, alignment: Alignment) -> ReportPlot:
@@ -152,40 +153,38 @@ def attention_plots(
     sources: Sequence[str],
     *,
     progress: bool = False,
-) -> list[ReportPlot]:
+) -> Iterator[ReportPlot]:
     """Draws where the encoder of a model looks, if it has attention, in sentences that it has
     positions for.
     """
     if not hasattr(model.config, "encoder_attention_heads"):
-        return []
+        return
     sources = [sources[n] for n in pairs_within_positions(model, tokenizers, sources)]
     if not any(source.strip() for source in sources):
-        return []
+        return
     statistics = attention_statistics(model, tokenizers, sources, progress=progress)
     last = statistics.mass.shape[2] - 1
     layers = range(1, len(statistics.entropy) + 1)
     heads = range(1, statistics.entropy.shape[1] + 1)
     of_heads = ["layer", *(f"head {head}" for head in heads)]
-    plots = [
-        ReportPlot(
-            name="distance",
-            title="attention by distance from the query, means of the heads",
-            figure=plot_attention_distance(statistics),
-            columns=["layer", *map(str, range(last)), f"{last} or more"],
-            rows=table_rows(layers, 100 * statistics.mass.mean(axis=1), ".1f"),
-        ),
-        ReportPlot(
-            name="entropy",
-            title="entropy of the attention",
-            figure=plot_attention_entropy(statistics),
-            columns=of_heads,
-            rows=table_rows(layers, statistics.entropy, ".2f"),
-        ),
-    ]
+    yield ReportPlot(
+        name="distance",
+        title="attention by distance from the query, means of the heads",
+        figure=plot_attention_distance(statistics),
+        columns=["layer", *map(str, range(last)), f"{last} or more"],
+        rows=table_rows(layers, 100 * statistics.mass.mean(axis=1), ".1f"),
+    )
+    yield ReportPlot(
+        name="entropy",
+        title="entropy of the attention",
+        figure=plot_attention_entropy(statistics),
+        columns=of_heads,
+        rows=table_rows(layers, statistics.entropy, ".2f"),
+    )
     windows = learned_windows(model, tokenizers, sources, progress=progress)
     if windows is not None:
         medians = [np.median(widths, axis=1) for widths in windows.widths]
-        plot = ReportPlot(
+        yield ReportPlot(
             name="windows",
             title="windows that the queries look at, and their middles (numbers: median windows, "
             "tokens)",
@@ -193,27 +192,31 @@ def attention_plots(
             columns=of_heads,
             rows=table_rows([layer + 1 for layer in windows.layers], medians, ".1f"),
         )
-        plots.append(plot)
-    usage = {}
     # With fewer channels a head cannot tell the others apart
-    if model.config.hidden_size >= model.config.encoder_attention_heads**2:
-        for layer, shares in area_usage(model, tokenizers, sources, progress=progress).items():
-            if not np.allclose(shares, np.eye(len(shares)), atol=1e-4):
-                usage[layer] = shares
-    if usage:
-        rows = []
-        for layer, shares in usage.items():
-            labels = [f"{layer + 1}, {head}" for head in heads]
-            rows += table_rows(labels, 100 * shares, ".1f")
-        plot = ReportPlot(
-            name="area",
-            title="what each head takes from its neighbours, %",
-            figure=plot_area_usage(usage),
-            columns=["layer, head", *(f"from head {head}" for head in heads)],
-            rows=rows,
-        )
-        plots.append(plot)
-    return plots
+    if model.config.hidden_size >= len(heads) ** 2:
+        usage = area_usage(model, tokenizers, sources, progress=progress)
+        yield from _area_plots(usage, heads)
+
+
+def _area_plots(usage: dict[int, np.ndarray], heads: range) -> Iterator[ReportPlot]:
+    """A plot of the layers in which heads take from their neighbours, if there are any."""
+    areas = {
+        layer: shares
+        for layer, shares in usage.items()
+        if not np.allclose(shares, np.eye(len(shares)), atol=1e-4)
+    }
+    if not areas:
+        return
+    rows = []
+    for layer, shares in areas.items():
+        rows += table_rows([f"{layer + 1}, {head}" for head in heads], 100 * shares, ".1f")
+    yield ReportPlot(
+        name="area",
+        title="what each head takes from its neighbours, %",
+        figure=plot_area_usage(areas),
+        columns=["layer, head", *(f"from head {head}" for head in heads)],
+        rows=rows,
+    )
 
 
 def table_rows(

@@ -224,7 +224,7 @@ def test_sentences_beyond_the_positions_of_a_model_are_not_aligned(tokenizers):
     report = compare_systems([system], sources, ours, samples=2)
     assert set(report.systems[0].alignments) == {0}
     assert "alignment_ours" in [plot.name for plot in report.plots]
-    assert not attention_plots(system.model, tokenizers, sources[1:2])
+    assert not list(attention_plots(system.model, tokenizers, sources[1:2]))
 
 
 def test_files_are_read_a_part_at_a_time(tmp_path, invented, monkeypatch):
