@@ -3,11 +3,9 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -104,17 +102,6 @@ def test_the_small_distribution_asks_for_the_same_versions():
     known = {requirement.name: requirement.specifier for requirement in REQUIREMENTS}
     for requirement in map(Requirement, project["dependencies"]):
         assert requirement.specifier == known.get(requirement.name, ""), requirement
-
-
-def test_the_small_distribution_holds_the_runtime_alone(tmp_path):
-    shutil.copytree(ROOT / "runtime", tmp_path / "runtime")  # where a build may leave files
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, "runtime"]
-    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
-    [wheel] = tmp_path.glob("csan_hf_runtime-*.whl")  # built from the source distribution
-    names = zipfile.ZipFile(wheel).namelist()
-    files = {str(path.relative_to(ROOT)) for path in (ROOT / "csan_hf_runtime").rglob("*.py")}
-    assert files <= {*names}
-    assert not [name for name in names if name.startswith("csan_hf/")]
 
 
 @pytest.mark.parametrize("name", ["csan_hf", "csan_hf_runtime"])

@@ -13,15 +13,15 @@ import pytest
 from tiny import recurrent
 
 import csan_hf_runtime
-import csan_hf_runtime.command_line
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx
+from csan_hf_runtime.command_line import main
 
 pytest.importorskip("onnxruntime")
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["two", "one hundred and seven", "", "the third of May", "nine", "two"]
-COMMAND = "import csan_hf_runtime.command_line, sys; sys.exit(csan_hf_runtime.command_line.main())"
+COMMAND = "import sys; from csan_hf_runtime.command_line import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def graphs(tmp_path_factory):
 def refusal(model, source, capsys, *options):
     """The error of a command that fails."""
     words = ["translate", "--model", model, "--input", source, *options]
-    assert csan_hf_runtime.command_line.main([*map(str, words)]) == 2
+    assert main([*map(str, words)]) == 2
     return capsys.readouterr().err
 
 
@@ -69,7 +69,7 @@ def test_neither_the_command_nor_its_processes_import_torch(options, graphs, sou
 
 def translated(graphs, source, capsys, *options):
     words = ["translate", "--model", graphs, "--input", source, "--quiet", *options]
-    assert csan_hf_runtime.command_line.main([*map(str, words)]) == 0
+    assert main([*map(str, words)]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -115,9 +115,7 @@ def test_lines_have_their_numbers_in_the_file_whoever_translates_them(graphs, tm
     (tmp_path / "in").write_text("two\nnine\ntwo\nдва\n")
     (tmp_path / "out.partial").write_text("zwei\nneun\n")
     words = f"translate --model {graphs} --input {tmp_path}/in --output {tmp_path}/out --resume"
-    assert (
-        csan_hf_runtime.command_line.main([*words.split(), "--unknown=error", "--processes=2"]) == 2
-    )
+    assert main([*words.split(), "--unknown=error", "--processes=2"]) == 2
     assert "line 4: the source vocabulary does not have 'д'" in capsys.readouterr().err
     assert (tmp_path / "out.partial").read_text() == "zwei\nneun\n"
 

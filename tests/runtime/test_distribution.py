@@ -21,7 +21,8 @@ from csan_hf.training.recipe import load_recipe
 
 pytest.importorskip("onnxruntime")
 
-RUNTIME = Path(__file__).parents[2] / "runtime"
+ROOT = Path(__file__).parents[2]
+RUNTIME = ROOT / "runtime"
 BUILD = "import setuptools.build_meta as build, sys; print(build.build_wheel(sys.argv[1]))"
 WORDS = {"abba": "A B A", "bad": "B AA D", "dab": "D AE B"}
 OF_LETTERS = [name for name in RECIPES.names() if name.startswith(("g2p", "pronouncer"))]
@@ -114,6 +115,13 @@ def test_words_are_pronounced(name, source_lang, export, environment):
     assert output.strip()
 
 
-def test_neither_torch_nor_babel_is_there(environment):
-    code = "import importlib.util as util; print(*map(util.find_spec, ['torch', 'babel']))"
-    assert run([environment / "bin/python", "-c", code]).split() == ["None", "None"]
+def test_the_runtime_is_there_whole_and_alone(environment):
+    code = (
+        "import importlib.util as util; print(*map(util.find_spec, ['csan_hf', 'torch', 'babel']))"
+    )
+    python = environment / "bin/python"
+    assert run([python, "-c", code], cwd=environment).split() == ["None"] * 3
+    [site] = (environment / "lib").glob("python*/site-packages")
+    package = ROOT / "csan_hf_runtime"
+    for file in package.rglob("*.py"):
+        assert (site / file.relative_to(ROOT)).is_file()
