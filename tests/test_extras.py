@@ -26,9 +26,9 @@ translate.tokenizer.save_pretrained(folder)
 assert translation_pipeline(folder)(["one two", "three"])[1]["translation_text"]
 """
 COMMANDS = """
-import csan_hf_runtime.command_line
+from csan_hf_runtime.command_line import main
 for command in sys.argv[1:]:
-    status = csan_hf_runtime.command_line.main(command.split())
+    status = main(command.split())
     print("ended with", status, file=sys.stderr)
 """
 EXTRAS = {

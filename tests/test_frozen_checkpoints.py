@@ -56,15 +56,6 @@ def test_logits_are_those_of_old(family):
     torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "blocked"])
-@torch.no_grad()
-def test_logits_are_those_of_old_under_other_implementations(implementation):
-    model = load("csan")
-    model.set_attn_implementation(implementation)
-    batch, logits, _, _ = recorded("csan")
-    torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-5, atol=1e-5)
-
-
 @every_family
 def test_translations_are_those_of_old(family):
     _, _, sentences, translations = recorded(family)

@@ -96,19 +96,6 @@ CONVOLUTIONAL = {
     **TOKENS,
 }
 
-CSAN_CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "plain": tiny.PLAIN,
-    "1D": {**tiny.PLAIN, "local_window": 3, "localness_layers": [0]},
-    "2D": {**tiny.ENCODER, "local_window": 5, "head_area": 3},
-    "Gaussian": {**tiny.ENCODER, "localness_window": "layer"},
-    "everything": {
-        **tiny.EVERYWHERE,
-        "local_window": 5,
-        "head_area": 3,
-        "localness_window": "query",
-    },
-}
-
 
 class ModelTester:
     """What the library calls a model tester: a configuration and inputs for it."""
@@ -206,13 +193,13 @@ def add(model_class: type, name: str = "", options: dict[str, Any] | None = None
 
 
 for model_class, name in [
-    (CsanForConditionalGeneration, "everything"),
+    (CsanForConditionalGeneration, "everything, query"),
     (CsanModel, "plain"),
-    (CsanModel, "Gaussian"),
-    (CsanForSequenceClassification, "1D"),
-    (CsanForTokenClassification, "2D"),
+    (CsanModel, "cross layer"),
+    (CsanForSequenceClassification, "encoder window"),
+    (CsanForTokenClassification, "encoder area"),
 ]:
-    add(model_class, name, CSAN_CONFIGURATIONS[name])
+    add(model_class, name, tiny.LOCALITIES[name])
 for model_class in (
     MarianModel,
     MarianMTModel,

@@ -17,11 +17,11 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 
-import csan_hf_runtime.command_line
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx, graph_logits
 from csan_hf.hub.public_files import read_json
+from csan_hf_runtime.command_line import main
 from csan_hf_runtime.graphs import DecoderCache, Graphs
 from csan_hf_runtime.translator import TextTranslator
 
@@ -377,9 +377,7 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     sentences = read_json(CHECKPOINT / "expected.json")["sentences"]
     (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in sentences))
     command = ["export-onnx", str(CHECKPOINT), str(tmp_path / "onnx"), "--precision", "float16"]
-    assert (
-        csan_hf_runtime.command_line.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
-    )
+    assert main([*command, "--check", str(tmp_path / "source.txt")]) == 0
     count = len(sentences)
     assert f"{count} of {count} translations are the same" in capsys.readouterr().out
     model = AutoModelForSeq2SeqLM.from_pretrained(CHECKPOINT)
@@ -388,7 +386,7 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     types = {weight.data_type for weight in weights if len(weight.dims) == 2}
     assert onnx.TensorProto.FLOAT16 in types
     assert onnx.TensorProto.FLOAT not in types
-    assert csan_hf_runtime.command_line.main(command) == 2
+    assert main(command) == 2
     assert "is not empty" in capsys.readouterr().err
 
 
@@ -402,7 +400,7 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
 def test_graphs_are_no_checkpoint(command, told, exported, tmp_path, capsys):
     graphs = exported("pervasive attention, residual")[1]
     words = [word.format(graphs=graphs, new=tmp_path / "new") for word in command.split()]
-    assert csan_hf_runtime.command_line.main(words) == 2
+    assert main(words) == 2
     assert told in capsys.readouterr().err
 
 

@@ -142,9 +142,7 @@ def batches(draw: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_valid_configurations_work(name):
-    few_fields = name in ("rnnsearch", "conv_s2s")
-
-    @settings(max_examples=40 if few_fields else 100)
+    @settings(max_examples=60)
     @given(data=st.data())
     def check(data):
         assert_works(name, data)

@@ -6,10 +6,10 @@ import copy
 import pytest
 import tiny
 
-import csan_hf_runtime.command_line
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
+from csan_hf_runtime.command_line import main
 from csan_hf_runtime.text_files import write_lines
 
 SENTENCES = [
@@ -81,4 +81,4 @@ def words(folder, tmp_path):
 
 def run(words):
     """Runs a command of csan-hf; returns its exit code."""
-    return csan_hf_runtime.command_line.main(words.split())
+    return main(words.split())

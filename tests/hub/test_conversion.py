@@ -21,10 +21,10 @@ from transformers import (
     pipeline,
 )
 
-import csan_hf_runtime.command_line
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.hub import convert_bart, convert_m2m100, convert_marian, to_marian
 from csan_hf.pipelines import TASK, register, translation_pipeline
+from csan_hf_runtime.command_line import main
 
 register()
 SEPARATE = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 23}
@@ -282,7 +282,7 @@ def test_a_checkpoint_of_another_family_is_refused(convert, tmp_path):
 
 
 def run_script(*arguments):
-    return csan_hf_runtime.command_line.main(["convert", *map(str, arguments)])
+    return main(["convert", *map(str, arguments)])
 
 
 def test_script(tmp_path, capsys):

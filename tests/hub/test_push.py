@@ -12,7 +12,6 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
 from reference.loopback_hub import Repository
 
-import csan_hf_runtime.command_line
 from csan_hf import CsanForTokenClassification
 from csan_hf.hub import (
     IncompleteCheckpointError,
@@ -26,6 +25,7 @@ from csan_hf.hub import (
 from csan_hf.hub.public_files import foreign_code, public_files, read_json
 from csan_hf.hub.push import additions_of, push_in_background
 from csan_hf.pipelines import TranslationPipeline
+from csan_hf_runtime.command_line import main
 
 ROOT = Path(__file__).parents[2]
 SENTENCES = ["eins zwei", "Hund", "drei vier Katze Hund"]
@@ -104,12 +104,7 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
         directory = save_self_contained(model, tokenizers, tmp_path / "saved" / name)
         write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
     push_checkpoint(tmp_path / "saved/tester/csan", "tester/csan", check=False)
-    assert (
-        csan_hf_runtime.command_line.main(
-            ["push", str(tmp_path / "saved/tester/grid"), "tester/grid"]
-        )
-        == 0
-    )
+    assert main(["push", str(tmp_path / "saved/tester/grid"), "tester/grid"]) == 0
     card = push_classifier(hub_here, joint, tmp_path)
     found, printed = load_elsewhere(hub_here, tmp_path, list(expected), SENTENCES, [card.content])
     assert found == expected
@@ -169,7 +164,7 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
         monkeypatch.setenv(name, str(value))
     monkeypatch.chdir(person)
     arguments = ["train", str(tmp_path / "recipe.yaml"), "--output_dir", str(output)]
-    assert csan_hf_runtime.command_line.main(arguments) == 0
+    assert main(arguments) == 0
     repository = hub_here.repositories["tester/trained"]
     code = {path.name for path in output.glob("*.py")}
     assert "modeling_csan.py" in code
@@ -260,7 +255,7 @@ def test_a_card_of_another_model_is_refused(line, replacement, words, complete):
 def test_a_check_alone_refuses_what_a_push_refuses(options, complete, capsys, hub_here):
     with (complete / "README.md").open("a") as card:
         card.write(f"\n{TOKEN}\n")
-    assert csan_hf_runtime.command_line.main(["push", str(complete), "tester/model", *options]) == 2
+    assert main(["push", str(complete), "tester/model", *options]) == 2
     assert "holds a credential" in capsys.readouterr().err
     assert not hub_here.requests
 
@@ -295,7 +290,7 @@ def test_foreign_code_does_not_run_unasked(file, entries, named, complete, tmp_p
         write_config(complete / "config.json", auto_map={"AutoConfig": "canvas.X"})
     else:
         write_config(complete / file, **entries)
-    assert csan_hf_runtime.command_line.main(["push", str(complete), "tester/model"]) == 2
+    assert main(["push", str(complete), "tester/model"]) == 2
     error = capsys.readouterr().err
     assert named in error
     assert "pass --trust_remote_code" in error
@@ -314,7 +309,7 @@ def test_a_check_alone_runs_and_lists_what_would_be_uploaded(complete, tmp_path,
     with (complete / "csan_attention.py").open("a") as code:
         code.write(script(str(trace)))
     arguments = ["push", str(complete), "tester/model", "--check_only", "--trust_remote_code"]
-    assert csan_hf_runtime.command_line.main(arguments) == 0
+    assert main(arguments) == 0
     assert trace.read_text() == "none"
     assert not beside.exists()
     *files, end = capsys.readouterr().out.splitlines()

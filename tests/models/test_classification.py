@@ -6,11 +6,8 @@ how they train.
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import CSAN_SIZES, ENCODER, PLAIN, gradients, padded_sources, tokenizer
+from tiny import CSAN_SIZES, ENCODER, PLAIN, gradients, padded_sources
 from torch.testing import assert_close
-from transformers import (
-    pipeline,
-)
 
 from csan_hf import (
     CsanConfig,
@@ -254,32 +251,3 @@ def test_takes_the_encoder_of_a_translation_checkpoint(
 def test_labels_that_do_not_fit_are_refused(head, options, labels, message):
     with pytest.raises(ValueError, match=message):
         tiny(head, **options)(**padded_sources(LENGTHS), labels=labels)
-
-
-# Pipelines
-
-TOKENIZER = tokenizer(("good", "bad", "film", "Anna", "met", "Ben", "in", "Rome"))
-TEXTS = ["good film", "bad", "Anna met Ben in Rome"]
-
-
-@pytest.mark.parametrize(
-    ("head", "task", "key"),
-    [
-        (CsanForSequenceClassification, "text-classification", "label"),
-        (CsanForTokenClassification, "token-classification", "entity"),
-    ],
-)
-@torch.no_grad()
-def test_pipelines(head, task, key, tmp_path):
-    names = ["A", "B", "C"]
-    model = tiny(head, **WINDOW, vocab_size=len(TOKENIZER), id2label=dict(enumerate(names)))
-    for part in (model, TOKENIZER):
-        part.save_pretrained(tmp_path)
-    classify = pipeline(task, model=str(tmp_path), device="cpu")
-    for text, result in zip(TEXTS, classify(TEXTS, batch_size=3), strict=True):
-        entries = [result] if key == "label" else result
-        logits = model(**TOKENIZER(text, return_tensors="pt")).logits.view(-1, 3)
-        best = logits[: len(entries)].softmax(-1).max(-1)
-        assert [entry[key] for entry in entries] == [names[label] for label in best.indices]
-        scores = [entry["score"] for entry in entries]
-        assert scores == pytest.approx(best.values.tolist(), abs=1e-5)

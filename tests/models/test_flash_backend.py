@@ -3,12 +3,13 @@
 (`scripts/gpu.py` checks it there); here it is replaced by what it computes, segment by segment.
 """
 
+from dataclasses import replace
+
 import pytest
 import tiny
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from reference import local_attention as oracle
+from models.test_local_attention import cases, draw_tensors, run_oracle, run_product
 from torch.testing import assert_close
 
 from csan_hf import local_attention
@@ -66,56 +67,27 @@ def kernel_anywhere(monkeypatch):
     monkeypatch.setattr(backend_flash, "backward_kernel", slow_backward)
 
 
-@st.composite
-def calls(draw):
-    heads = draw(st.integers(1, 5))
-    boundary = draw(st.sampled_from(["mask", "circular"]))
-    widest = heads if boundary == "circular" else 2 * heads - 1
-    return {
-        "window": draw(st.sampled_from([None, 1, 3, 5, 9])),
-        "head_area": draw(st.sampled_from(range(1, widest + 1, 2))),
-        "head_boundary": boundary,
-        "causal": draw(st.booleans()),
-        "scale": draw(st.sampled_from([None, 0.7])),
-    }, heads
+def is_one_piece(row):
+    """Whether padding stands at the ends alone."""
+    places = "".join("x" if is_real else " " for is_real in row)
+    return " " not in places.strip()
 
 
 @settings(max_examples=60)
-@given(
-    call=calls(),
-    length=st.integers(1, 14),
-    padding=st.sampled_from(["none", "right", "left", "both"]),
-    seed=st.integers(0, 99),
-)
-def check_against_the_oracle(call, length, padding, seed):
-    options, heads = call
-    generator = torch.Generator().manual_seed(seed)
-    shape = (3, heads, length, 8)
-    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3)]
-    places = torch.arange(length)
-    first = torch.randint(0, length + 1, (3, 1), generator=generator)
-    end = torch.randint(0, length + 1, (3, 1), generator=generator)
-    real = {
-        "none": None,
-        "right": places < end,
-        "left": places >= first,
-        "both": (places >= first) & (places < end),
-    }[padding]
-    upstream = torch.randn(shape, generator=generator, dtype=torch.float64)
-    if real is not None:
-        real[0] = True  # the oracle's output has no gradient where it sees nothing at all
-        upstream = upstream * real[:, None, :, None]
-    outputs, gradients = [], []
-    for attend, backend in ((local_attention, {"backend": "flash"}), (oracle.local_attention, {})):
-        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
-        output = attend(*leaves, key_padding_mask=real, **options, **backend)
-        assert output.isfinite().all()
-        if real is not None:
-            output = output * real[:, None, :, None]
-        outputs.append(output)
-        gradients.append(torch.autograd.grad(output, leaves, upstream))
-    assert_close(outputs[0], outputs[1].double(), rtol=0, atol=1e-12)
-    assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)
+@given(cases(needs_a_window=False))
+def check_against_the_oracle(case):
+    """In float64, at real queries."""
+    real = case.real if case.real and all(map(is_one_piece, case.real)) else None
+    fields = {"queries": case.keys, "head_width": 8, "bias": None, "width_shape": None}
+    case = replace(case, real=real, **fields)
+    tensors = {name: tensor.double() for name, tensor in draw_tensors(case).items()}
+    is_real = torch.tensor(True) if real is None else torch.tensor(real)[:, None, :, None]
+    tensors["upstream"] *= is_real
+    found, expected = run_product(case, tensors, "flash"), run_oracle(case, tensors)
+    for name, tensor in expected.items():
+        assert found[name].isfinite().all()
+        counted = is_real if name == "output" else 1
+        assert_close(found[name] * counted, tensor * counted, rtol=0, atol=1e-12)
 
 
 def test_windows_and_areas_equal_the_oracle(kernel_anywhere):

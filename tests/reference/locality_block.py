@@ -37,38 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-DIRECTIONS = ("past", "future")
 TANH_SCALE = 5.0
-
-
-def block_parameter_shapes(d: int, w: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all parameters of one layer; matrices multiply column vectors, [out, in]."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for direction in DIRECTIONS:
-        one = {
-            "input.weight": (w, d),
-            "input.bias": (w,),
-            "intra.target.weight": (w, w),
-            "intra.source.weight": (w, w),
-            "intra.source.bias": (w,),
-            "summary.hidden.weight": (w, w),
-            "summary.hidden.bias": (w,),
-            "summary.score.weight": (w, w),
-            "inter.target.weight": (w, w),
-            "inter.source.weight": (w, w),
-            "inter.source.bias": (w,),
-            "gate.context.weight": (w, w),
-            "gate.local.weight": (w, w),
-            "gate.local.bias": (w,),
-            "fusion.candidate.weight": (w, 3 * w),
-            "fusion.candidate.bias": (w,),
-            "fusion.gate.weight": (w, 3 * w),
-            "fusion.gate.bias": (w,),
-        }
-        shapes.update({f"{direction}.{name}": shape for name, shape in one.items()})
-    shapes["output.weight"] = (d, 2 * w)
-    shapes["output.bias"] = (d,)
-    return shapes
 
 
 def masked_self_attention(
@@ -150,7 +119,7 @@ def block_self_attention(
 ) -> Tensor:
     """Bi-BloSA of every sentence.
 
-    hidden_states [B, I, d]; parameters as in `block_parameter_shapes`; key_padding_mask [B, I],
+    hidden_states [B, I, d]; parameters by name, matrices [out, in]; key_padding_mask [B, I],
     True = real token. Returns [B, I, d] in float64."""
     parameters = {name: parameter.double() for name, parameter in parameters.items()}
     B, I, _ = hidden_states.shape  # noqa: E741

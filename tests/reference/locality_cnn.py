@@ -23,22 +23,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cnn_parameter_shapes(
-    d: int, kernel_size: int, num_convolutions: int
-) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all parameters of one layer; the axes of Conv1d: [out, in (of the group),
-    taps].
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for n in range(num_convolutions):
-        shapes[f"{n}.norm.weight"] = (d,)
-        shapes[f"{n}.norm.bias"] = (d,)
-        shapes[f"{n}.depthwise.weight"] = (d, 1, kernel_size)
-        shapes[f"{n}.pointwise.weight"] = (d, d, 1)
-        shapes[f"{n}.pointwise.bias"] = (d,)
-    return shapes
-
-
 def normalised(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     centred = x - x.mean()
     return weight * centred / torch.sqrt((centred**2).mean() + epsilon) + bias
@@ -66,7 +50,7 @@ def convolutions(
 ) -> Tensor:
     """The stack of convolutions of one layer.
 
-    hidden_states [B, I, d]; parameters as in `cnn_parameter_shapes`; key_padding_mask [B, I], True
+    hidden_states [B, I, d]; parameters by name, kernels [out, in (of the group), taps]; key_padding_mask [B, I], True
     = real token; epsilon of the layer norm. Returns [B, I, d] in float64."""
     B, I, _ = hidden_states.shape  # noqa: E741
     outputs = []

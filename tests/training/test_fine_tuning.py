@@ -73,15 +73,7 @@ def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_ther
         assert tokenizer.convert_tokens_to_ids(">>de<<") not in ids
         assert ids[0] == tokenizer.convert_tokens_to_ids(">>en<<")
     assert tags.mark("zwei", "drei ", "de") == ("zwei", ">>de<< drei ")
-    texts = {"tgt_lang": "zwei\ndrei. vier.", "tag": ">>de<< zwei\ndrei. vier."}
-    named = translate(texts["tgt_lang"], tgt_lang="de", split_sentences="always")
-    assert translate(texts["tag"], split_sentences="always") == named
     assert translate("zwei", prefix=">>de<< ")[0] == tagged[0]
-    for language in (None, "it"):
-        with pytest.raises(
-            ValueError, match=rf"into en, de: give .* target language, got .*{language}"
-        ):
-            translate("zwei", tgt_lang=language)
 
 
 def test_source_and_target_tokenizers_may_come_from_different_places(tmp_path):

@@ -10,7 +10,6 @@ from huggingface_hub import ModelCard
 from training.tiny_runs import TINY, parse
 from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
-import csan_hf_runtime.command_line
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
 from csan_hf.hub import card_problems
@@ -19,6 +18,7 @@ from csan_hf.hub.public_files import read_json
 from csan_hf.training import TranslationTrainingArguments, load_recipe
 from csan_hf.training.callbacks import TrainingPicture, TranslationProgress, draw_training
 from csan_hf.training.run import summary_table, train_from_recipe
+from csan_hf_runtime.command_line import main
 from csan_hf_runtime.text_files import digest_of_lines
 
 
@@ -135,7 +135,7 @@ def test_progress_line_and_table(run, capfd):
 
 def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     options = ["--split", "test", "--device", "cpu", "--quiet"]
-    assert csan_hf_runtime.command_line.main(["evaluate", "--model", str(run[0]), *options]) == 0
+    assert main(["evaluate", "--model", str(run[0]), *options]) == 0
     assert capsys.readouterr().out.startswith(
         "split  sentences     WER  words missing  search  sentences/s\n-----"
     )

@@ -2,7 +2,6 @@
 """Recipes: what is read, and what is refused with which words."""
 
 import dataclasses
-import importlib.util
 import pickle
 
 import pytest
@@ -669,12 +668,3 @@ def test_a_small_corpus_may_not_give_the_tokens_of_generation(tmp_path):
     corpus = PreparedCorpus(tokenizers, DatasetDict(), report="", characters=None)
     with pytest.raises(RecipeError, match=r"suppress_tokens must have tokens .*, got 900"):
         plan.build_model(corpus)
-
-
-def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
-    assert resolve(parse("numbers --bleu_tokenize char")).recipe.bleu_tokenize == "char"
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"
-    ):
-        resolve(parse("numbers --bleu_tokenize ja-mecab"))

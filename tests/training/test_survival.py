@@ -29,7 +29,6 @@ from training.tiny_runs import (
 )
 from transformers import TrainerCallback
 
-import csan_hf_runtime.command_line
 from csan_hf.data import TokenStream, describe_dataset
 from csan_hf.hub.public_files import read_json
 from csan_hf.training import RecipeError
@@ -42,6 +41,7 @@ from csan_hf.training.checkpoints import (
 )
 from csan_hf.training.output_folder import MARK, check_output_folder, choose_checkpoint
 from csan_hf.training.stopping import STOP_SIGNALS, RunError, RunInterrupted, StopSignals
+from csan_hf_runtime.command_line import main
 from csan_hf_runtime.text_files import write_json, write_lines
 
 
@@ -413,7 +413,7 @@ def _train(arguments, log, *place):
     leave_out_pictures(pytest.MonkeyPatch())
     if place:
         _signal_after(*place)
-    sys.exit(csan_hf_runtime.command_line.main(["train", *arguments]))
+    sys.exit(main(["train", *arguments]))
 
 
 @pytest.fixture(scope="module")
