@@ -134,6 +134,7 @@ def files_in(folder):
         (REPORT + "--output {gold}", "{gold} is there already and is no page"),
         (REPORT + "--output {text}/x.html", "{text}/x.html: Not a directory"),
         (REPORT + "--plots {text}", "{text}/scores_by_length.png: Not a directory"),
+        (REPORT + "--baseline ours", "The baseline ours is none of the systems text"),
         (REPORT + "--bleu_tokenize 31a", "tokenize must be one of none, zh"),
         (REPORT + "--metrics bleu comet", "COMET needs the program comet-score"),
         ("report {text} b={text},{text} --test randomisation --source {text} --reference {text}", "1 run and 2 of the baseline"),

@@ -217,10 +217,3 @@ def test_a_report_on_what_is_published_where_there_are_no_runs(suite, public, tm
     empty = tmp_path / "empty"
     run_suite(suite, empty, only="report", published=public)
     assert SuiteRecords(suite, empty).finished == list(suite.runs)
-
-
-def test_what_another_size_published_is_not_taken(suite, public, tmp_path):
-    larger = dataclasses.replace(suite, name="suite, size paper")
-    with pytest.raises(RecipeError, match="there is nothing to report"):
-        run_suite(larger, tmp_path / "empty", only="report", published=public)
-    assert not (tmp_path / "empty").exists()
