@@ -44,12 +44,12 @@ def test_help_lists_every_command(capsys):
     assert "usage: csan-hf recipes " in capsys.readouterr().out
 
 
-FROZEN = json.loads((Path(__file__).parent / "fixtures" / "options.json").read_text())
+FROZEN = json.loads((Path(__file__).parent / "frozen" / "options.json").read_text())
 
 
 @pytest.mark.parametrize("name", [name for name in FROZEN if not name.startswith("train ")])
 def test_every_option_that_existed_is_still_there(name):
-    """With its default and choices; fixtures/options.json is what every command had when it was
+    """With its default and choices; frozen/options.json is what every command had when it was
     frozen.
     """
     here = {}
@@ -82,7 +82,7 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
     ],
 )
 def test_a_damaged_checkpoint_is_one_line(file, fields, told, tmp_path, capsys):
-    shutil.copytree(Path(__file__).parent / "fixtures" / "csan", tmp_path / "model")
+    shutil.copytree(Path(__file__).parent / "frozen" / "csan", tmp_path / "model")
     config = json.loads((tmp_path / "model" / file).read_text())
     (tmp_path / "model" / file).write_text(json.dumps({**config, **fields}))
     (tmp_path / "text").write_text("one\n")

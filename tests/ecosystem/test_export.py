@@ -369,7 +369,7 @@ def test_words_of_letters_become_symbols_without_torch(exported):
     assert len(set(texts)) > 3
 
 
-CHECKPOINT = Path(__file__).parents[1] / "fixtures/csan"
+CHECKPOINT = Path(__file__).parents[1] / "frozen/csan"
 
 
 def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):

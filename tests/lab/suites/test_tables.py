@@ -28,7 +28,7 @@ from csan_hf.evaluation.significance import (
 from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.text_files import digest_of_lines
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "frozen"
 
 
 def test_scores_and_differences(tmp_path):

@@ -1,6 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Checkpoints made by an earlier version still load, and still answer what they answered: see
-fixtures/README.md.
+README.md.
 """
 
 import json
@@ -20,7 +20,7 @@ from csan_hf.models.locality import PARTS
 from csan_hf.models.short_form import SHORT_FIELDS
 from csan_hf.pipelines import TASK
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parent
 # Written anew by whoever saves: no part of the model
 NOT_KEPT = {"transformers_version", "sinusoids"}
 # What is local is kept layer by layer
