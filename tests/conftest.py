@@ -39,7 +39,7 @@ settings.load_profile("ci")
 
 # Here, because under pytest-xdist the process that reports does not see the conftest files of
 # sub-folders
-pytest_plugins = ["conformance.report"]
+pytest_plugins = ["contract.conformance.report"]
 
 
 _LONGEST = ("training", "hub")

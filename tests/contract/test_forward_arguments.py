@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from ecosystem.families import FAMILIES, sources, targets
+from families import FAMILIES, sources, targets
 
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.models.seq2seq_model import CACHE

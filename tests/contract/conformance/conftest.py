@@ -2,7 +2,7 @@
 """The library's mixins look models up by name: theirs stand here, for these tests alone."""
 
 import pytest
-from conformance.report import reason_to_skip
+from contract.conformance.report import reason_to_skip
 from transformers.models.auto import modeling_auto
 
 from csan_hf.families import FAMILIES

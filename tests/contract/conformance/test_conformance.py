@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from conformance.library_tests import LibraryTests, UnavailableError
+from contract.conformance.library_tests import LibraryTests, UnavailableError
 from transformers import (
     MarianConfig,
     MarianModel,

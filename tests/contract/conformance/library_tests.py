@@ -4,7 +4,7 @@ repository.
 
 pip fetches the source distribution that matches the installed transformers, which holds
 `tests/test_modeling_common.py`, once into a cache folder. It lacks the tests of `generate` and of
-single models. `python tests/conformance/library_tests.py` fetches now and prints where the tests
+single models. `python tests/contract/conformance/library_tests.py` fetches now and prints where the tests
 are."""
 
 import importlib

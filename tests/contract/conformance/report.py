@@ -46,7 +46,7 @@ SKIPS = {
             "test_resize_position_vector_embeddings test_sliding_window_mask"
         ),
         "no model here is a decoder alone": "test_causal_lm_loss_honors_shift_labels",
-        "tests/ecosystem/test_compile.py compiles training": "test_torch_compile_for_training",
+        "tests/contract/test_compile.py compiles training": "test_torch_compile_for_training",
         "the tests of `generate` are not in the source distribution": (
             "test_generation_tester_mixin_inheritance"
         ),
