@@ -24,7 +24,7 @@ import pytest
 import torch
 import transformers
 from hypothesis import HealthCheck, settings
-from reference.loopback_hub import LoopbackHub
+from loopback_hub import LoopbackHub
 from search.engines import EXPORTED
 
 from csan_hf.data import TokenizerPair, train_tokenizer

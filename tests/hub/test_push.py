@@ -10,7 +10,7 @@ import yaml
 from hub.elsewhere import card_code, run_elsewhere
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
-from reference.loopback_hub import Repository
+from loopback_hub import Repository
 
 from csan_hf import CsanForTokenClassification
 from csan_hf.hub import (

@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 from hypothesis import given, settings
-from models.test_local_attention import cases, draw_tensors, run_oracle, run_product
+from test_local_attention import cases, draw_tensors, run_oracle, run_product
 from torch.testing import assert_close
 
 from csan_hf import local_attention
