@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import tiny
-from hub.conftest import build_csan
 from pipelines import multilingual
+from system.hub.conftest import build_csan
 
 from csan_hf_runtime.command_line import COMMANDS, IMPORTS, main
 
@@ -33,7 +33,7 @@ NLLB_NAME = "facebook/nllb-200-distilled-600M"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
 LINES = {"de": f"{GERMAN}\n", "en": f"{ENGLISH}\n"}
 LINES |= {"deu_Latn": LINES["de"], "eng_Latn": LINES["en"]}
-# What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs
+# What needs a Hub, or is the suite itself: tests/system/hub/test_push.py, and the test command that runs
 # this
 ELSEWHERE = (
     "push",

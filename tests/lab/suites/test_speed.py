@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from training.test_metrics_in_training import tiny_recipe
+from system.training.test_metrics_in_training import tiny_recipe
 
 from csan_hf.lab.suites import training_speed
 from csan_hf.training.recipe import RecipeError

@@ -7,7 +7,7 @@ import pickle
 import pytest
 from datasets import DatasetDict
 from huggingface_hub.errors import StrictDataclassError
-from training.tiny_runs import TINY, parse
+from system.training.tiny_runs import TINY, parse
 from transformers import GenerationConfig
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration

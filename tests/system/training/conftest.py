@@ -4,7 +4,7 @@
 import pytest
 import torch
 from datasets import DatasetDict
-from training.tiny_runs import leave_out_pictures, tiny_marian
+from system.training.tiny_runs import leave_out_pictures, tiny_marian
 
 from csan_hf.data import DataArguments, load_translation_dataset, tokenize_dataset, train_tokenizers
 from csan_hf.training import TranslationTrainer, TranslationTrainingArguments

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from transformers import AutoConfig
 
-NOTEBOOK = Path(__file__).parents[1] / "scripts" / "tutorial.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "scripts" / "tutorial.ipynb"
 FEW = {"STEPS": 1, "PAIRS": 60, "HELD_OUT": 1}
 
 

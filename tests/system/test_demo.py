@@ -17,7 +17,7 @@ from csan_hf.commands import demo
 from csan_hf.commands.demo import DemoModel, TranslatedText, build_demo, titles_of
 from csan_hf_runtime.command_line import main
 
-FIXTURES = Path(__file__).parent / "frozen"
+FIXTURES = Path(__file__).parents[1] / "frozen"
 TEXT = "The number is two."
 
 

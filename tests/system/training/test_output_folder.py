@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from training.tiny_runs import TINY, parse
+from system.training.tiny_runs import TINY, parse
 
 from csan_hf.training import output_folder
 from csan_hf.training.output_folder import (

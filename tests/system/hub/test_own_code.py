@@ -8,8 +8,8 @@ import sys
 
 import pytest
 import yaml
-from hub.elsewhere import run_elsewhere
-from hub.test_push import TRAIN
+from system.hub.elsewhere import run_elsewhere
+from system.hub.test_push import TRAIN
 
 from csan_hf import CsanConfig
 from csan_hf.hub import check_checkpoint

@@ -14,7 +14,7 @@ from csan_hf.hub.public_files import read_json
 from csan_hf.pipelines import translation_pipeline
 from csan_hf_runtime.command_line import main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PRODUCT = [
     *ROOT.glob("csan_hf/**/*.py"),
     *ROOT.glob("csan_hf_runtime/command_line/*.py"),

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 # What a CPU has not: FlashAttention's sliding window, and the backward pass of FlexAttention
 MISSING_ON_A_CPU = (
     "_flash_attention_forward",

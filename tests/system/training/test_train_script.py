@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
-from training.tiny_runs import TINY, parse
+from system.training.tiny_runs import TINY, parse
 
 import csan_hf.commands.train
 import csan_hf_runtime.command_line
@@ -25,7 +25,7 @@ from csan_hf.training.output_folder import MARK
 from csan_hf.training.plan import resolve
 from csan_hf_runtime.characters import read_ranges
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RECIPE = (
     f"{TINY} --name tiny --license apache-2.0 --data.train_size 400 --validation_size 20 --test_size 10 "
     "--d_model 32 --encoder_layers 2 --encoder_ffn_dim 64 --decoder_ffn_dim 64 "

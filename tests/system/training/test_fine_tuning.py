@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import tiny
 from pipelines import multilingual
+from system.training.tiny_runs import parse, save_tiny_marian
 from tokenizers import processors
-from training.tiny_runs import parse, save_tiny_marian
 from transformers import AutoTokenizer
 
 from csan_hf.hub.public_files import read_json
@@ -19,7 +19,7 @@ from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.texts import LanguageTags
 
-RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"
+RECIPE = Path(__file__).parents[3] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"
 SHORT = (
     "--max_steps 2 --eval_steps 2 --warmup_steps 1 --use_cpu --bf16 false --num_beams 1 "
     "--generation.max_length 8 --report_to none --training.keep_best 1"

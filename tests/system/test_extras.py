@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHECKPOINT = str(Path(__file__).parent / "frozen/csan")
+CHECKPOINT = str(Path(__file__).parents[1] / "frozen/csan")
 WITHOUT = """
 import sys
 optional = "babel gradio markdown matplotlib num2words onnx onnxruntime onnxscript rapidfuzz sacrebleu tensorboard"

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from system.training.tiny_runs import parse, save_tiny_marian
 from tiny import transformer_sizes
-from training.tiny_runs import parse, save_tiny_marian
 
 from csan_hf import (
     CsanConfig,
@@ -20,7 +20,7 @@ from csan_hf.training import dry_run as module
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.recipe import RecipeError, load_recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "scripts" / "recipes").glob("*.yaml"))
+RECIPES = sorted((Path(__file__).parents[3] / "scripts" / "recipes").glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 import tiny
 import torch
 import transformers
-from hub.conftest import SOURCE, build_csan
-from hub.elsewhere import run_elsewhere
 from safetensors.torch import load_file, save_file
+from system.hub.conftest import SOURCE, build_csan
+from system.hub.elsewhere import run_elsewhere
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hub.elsewhere import card_code
 from huggingface_hub import ModelCard
+from system.hub.elsewhere import card_code
 
 from csan_hf import (
     CsanConfig,
@@ -289,7 +289,7 @@ def test_scores_that_only_one_side_has(scores, words, run):
 # ---- the cards in model_cards/: the Hub's rules, the results beside them, their pictures, and
 # their code
 
-FOLDER = Path(__file__).parents[2] / "model_cards"
+FOLDER = Path(__file__).parents[3] / "model_cards"
 CARDS = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 by_name = pytest.mark.parametrize("path", CARDS, ids=lambda path: path.stem)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hub.elsewhere import card_code, run_elsewhere
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
 from loopback_hub import Repository
+from system.hub.elsewhere import card_code, run_elsewhere
 
 from csan_hf import CsanForTokenClassification
 from csan_hf.hub import (
@@ -27,7 +27,7 @@ from csan_hf.hub.push import additions_of, push_in_background
 from csan_hf.pipelines import TranslationPipeline
 from csan_hf_runtime.command_line import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SENTENCES = ["eins zwei", "Hund", "drei vier Katze Hund"]
 
 # Runs where csan_hf cannot be imported: loads by name and runs the code of cards; then loads from

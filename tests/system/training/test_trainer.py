@@ -10,8 +10,8 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import save_file
+from system.training.tiny_runs import LOSS_ALONE, assert_weights, tiny_grid
 from torch.nn import functional as F
-from training.tiny_runs import LOSS_ALONE, assert_weights, tiny_grid
 from transformers import TrainerControl, TrainerState
 
 from csan_hf.data import TokenizerPair, train_tokenizer

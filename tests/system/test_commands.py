@@ -32,7 +32,7 @@ from csan_hf_runtime.command_line import (
 from csan_hf_runtime.command_line.output import Done, OutputOptions, write_translations
 from csan_hf_runtime.texts import Translation
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_help_lists_every_command(capsys):
@@ -44,7 +44,7 @@ def test_help_lists_every_command(capsys):
     assert "usage: csan-hf recipes " in capsys.readouterr().out
 
 
-FROZEN = json.loads((Path(__file__).parent / "frozen" / "options.json").read_text())
+FROZEN = json.loads((Path(__file__).parents[1] / "frozen" / "options.json").read_text())
 
 
 @pytest.mark.parametrize("name", [name for name in FROZEN if not name.startswith("train ")])
@@ -82,7 +82,7 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
     ],
 )
 def test_a_damaged_checkpoint_is_one_line(file, fields, told, tmp_path, capsys):
-    shutil.copytree(Path(__file__).parent / "frozen" / "csan", tmp_path / "model")
+    shutil.copytree(Path(__file__).parents[1] / "frozen" / "csan", tmp_path / "model")
     config = json.loads((tmp_path / "model" / file).read_text())
     (tmp_path / "model" / file).write_text(json.dumps({**config, **fields}))
     (tmp_path / "text").write_text("one\n")

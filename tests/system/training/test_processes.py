@@ -15,9 +15,9 @@ import pytest
 import tiny
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from system.training.tiny_runs import TINY
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
-from training.tiny_runs import TINY
 
 from csan_hf.hub.public_files import read_json
 from csan_hf_runtime.text_files import read_lines, write_lines
@@ -25,7 +25,7 @@ from csan_hf_runtime.text_files import read_lines, write_lines
 sys.path.insert(0, str(Path(__file__).parent))
 from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, translate_all
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FAMILIES = ("csan", "pervasive_attention")
 STREAMED = [f"text {number}" for number in range(10, 50)]
 RUN = (
@@ -55,7 +55,7 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         path.write_text(json.dumps({**read_json(path), **settings}))
     words = (
         "-m accelerate.commands.launch --config_file csan_hf/recipes/accelerate/2_cpu_processes.yaml "
-        f"tests/training/launched.py {folder} {RUN} --output_dir {folder}/run"
+        f"tests/system/training/launched.py {folder} {RUN} --output_dir {folder}/run"
     )
     variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     result = subprocess.run(

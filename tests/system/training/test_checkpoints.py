@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
+from system.training.tiny_runs import LOSS_ALONE, make_checkpoint, tiny_marian
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
-from training.tiny_runs import LOSS_ALONE, make_checkpoint, tiny_marian
 from transformers import TrainerState
 
 from csan_hf.training.arguments import TranslationTrainingArguments

@@ -6,7 +6,7 @@ CSAN has test_train_script.py.
 
 import numpy as np
 import pytest
-from training.tiny_runs import TINY, parse
+from system.training.tiny_runs import TINY, parse
 
 from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
-from training.tiny_runs import TINY, parse
+from system.training.tiny_runs import TINY, parse
 from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
 from csan_hf.data.corpora import load_translation_dataset
@@ -153,7 +153,7 @@ def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_pat
 # ---- the recipe of grapheme-to-phoneme conversion, on a corpus that a child could learn
 
 
-RECIPE = Path(__file__).parents[2] / "csan_hf/recipes/g2p_csan_2d.yaml"
+RECIPE = Path(__file__).parents[3] / "csan_hf/recipes/g2p_csan_2d.yaml"
 PHONES = {"a": "ɑ", "b": "b", "e": "eː", "n": "n̪"}
 
 

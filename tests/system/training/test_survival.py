@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import load_from_disk
-from training.tiny_runs import (
+from system.training.tiny_runs import (
     LOSS_ALONE,
     TINY,
     assert_weights,
