@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Shared test set-up: deterministic property tests, no hub, no progress bars."""
 
+import copy
 import gc
 import os
 import shutil
@@ -21,13 +22,16 @@ os.environ["HF_MODULES_CACHE"] = os.path.join(
 
 import huggingface_hub
 import pytest
+import tiny
 import torch
 import transformers
 from hypothesis import HealthCheck, settings
 from loopback_hub import LoopbackHub
 from search.engines import EXPORTED
 
+from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.data.tokenization import add_language_tags
 
 settings.register_profile(
     "ci",
@@ -136,13 +140,63 @@ def exported(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def graphs(tmp_path_factory):
+    """The folder of the graphs of a model that reads letters."""
+    pytest.importorskip("onnxruntime")
+    from csan_hf.hub.onnx import export_onnx
+
+    tokenizer = train_tokenizer([*tiny.SENTENCES, "zwei"] * 3, 99, kind="characters")
+    model = tiny.recurrent(vocab_size=len(tokenizer))
+    model.generation_config.max_length = 8
+    folder = tmp_path_factory.mktemp("exported") / "graphs"
+    return export_onnx(model, folder, tokenizers=TokenizerPair(tokenizer, tokenizer))
+
+
+@pytest.fixture(scope="session")
 def tokenizers():
     """Tokenizers that split words into pieces."""
-    sentences = [
-        "the number is twenty-one.",
-        "die Zahl ist einundzwanzig.",
-        "one two three",
-        "eins zwei drei",
-    ]
-    tokenizer = train_tokenizer(sentences * 2, 300)
+    sentences = [*tiny.SENTENCES, "the number is twenty-one.", "die Zahl ist einundzwanzig."]
+    tokenizer = train_tokenizer([*sentences, "one two three", "eins zwei drei"] * 3, 300)
     return TokenizerPair(tokenizer, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def model(tokenizers):
+    model = tiny.csan(vocab_size=len(tokenizers.source), local_window=5, head_area=3)
+    model.generation_config.max_length = 12
+    return model
+
+
+@pytest.fixture(scope="session")
+def saved(tokenizers, tmp_path_factory):
+    """A function that saves a model with its tokenizers and returns the folder."""
+
+    def save(model):
+        path = tmp_path_factory.mktemp("model")
+        model.save_pretrained(path)
+        tokenizers.save_pretrained(path)
+        return path
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def folder(model, saved):
+    return saved(model)
+
+
+@pytest.fixture(scope="session")
+def ensemble(model, tokenizers):
+    other = tiny.csan(seed=1, vocab_size=len(tokenizers.source))
+    return EnsembleForConditionalGeneration.of([model, other])
+
+
+@pytest.fixture(scope="session")
+def of_two_languages(tokenizers, tmp_path_factory):
+    """The folder of a model whose sources begin with the tag of their target language."""
+    pair = copy.deepcopy(tokenizers)
+    add_language_tags(pair, [">>de<<", ">>fr<<"])
+    path = tmp_path_factory.mktemp("languages")
+    tiny.csan(vocab_size=len(pair.source)).save_pretrained(path)
+    pair.save_pretrained(path)
+    return path

@@ -379,3 +379,16 @@ def tokenizer(
     )
     names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names, **options)
+
+
+SENTENCES = [
+    "two",
+    "one hundred and twenty-seven thousand",
+    "",
+    "the third of May",
+    "   ",
+    "nine",
+    "a much longer sentence with nineteen hundred and eighty-four words in it",
+    "two",
+]
+"""Of which one is empty, one blank, and one there twice."""

@@ -6,7 +6,6 @@ any module.
 import pytest
 from families import every_family, sources, targets
 
-from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import align, translate
 
 CALLS = {
@@ -15,7 +14,6 @@ CALLS = {
     "beam search": {"num_beams": 3},
     "sampling": {"do_sample": True},
 }
-SENTENCES = ["one two three", "two"]
 
 
 @pytest.fixture
@@ -58,11 +56,10 @@ def test_inference_writes_nothing(family, call, attribute_writes):
 
 @every_family
 @pytest.mark.parametrize("function", ["align", "translate"])
-def test_helpers_leave_a_model_in_training_as_it_is(family, function, attribute_writes):
-    tokenizer = train_tokenizer([*SENTENCES, "eins zwei"] * 3, 300)
+def test_helpers_leave_a_model_in_training_as_it_is(family, function, attribute_writes, tokenizers):
     model = family.tiny_model(**family.shared)
-    model.resize_token_embeddings(len(tokenizer))
-    arguments = (TokenizerPair(tokenizer, tokenizer), SENTENCES)
+    model.resize_token_embeddings(len(tokenizers.source))
+    arguments = (tokenizers, ["one two three", "two"])
     expected = translate(model, *arguments, max_new_tokens=4)
     model.train()
     written = attribute_writes(model)

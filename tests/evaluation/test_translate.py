@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluation.conftest import SENTENCES, run
-from tiny import recurrent
+from evaluation.conftest import run
+from tiny import SENTENCES
 from transformers.utils import logging as transformers_logging
 
 from csan_hf.evaluation import translate, translate_stream
@@ -351,16 +351,6 @@ def test_weights_that_are_nan_are_one_line(command, model, saved, run_on):
     assert code == 2
     assert " is NaN, so that the model computes nothing" in told
     assert told.count("\n") == 1
-
-
-@pytest.fixture(scope="module")
-def graphs(tokenizers, tmp_path_factory):
-    pytest.importorskip("onnxruntime")
-    from csan_hf.hub.onnx import export_onnx
-
-    model = recurrent(vocab_size=len(tokenizers.source))
-    model.generation_config.max_length = 12
-    return export_onnx(model, tmp_path_factory.mktemp("graphs"), tokenizers=tokenizers)
 
 
 @pytest.fixture(scope="module")

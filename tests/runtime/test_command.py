@@ -10,11 +10,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from tiny import recurrent
 
 import csan_hf_runtime
-from csan_hf.data import TokenizerPair, train_tokenizer
-from csan_hf.hub.onnx import export_onnx
 from csan_hf_runtime.command_line import main
 
 pytest.importorskip("onnxruntime")
@@ -22,15 +19,6 @@ pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
 TEXTS = ["two", "one hundred and seven", "", "the third of May", "nine", "two"]
 COMMAND = "import sys; from csan_hf_runtime.command_line import main; sys.exit(main())"
-
-
-@pytest.fixture(scope="module")
-def graphs(tmp_path_factory):
-    tokenizer = train_tokenizer([*TEXTS, "zwei"] * 3, 99, kind="characters")
-    model = recurrent(vocab_size=len(tokenizer))
-    model.generation_config.max_length = 8
-    folder = tmp_path_factory.mktemp("exported") / "graphs"
-    return export_onnx(model, folder, tokenizers=TokenizerPair(tokenizer, tokenizer))
 
 
 def refusal(model, source, capsys, *options):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tiny
 
-from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
 from csan_hf.evaluation import align
 from csan_hf.evaluation.metrics import (
@@ -93,12 +92,6 @@ def test_the_page_holds_all_text_and_breaks_out_of_nothing():
     assert "<i>ours" not in page
     assert page.count("</script>") == 2
     assert not re.search(r'(src|href)="(?!#)|url\((?!#)|@import', page)  # nothing is loaded
-
-
-@pytest.fixture(scope="module")
-def tokenizers():
-    tokenizer = train_tokenizer([*SOURCES, *REFERENCES] * 2, 300)
-    return TokenizerPair(tokenizer, tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import pytest
 from lab.suites.small_suites import finish, make_suite, report_of
 from tiny import csan
 
-from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 from csan_hf.lab.suites import publish_suite
 from csan_hf.lab.suites.ensembles import translate_ensembles
@@ -19,12 +18,6 @@ from csan_hf.training.record import fingerprint_of
 
 def suite_with_models(folder, seeds, members=("plain", "1D")):
     return make_suite(folder, seeds=seeds, ensembles={"together": list(members)})
-
-
-@pytest.fixture
-def tokenizers():
-    tokenizer = train_tokenizer([f"w{number} {number % 5} x" for number in range(40)] * 3, 300)
-    return TokenizerPair(tokenizer, tokenizer)
 
 
 @pytest.fixture

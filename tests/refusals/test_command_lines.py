@@ -6,7 +6,6 @@ import shutil
 import sys
 
 import pytest
-from evaluation.conftest import run
 
 from csan_hf_runtime.command_line import main
 
@@ -162,6 +161,6 @@ def test_what_cannot_be_is_one_line(words, message, places, tmp_path, capsys, mo
 )
 def test_closed_streams_are_one_line(words, closed, places, capsys, monkeypatch):
     monkeypatch.setattr(sys, closed, None)
-    assert run(words.format(**places)) == 2
+    assert main(words.format(**places).split()) == 2
     name = {"stdin": "input", "stdout": "output"}[closed]
     assert capsys.readouterr().err.startswith(f"error: standard {name} is closed")
