@@ -78,23 +78,9 @@ GRID = {
     "kernel_size": 3,
     **TOKENS,
 }
-RECURRENT = {
-    "source_embed_dim": WIDTH,
-    "target_embed_dim": WIDTH,
-    "hidden_size": WIDTH,
-    "share_encoder_decoder_embeddings": True,
-    **TOKENS,
-}
-CONVOLUTIONAL = {
-    "embed_dim": WIDTH,
-    "hidden_size": WIDTH,
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 100,
-    **TOKENS,
-}
+ONE_VOCABULARY = {"share_encoder_decoder_embeddings": True, **TOKENS}
+RECURRENT = {**tiny.RECURRENT_SIZES, **ONE_VOCABULARY}
+CONVOLUTIONAL = {**tiny.CONVOLUTIONAL_SIZES, **ONE_VOCABULARY}
 
 
 class ModelTester:
