@@ -24,7 +24,7 @@ from .search import (
     greedy,
     token_by_token,
 )
-from .texts import SourceReader
+from .texts import LanguageTags, SourceReader, warn_once
 from .vocabulary import Vocabulary
 
 
@@ -116,6 +116,35 @@ class Engine(Protocol):
         """Aligns pairs by the attention of the model, see `Alignment`; `read` says what of a source
         is its text.
         """
+
+
+def source_reader(
+    engine: Engine, source_lang: str | None, target_lang: str | None, prefix: str | None = None
+) -> SourceReader:
+    """Returns what tells a text from what stands before it where the model of an engine reads it.
+
+    Args:
+        engine: The engine.
+        source_lang: The language of the texts.
+        target_lang: The language of the translations.
+        prefix: What stands before all sources; None = as the model's config says.
+    """
+    vocabulary = engine.source
+    # Sources of a Marian model need no tag
+    tags = LanguageTags(() if vocabulary.kind == "MarianTokenizer" else vocabulary.added)
+    usual_prefix, _ = engine.defaults(source_lang, target_lang)
+    if vocabulary.languages:
+        usual_prefix = ""
+    elif target_lang is not None and not tags.knows(target_lang):
+        mark = f">>{target_lang}<<"
+        if vocabulary.holds(mark):
+            usual_prefix = f"{mark} "
+        elif not usual_prefix:
+            warn_once(
+                f"target_lang={target_lang!r} has no effect: the model's vocabulary names no "
+                "languages."
+            )
+    return SourceReader(tags, target_lang, usual_prefix, prefix)
 
 
 def search_batch(batch: SourceBatch, decoder: Decoder) -> list[list[Hypothesis]]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from .options import SplitSentences, Unknown
 from .sentences import EVERY_LINE, SplitText, UsualSource, split_text
@@ -18,6 +18,21 @@ from .text_files import counted
 logger = logging.getLogger(__name__)
 
 _MOST_WARNINGS = 10
+
+
+class Token(TypedDict):
+    """A token as the vocabulary writes it, with the logarithm of its probability."""
+
+    token: str
+    log_probability: float
+
+
+class Word(TypedDict):
+    """A word of a translation with its tokens, and the sum of their log-probabilities."""
+
+    word: str
+    log_probability: float
+    tokens: list[Token]
 
 
 class SentenceTranslation(NamedTuple):
@@ -29,8 +44,7 @@ class SentenceTranslation(NamedTuple):
         log_probability: The sum of the natural logarithms of the probabilities of its tokens, the
             end included, languages excluded; 0 where it was not asked for.
         score: Their mean.
-        words: Its words, where they were asked for: dicts of `word`, `log_probability` and
-            `tokens`, each a dict of `token` and `log_probability`.
+        words: Its words, where they were asked for.
         alignment: Pairs of a source word and a word of it, counted from 0, where they were asked
             for.
     """
@@ -39,7 +53,7 @@ class SentenceTranslation(NamedTuple):
     translation_text: str
     log_probability: float = 0.0
     score: float = 0.0
-    words: Sequence[dict[str, Any]] = ()
+    words: Sequence[Word] = ()
     alignment: Sequence[tuple[int, int]] = ()
 
 
@@ -50,7 +64,7 @@ class Translation(NamedTuple):
 
     text: str
     log_probability: float = 0.0
-    words: Sequence[dict[str, Any]] = ()
+    words: Sequence[Word] = ()
     alignment: Sequence[tuple[int, int]] = ()
     sentences: Sequence[SentenceTranslation] = ()
 
@@ -288,9 +302,9 @@ def words_of(
     decode: Callable[[list[int]], str],
     name_of: Callable[[int], str],
     ends: set[int],
-) -> list[dict[str, Any]]:
+) -> list[Word]:
     """The words that tokens make, what white space separates; NaN and `ends` belong to none."""
-    words: list[dict[str, Any]] = []
+    words: list[Word] = []
     text_ids: list[int] = []
     for token, value in zip(ids, log_probabilities, strict=True):
         if math.isnan(value) or token in ends:

@@ -16,7 +16,7 @@ from . import is_main_process
 from .alignment import Alignment
 from .constraints import Endings
 from .coverage import uncovered_sentences
-from .engine import Engine, Pair, SourceBatch
+from .engine import Engine, Pair, SourceBatch, source_reader
 from .generation import Generation
 from .markup import MarkedText, parse_markup
 from .options import TranslationOptions
@@ -26,10 +26,10 @@ from .search import Hypothesis
 from .sentences import SplitText, sentences_of
 from .terms import Terms, lacking, most_letters_after
 from .texts import (
-    LanguageTags,
     SentenceTranslation,
     SourceReader,
     Translation,
+    Word,
     batches_by_length,
     check_letters,
     checked_texts,
@@ -42,6 +42,8 @@ from .texts import (
 )
 from .windows import ahead, windows_of
 
+WINDOW_CHARACTERS = 2**22
+"""Characters of the lines that are translated at a time."""
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _NO_LIMIT = 10**9  # tokens
@@ -156,9 +158,6 @@ class TextTranslator:
     def __init__(self, engine: Engine, *, workers: Workers | None = None) -> None:
         self.engine = engine
         self.workers = workers or ThisProcess(engine)
-        # Sources of a Marian model need none
-        tokens = () if engine.source.kind == "MarianTokenizer" else engine.source.added
-        self._tags = LanguageTags(tokens)
 
     @classmethod
     def from_directory(
@@ -276,7 +275,9 @@ class TextTranslator:
                 progress=bar.update,
             )
 
-        windows = windows_of(sentences, self.workers.count)
+        windows = windows_of(
+            sentences, size_of=len, largest=WINDOW_CHARACTERS, processes=self.workers.count
+        )
         with bar:
             for finish in ahead(map(begin, windows), self.workers.windows_ahead):
                 yield finish()
@@ -306,8 +307,10 @@ class TextTranslator:
 
         def finish() -> list[list[Translation]]:
             translations = []
-            for known, several in zip(entries, finish_texts(), strict=True):
-                stripped = [one._replace(text=one.text.strip()) for one in several]
+            for known, predicted in zip(entries, finish_texts(), strict=True):
+                stripped = [
+                    translation._replace(text=translation.text.strip()) for translation in predicted
+                ]
                 if not options.sample:
                     stripped = first_of_each_text(stripped)
                 translations.append(_entries_first(known, stripped, returned))
@@ -317,7 +320,7 @@ class TextTranslator:
 
     def begin(
         self,
-        texts: Iterable[str],
+        texts: Sequence[str],
         *,
         options: TranslationOptions,
         prefixes: Iterable[str] | None = None,
@@ -328,9 +331,9 @@ class TextTranslator:
     ) -> Finish:
         """Begins to translate texts; other processes go on with it.
 
-        The arguments are those of `translate`; `progress` is called with the number of texts that
-        are done; the further sentences of texts that are split are taken off first, so that the sum
-        is the number of texts.
+        The arguments are those of `translate`, the texts from `checked_texts`; `progress` is called
+        with the number of texts that are done; the further sentences of texts that are split are
+        taken off first, so that the sum is the number of texts.
 
         Returns:
             A function that waits for the translations, as many of each text as are asked for, with
@@ -339,19 +342,17 @@ class TextTranslator:
         Raises:
             TypeError, ValueError: See `translate`.
         """
-        originals = checked_texts("texts", texts)
         beginnings: list[str] = []
         if prefixes is not None:
             beginnings = checked_texts("prefixes", prefixes)
-            if len(beginnings) != len(originals):
+            if len(beginnings) != len(texts):
                 raise ValueError(
-                    f"prefixes must be one for each text, got {len(beginnings)} for "
-                    f"{len(originals)}."
+                    f"prefixes must be one for each text, got {len(beginnings)} for {len(texts)}."
                 )
         request = self._request(options, terms, generator, progress)
         if terms is not None and (beginnings or request.generation.do_sample):
             raise ValueError("terms need a search of their own: leave out samples and prefixes.")
-        prepared = self._prepare(originals, request, first_line)
+        prepared = self._prepare(texts, request, first_line)
         forced: list[Prefix] = []
         if beginnings:
             self._checked_letters(beginnings, request, first_line, is_target=True)
@@ -361,7 +362,7 @@ class TextTranslator:
             for batch in prepared.batches
         ]
         searches = self.workers.run(_search, sources)
-        progress(len(originals) - len(prepared.segments))
+        progress(len(texts) - len(prepared.segments))
         return partial(self._finish, prepared, searches, request)
 
     def _prepare(self, texts: Sequence[str], request: _Request, first_line: int) -> _Prepared:
@@ -395,7 +396,9 @@ class TextTranslator:
         self._warn_of_cut_translations(hypotheses.values(), request)
         results = []
         for number, segment in enumerate(segments):
-            results.append([self._result(segment, one, request) for one in hypotheses[number]])
+            results.append(
+                [self._result(segment, hypothesis, request) for hypothesis in hypotheses[number]]
+            )
         self._warn_of_omissions(segments, prepared.sentences, results, request)
         if request.options.needs_alignments:
             results = self._with_alignments(prepared.batches, results, request)
@@ -427,7 +430,9 @@ class TextTranslator:
         generation = self._in_language(generation, options.target_lang)
         if options.sample and generator is None:
             generator = np.random.default_rng(options.seed)
-        reader = self.reader(options.source_lang, options.target_lang, options.prefix)
+        reader = source_reader(
+            self.engine, options.source_lang, options.target_lang, options.prefix
+        )
         most_tokens = self.source_limit if options.truncation else None
 
         @lru_cache(maxsize=100_000)
@@ -441,31 +446,6 @@ class TextTranslator:
             return ids or [vocabulary.padding]
 
         return _Request(options, generation, reader, encode, terms, generator, progress)
-
-    def reader(
-        self, source_lang: str | None, target_lang: str | None, prefix: str | None = None
-    ) -> SourceReader:
-        """Returns what tells a text from what stands before it where the model reads it.
-
-        Args:
-            source_lang: The language of the texts.
-            target_lang: The language of the translations.
-            prefix: What stands before all sources; None = as the model's config says.
-        """
-        usual_prefix, _ = self.engine.defaults(source_lang, target_lang)
-        vocabulary = self.engine.source
-        if vocabulary.languages:
-            usual_prefix = ""
-        elif target_lang is not None and not self._tags.knows(target_lang):
-            mark = f">>{target_lang}<<"
-            if vocabulary.holds(mark):
-                usual_prefix = f"{mark} "
-            elif not usual_prefix:
-                warn_once(
-                    f"target_lang={target_lang!r} has no effect: the model's vocabulary names no "
-                    "languages."
-                )
-        return SourceReader(self._tags, target_lang, usual_prefix, prefix)
 
     def _in_language(self, generation: Generation, target_lang: str | None) -> Generation:
         """Settings with the token of the target language, in a multilingual model."""
@@ -525,7 +505,7 @@ class TextTranslator:
             usual=usual,
             limit=None if options.truncation else self.source_limit,
             language=self._language(request),
-            tag_of=partial(self._tags.leading, language=options.target_lang),
+            tag_of=partial(request.read.tags.leading, language=options.target_lang),
             count_tokens=lambda text: len(request.encode(text)),
         )
         is_split = any(split.split_lines for split in splits)
@@ -608,7 +588,7 @@ class TextTranslator:
         )
         values = np.where(is_counted, hypothesis.log_probabilities, np.nan)
         log_probability = float(np.nansum(values))
-        words: list[dict[str, Any]] = []
+        words: list[Word] = []
         if request.options.return_words:
             words = words_of(
                 ids,
@@ -632,8 +612,9 @@ class TextTranslator:
         is_in_positions = self.engine.extends_positions or (asked_for or 0) <= positions
         if not len(generation.ends) or (asked_for and is_in_positions):
             return
-        for several in hypotheses:
-            if all(np.isin(one.tokens[-1:], generation.ends).all() for one in several):
+        for segment_hypotheses in hypotheses:
+            last_tokens = [hypothesis.tokens[-1:] for hypothesis in segment_hypotheses]
+            if np.isin(np.concatenate(last_tokens), generation.ends).all():
                 continue
             longest = generation.max_new_tokens or generation.max_length
             bound = "2 · source tokens + 50"
@@ -655,11 +636,11 @@ class TextTranslator:
         """The translations of one text, of those of its segments [N][returned]."""
         source_word = self.engine.source.word
         target_word = self.engine.target.word
-        tag = self._tags.leading(marked.text, request.options.target_lang)
+        tag = request.read.tags.leading(marked.text, request.options.target_lang)
         joined = []
         for sentences in list(zip(*results, strict=True)) or [()]:
             texts = [sentence.translation_text for sentence in sentences]
-            words: list[dict[str, Any]] = []
+            words: list[Word] = []
             for sentence in sentences:
                 words += sentence.words
             links = split.join_links(
@@ -692,8 +673,8 @@ class TextTranslator:
         targets = [terms.targets_of(segment) for segment in segments]
         phrases: dict[int, list[list[int]]] = {}
         by_beams: dict[int, list[int]] = {}
-        for number, several in hypotheses.items():
-            if self._lacking(several, targets[number]):
+        for number, segment_hypotheses in hypotheses.items():
+            if self._lacking(segment_hypotheses, targets[number]):
                 phrases[number] = list(map(target.within_text, targets[number]))
                 # A beam for each number of tokens that a hypothesis may hold
                 beams = max(least_beams, 1 + sum(map(len, phrases[number])))
@@ -758,7 +739,9 @@ class TextTranslator:
         for batch in batches:
             pairs = []
             for number in batch:
-                pairs += [(one.source_text, one.translation_text) for one in results[number]]
+                pairs += [
+                    (result.source_text, result.translation_text) for result in results[number]
+                ]
             pairs_of_batches.append(pairs)
         aligned = list(results)
         for batch, alignments in zip(
@@ -766,7 +749,9 @@ class TextTranslator:
         ):
             links = (alignment.links() for alignment in alignments)
             for number in batch:
-                aligned[number] = [one._replace(alignment=next(links)) for one in results[number]]
+                aligned[number] = [
+                    result._replace(alignment=next(links)) for result in results[number]
+                ]
         return aligned
 
     def _sentences_to_check(
@@ -779,7 +764,7 @@ class TextTranslator:
             for number, segment in enumerate(segments):
                 text, _ = request.read(segment)
                 sentences[number] = sentences_of(text, language)
-        return {number: several for number, several in sentences.items() if len(several) > 1}
+        return {number: parts for number, parts in sentences.items() if len(parts) > 1}
 
     def _warn_of_omissions(
         self,

@@ -1,35 +1,41 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Lines that are translated as they come, a window of them at a time."""
+"""Items that are worked on as they come, a window of them at a time."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
 
 WINDOW_LINES = 2048
-"""Sentences that are sorted by length at a time, in each process."""
-WINDOW_CHARACTERS = 2**22
+"""Sentences, or pairs of them, that are sorted by length at a time, in each process."""
 
 
-def windows_of(sentences: Iterable[str | None], processes: int = 1) -> Iterator[list[str]]:
-    """Yields `WINDOW_LINES` sentences for each process, fewer where they are very long, or what
-    there is where `sentences` yields None, or before it raises an error.
+def windows_of(
+    items: Iterable[Item | None],
+    *,
+    size_of: Callable[[Item], int],
+    largest: int,
+    processes: int = 1,
+) -> Iterator[list[Item]]:
+    """Yields `WINDOW_LINES` items for each process, fewer where their sizes, summed, reach
+    `largest`, or what there is where `items` yields None, or before it raises an error.
     """
-    window: list[str] = []
-    characters = 0
+    window: list[Item] = []
+    size = 0
     try:
-        for sentence in sentences:
-            if sentence is not None:
-                window.append(sentence)
-                characters += len(sentence)
+        for item in items:
+            if item is not None:
+                window.append(item)
+                size += size_of(item)
             # None ends an empty window, too: with it a pool hands on the one before
-            is_full = len(window) == WINDOW_LINES * processes or characters >= WINDOW_CHARACTERS
-            if sentence is None or is_full:
+            is_full = len(window) == WINDOW_LINES * processes or size >= largest
+            if item is None or is_full:
                 yield window
-                window, characters = [], 0
+                window = []
+                size = 0
     except (OSError, ValueError):  # a line that cannot be read
         if window:
             yield window

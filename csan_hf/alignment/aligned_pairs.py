@@ -16,6 +16,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from csan_hf_runtime.alignment import Alignment, TokenizedText
 from csan_hf_runtime.texts import LanguageTags
+from csan_hf_runtime.windows import windows_of
 
 from ..models.evaluation_view import evaluation_view
 from .positions import check_positions
@@ -24,12 +25,11 @@ from .tokenized_text import tokenize_texts
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
-WINDOW_LINES = 2048
-"""Sentence pairs that are sorted by length at a time."""
 BATCH_CELLS = 2**20
 """Source times target tokens, padding included, of the pairs of a batch, unless one alone has more.
 """
-WINDOW_CELLS = 2**27  # characters of the source times those of the target
+WINDOW_CELLS = 2**27
+"""Characters of the sources times those of the targets, of the pairs of a window."""
 
 TokenizedPair: TypeAlias = tuple[TokenizedText, TokenizedText]
 Outputs: TypeAlias = Seq2SeqLMOutput | Seq2SeqModelOutput
@@ -69,7 +69,7 @@ def align_pairs(
 
     padding = tokenizers.source.pad_token_id or 0
     with tqdm(total=total, desc="aligning", unit=" sentences", disable=not progress) as bar:
-        for window in _windows(pairs):
+        for window in windows_of(pairs, size_of=_cells, largest=WINDOW_CELLS):
             sources, targets = zip(*window, strict=True)
             # A blank source needs no language
             marked = [read(source) if source.strip() else (source, "") for source in sources]
@@ -94,21 +94,9 @@ def align_pairs(
                 yield alignments[number]
 
 
-def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Yields pairs that are aligned at a time: `WINDOW_LINES`, fewer where their matrices would be
-    large.
-    """
-    window = []
-    cells = 0
-    for source, target in pairs:
-        window.append((source, target))
-        cells += len(source) * len(target)
-        if len(window) == WINDOW_LINES or cells >= WINDOW_CELLS:
-            yield window
-            window = []
-            cells = 0
-    if window:
-        yield window
+def _cells(pair: tuple[str, str]) -> int:
+    source, target = pair
+    return len(source) * len(target)
 
 
 def _batches(pairs: Sequence[TokenizedPair], batch_size: int) -> Iterator[list[int]]:

@@ -21,6 +21,7 @@ from yaml import YAMLError
 
 from csan_hf.evaluation.loading import load_engine
 from csan_hf.hub.model_card import EXAMPLES
+from csan_hf_runtime.engine import source_reader
 from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.languages import base_language
 from csan_hf_runtime.texts import warn_once
@@ -184,7 +185,7 @@ class DemoModel:
         try:
             engine = self.translator.engine
             engine.check_attention("The alignment of words")
-            reader = self.translator.reader(**self._languages)
+            reader = source_reader(engine, **self._languages)
             alignments = engine.align(pairs, reader, self._languages["source_lang"])
             matrices = [alignment.word_matrix() for alignment in alignments]
             sources = [alignment.source.words for alignment in alignments]  # or letters

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from csan_hf.alignment.aligned_pairs import padded_batch
 from csan_hf.models.evaluation_view import evaluation_view
+from csan_hf_runtime.engine import source_reader
 from csan_hf_runtime.texts import batches_by_length
-from csan_hf_runtime.translator import TextTranslator
 
 from .translate import torch_engine
 
@@ -51,12 +51,12 @@ def score_forced(
     """
     view = evaluation_view(model)
     tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
-    translator = TextTranslator(torch_engine(view, tokenizers))
-    read = translator.reader(src_lang, tgt_lang)
+    engine = torch_engine(view, tokenizers)
+    read = source_reader(engine, src_lang, tgt_lang)
     inputs = []
     for text in sources:
         text, mark = read(text)
-        inputs.append(torch.tensor(translator.engine.source.encode(mark + text)))
+        inputs.append(torch.tensor(engine.source.encode(mark + text)))
     labels = [
         torch.tensor(tokenizers.target(text_target=text, verbose=False)["input_ids"])
         for text in targets
@@ -70,7 +70,7 @@ def score_forced(
         padded = padded_batch(
             [inputs[number] for number in batch],
             [labels[number] for number in batch],
-            translator.engine.source.padding,
+            engine.source.padding,
         )
         padded = {name: tensor.to(model.device) for name, tensor in padded.items()}
         logits = view(**padded).logits.float().transpose(1, 2)

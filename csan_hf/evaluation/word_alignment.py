@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from csan_hf.alignment import Alignment, align_pairs
 from csan_hf.data import TokenizerPair
-from csan_hf_runtime.translator import TextTranslator
+from csan_hf_runtime.engine import source_reader
 
 from .translate import best_texts, torch_engine, translate_stream
 
@@ -91,8 +91,8 @@ def align_stream(
 ) -> Iterator[Alignment]:
     """Aligns sentence pairs as `align` does, in memory that does not grow with their number.
 
-    A window of `WINDOW_LINES` pairs, less where they are very long, is aligned at a time. The
-    arguments are those of `align`; sources and targets may be files
+    A window of `csan_hf_runtime.windows.WINDOW_LINES` pairs, less where they are very long, is
+    aligned at a time. The arguments are those of `align`; sources and targets may be files
     (`csan_hf_runtime.text_files.TextFile`)."""
     if targets is not None and generate_arguments:
         raise ValueError(
@@ -102,7 +102,6 @@ def align_stream(
     engine = torch_engine(model, tokenizers)
     engine.check_attention("alignments")  # before anything is translated
     tokenizers = engine.tokenizers(src_lang, tgt_lang)
-    translator = TextTranslator(engine)
     translations: Iterable[str] = targets or ()
     if targets is None:
         windows = translate_stream(
@@ -124,5 +123,5 @@ def align_stream(
         batch_size=batch_size,
         total=len(sources),
         progress=progress,
-        read=translator.reader(src_lang, tgt_lang),
+        read=source_reader(engine, src_lang, tgt_lang),
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from csan_hf_runtime.options import SplitSentences, TextOptions, TranslationOptions, Unknown
 from csan_hf_runtime.terms import Terms
-from csan_hf_runtime.texts import SentenceTranslation, Translation
+from csan_hf_runtime.texts import SentenceTranslation, Translation, checked_texts
 from csan_hf_runtime.translator import TextTranslator
 
 from ..models.translation import TranslationPipeline, check_text
@@ -217,9 +217,8 @@ class TextTranslationPipeline(TranslationPipeline):
         """Yields the results of each text, `num_return_sequences` of them."""
         first_line = 1
         for window in windows:
-            for text in window:
-                check_text(text)
-            finish = translator.begin(window, options=options, terms=terms, first_line=first_line)
+            texts = checked_texts("texts", window)
+            finish = translator.begin(texts, options=options, terms=terms, first_line=first_line)
             first_line += len(window)
             for translations in finish():
                 results = [_as_dict(translation, options) for translation in translations]

@@ -260,7 +260,6 @@ def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
     model = csan()
     model.generation_config.max_length = 5
     texts = ["one two", "", "three", "one", "two three one"]
-    monkeypatch.setattr("csan_hf.alignment.aligned_pairs.WINDOW_LINES", 2)
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     sources = Lines(texts)
     targets = None if translates else Lines(texts[::-1])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 from datasets import Dataset, DatasetDict
-from training.tiny_runs import parse
+from system.training.tiny_runs import parse
 
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
 from csan_hf.data.corpora import BUILT_IN, check_files

@@ -60,7 +60,7 @@ def test_generators_datasets_tuples_and_columns(kind, joint):
         assert [result for [result] in translator(texts, batch_size=4)] == expected
     if kind is TextTranslationPipeline:
         assert [result for [result] in translator(Rows())] == expected
-        with pytest.raises(TypeError, match="must be a string, got dict"):
+        with pytest.raises(TypeError, match="must be texts, got dict"):
             next(translator(dataset.to_iterable_dataset()))
 
 

@@ -207,7 +207,7 @@ def test_a_stream_is_translated_window_by_window(translator_of, monkeypatch):
     texts = texts_of(next(windows) + next(windows))
     assert texts == texts_of(translator.translate(TEXTS[:6]))
     assert len(read) == 6, "no more is read than is being translated"
-    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_CHARACTERS", 9)
+    monkeypatch.setattr("csan_hf_runtime.translator.WINDOW_CHARACTERS", 9)
     for texts, sizes in (
         (["two", "nine", "two", "two", "the third of May", ""], [3, 2, 1]),
         (["two", None, None, "nine"], [1, 0, 1]),

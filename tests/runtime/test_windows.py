@@ -9,7 +9,7 @@ from csan_hf_runtime.windows import ahead, windows_of
 
 def test_lines_before_one_that_cannot_be_read_are_a_window(tmp_path):
     (tmp_path / "in").write_bytes(b"one\ntwo\n\xff\nfour\n")
-    windows = windows_of(read_lines(tmp_path / "in"))
+    windows = windows_of(read_lines(tmp_path / "in"), size_of=len, largest=99)
     assert next(windows) == ["one", "two"]
     with pytest.raises(ValueError, match="in, line 3: not UTF-8"):
         next(windows)
