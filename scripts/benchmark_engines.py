@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from csan_hf import translation_pipeline
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf.evaluation.translate import search_name
+from csan_hf.evaluation.scores import search_name
 from csan_hf.hub.onnx import export_onnx
 from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import read_lines

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 
-def position_limit(model: PreTrainedModel) -> int | None:
+def fixed_positions(model: PreTrainedModel) -> int | None:
     """Returns for how many tokens a model has position embeddings; None where it makes them for any
     number.
     """
@@ -28,7 +28,7 @@ def check_positions(model: PreTrainedModel, lengths: Iterable[int]) -> None:
     """Raises `ValueError` if a model has too few position embeddings for sentences of so many
     tokens.
     """
-    limit = position_limit(model)
+    limit = fixed_positions(model)
     longest = max(lengths, default=0)
     if limit is not None and longest > limit:
         raise ValueError(
@@ -46,7 +46,7 @@ def pairs_within_positions(
     """Returns the numbers of the sentence pairs, or sources alone, for which a model has position
     embeddings.
     """
-    limit = position_limit(model)
+    limit = fixed_positions(model)
     if limit is None or not sources:
         return list(range(len(sources)))
     sides = [tokenizers.source(list(sources), verbose=False)]

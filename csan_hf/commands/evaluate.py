@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from csan_hf.data import load_translation_dataset
+from csan_hf.evaluation.corpus_translation import best_texts
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.launched import launched_processes
 from csan_hf.evaluation.loading import load_translation_model, loaded_translator
@@ -22,7 +23,6 @@ from csan_hf.evaluation.metrics import (
 )
 from csan_hf.evaluation.scores import score_by_length, score_table, score_translations
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.evaluation.translate import best_texts
 from csan_hf.training.recipe import load_recipe
 from csan_hf_runtime import is_main_process
 from csan_hf_runtime.command_line.common import Dtype, PositiveInt

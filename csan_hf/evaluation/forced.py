@@ -17,10 +17,9 @@ from transformers import PreTrainedModel
 
 from csan_hf.alignment.aligned_pairs import padded_batch
 from csan_hf.models.evaluation_view import evaluation_view
+from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime.engine import source_reader
 from csan_hf_runtime.texts import batches_by_length
-
-from .translate import torch_engine
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair

@@ -20,6 +20,7 @@ from csan_hf.pipelines.ensemble import (
     check_member,
     check_vocabularies,
 )
+from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime import IMPORTS, exported_folder
 from csan_hf_runtime.engine import Engine
 from csan_hf_runtime.extras import needs_extra
@@ -27,7 +28,6 @@ from csan_hf_runtime.text_files import reading_folder_or_name
 from csan_hf_runtime.translator import TextTranslator
 
 from .launched import launched_processes, shared_translator
-from .translate import torch_engine
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair

@@ -12,7 +12,6 @@ from csan_hf_runtime.text_files import VARIANTS
 from .corpus_metric import check_segments
 from .metrics import DEFAULT_METRICS, Bleu, load_metrics, metrics_in, tokenizer_of
 from .significance import confidence_interval, resample
-from .translate import search_name
 
 with needs_extra("train"):
     import sacrebleu.metrics
@@ -183,6 +182,11 @@ def score_table(scores_by_split: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for signature in dict.fromkeys(filter(None, signatures)):
             lines.append(f"{metric.label}: {signature}")
     return lines
+
+
+def search_name(num_beams: int | None) -> str:
+    """Names the search of so many beams, as scores are shown with it."""
+    return "greedy" if num_beams in (None, 1) else f"beam {num_beams}"
 
 
 def _speed(entry: Mapping[str, Any]) -> str:

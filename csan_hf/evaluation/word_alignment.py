@@ -8,9 +8,10 @@ from transformers import PreTrainedModel
 
 from csan_hf.alignment import Alignment, align_pairs
 from csan_hf.data import TokenizerPair
+from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime.engine import source_reader
 
-from .translate import best_texts, torch_engine, translate_stream
+from .corpus_translation import best_texts, translate_stream
 
 
 def align(

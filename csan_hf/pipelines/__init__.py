@@ -6,7 +6,7 @@
 from ..models.translation import TranslationPipeline
 from .ensemble import EnsembleForConditionalGeneration
 from .tasks import TASK, register, translation_pipeline
-from .texts import TextTranslationPipeline
+from .text_pipeline import TextTranslationPipeline
 
 __all__ = [
     "TASK",

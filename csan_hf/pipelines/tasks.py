@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..models.translation import TranslationPipeline
-from .texts import TextTranslationPipeline
+from .text_pipeline import TextTranslationPipeline
 
 TASK = "csan-translation"
 """The name by which `transformers.pipeline` knows `TextTranslationPipeline` once csan_hf is

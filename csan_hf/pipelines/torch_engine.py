@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig
+from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from csan_hf_runtime.alignment import Alignment
@@ -227,6 +227,23 @@ class TorchEngine:
 
         pair = TokenizerPair(self.source.tokenizer, self.target.tokenizer)
         return pair.with_languages(source_lang, target_lang) if self.source.languages else pair
+
+
+def torch_engine(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    *,
+    clean_up_tokenization_spaces: bool = False,
+    **arguments: Any,
+) -> TorchEngine:
+    """Returns a model with its tokenizers as an engine; arguments are those of `generate`."""
+    cleans_up = clean_up_tokenization_spaces
+    return TorchEngine(
+        model,
+        TokenizerVocabulary(tokenizers.source, is_target=False),
+        TokenizerVocabulary(tokenizers.target, is_target=True, cleans_up=cleans_up),
+        **arguments,
+    )
 
 
 def translation_tasks(config: PreTrainedConfig) -> dict[str, dict[str, Any]]:

@@ -23,8 +23,7 @@ from transformers.utils import logging
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream
 from csan_hf.evaluation.launched import on_main_process
-from csan_hf.evaluation.scores import score_table
-from csan_hf.evaluation.translate import search_name
+from csan_hf.evaluation.scores import score_table, search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf_runtime.text_files import digest_of_lines, path_inside, write_json, write_lines
 

@@ -41,8 +41,7 @@ from csan_hf.data import (
     forward_set_epoch,
     with_bpe_dropout,
 )
-from csan_hf.evaluation.scores import score_translations
-from csan_hf.evaluation.translate import search_name
+from csan_hf.evaluation.scores import score_translations, search_name
 from csan_hf.families import family_of
 from csan_hf.hub.push import push_checkpoint, push_in_background
 from csan_hf.models.seq2seq_model import label_loss

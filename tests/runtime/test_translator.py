@@ -20,9 +20,9 @@ from transformers import GenerationConfig
 
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
-from csan_hf.evaluation.translate import torch_engine
 from csan_hf.hub.onnx import export_onnx
 from csan_hf.pipelines.tokenizer_vocabulary import TokenizerVocabulary
+from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime import DECODER, ENCODER, SOURCE
 from csan_hf_runtime.characters import read_ranges, write_ranges
 from csan_hf_runtime.graphs import Graphs

@@ -13,9 +13,10 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair
+from csan_hf.evaluation.corpus_translation import best_texts
 from csan_hf.evaluation.loading import load_engine
+from csan_hf.evaluation.scores import search_name
 from csan_hf.evaluation.significance import PairedTest
-from csan_hf.evaluation.translate import best_texts, search_name
 from csan_hf.pipelines.torch_engine import TorchEngine
 from csan_hf_runtime.text_files import counted, open_lines
 from csan_hf_runtime.texts import LanguageTags

@@ -16,8 +16,8 @@ from urllib.parse import quote
 import markdown
 
 from csan_hf.evaluation.metrics import find_metric
+from csan_hf.evaluation.scores import search_name
 from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_value
-from csan_hf.evaluation.translate import search_name
 from csan_hf.hub.figures import save_as_png_and_svg
 from csan_hf.lab.analysis.charts import plot_differences, plot_scores_by_joined
 from csan_hf.lab.report.page import render_template

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
-from csan_hf.pipelines.texts import LANGUAGES
-from csan_hf.pipelines.tokenizer_vocabulary import TokenizerVocabulary
-from csan_hf.pipelines.torch_engine import TorchEngine
+from csan_hf.pipelines.text_pipeline import LANGUAGES
+from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime.options import TranslationOptions
 from csan_hf_runtime.texts import Translation
 
@@ -98,25 +97,3 @@ def translate_stream(
     arguments = {name: chosen.pop(name) for name in names}
     engine = torch_engine(model, tokenizers, **arguments)
     return shared_translator(engine, processes).stream(sentences, **chosen)
-
-
-def torch_engine(
-    model: PreTrainedModel,
-    tokenizers: TokenizerPair,
-    *,
-    clean_up_tokenization_spaces: bool = False,
-    **arguments: Any,
-) -> TorchEngine:
-    """Returns a model with its tokenizers as an engine; arguments are those of `generate`."""
-    cleans_up = clean_up_tokenization_spaces
-    return TorchEngine(
-        model,
-        TokenizerVocabulary(tokenizers.source, is_target=False),
-        TokenizerVocabulary(tokenizers.target, is_target=True, cleans_up=cleans_up),
-        **arguments,
-    )
-
-
-def search_name(num_beams: int | None) -> str:
-    """Names the search of so many beams, as scores are shown with it."""
-    return "greedy" if num_beams in (None, 1) else f"beam {num_beams}"
