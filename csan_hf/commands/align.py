@@ -9,7 +9,7 @@ from pathlib import Path
 from csan_hf.evaluation import align_stream
 from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf_runtime.command_line.common import Dtype, PositiveInt, beside_bars
+from csan_hf_runtime.command_line.common import ModelOptions, PositiveInt, beside_bars
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_writable,
@@ -38,10 +38,7 @@ def align(
     target_lang: str | None = None,
     num_beams: PositiveInt | None = None,
     batch_size: PositiveInt = 32,
-    device: str | None = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
+    loading: ModelOptions,
 ) -> None:
     """Aligns the words of sentence pairs: one line per pair, "0-0 1-2" = source word 0 with target
     word 0, 1 with 2.
@@ -94,9 +91,7 @@ def align(
     gold_links = []
     if gold is not None and targets is not None:  # read before hours of alignment
         gold_links = read_alignments(gold, sources, targets)
-    network, tokenizers = load_translation_model(
-        model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, progress=not quiet
-    )
+    network, tokenizers = load_translation_model(model, **loading.for_loading())
     generate_arguments = {} if num_beams is None else {"num_beams": num_beams}
     alignments = align_stream(
         network,
@@ -105,7 +100,7 @@ def align(
         targets,
         layer=layer,
         batch_size=batch_size,
-        progress=not quiet,
+        progress=not loading.quiet,
         src_lang=source_lang,
         tgt_lang=target_lang,
         **generate_arguments,

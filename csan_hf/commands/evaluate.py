@@ -25,7 +25,7 @@ from csan_hf.evaluation.scores import score_by_length, score_table, score_transl
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.training.recipe import load_recipe
 from csan_hf_runtime import is_main_process
-from csan_hf_runtime.command_line.common import Dtype, PositiveInt
+from csan_hf_runtime.command_line.common import ModelOptions, PositiveInt
 from csan_hf_runtime.options import BeamOptions
 from csan_hf_runtime.text_files import (
     VARIANTS,
@@ -62,10 +62,7 @@ def evaluate(
     by_length: bool = False,
     forced: bool = False,
     max_batch_tokens: PositiveInt = 4096,
-    device: str | None = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
+    loading: ModelOptions,
 ) -> None:
     """Translates a test set and scores it.
 
@@ -123,17 +120,16 @@ def evaluate(
         tests = _read_files(source, reference, hypotheses)
     else:
         tests = _read_recipe(recipe or Path(names[0]) / "recipe.yaml", split)
-    scoring = _scoring(tests, metrics, bleu_tokenize, by_length=by_length, progress=not quiet)
+    scoring = _scoring(
+        tests, metrics, bleu_tokenize, by_length=by_length, progress=not loading.quiet
+    )
     if hypotheses is not None:
         _score_file(hypotheses, tests, output_dir, scoring)
         return
-    loading: dict[str, Any] = {
-        "device": device,
-        "dtype": dtype,
-        "trust_remote_code": trust_remote_code,
-        "progress": not quiet,
+    options: dict[str, Any] = {
+        "max_batch_tokens": max_batch_tokens,
+        "progress": not loading.quiet,
     }
-    options: dict[str, Any] = {"max_batch_tokens": max_batch_tokens, "progress": not quiet}
     if forced:
         options |= {"src_lang": source_lang, "tgt_lang": target_lang}
         evaluated = _forced(names, tests, loading, options)
@@ -248,12 +244,12 @@ class _Evaluated(NamedTuple):
 def _translated(
     names: list[str],
     tests: _TestSets,
-    loading: dict[str, Any],
+    loading: ModelOptions,
     options: dict[str, Any],
     scoring: dict[str, Any],
 ) -> Iterator[_Evaluated]:
     """Translates the test sets with a model and scores them."""
-    with loaded_translator(names, **loading) as translator:
+    with loaded_translator(names, **loading.for_loading()) as translator:
         _, generation = translator.engine.defaults(options["source_lang"], options["target_lang"])
         for name, test_set in tests.sets.items():
             sources, _ = test_set
@@ -267,11 +263,11 @@ def _translated(
 
 
 def _forced(
-    names: list[str], tests: _TestSets, loading: dict[str, Any], options: dict[str, Any]
+    names: list[str], tests: _TestSets, loading: ModelOptions, options: dict[str, Any]
 ) -> Iterator[_Evaluated]:
     """Scores the references of the test sets with a model."""
-    model, tokenizers = load_translation_model(names, **loading)
-    processes = launched_processes(loading["device"])
+    model, tokenizers = load_translation_model(names, **loading.for_loading())
+    processes = launched_processes(loading.device)
     for name, (sources, references) in tests.sets.items():
         first_references = [text.partition(VARIANTS)[0] for text in references]
         line_scores = score_forced(

@@ -66,7 +66,7 @@ def load_in_pool(names: Sequence[str], *, threads: int, **options: Any) -> Engin
     """Loads what translates in a process of an `EnginePool`."""
     torch.set_num_threads(threads)
     import_modules(os.environ.get(IMPORTS, "").split(","))
-    return load_engine(names, device="cpu", progress=False, **options)
+    return load_engine(names, **options)
 
 
 def load_translation_model(

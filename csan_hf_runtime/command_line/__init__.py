@@ -92,7 +92,6 @@ OPTIONS = {
     "truncation": "truncate a text longer than the model takes, instead of splitting it",
     "max_batch_tokens": "source tokens in a batch",
     "device": "cpu, cuda, cuda:1... (default: the GPU if there is one)",
-    "dtype": "type of the weights and of the computation",
     "trust_remote_code": "run model code from the checkpoint",
     "quiet": "no progress bar",
 }

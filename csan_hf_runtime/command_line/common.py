@@ -3,6 +3,7 @@
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -12,9 +13,33 @@ if TYPE_CHECKING:
 else:
     from jsonargparse.typing import NonNegativeInt, NotEmptyStr, PositiveInt
 
-__all__ = ["Dtype", "NonNegativeInt", "NotEmptyStr", "PositiveInt", "beside_bars"]
+__all__ = ["ModelOptions", "NonNegativeInt", "NotEmptyStr", "PositiveInt", "beside_bars"]
 
-Dtype = Literal["bfloat16", "float16", "float32"]
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How models are loaded.
+
+    Attributes:
+        device: cpu, cuda, cuda:1... (default: the GPU if there is one)
+        dtype: type of the weights and of the computation
+        trust_remote_code: run model code from the checkpoint
+        quiet: no progress bar
+    """
+
+    device: str | None = None
+    dtype: Literal["bfloat16", "float16", "float32"] = "float32"
+    trust_remote_code: bool = False
+    quiet: bool = False
+
+    def for_loading(self) -> dict[str, Any]:
+        """The arguments of `csan_hf.evaluation.loading`."""
+        return {
+            "device": self.device,
+            "dtype": self.dtype,
+            "trust_remote_code": self.trust_remote_code,
+            "progress": not self.quiet,
+        }
 
 
 def beside_bars() -> AbstractContextManager[Any]:

@@ -28,7 +28,7 @@ from csan_hf_runtime.text_files import (
 )
 
 from . import import_csan_hf
-from .common import Dtype, NonNegativeInt
+from .common import ModelOptions, NonNegativeInt
 from .output import Done, OutputOptions, lines_done, write_translations
 
 if TYPE_CHECKING:
@@ -46,10 +46,7 @@ def translate(
     prefixes: str | None = None,
     terms: str | None = None,
     processes: NonNegativeInt | None = None,
-    device: str | None = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
+    loading: ModelOptions,
 ) -> None:
     """Translates standard input or a file, line for line; an empty line stays an empty line.
 
@@ -95,13 +92,8 @@ def translate(
     with_scores = search.n_best is not None
     done = Done()
     if output.resume:
-        find = partial(lines_done, output.files, is_numbered=with_scores and not output.json_lines)
-        if is_launched():
-            launcher = import_csan_hf("evaluation.launched", "a launcher of processes")
-            launcher.launched_processes(device)
-            find = partial(launcher.on_main_process, find)
-        done = find()
-        if done.sentences and not quiet:
+        done = _lines_done(output, loading, is_numbered=with_scores and not output.json_lines)
+        if done.sentences and not loading.quiet:
             print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
     sentences, beginnings = _open_input(input, prefixes, sample=search.sample)
     if done.sentences:
@@ -113,20 +105,13 @@ def translate(
             )
         if beginnings is not None:
             beginnings = itertools.islice(beginnings, done.sentences, None)
-    with _translator(
-        model,
-        processes=processes,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        quiet=quiet,
-    ) as translator:
+    with _translator(model, processes, loading) as translator:
         windows = translator.stream(
             sentences,
             prefixes=beginnings,
             terms=glossary,
             lines_before=done.sentences,
-            progress=not quiet and not (input == STANDARD_STREAM and sys.stdin.isatty()),
+            progress=not loading.quiet and not (input == STANDARD_STREAM and sys.stdin.isatty()),
             return_scores=with_scores or output.json_lines,
             return_words=output.json_lines,
             return_alignments=output.alignments is not None,
@@ -137,6 +122,16 @@ def translate(
             output = output.replaced(output=os.devnull, alignments=None)
         with closing(windows):
             write_translations(windows, output, with_scores=with_scores, done=done)
+
+
+def _lines_done(output: OutputOptions, loading: ModelOptions, *, is_numbered: bool) -> Done:
+    """Finds what a stopped command has left; of several processes the main one looks."""
+    find = partial(lines_done, output.files, is_numbered=is_numbered)
+    if not is_launched():
+        return find()
+    launcher = import_csan_hf("evaluation.launched", "a launcher of processes")
+    launcher.launched_processes(loading.device)
+    return launcher.on_main_process(find)
 
 
 def _open_input(
@@ -154,17 +149,10 @@ def _open_input(
 
 @contextmanager
 def _translator(
-    model: list[str],
-    *,
-    processes: int | None,
-    device: str | None,
-    dtype: str,
-    trust_remote_code: bool,
-    quiet: bool,
+    model: list[str], processes: int | None, options: ModelOptions
 ) -> Iterator[TextTranslator]:
     """Loads what translates; its processes end after the block."""
     graphs = exported_folder(model[0])
-    options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     load_in_pool: Callable[..., Engine]
     with ExitStack() as stack:
         if graphs is None or len(model) > 1 or is_launched():
@@ -174,12 +162,12 @@ def _translator(
             if graphs is not None:
                 needs_torch = "an ensemble" if len(model) > 1 else "a launcher of processes"
             loading = import_csan_hf("evaluation.loading", needs_torch)
-            translator = stack.enter_context(
-                loading.loaded_translator(model, device=device, progress=not quiet, **options)
-            )
-            load_in_pool = partial(loading.load_in_pool, model, **options)
+            arguments = options.for_loading()
+            translator = stack.enter_context(loading.loaded_translator(model, **arguments))
+            arguments |= {"device": "cpu", "progress": False}
+            load_in_pool = partial(loading.load_in_pool, model, **arguments)
         else:
-            _check_graph_options(graphs, device, dtype)
+            _check_graph_options(graphs, options)
             from csan_hf_runtime.graph_engine import GraphEngine
             from csan_hf_runtime.translator import TextTranslator
 
@@ -193,8 +181,8 @@ def _translator(
         yield translator
 
 
-def _check_graph_options(folder: Path, device: str | None, dtype: str) -> None:
-    if device not in (None, "cpu") or dtype != "float32":
+def _check_graph_options(folder: Path, options: ModelOptions) -> None:
+    if options.device not in (None, "cpu") or options.dtype != "float32":
         raise ValueError(
             f"{folder} has ONNX graphs, which run on the CPU as they were exported: leave out "
             "--device and --dtype."
