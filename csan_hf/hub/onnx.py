@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -232,7 +232,7 @@ _INT8_FUNCTIONS = (
 
 
 _PLAIN = {"alpha": 1, "beta": 1, "transA": 0, "axis": 0}
-"""What attributes of nodes must be, where they have them, so that these are replaced."""
+"""Values of attributes that nodes must have, if any, to be replaced."""
 
 
 class _Int8Nodes:
@@ -372,91 +372,90 @@ def _trace(model: PreTrainedModel, directory: Path, with_attention: bool) -> Non
     weights = hashlib.sha256()
     for tensor in model.state_dict().values():
         weights.update(tensor.numpy().tobytes())
+    metadata = {WEIGHTS: weights.hexdigest(), FILES: digests_of_files(directory)}
     if model._supports_sdpa:
         model.set_attn_implementation("sdpa")  # blocks are made for one length
-    make_encoder, make_step = _MODULES.get(model.config.model_type, (_Encoder, _Step))
-    encoder = make_encoder(model.get_encoder())
-    step = make_step(model, with_attention)
-    outputs = ["logits", *(PRESENT + name for name in step.states)]
-    if with_attention:
-        outputs.append(ALIGNMENT)
-    beams = 3  # traced with another number than is usual, so that it is free
-    ids = torch.ones(2, 6, dtype=torch.long)
-    source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
-    source = {"input_ids": ids, "attention_mask": ids.clone()}
-    states = encoder(source)
-    target = {
-        "input_ids": ids[:, :1].repeat(beams, 1),
-        "encoder_attention_mask": ids.clone(),
-        "encoder_hidden_states": states,
-    }
-    target_axes = {**dict.fromkeys(target, source_axes), "input_ids": {0: "rows"}}
-    for name, (heads, positions, width) in step.states.items():
-        target[PAST + name] = torch.zeros(len(ids) * beams, heads, positions, width)
-        target_axes[PAST + name] = {0: "rows", 2: f"past {name}"}
-    of_source = {PAST + name: tensor for name, tensor in step.project(states).items()}
-    target |= of_source
-    for name in of_source:
-        target_axes[name] = {0: "batch_size", 2: "encoder_sequence_length"}
-    with warnings.catch_warnings(action="ignore"):  # of names of axes, and of torch's own code
-        graphs = {
-            ENCODER: _graph(
-                encoder,
-                inputs=source,
-                axes=dict.fromkeys(source, source_axes),
-                outputs=["last_hidden_state"],
-            ),
-            DECODER: _graph(
-                step,
-                inputs=target,
-                axes=target_axes,
-                outputs=outputs,
-            ),
-        }
-        if of_source:
-            graphs[SOURCE] = _graph(
-                _Source(step),
-                inputs={"encoder_hidden_states": states},
-                axes={"encoder_hidden_states": source_axes},
-                outputs=list(of_source),
-            )
-    files = digests_of_files(directory)
-    for name, graph in graphs.items():
+    for part in _parts_of(model, with_attention):
+        with warnings.catch_warnings(action="ignore"):  # of names of axes, and of torch's own code
+            graph = part.export()
         for node in graph.model.graph:
             scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
             if any(module in scopes for module in model._keep_in_fp32_modules_strict or ()):
                 node.name = f"{_EXACT}{node.name}"
             node.metadata_props.clear()  # stack traces, longer than small weights
-        graph.model.metadata_props[WEIGHTS] = weights.hexdigest()
-        graph.model.metadata_props[FILES] = files
-        graph.save(directory / name)
+        graph.model.metadata_props.update(metadata)
+        graph.save(directory / part.file)
 
 
-def _graph(
-    module: nn.Module, *, inputs: Tensors, axes: dict[str, dict[int, str]], outputs: list[str]
-) -> Any:
-    """The `torch.onnx.ONNXProgram` of a module that takes a dictionary.
+class _Part(NamedTuple):
+    """A module that takes a dictionary and becomes a graph.
 
-    Args:
+    Attributes:
+        file: Name of the graph's file.
         module: The module.
-        inputs: What to trace it with.
+        inputs: Tensors to trace it with.
         axes: Names of the free axes of each input.
         outputs: Names of the outputs.
     """
-    graph: Any = torch.onnx.export(
-        module,
-        kwargs={"inputs": inputs},
-        dynamic_shapes={"inputs": axes},
-        dynamo=True,
-        verbose=False,
-        input_names=list(inputs),
-        output_names=outputs,
-        custom_translation_table={torch.ops.aten.scaled_dot_product_attention.default: _attention},
-    )
-    for output in graph.model.graph.outputs:
-        if output.name.startswith(PRESENT):  # of a window, which a sentence fills first
-            output.shape[2] = f"{output.name} positions"
-    return graph
+
+    file: str
+    module: nn.Module
+    inputs: Tensors
+    axes: dict[str, dict[int, str]]
+    outputs: list[str]
+
+    def export(self) -> Any:
+        """The `torch.onnx.ONNXProgram`."""
+        attention = torch.ops.aten.scaled_dot_product_attention.default
+        graph: Any = torch.onnx.export(
+            self.module,
+            kwargs={"inputs": self.inputs},
+            dynamic_shapes={"inputs": self.axes},
+            dynamo=True,
+            verbose=False,
+            input_names=list(self.inputs),
+            output_names=self.outputs,
+            custom_translation_table={attention: _attention},
+        )
+        for output in graph.model.graph.outputs:
+            if output.name.startswith(PRESENT):  # of a window, which a sentence fills first
+                output.shape[2] = f"{output.name} positions"
+        return graph
+
+
+def _parts_of(model: PreTrainedModel, with_attention: bool) -> Iterator[_Part]:
+    """The encoder, the decoder and, for decoders that need it, the projections of the source."""
+    make_encoder, make_step = _MODULES.get(model.config.model_type, (_Encoder, _Step))
+    encoder = make_encoder(model.get_encoder())
+    step = make_step(model, with_attention)
+    ids = torch.ones(2, 6, dtype=torch.long)
+    source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
+    source = {"input_ids": ids, "attention_mask": ids.clone()}
+    states = encoder(source)
+    axes = dict.fromkeys(source, source_axes)
+    yield _Part(ENCODER, encoder, source, axes, outputs=["last_hidden_state"])
+    of_source = {PAST + name: tensor for name, tensor in step.project(states).items()}
+    if of_source:
+        inputs = {"encoder_hidden_states": states}
+        axes = {"encoder_hidden_states": source_axes}
+        yield _Part(SOURCE, _Source(step), inputs, axes, outputs=list(of_source))
+    rows = 3 * len(ids)  # another number of beams than is usual, so that it is free
+    inputs = {
+        "input_ids": torch.ones(rows, 1, dtype=torch.long),
+        "encoder_attention_mask": ids.clone(),
+        "encoder_hidden_states": states,
+    }
+    axes = {**dict.fromkeys(inputs, source_axes), "input_ids": {0: "rows"}}
+    for name, sizes in step.states.items():
+        inputs[PAST + name] = torch.zeros(rows, *sizes)
+        axes[PAST + name] = {0: "rows", 2: f"past {name}"}
+    inputs |= of_source
+    projected_axes = {0: "batch_size", 2: "encoder_sequence_length"}
+    axes |= dict.fromkeys(of_source, projected_axes)
+    outputs = ["logits", *(PRESENT + name for name in step.states)]
+    if with_attention:
+        outputs.append(ALIGNMENT)
+    yield _Part(DECODER, step, inputs, axes, outputs)
 
 
 def _attention(
@@ -589,7 +588,7 @@ class _Step(nn.Module):
 
 
 class _Source(nn.Module):
-    """What a decoder needs of each source."""
+    """Keys and values that a decoder needs of each source."""
 
     def __init__(self, step: _Step) -> None:
         super().__init__()
