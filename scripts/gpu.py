@@ -80,7 +80,7 @@ def measure(
     if output is not None:
         check_writable(output)
         if output.exists():
-            records = json.loads(output.read_text())
+            records = json.loads(output.read_bytes())
     transformers_logging.set_verbosity_error()
     machine = describe(device)
     print("\n".join(f"{name}: {value}" for name, value in machine.items()), flush=True)

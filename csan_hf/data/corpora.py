@@ -240,8 +240,11 @@ class DataArguments:
         first.
         """
         named = {"validation": self.validation, **self.test_patterns}
-        lists = {split: patterns for split, patterns in named.items() if isinstance(patterns, list)}
-        return {split: patterns[1:] for split, patterns in lists.items() if patterns[1:]}
+        return {
+            split: patterns[1:]
+            for split, patterns in named.items()
+            if isinstance(patterns, list) and len(patterns) > 1
+        }
 
     @property
     def split_patterns(self) -> dict[str, Any]:

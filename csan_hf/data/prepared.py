@@ -161,7 +161,7 @@ def _read_corpus(folder: Path, tokenizers: TokenizerPair) -> PreparedCorpus:
             tokenizers,
             splits=DatasetDict.load_from_disk(str(folder)),
             report=(folder / _REPORT).read_text(encoding="utf-8"),
-            characters=json.loads((folder / _CHARACTERS).read_text(encoding="utf-8")),
+            characters=json.loads((folder / _CHARACTERS).read_bytes()),
         )
 
 

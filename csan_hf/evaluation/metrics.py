@@ -381,7 +381,7 @@ class Comet(CorpusMetric):
                 printed = (done.stderr or done.stdout).strip() or "it printed nothing"
                 reason = printed.splitlines()[-1]
                 raise OSError(f"comet-score failed with status {done.returncode}: {reason}")
-            [entries] = json.loads(output.read_text(encoding="utf-8")).values()
+            [entries] = json.loads(output.read_bytes()).values()
         return np.array([(float(entry["COMET"]), 1.0) for entry in entries], dtype=np.float64)
 
     def score(self, sums: np.ndarray) -> float:

@@ -88,7 +88,7 @@ def check_same_data(checkpoint: Path, facts: Mapping[str, Any]) -> str | None:
 
 
 def _read_facts(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / FACTS).read_text(encoding="utf-8"))
+    return json.loads((checkpoint / FACTS).read_bytes())
 
 
 def write_stream_state(
@@ -110,7 +110,7 @@ def read_stream_state(checkpoint: Path, args: TranslationTrainingArguments) -> d
             f"{checkpoint} has no {path.name}: a run on a stream goes on with as many processes. "
             "Start it with those, or choose another --output_dir."
         )
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_bytes())
 
 
 def _stream_file(checkpoint: Path, args: TranslationTrainingArguments) -> Path:
@@ -138,7 +138,7 @@ def _unreadable_text(checkpoint: Path) -> str | None:
     required = {checkpoint / name for name in (CONFIG_NAME, "tokenizer_config.json", FACTS)}
     for path in sorted(required.union(checkpoint.rglob("*.json"))):
         try:
-            json.loads(path.read_text(encoding="utf-8"))
+            json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             return f"{path.relative_to(checkpoint)} cannot be read ({error})"
     return None
@@ -190,7 +190,7 @@ def _weight_paths(checkpoint: Path) -> list[Path]:
     index = checkpoint / SAFE_WEIGHTS_INDEX_NAME
     if not index.is_file():
         return [checkpoint / SAFE_WEIGHTS_NAME]
-    files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    files = set(json.loads(index.read_bytes())["weight_map"].values())
     return [
         checkpoint / check_file_name(name, f"{index}: the file of weights")
         for name in sorted(files)

@@ -54,9 +54,9 @@ class RunRecord:
         """
         hypotheses = {}
         try:
-            results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+            results = json.loads((folder / RESULTS).read_bytes())
             results["parameters"], results["training"]["seconds"]
-            mark = json.loads((folder / FINISHED).read_text(encoding="utf-8"))
+            mark = json.loads((folder / FINISHED).read_bytes())
             for split in splits:
                 path = path_inside(folder, "hypotheses", f"{split}.txt")
                 hypotheses[split] = list(read_lines(path))

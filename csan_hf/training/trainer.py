@@ -545,7 +545,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _get_output_dir(self, trial: object) -> str:
         """Returns the staging folder: the library asks where a checkpoint is written."""
-        return str(Path(str(self.args.output_dir), UNFINISHED))
+        return str(Path(self.args.output_dir, UNFINISHED))
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """Saves a checkpoint in the staging folder, and names it when all processes have written

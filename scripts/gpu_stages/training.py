@@ -80,7 +80,7 @@ def _scores(name: str, run: subprocess.Popen[bytes], folder: Path, setting: Sett
     if not results.is_file():
         log = (folder / f"{name}.log").read_text(errors="replace")
         raise ChildProcessError(" ".join(log[-160:].split()))
-    outcome = json.loads(results.read_text())
+    outcome = json.loads(results.read_bytes())
     keys = ("seconds", "updates", "tokens_per_second")
     row: Row = {key: outcome["training"][key] for key in keys}
     for split, scores in outcome["scores"].items():

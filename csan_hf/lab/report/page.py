@@ -143,7 +143,7 @@ def check_card(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{folder} has no recipe.yaml and results.json, of which its card is made: --card "
             "needs a run's folder."
         )
-    return read_yaml(recipe), json.loads(results.read_text(encoding="utf-8"))
+    return read_yaml(recipe), json.loads(results.read_bytes())
 
 
 def show_in_card(report: Report, folder: Path | str) -> None:

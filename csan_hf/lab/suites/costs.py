@@ -15,7 +15,7 @@ from csan_hf.training.record import fingerprint_of
 from csan_hf_runtime.text_files import counted
 
 from .records import SuiteRecords
-from .schedule import Progress
+from .schedule import SuiteProgress
 from .suite import Run, Suite
 from .training_speed import SPEEDS, Speed
 
@@ -29,7 +29,7 @@ def read_speeds(records: SuiteRecords) -> dict[str, Speed]:
     """
     path = records.output / SPEEDS
     is_here = path.is_file()
-    measured = json.loads(path.read_text("utf-8")) if is_here else records.about("speeds")
+    measured = json.loads(path.read_bytes()) if is_here else records.about("speeds")
     speeds = {}
     for system, fingerprint in _fingerprints(records.suite).items():
         values = measured.get(system, {})
@@ -89,15 +89,15 @@ def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int, st
 
 
 def _run_seconds(records: SuiteRecords, speeds: dict[str, Speed], start: float) -> dict[Run, float]:
-    seconds = {}
-    for run in records.suite.runs:
-        seconds[run] = start + speeds[run.system].run_seconds(run.recipe_in(records.output))
-    return seconds
+    return {
+        run: start + speeds[run.system].run_seconds(run.recipe_in(records.output))
+        for run in records.suite.runs
+    }
 
 
 def progress_reporter(
     records: SuiteRecords, speeds: dict[str, Speed], jobs: int, start: float
-) -> Callable[[Progress], None]:
+) -> Callable[[SuiteProgress], None]:
     """Returns a function that prints where a suite stands, with the time to go at the speeds
     measured and `start` seconds for the process of each run.
 
@@ -110,7 +110,7 @@ def progress_reporter(
     last_ended = -1
     last_time = 0.0
 
-    def show(progress: Progress) -> None:
+    def show(progress: SuiteProgress) -> None:
         nonlocal last_ended, last_time
         ended = progress.done + len(progress.failed)
         now = time.monotonic()

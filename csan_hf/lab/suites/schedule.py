@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass
-class Progress:
+class SuiteProgress:
     """Where a suite stands.
 
     Attributes:
@@ -153,8 +153,8 @@ def train_runs(
     *,
     jobs: int = 1,
     threads: int = 1,
-    report: Callable[[Progress], None] | None = None,
-) -> Progress:
+    report: Callable[[SuiteProgress], None] | None = None,
+) -> SuiteProgress:
     """Trains the runs that are not finished, in their order.
 
     If a run fails, its reason is noted and the others continue. Ctrl-C and SIGTERM end the runs,
@@ -173,7 +173,7 @@ def train_runs(
     records.check()
     runs = records.suite.runs
     waiting = [run for run in runs if not records.is_finished(run)]
-    progress = Progress(len(runs), done=len(runs) - len(waiting))
+    progress = SuiteProgress(len(runs), done=len(runs) - len(waiting))
     processes: list[_Process] = []
 
     def show() -> None:

@@ -22,7 +22,7 @@ from lab.suites.small_suites import (
 from csan_hf.lab.suites import run_suite, schedule, workflow
 from csan_hf.lab.suites.costs import describe_cost, progress_reporter
 from csan_hf.lab.suites.records import SuiteRecords
-from csan_hf.lab.suites.schedule import Progress, run_environment
+from csan_hf.lab.suites.schedule import SuiteProgress, run_environment
 from csan_hf.training.recipe import RecipeError
 from csan_hf.training.record import FINISHED
 
@@ -196,7 +196,7 @@ def test_costs_and_the_hours_to_go(tmp_path, capsys):
     show = progress_reporter(records, speeds, 2, 70.0)
     name = suite.runs[0].name
     for share, failed in ((0.5, {}), (0.6, {}), (0.9, {suite.runs[1].name: "no"})):
-        show(Progress(len(suite.runs), failed=failed, running={name: share}))
+        show(SuiteProgress(len(suite.runs), failed=failed, running={name: share}))
     assert capsys.readouterr().err.splitlines() == [  # 11.5 runs, then 10.1
         f"0 of 12 runs done; about 3.5 hours to go. Running: {name} 50%.",
         f"0 of 12 runs done, 1 failed; about 3.1 hours to go. Running: {name} 90%.",
