@@ -292,6 +292,19 @@ def test_the_smoothed_loss_is_torchs(epsilon):
     assert not torch.autograd.grad(nothing, logits)[0].any()
 
 
+def test_a_saved_model_has_both_tokenizers_and_weights_that_others_may_read(
+    make_trainer, text, tmp_path
+):
+    trainer = make_trainer()
+    words = train_tokenizer(text["train"]["target"], 400, kind="symbols")
+    trainer.tokenizers = TokenizerPair(trainer.tokenizers.source, words)
+    folder = tmp_path / "saved"
+    trainer.save_model(str(folder))
+    assert TokenizerPair.from_pretrained(folder).target.get_vocab() == words.get_vocab()
+    modes = {(folder / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
+
+
 def test_a_trainer_pushes_public_files_alone(hub_here, make_trainer, tmp_path):
     trainer = make_trainer(hub_model_id="tester/trained")
     (tmp_path / "run" / "notes.md").write_text("private")
