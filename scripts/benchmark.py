@@ -3,13 +3,13 @@
 """Speed and memory of CSAN and Pervasive Attention on a CPU, each comparison in one run."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
 import backend_grid
 import torch
-from measuring import Variants, check_equal, compare, machine, print_table
+from measuring import Workload, check_equal, compare, machine, print_table
 from networks import (
     BASE,
     MOST_POSITIONS,
@@ -82,7 +82,7 @@ MARIAN = "MarianMTModel"
 PRESETS = {"CSAN, locality off": None, "1D-CSAN (11)": "csan_1d", "2D-CSAN (3×11)": "csan_2d"}
 
 
-def marian_workloads() -> dict[str, Variants]:
+def marian_workloads() -> Iterator[Workload]:
     """Training, encoding and beam search by Marian and CSAN."""
     makers: dict[str, Callable[..., Step]] = {
         "training step, 80 pairs of about 25 tokens": partial(train, pairs=80, length=25),
@@ -98,10 +98,8 @@ def marian_workloads() -> dict[str, Variants]:
         base = f"six layers of width 512, the lowest three local, {length:,} tokens"
         makers[f"{base}, encoder alone, forward"] = partial(encode, length=length, size=BASE)
         makers[f"{base}, training step"] = partial(train, pairs=1, length=length, size=BASE)
-    workloads: dict[str, Variants] = {}
     for workload, make_step in makers.items():
-        workloads[workload] = {name: partial(make_step, name) for name in (MARIAN, *PRESETS)}
-    return workloads
+        yield workload, {name: partial(make_step, name) for name in (MARIAN, *PRESETS)}
 
 
 def build(name: str, size: Size = SMALL) -> PreTrainedModel:
@@ -177,19 +175,17 @@ LONG_TEXTS = (
 )
 
 
-def long_workloads() -> dict[str, Variants]:
+def long_workloads() -> Iterator[Workload]:
     """Encoding of one text."""
-    workloads: dict[str, Variants] = {}
     for length, window, backward in LONG_TEXTS:
         workload = f"{length:,} tokens, window {window}"
         if backward:
             workload += ", with backward"
-        workloads[workload] = {
-            name: partial(encode_long, name, window, length, backward)
-            for name in ENCODERS
-            if length <= LONGEST.get(name, length)
-        }
-    return workloads
+        encoders = [name for name in ENCODERS if length <= LONGEST.get(name, length)]
+        yield (
+            workload,
+            {name: partial(encode_long, name, window, length, backward) for name in encoders},
+        )
 
 
 def encode_long(name: str, window: int, length: int, backward: bool) -> Step:
@@ -201,23 +197,20 @@ def encode_long(name: str, window: int, length: int, backward: bool) -> Step:
 # --- Pervasive Attention
 
 
-def pervasive_workloads() -> dict[str, Variants]:
+def pervasive_workloads() -> Iterator[Workload]:
     """Training steps and searches of Pervasive Attention, in both precisions."""
-    variants = {"float32": False, "bf16": True}
     pairs = make_pairs(torch.full((2, 16), 24), SMALL.vocabulary, "cpu")
     source = random_text(24, SMALL.vocabulary)
-    workloads: dict[str, Variants] = {
-        "training step, 16 pairs of 24 × 24 tokens": {
-            name: partial(grid_step, training_step, pairs, bf16=bf16)
-            for name, bf16 in variants.items()
-        }
+    makers: dict[str, Callable[..., Step]] = {
+        "training step, 16 pairs of 24 × 24 tokens": partial(grid_step, training_step, pairs)
     }
     for tokens in (16, 64, 256):
-        workloads[f"greedy, {tokens} new tokens"] = {
-            name: partial(grid_step, search_step, source, tokens, bf16=bf16)
-            for name, bf16 in variants.items()
-        }
-    return workloads
+        makers[f"greedy, {tokens} new tokens"] = partial(grid_step, search_step, source, tokens)
+    for workload, make_step in makers.items():
+        yield (
+            workload,
+            {"float32": partial(make_step, bf16=False), "bf16": partial(make_step, bf16=True)},
+        )
 
 
 def grid_step(make_step: Callable[..., Step], *work: Any, bf16: bool) -> Step:

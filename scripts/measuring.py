@@ -17,8 +17,9 @@ from transformers.utils import logging as transformers_logging
 Result = TypeVar("Result")
 Row = dict[str, str | float | None]
 """The cells of a row, by column; None where nothing was measured."""
-Variants = Mapping[str, Callable[[], Step]]
-"""Makers of the steps that are compared, by name; the first is the anchor."""
+Workload = tuple[str, Mapping[str, Callable[[], Step]]]
+"""Name of a workload, and makers of the steps that are compared, by name; the first is the anchor.
+"""
 
 
 # --- tables
@@ -85,14 +86,14 @@ def check_equal(name: str, value: Tensor, expected: Tensor) -> None:
 # --- time and memory
 
 
-def compare(workloads: Mapping[str, Variants], rounds: int, only: str = "") -> Iterator[Row]:
+def compare(workloads: Iterable[Workload], rounds: int, only: str = "") -> Iterator[Row]:
     """Rows: seconds, speed beside the anchor (above 1 = faster) and peak memory of each variant,
     for the workloads whose names contain `only`.
 
     Each step is run once before, untimed; then every round runs each once, so that a noisy
     machine disturbs all alike. The speed is the median over the rounds of the ratio.
     """
-    for workload, variants in workloads.items():
+    for workload, variants in workloads:
         if only not in workload:
             continue
         steps = {name: make_step() for name, make_step in variants.items()}

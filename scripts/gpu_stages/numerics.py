@@ -73,35 +73,35 @@ or is above zero.
 
 def all_models(setting: Setting) -> Iterator[tuple[str, Any]]:
     """Names and models, with random weights; those whose names match the setting's pattern."""
-    for name, config in _configs().items():
+    for name, config in _configs():
         if re.search(setting.only, name):
             yield name, make(config)
 
 
-def _configs() -> dict[str, PreTrainedConfig]:
-    configs: dict[str, PreTrainedConfig] = {}
-    configs["CSAN plain"] = CsanConfig.preset(None, **TRANSFORMER)
+def _configs() -> Iterator[tuple[str, PreTrainedConfig]]:
+    yield "CSAN plain", CsanConfig.preset(None, **TRANSFORMER)
     for name in locality_presets():
-        configs[f"CSAN {name}"] = CsanConfig.preset(name, **TRANSFORMER)
+        yield f"CSAN {name}", CsanConfig.preset(name, **TRANSFORMER)
     bias = [{"relative_bias": True}] * LAYERS
-    configs["CSAN relative_bias"] = CsanConfig.preset(
-        None, **TRANSFORMER, encoder_locality=bias, decoder_locality=bias
+    yield (
+        "CSAN relative_bias",
+        CsanConfig.preset(None, **TRANSFORMER, encoder_locality=bias, decoder_locality=bias),
     )
-    configs["CSAN decoder windows"] = CsanConfig.preset(
-        None, **TRANSFORMER, decoder_locality=[{"window": 9}] * LAYERS
+    yield (
+        "CSAN decoder windows",
+        CsanConfig.preset(None, **TRANSFORMER, decoder_locality=[{"window": 9}] * LAYERS),
     )
     grid = {"source_embed_dim": 32, "target_embed_dim": 32, "num_layers": 4, "growth_rate": 16}
     for name, fields in GRIDS.items():
-        configs[f"Pervasive Attention {name}"] = PervasiveAttentionConfig(
-            **TOKENS, **grid, **fields
-        )
-    configs["RNNsearch"] = RnnSearchConfig(
-        **TOKENS, source_embed_dim=64, target_embed_dim=64, hidden_size=128
+        yield f"Pervasive Attention {name}", PervasiveAttentionConfig(**TOKENS, **grid, **fields)
+    yield (
+        "RNNsearch",
+        RnnSearchConfig(**TOKENS, source_embed_dim=64, target_embed_dim=64, hidden_size=128),
     )
-    configs["ConvS2S"] = ConvS2SConfig(
-        **TOKENS, embed_dim=64, hidden_size=64, encoder_layers=3, decoder_layers=3
+    yield (
+        "ConvS2S",
+        ConvS2SConfig(**TOKENS, embed_dim=64, hidden_size=64, encoder_layers=3, decoder_layers=3),
     )
-    return configs
 
 
 def make_batch(device: str, *, left: bool = False) -> dict[str, Tensor]:
