@@ -149,6 +149,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     args: TranslationTrainingArguments
     model: PreTrainedModel
     push_in_progress: Any  # the library types it as never set
+    _evaluation: Evaluation
 
     def __init__(
         self,
@@ -198,7 +199,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.add_callback(TranslationProgress(search))
         self.guard = RunGuard(args)
         self.add_callback(self.guard)
-        self._evaluation: Evaluation
         self._tokens_seen: Tensor | None = None  # since the last report of the speed
         self._speed_start = 0.0  # time since when they count, evaluations left out
         self._speed_step = 0  # the update at that time

@@ -252,7 +252,7 @@ def _with_size(content: Settings, size: Settings, key: str) -> dict[str, Setting
         merged[name] = merge(_settings(entry, where), _settings(changes.get(name), where))
         if "published" in merged[name]:
             _named(merged[name]["published"], f"{where}: published")
-        count = merged[name].get("seeds", 1) if key == "systems" else 1
+        count = merged[name].get("seeds", 1)
         _require(
             type(count) is int and count > 0,
             f"{where}.seeds must say how many seeds, 1 or more, got {count!r}.",

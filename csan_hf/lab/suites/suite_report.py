@@ -242,7 +242,6 @@ def _markdown(
         places=places,
         kinds=FAILURES,
         curves=CURVES,
-        all_tables="\n".join(text for _, text in table_texts),
         significant=SIGNIFICANT,
         flops=FLOPS,
         form=form,
