@@ -21,7 +21,7 @@ from csan_hf.training.recipe import load_recipe
 
 pytest.importorskip("onnxruntime")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUNTIME = ROOT / "runtime"
 BUILD = "import setuptools.build_meta as build, sys; print(build.build_wheel(sys.argv[1]))"
 WORDS = {"abba": "A B A", "bad": "B AA D", "dab": "D AE B"}

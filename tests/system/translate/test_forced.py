@@ -5,8 +5,8 @@ import json
 import math
 
 import pytest
-from evaluation.conftest import run
 from pipelines.multilingual import nllb
+from system.translate.conftest import run
 from tiny import convolutional, csan, grid, recurrent, tokenizer
 
 from csan_hf.data import TokenizerPair

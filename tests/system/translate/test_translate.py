@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluation.conftest import run
+from system.translate.conftest import run
 from tiny import SENTENCES
 from transformers.utils import logging as transformers_logging
 
@@ -28,7 +28,7 @@ from csan_hf.training.arguments import TranslationTrainingArguments
 from csan_hf_runtime.pool import EnginePool
 from csan_hf_runtime.translator import TextTranslator
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TAGS = re.compile("</?p>")
 
 

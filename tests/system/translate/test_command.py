@@ -16,7 +16,7 @@ from csan_hf_runtime.command_line import main
 
 pytest.importorskip("onnxruntime")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TEXTS = ["two", "one hundred and seven", "", "the third of May", "nine", "two"]
 COMMAND = "import sys; from csan_hf_runtime.command_line import main; sys.exit(main())"
 

@@ -4,7 +4,7 @@
 from itertools import product
 
 import pytest
-from evaluation.conftest import run
+from system.translate.conftest import run
 
 from csan_hf.evaluation import align, translate
 from csan_hf_runtime.text_files import write_lines
