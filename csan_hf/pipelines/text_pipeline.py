@@ -11,6 +11,7 @@ from dataclasses import fields
 from itertools import islice
 from typing import Any
 
+from csan_hf_runtime.generation import Generation
 from csan_hf_runtime.options import SplitSentences, TextOptions, TranslationOptions, Unknown
 from csan_hf_runtime.terms import Terms
 from csan_hf_runtime.texts import SentenceTranslation, Translation, checked_texts
@@ -140,14 +141,7 @@ class TextTranslationPipeline(TranslationPipeline):
         preprocess = {**self._preprocess_params, **preprocess}
         postprocess = {**self._postprocess_params, **postprocess}
         if postprocess.get("return_tensors"):  # tokens of segments cannot be joined
-            of_texts = sorted(options.keys() - {"split_sentences", "unknown", "batch_size"})
-            if options["unknown"] != "warn":
-                of_texts.append("unknown")
-            if of_texts:
-                raise ValueError(
-                    f"return_tensors gives tokens of whole texts alone: leave out "
-                    f"{', '.join(of_texts)}."
-                )
+            _check_whole_texts(options)
             return super().__call__(inputs, batch_size=batch_size, **kwargs)
         arguments = {**self._forward_params, **forward}
         for name, name_in_transformers in LANGUAGES.items():
@@ -160,13 +154,9 @@ class TextTranslationPipeline(TranslationPipeline):
         cleans_up = bool(postprocess.get("clean_up_tokenization_spaces"))
         target = TokenizerVocabulary(self.target_tokenizer, is_target=True, cleans_up=cleans_up)
         engine = TorchEngine(self.model, source, target, **arguments)
-        n_best = chosen.get("num_return_sequences") or 1
         _, generation = engine.defaults(options["source_lang"], options["target_lang"])
-        if n_best > generation.num_beams and not generation.do_sample:
-            raise ValueError(
-                f"num_return_sequences={n_best} needs as many beams, got "
-                f"num_beams={generation.num_beams}; or do_sample=True."
-            )
+        n_best = chosen.get("num_return_sequences") or 1
+        _check_beams(n_best, generation)
         options |= {name: arguments[name] for name in _LENGTHS if arguments.get(name)}
         asked = TranslationOptions(
             **options,
@@ -181,8 +171,8 @@ class TextTranslationPipeline(TranslationPipeline):
         if not isinstance(inputs, Sequence):
             return results
         listed = list(results)
-        if all(len(several) == 1 for several in listed):
-            return [several[0] for several in listed]
+        if all(len(translations) == 1 for translations in listed):
+            return [translation for [translation] in listed]
         return listed
 
     def _language_settings(
@@ -246,6 +236,26 @@ def _take_text_options(kwargs: dict[str, Any]) -> dict[str, Any]:
             kwargs[name_in_transformers] = kwargs.pop(name)
     taken = {name: kwargs.pop(name) for name in _OPTIONS & kwargs.keys()}
     return {name: value for name, value in taken.items() if value is not None}
+
+
+def _check_whole_texts(options: dict[str, Any]) -> None:
+    """Refuses options of texts where tokens are returned."""
+    of_texts = sorted(options.keys() - {"split_sentences", "unknown", "batch_size"})
+    if options["unknown"] != "warn":
+        of_texts.append("unknown")
+    if of_texts:
+        raise ValueError(
+            f"return_tensors gives tokens of whole texts alone: leave out {', '.join(of_texts)}."
+        )
+
+
+def _check_beams(returned: int, generation: Generation) -> None:
+    """Refuses more sequences than beams, as `generate` does."""
+    if returned > generation.num_beams and not generation.do_sample:
+        raise ValueError(
+            f"num_return_sequences={returned} needs as many beams, got "
+            f"num_beams={generation.num_beams}; or do_sample=True."
+        )
 
 
 def _items(dataset: Any) -> Iterator[str]:

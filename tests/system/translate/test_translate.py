@@ -21,6 +21,7 @@ from system.translate.conftest import run
 from tiny import SENTENCES
 from transformers.utils import logging as transformers_logging
 
+from csan_hf.commands.demo import DemoModel
 from csan_hf.evaluation import translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.pipelines.torch_engine import TorchEngine
@@ -383,6 +384,15 @@ def test_graphs_are_evaluated_as_they_translate(graphs, run_on, tmp_path):
     written = (tmp_path / "text.hypotheses.txt").read_text().splitlines()
     translations = TextTranslator.from_directory(graphs).translate(["two", "nine"])
     assert written == [best.text for [best] in translations]
+
+
+def test_a_demo_of_graphs_translates_and_says_why_it_does_not_align(graphs, caplog):
+    translated = DemoModel(str(graphs)).translate("two\nnine", 1)
+    [[best]] = TextTranslator.from_directory(graphs).translate(
+        ["two\nnine"], num_beams=1, split_sentences="always"
+    )
+    assert [word for word in translated.target if word != "\n"] == best.text.split()
+    assert "Words are not aligned: The alignment of words: attention weights" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["graphs", "saved_ensemble"])
