@@ -3,11 +3,12 @@
 
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from csan_hf.alignment import Alignment
 from csan_hf.evaluation import align_stream
-from csan_hf.evaluation.alignment_files import read_alignments
+from csan_hf.evaluation.alignment_files import Links, read_alignments
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf_runtime.command_line.common import ModelOptions, PositiveInt, beside_bars
 from csan_hf_runtime.text_files import (
@@ -105,31 +106,47 @@ def align(
         tgt_lang=target_lang,
         **generate_arguments,
     )
+    if heat_map is not None:
+        alignments = _drawing(alignments, drawn, heat_map)
+    if translations is not None:
+        alignments = _writing_translations(alignments, translations)
     links = []
-    with ExitStack() as files:
-        links_file = files.enter_context(open_for_writing(output))
-        translations_file = None
-        if translations is not None:
-            translations_file = files.enter_context(open_for_writing(translations))
-        for number, alignment in enumerate(alignments, 1):
+    with open_for_writing(output) as file:
+        for alignment in alignments:
             line = alignment.pharaoh(threshold=threshold, symmetric=symmetric)
             with beside_bars():
-                links_file.write(f"{line}\n")
-            if translations_file is not None:
-                translations_file.write(f"{one_line(alignment.target.text)}\n")
-            if heat_map is not None and number == drawn:
-                from csan_hf.hub.heat_map import draw_heat_map  # which needs an extra
-
-                draw_heat_map(alignment, heat_map)
+                file.write(f"{line}\n")
             if gold is not None:
                 links.append(line)
     if gold is not None:
-        from csan_hf.evaluation.metrics import load_metric  # which needs an extra
+        _print_error_rate(links, gold_links)
 
-        scores = load_metric("aer").results(links, [entry.pharaoh() for entry in gold_links])
-        print(
-            f"alignment error rate {scores['aer']:.2f}, "
-            f"precision {scores['alignment_precision']:.2f}, "
-            f"recall {scores['alignment_recall']:.2f}",
-            file=sys.stderr,
-        )
+
+def _drawing(alignments: Iterable[Alignment], number: int, path: Path) -> Iterator[Alignment]:
+    """Draws one of the alignments, counted from 1, as they pass."""
+    from csan_hf.hub.heat_map import draw_heat_map  # which needs an extra
+
+    for place, alignment in enumerate(alignments, 1):
+        if place == number:
+            draw_heat_map(alignment, path)
+        yield alignment
+
+
+def _writing_translations(alignments: Iterable[Alignment], path: str) -> Iterator[Alignment]:
+    """Writes the translations of alignments as they pass."""
+    with open_for_writing(path) as file:
+        for alignment in alignments:
+            file.write(f"{one_line(alignment.target.text)}\n")
+            yield alignment
+
+
+def _print_error_rate(links: list[str], gold_links: list[Links]) -> None:
+    from csan_hf.evaluation.metrics import load_metric  # which needs an extra
+
+    scores = load_metric("aer").results(links, [entry.pharaoh() for entry in gold_links])
+    print(
+        f"alignment error rate {scores['aer']:.2f}, "
+        f"precision {scores['alignment_precision']:.2f}, "
+        f"recall {scores['alignment_recall']:.2f}",
+        file=sys.stderr,
+    )
