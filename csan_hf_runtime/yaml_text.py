@@ -13,7 +13,7 @@ class BoundedLoader(yaml.SafeLoader):
     """Reads YAML that holds a bounded number of values, each alias counted as what it stands for.
 
     Raises:
-        yaml.YAMLError: It holds more, or brackets nested too deep.
+        yaml.YAMLError: It holds more, brackets nested too deep, or a value that is not of its tag.
     """
 
     def get_single_node(self) -> yaml.Node | None:
@@ -29,6 +29,14 @@ class BoundedLoader(yaml.SafeLoader):
             )
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Makes a value; PyYAML's own errors for one such as `!!bool abc` are no `YAMLError`."""
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError, ValueError):
+            problem = "a value is not of its type"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
 
 def _count_values(node: yaml.Node, counts: dict[int, float]) -> float:
     """The values in a node; infinitely many where it holds itself."""
@@ -42,11 +50,18 @@ def _count_values(node: yaml.Node, counts: dict[int, float]) -> float:
     return counts[id(node)]
 
 
-def load_yaml(text: str) -> Any:
-    """Reads the values of a text; `ValueError` if it is no YAML or `BoundedLoader` refuses it."""
+def load_yaml(text: str, loader: type[BoundedLoader] = BoundedLoader) -> Any:
+    """Reads the values of a text.
+
+    Raises:
+        ValueError: It is no YAML, or `loader` refuses it. The message says where and nothing of the
+            text, which may hold a credential.
+    """
     try:
-        return yaml.load(text, Loader=BoundedLoader)
+        return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
-        raise ValueError(f"not valid YAML: {getattr(error, 'problem', error)}") from None
-    except (AttributeError, LookupError, ValueError) as error:  # of PyYAML, for `!!bool abc`
-        raise ValueError(f"not valid YAML: a value is not of its type ({error})") from None
+        reason = getattr(error, "problem", None) or getattr(error, "reason", error)
+        mark = getattr(error, "problem_mark", None)
+    place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+    # Not while the original error is handled, which a traceback would show with the text
+    raise ValueError(f"not valid YAML: {place}{reason}")

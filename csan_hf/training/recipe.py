@@ -37,7 +37,7 @@ from csan_hf.recipes import RECIPES
 from csan_hf_runtime import is_main_process
 from csan_hf_runtime.command_line.declarations import option_text, type_name, union_members
 from csan_hf_runtime.keys import Affects, Key, declare, declared_keys
-from csan_hf_runtime.yaml_text import BoundedLoader
+from csan_hf_runtime.yaml_text import BoundedLoader, load_yaml
 
 from .arguments import LIBRARY, GenerationArguments, TranslationTrainingArguments
 
@@ -48,7 +48,6 @@ class RecipeError(ValueError):
 
 # Keys of the command line, which are not stored
 COMMANDS = ("resume", "overwrite", "dry_run")
-SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 # The key of the section tokenizer that names an existing one; `tokenizer: NAME` is short for it
 PRETRAINED = "pretrained"
 _OF_A_FAMILY = {"name": None, "description": None}  # they do not hold for another family
@@ -174,6 +173,9 @@ class Recipe:
         with refusing("The section training is refused", TypeError):
             return TranslationTrainingArguments(output_dir=self.output_dir, **self.training)
 
+
+SECTIONS = [key.name for key in dataclasses.fields(Recipe) if key.default is dataclasses.MISSING]
+"""Names of the sections, which alone have no default."""
 
 _MENDABLE: tuple[type[Exception], ...] = (ValueError, OSError, ImportError, StrictDataclassError)
 
@@ -566,16 +568,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         RecipeError: It cannot be read, or holds something else.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
-        # Without the original error, which shows lines of the file: they may hold a credential
-        reason = getattr(error, "problem", None) or getattr(error, "reason", error)
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = f"it is not valid YAML: {place}{reason}"
+        content = load_yaml(path.read_text(encoding="utf-8"), _StrictLoader)
     except OSError as error:
         problem = f"it cannot be read: {error.strerror}"
-    except (yaml.YAMLError, ValueError) as error:
+    except ValueError as error:
         problem = str(error)
     else:
         refuse_credentials(content, str(path))
@@ -607,7 +603,7 @@ def _as_yaml(name: str, text: str) -> Any:
         return yaml.load(text, Loader=_StrictLoader)
     except _RepeatedKeyError as error:
         raise RecipeError(f"--{name}: {error.problem}: write it once.") from None
-    except (yaml.YAMLError, ValueError):
+    except yaml.YAMLError:
         return text
 
 
