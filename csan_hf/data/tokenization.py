@@ -561,20 +561,8 @@ class TokenizerArguments:
             check_vocabulary_size("target_vocab_size", target_size, self.target_kind or self.kind)
 
 
-def train_tokenizers(
-    dataset: Dataset, vocab_size: int = DEFAULT_VOCABULARY_SIZE, **settings: Any
-) -> TokenizerPair:
-    """Trains the tokenizers of a corpus on its training pairs.
-
-    Args:
-        dataset: Columns source and target.
-        vocab_size: See `TokenizerArguments`.
-        settings: Further ones of its fields.
-
-    Raises:
-        ValueError: See `TokenizerArguments`.
-    """
-    args = TokenizerArguments(vocab_size, **settings)
+def train_tokenizers(dataset: Dataset, args: TokenizerArguments) -> TokenizerPair:
+    """Trains the tokenizers of a corpus on its training pairs, columns source and target."""
     step = math.ceil(len(dataset) / args.train_size)
     if step > 1:
         dataset = dataset.select(range(0, len(dataset), step))

@@ -112,7 +112,7 @@ def _describe_split(plan: Plan, split: str, rows: Dataset) -> str:
     tokenizers = plan.tokenizers
     if tokenizers is None:
         with refusing("The section tokenizer is refused"):
-            tokenizers = train_tokenizers(sample, **plan.recipe.tokenizer)
+            tokenizers = train_tokenizers(sample, plan.recipe.tokenizer_arguments())
     start = time.perf_counter()
     tokenized = tokenize_rows(list(sample), tokenizers, plan.data)
     seconds = (time.perf_counter() - start) * step

@@ -22,7 +22,6 @@ from transformers.integrations import get_reporting_integration_callbacks
 from csan_hf.data import (
     DataArguments,
     PreparedCorpus,
-    TokenizerArguments,
     TokenizerPair,
     prepare_corpus,
     train_tokenizers,
@@ -89,7 +88,7 @@ class Plan:
 
         def learn(splits: DatasetDict) -> TokenizerPair:
             with refusing("The section tokenizer is refused"):
-                trained = train_tokenizers(splits["train"], **self.recipe.tokenizer)
+                trained = train_tokenizers(splits["train"], self.recipe.tokenizer_arguments())
             add_language_tags(trained, language_tags(self.data.pairs))
             return trained
 
@@ -315,8 +314,7 @@ def _plan_vocabularies(
         add_language_tags(tokenizers, tags)
         _set_languages(tokenizers, data)
         return tokenizers, _vocabulary_fields(tokenizers)
-    with refusing("The section tokenizer is refused"):
-        settings = TokenizerArguments(**recipe.tokenizer)
+    settings = recipe.tokenizer_arguments()
     if settings.pretrained_target is not None:
         raise RecipeError(
             f"tokenizer.pretrained_target is {settings.pretrained_target}: name the source's, too, "

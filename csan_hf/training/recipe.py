@@ -163,6 +163,11 @@ class Recipe:
         with refusing("The section data is refused"):
             return DataArguments(**self.data)
 
+    def tokenizer_arguments(self) -> TokenizerArguments:
+        """Builds the tokenizer section, or raises a RecipeError."""
+        with refusing("The section tokenizer is refused"):
+            return TokenizerArguments(**self.tokenizer)
+
     def training_arguments(self) -> TranslationTrainingArguments:
         """Builds the training section, or raises a RecipeError, also if there is no output_dir."""
         if not self.output_dir:

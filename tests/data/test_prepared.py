@@ -12,6 +12,7 @@ import pytest
 
 from csan_hf.data import (
     DataArguments,
+    TokenizerArguments,
     TokenizerPair,
     load_translation_dataset,
     prepare_corpus,
@@ -30,7 +31,7 @@ SETTINGS = {"vocab_size": 300}
 
 def prepared(args, tokenizers=None, settings=SETTINGS):
     def learn(splits):
-        return train_tokenizers(splits["train"], **settings)
+        return train_tokenizers(splits["train"], TokenizerArguments(**settings))
 
     return prepare_corpus(args, tokenizers, settings, learn)
 
@@ -215,8 +216,9 @@ def test_text_is_the_same_in_memory_and_mapped_into_it(options, folder, tmp_path
 
 def test_a_vocabulary_is_learned_from_pairs_taken_evenly(folder):
     rows = load_translation_dataset(arguments(folder))[0]["train"]
-    of_sample = train_tokenizers(rows.select(range(0, 30, 3)), 300)
-    assert train_tokenizers(rows, 300, train_size=10).digest() == of_sample.digest()
+    of_sample = train_tokenizers(rows.select(range(0, 30, 3)), TokenizerArguments(300))
+    of_rows = train_tokenizers(rows, TokenizerArguments(300, train_size=10))
+    assert of_rows.digest() == of_sample.digest()
 
 
 def test_the_command_prepares_shows_and_clears(folder, reads, capsys):

@@ -10,6 +10,7 @@ import pytest
 from csan_hf.data import (
     DataArguments,
     StreamedBatches,
+    TokenizerArguments,
     TokenStream,
     load_translation_dataset,
     train_tokenizers,
@@ -41,7 +42,7 @@ def arguments(train="part-*.{lang}", buffer_size=4, **options):
 def batches_of(args, *, state=None, **share):
     """The batches of a process, from another's state on: the sources of two pairs each."""
     sample = load_translation_dataset(args, ["train"])[0]["train"]
-    stream = TokenStream(args, train_tokenizers(sample, 300), sample)
+    stream = TokenStream(args, train_tokenizers(sample, TokenizerArguments(300)), sample)
 
     def cut(buffer, number):
         sources = buffer["source"][:]

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from csan_hf.alignment.tokenized_text import tokenize_texts
 from csan_hf.data import (
     DataArguments,
+    TokenizerArguments,
     TokenizerPair,
     load_numbers,
     tokenize_dataset,
@@ -222,15 +223,15 @@ def test_a_model_of_sentencepiece_that_would_be_read_otherwise_is_refused(
 
 def test_vocabularies_are_joint_or_separate():
     corpus = load_numbers(train_size=200)["train"]
-    joint = train_tokenizers(corpus, 350)
+    joint = train_tokenizers(corpus, TokenizerArguments(350))
     assert joint.is_joint
     assert len(joint.source) == 350
-    pair = train_tokenizers(corpus, 350, joint=False, target_vocab_size=330)
+    pair = train_tokenizers(corpus, TokenizerArguments(350, joint=False, target_vocab_size=330))
     assert (len(pair.source), len(pair.target)) == (350, 330)
     assert "Ġhundred" in pair.source.get_vocab().keys() - pair.target.get_vocab().keys()
     for name, value in (("target_vocab_size", 330), ("target_kind", "symbols")):
         with pytest.raises(ValueError, match=f"{name} is .*, but the vocabulary is joint"):
-            train_tokenizers(corpus, 350, **{name: value})
+            train_tokenizers(corpus, TokenizerArguments(350, **{name: value}))
 
 
 # 259 tokens are the bare bytes: a text of n letters has n + 2 tokens, the space before it and </s>
@@ -308,7 +309,7 @@ def test_capitals_may_be_small_letters(kind):
     assert round_trip(keep, "STOP don't") == "STOP don't"
     assert round_trip(lower, "STOP Don’t") == "stop don't"
     texts = Dataset.from_dict({"source": ["A b"], "target": ["C d"]})
-    pair = train_tokenizers(texts, 300, joint=False, kind=kind, case="lower")
+    pair = train_tokenizers(texts, TokenizerArguments(300, joint=False, kind=kind, case="lower"))
     assert round_trip(pair.source, "A b") == "a b"
     assert round_trip(pair.target, "C d") == "C d"
 
@@ -345,7 +346,9 @@ def test_letters_to_phones():
     vocabulary = train_tokenizer(["a a b b c"], 5, kind="symbols").get_vocab()
     assert vocabulary.keys() == {"<pad>", "</s>", "<unk>", "a", "b"}, "the most frequent"
     pairs = Dataset.from_dict({"source": ["an"], "target": ["a n"]})
-    both = train_tokenizers(pairs, 10, joint=False, kind="characters", target_kind="symbols")
+    both = train_tokenizers(
+        pairs, TokenizerArguments(10, joint=False, kind="characters", target_kind="symbols")
+    )
     assert both.source.tokenize("na") == both.target.tokenize("n a") == ["n", "a"]
     assert " " not in both.target.get_vocab()
     texts = Dataset.from_dict({"source": ["n", "A n"], "target": ["Z", "n"]})

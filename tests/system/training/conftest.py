@@ -6,7 +6,13 @@ import torch
 from datasets import DatasetDict
 from system.training.tiny_runs import leave_out_pictures, tiny_marian
 
-from csan_hf.data import DataArguments, load_translation_dataset, tokenize_dataset, train_tokenizers
+from csan_hf.data import (
+    DataArguments,
+    TokenizerArguments,
+    load_translation_dataset,
+    tokenize_dataset,
+    train_tokenizers,
+)
 from csan_hf.training import TranslationTrainer, TranslationTrainingArguments
 
 
@@ -38,7 +44,7 @@ def text(data_arguments) -> DatasetDict:
 
 @pytest.fixture(scope="session")
 def tokenizers(text):
-    return train_tokenizers(text["train"], 400)
+    return train_tokenizers(text["train"], TokenizerArguments(400))
 
 
 @pytest.fixture(scope="session")
