@@ -7,7 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference.dispatch import Operations
-from tiny import CSAN_SIZES, ENCODER, PLAIN
+from tiny import (
+    CSAN_SIZES,
+    ENCODER,
+    LOCALITIES,
+    PLAIN,
+    STRATEGIES,
+    every_implementation,
+    labels_of,
+    padded_sources,
+)
 from tiny import csan as tiny_model
 from torch.testing import assert_close
 
@@ -97,6 +106,44 @@ def test_dtypes_of_training_and_of_inference(locality, monkeypatch):
         with torch.no_grad():
             assert model(**INPUTS).loss.item() == pytest.approx(loss.item(), abs=0.02)
     assert seen == {torch.bfloat16}
+
+
+@every_implementation
+@torch.no_grad()
+def test_without_positions_order_is_what_locality_says(implementation):
+    """Full attention sees a set of tokens; windows and relative positions see neighbours, wherever
+    these stand.
+    """
+    ids = torch.randperm(20)[None] + 2
+    for name, kept in (
+        ("no positions", torch.randperm(20)),
+        ("relative positions alone", torch.arange(3, 18)),
+    ):
+        encoder = tiny_model(attn_implementation=implementation, **LOCALITIES[name]).get_encoder()
+        states, found = encoder(ids).last_hidden_state, encoder(ids[:, kept]).last_hidden_state
+        inside = (
+            slice(None) if name == "no positions" else slice(4, -4)
+        )  # two layers of windows of 5
+        assert_close(found[:, inside], states[:, kept][:, inside], rtol=0, atol=1e-5)
+    assert (encoder(ids.flip(1)).last_hidden_state.flip(1) - states).abs().max() > 0.1, (
+        "order counts"
+    )
+
+
+@pytest.mark.parametrize(
+    "locality", ["plain", "encoder area", *(f"everything, {strategy}" for strategy in STRATEGIES)]
+)
+def test_gradients_reach_the_attention_weights(locality):
+    """As with full attention: the output is made from the weights that are returned, padding or
+    not.
+    """
+    model = tiny_model(attn_implementation="eager", **LOCALITIES[locality])
+    batch = {**padded_sources((9, 4, 13, 1)), "labels": labels_of((7, 12, 3, 1))}
+    outputs = model(**batch, output_attentions=True)
+    layers = [*outputs.encoder_attentions, *outputs.decoder_attentions, *outputs.cross_attentions]
+    for weights, gradient in zip(layers, torch.autograd.grad(outputs.loss, layers), strict=True):
+        assert gradient.shape == weights.shape
+        assert gradient.any()
 
 
 # Sinusoids

@@ -1,14 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What every Pervasive Attention model keeps: padding, labels, alignments, sizes."""
+"""What every Pervasive Attention model keeps: padding, labels, alignments, caches, sizes."""
 
 import pytest
 import torch
 from tiny import (
+    decode_in_steps,
     gradients,
     labels_of,
     mask_of,
     padded_batch,
     padded_sources,
+    padded_targets,
 )
 from tiny import grid as tiny_model
 from torch import Tensor
@@ -70,6 +72,36 @@ def test_contributions_are_those_to_the_next_word(aggregation):
 
     assert_close(contributions(), contributions(labels=following))
     assert_close(contributions(labels=labels), contributions(labels=ignored))
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["with gradients", "in training"])
+def test_a_cache_is_refused_where_it_would_be_wrong(training):
+    """Kept rows carry no gradient, and a batch's statistics need all rows at once: refused, and not
+    by default.
+    """
+    model = tiny_model().train(training)
+    batch = padded_batch(SOURCES, TARGETS)
+    assert model(**batch).cache is None
+    with torch.set_grad_enabled(not training), pytest.raises(ValueError, match="use_cache=False"):
+        model(**batch, use_cache=True)
+
+
+@torch.no_grad()
+def test_a_cache_of_other_sentences_or_another_model_is_refused():
+    model = tiny_model(kernel_size=3)
+    sources = padded_sources(SOURCES)
+    targets = {"decoder_input_ids": padded_targets(TARGETS)["decoder_input_ids"]}
+    _, [first] = decode_in_steps(model, sources, targets, [2])
+    fewer = {name: tensor[:2] for name, tensor in sources.items()}
+    shorter = {name: tensor[:, :4] for name, tensor in sources.items()}
+    for other, given in (
+        (model, fewer),
+        (model, shorter),
+        (tiny_model(kernel_size=3, num_layers=1), sources),
+    ):
+        ids = {"decoder_input_ids": targets["decoder_input_ids"][: len(given["input_ids"])]}
+        with pytest.raises(ValueError, match="`cache` must hold"):
+            decode_in_steps(other, given, ids, [1], cache=first.cache, start=2)
 
 
 # Tables 1 and 2 of the paper: kernel, layers, parameters in millions; then the two variants of k =
