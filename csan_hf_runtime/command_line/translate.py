@@ -98,11 +98,7 @@ def translate(
     sentences, beginnings = _open_input(input, prefixes, sample=search.sample)
     if done.sentences:
         sentences = iter(sentences)
-        if sum(1 for _ in itertools.islice(sentences, done.sentences)) < done.sentences:
-            raise ValueError(
-                f"{partial_name(output.output)} has translations of more lines than {input}: "
-                "choose that input, or leave out --resume."
-            )
+        _skip(sentences, done.sentences, input, output)
         if beginnings is not None:
             beginnings = itertools.islice(beginnings, done.sentences, None)
     with _translator(model, processes, loading) as translator:
@@ -132,6 +128,15 @@ def _lines_done(output: OutputOptions, loading: ModelOptions, *, is_numbered: bo
     launcher = import_csan_hf("evaluation.launched", "a launcher of processes")
     launcher.launched_processes(loading.device)
     return launcher.on_main_process(find)
+
+
+def _skip(sentences: Iterator[str | None], count: int, input: str, output: OutputOptions) -> None:
+    """Takes the sentences that are translated already."""
+    if sum(1 for _ in itertools.islice(sentences, count)) < count:
+        raise ValueError(
+            f"{partial_name(output.output)} has translations of more lines than {input}: choose "
+            "that input, or leave out --resume."
+        )
 
 
 def _open_input(
