@@ -8,7 +8,7 @@ Masks are boolean, True = visible.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,9 @@ from torch import Tensor
 from transformers.cache_utils import DynamicSlidingWindowLayer, StaticSlidingWindowLayer
 
 from .configuration_seq2seq import MOST_TOKENS, bounded
+
+if TYPE_CHECKING:
+    from .lines import Lines
 
 _Result = TypeVar("_Result")
 
@@ -184,7 +187,7 @@ class ForwardPass:
 @dataclass
 class CarriedValue:
     """A number of each head, or of all together, that goes on from query to query of a target;
-    0 before the first.
+    0 before the first. C of them.
 
     Attributes:
         real_queries: [B, past + I] boolean, False = padding, which adds nothing; None = all real.
@@ -244,6 +247,7 @@ class AttentionCall:
             padding and positions.
         terms: Terms of the layer's locality methods.
         carried: What a method carries from query to query, earlier decoding steps included.
+        lines: The lines of queries and keys, where a method needs them.
     """
 
     query: Tensor
@@ -259,6 +263,7 @@ class AttentionCall:
     shared: ForwardPass = field(default_factory=ForwardPass)
     terms: Sequence[Term] = ()
     carried: CarriedValue = field(default_factory=CarriedValue)
+    lines: "Lines | None" = None
 
     def __post_init__(self) -> None:
         self.energy_terms = [term for term in self.terms if term.energy is not None]
@@ -288,9 +293,26 @@ class AttentionCall:
         """
         if self.area.causal:
             return (self.query_positions + 1).float()[:, None, :]
+        if self.lines is not None:
+            return self.lines.length.float()[:, None]
         if self.key_padding_mask is None:
             return torch.full((1, 1, 1), float(self.key.shape[2]), device=self.query.device)
         return self.key_padding_mask.sum(dim=-1).float()[:, None, None]
+
+    def sums_over_queries(
+        self, values: Tensor, before: Tensor | float, start: Tensor | float
+    ) -> Tensor:
+        """Running sums of values [B, C, I] from `before` on; in each line that begins, from `start`
+        on.
+        """
+        if self.lines is None:
+            return before + values.cumsum(-1)
+        return self.lines.sums(values, before, start)
+
+    @property
+    def first_visible(self) -> Tensor | float:
+        """Position of the first key that a query may see, [B, 1, I] float32 or 0."""
+        return 0.0 if self.lines is None else self.lines.first.float()[:, None]
 
     def share(self, name: Hashable, make: Callable[[], _Result]) -> _Result:
         """Return `make()`, computed once for all layers of a forward pass that see the same keys.

@@ -3,7 +3,7 @@
 
 import itertools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from transformers.activations import ACT2FN
@@ -16,6 +16,7 @@ from .configuration_seq2seq import (
 )
 from .distances import BiDirectional, HeadArea, RelativeBias, RelativePositions, Window
 from .gaussian import Gaussian, LocalHard, MovingGaussian, Neighbor
+from .lines import Line
 from .locality import (
     PARTS,
     AttentionSite,
@@ -35,6 +36,7 @@ LOCALITY_METHODS: list[type[LocalityMethod]] = [
     BiDirectional,
     RelativePositions,
     RelativeBias,
+    Line,
     Neighbor,
     LocalHard,
     Gaussian,
@@ -99,12 +101,13 @@ class CsanConfig(Seq2SeqConfig):
         encoder_locality: One specification for each encoder layer, or `None` for full attention:
             `[{"window": 11, "head_area": 3}, {"gaussian": "query"}, {"relative_positions": 16,
             "window": 5}, None]`. Keys are locality methods (`window`, `head_area`, `bi_direct`,
-            `relative_positions`, `relative_bias`, `neighbor`, `local_hard`, `gaussian`,
+            `relative_positions`, `relative_bias`, `line`, `neighbor`, `local_hard`, `gaussian`,
             `moving_gaussian`, `block`, `cnn`), values their settings: the first alone, several as
             in `{"gaussian": {"width": "fixed", "size": 4}}`, or `True` for the defaults. Default:
             what the short form says.
         decoder_locality: The same for the self-attention of each decoder layer.
         cross_locality: The same for the cross-attention of each decoder layer.
+        line_token_id: Token that ends a line in source and target, for the method `line`.
         use_cache: Whether generation keeps keys and values of earlier steps.
         decoder_start_token_id: First input of the decoder; the padding token, as in Marian.
         pad_token_id, eos_token_id, bos_token_id: Padding, end of a sentence, and one that the model
@@ -155,6 +158,7 @@ class CsanConfig(Seq2SeqConfig):
     encoder_locality: list[Any] | tuple[Any, ...] | None = None
     decoder_locality: list[Any] | tuple[Any, ...] | None = None
     cross_locality: list[Any] | tuple[Any, ...] | None = None
+    line_token_id: int | None = bounded(None, 0)
 
     @classmethod
     def base(cls, **overrides: Any) -> "CsanConfig":
@@ -181,9 +185,9 @@ class CsanConfig(Seq2SeqConfig):
         Args:
             name: `"bi_direct"`, `"rel_pos"`, `"neighbor"`, `"local_hard"`, `"local_soft"`,
                 `"block"`, `"cnn"`, `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), `"long"` (local
-                everywhere, without sinusoids: for texts longer than those of training), or a preset
-                of another registered method; `ValueError` where there is none. `None` = full
-                attention.
+                everywhere, without sinusoids: for texts longer than those of training), `"lines"`
+                (the same, line by line), or a preset of another registered method; `ValueError`
+                where there is none. `None` = full attention.
             **fields: Fields of the config; they win over the preset's. Short-form locality comes
                 beside it: `preset("rel_pos", local_window=11)` is REL_POS within a window.
         """
@@ -242,8 +246,15 @@ class CsanConfig(Seq2SeqConfig):
     @property
     def takes_any_length(self) -> bool:
         """Whether the model is for texts longer than those of training."""
-        methods = itertools.chain(*(locality.methods for locality in self.localities()))
-        return any(method.takes_any_length for method in methods)
+        return any(method.takes_any_length for method in self._methods())
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether texts are of lines, which `line_token_id` ends."""
+        return any(method.needs_lines for method in self._methods())
+
+    def _methods(self) -> Iterator[LocalityMethod]:
+        return itertools.chain(*(locality.methods for locality in self.localities()))
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and
@@ -275,6 +286,15 @@ class CsanConfig(Seq2SeqConfig):
                 raise ValueError(
                     f"`{name}` must hold one item for each of the {depth} layers, got {layers!r}."
                 )
+        mark = self.line_token_id
+        size = min(self.vocab_size, self.decoder_vocab_size)
+        if mark is not None and (
+            mark >= size or mark in (self.pad_token_id, self.decoder_start_token_id)
+        ):
+            raise ValueError(
+                f"`line_token_id` must be a token of both vocabularies, 0 to {size - 1}, but "
+                f"padding and the first of a target, got {mark}."
+            )
         self.localities()  # every specification is possible
 
 

@@ -25,6 +25,7 @@ from .attention_call import AttentionCall, CarriedValue, ForwardPass, Term
 from .backend_dense import attention_with_weights, trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
+from .lines import Lines
 from .locality import LayerLocality, LocalityMethod, parameters_name
 
 BLOCKED = "blocked"
@@ -50,6 +51,9 @@ class AttentionMasks(NamedTuple):
         shared: What the local layers derive from these and from the states.
         real_queries: [B, past + I] boolean, of cross-attention; None = all real.
         query_offset: Place of the first query (decoding with a cache).
+        by_line: Those of cross-attention by line, where they differ.
+        lines: The lines of cross-attention.
+        places: [B, W], of the source tokens that are left of all; None = all.
     """
 
     full: Any = None
@@ -58,6 +62,9 @@ class AttentionMasks(NamedTuple):
     shared: ForwardPass | None = None
     real_queries: Tensor | None = None
     query_offset: int | Tensor = 0
+    by_line: Any = None
+    lines: Lines | None = None
+    places: Tensor | None = None
 
 
 class CsanAttention(nn.Module):
@@ -85,10 +92,14 @@ class CsanAttention(nn.Module):
         self.methods = locality.methods
         self.area = locality.area
         self.past_tokens = locality.past_tokens
+        self.is_by_line = any(method.needs_lines for method in self.methods)
         self.replacement = locality.replacement
-        # The decoder's cache has carried values after the keys of its layers, in order
+        # The decoder's cache has carried values after the keys of its layers, in order: the lines',
+        # then those of cross-attention
         below = [config.layer_locality(part, layer) for layer in range(layer_idx)]
-        self.carried_layer = config.decoder_layers + sum(map(_carries_value, below))
+        self.carried_layer = (
+            config.decoder_layers + config.has_lines + sum(map(_carries_value, below))
+        )
         if self.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
@@ -123,6 +134,8 @@ class CsanAttention(nn.Module):
         Returns the output [B, I, d] and, under `eager` with `output_attentions`, weights [B, H, I,
         J], summed over an area of heads, and zero where a method replaces the attention."""
         masks = attention_mask or AttentionMasks()
+        if self.is_by_line:
+            masks = masks.by_line
         wants_weights = kwargs.get("output_attentions")
         if wants_weights is None:
             wants_weights = self.config.output_attentions
@@ -190,6 +203,7 @@ class CsanAttention(nn.Module):
             is_self_attention=not self.is_cross_attention,
             shared=shared,
             carried=CarriedValue(masks.real_queries, decoder_cache, self.carried_layer),
+            lines=masks.lines,
         )
         methods = [method for method in self.methods if method.term is not None]
         shared.terms = [method.term(self._module_of(method), call) for method in methods]
@@ -210,9 +224,15 @@ class CsanAttention(nn.Module):
     def _reachable(
         self, queries: int, key: Tensor, value: Tensor, masks: AttentionMasks
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys, values and padding up to the last query's in a causal layer, else all."""
+        """Keys, values and padding up to the last query's in a causal layer, else all, or those of
+        `masks.places`.
+        """
         offset = masks.query_offset
         padding = masks.padding
+        if masks.places is not None:
+            places = masks.places[:, None, :, None]
+            key = key.take_along_dim(places, dim=2)
+            value = value.take_along_dim(places, dim=2)
         if self.is_causal and isinstance(offset, Tensor):
             # Only the device knows how much a static cache holds, and shapes cannot depend on that:
             # take as many keys as the queries can ever reach; those before the first are masked
@@ -307,8 +327,8 @@ class _BeamSharedCache(DynamicCache):
 
 
 def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache for decoder layers: places for the keys that each needs, then for the running
-    sums; `num_beams` consecutive rows share a source.
+    """An empty cache for decoder layers: places for the keys that each needs, then for carried
+    values; `num_beams` consecutive rows share a source.
     """
     cache = DynamicCache()
     for layer in layers:
@@ -318,6 +338,8 @@ def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
         else:
             # The library counts the query, too, and needs at least one key before it
             cache.layers.append(DynamicSlidingWindowLayer(max(past_tokens + 1, 2)))
+    if layers[0].encoder_attn.config.has_lines:
+        cache.layers.append(DynamicSlidingWindowLayer(2))
     for layer in layers:
         if _carries_value(layer.encoder_attn.locality):
             cache.layers.append(DynamicSlidingWindowLayer(2))

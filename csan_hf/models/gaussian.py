@@ -318,7 +318,7 @@ class StepPredictor(LocalityModule):
             steps = carried.mask_padding(steps)  # [B, C, I]
             width = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
             before = carried.previous - 1.0
-            center = before + steps.cumsum(-1)
+            center = call.sums_over_queries(steps, before, call.first_visible - 1.0)
             corrected = center
             if self.initial_gain > 0:
                 gain = torch.sigmoid(at_least_float32(self.gain_logit))
@@ -331,7 +331,8 @@ class StepPredictor(LocalityModule):
             carried.keep(corrected + 1.0)
             if self.ends_within == 0:
                 return MovingGaussianTerm(center, width)
-            left = call.visible_length - 1.0 - center.mean(dim=1, keepdim=True)  # [B, 1, I]
+            end = call.first_visible + call.visible_length - 1.0
+            left = end - center.mean(dim=1, keepdim=True)  # [B, 1, I]
         return MovingGaussianTerm(center, width, (left - self.ends_within).squeeze(1))
 
 
@@ -350,18 +351,20 @@ class _Correction:
         self.gain = gain  # [B, 1, I]
         self.steps = steps  # [B, 1, I]
         self.precision = 4.0 / width.unsqueeze(-1) ** 2  # 1 / σ²
+        self.call = call
         self.query = at_least_float32(call.query * call.scale)
         self.key = at_least_float32(call.key)
-        self.padding: Tensor | None = None
-        if call.key_padding_mask is not None:
-            self.padding = ~call.key_padding_mask[:, None, None, :]
         self.positions = call.key_positions[:, None, None, :].to(self.query.dtype)
 
     def _dot_products(self, queries: slice) -> Tensor:
-        """[B, H, I, J], padding at the lowest number."""
+        """[B, H, I, J], padding and other lines at the lowest number."""
         energies = self.query[:, :, queries] @ self.key.transpose(-1, -2)
-        if self.padding is not None:
-            energies = energies.masked_fill(self.padding, torch.finfo(energies.dtype).min)
+        lowest = torch.finfo(energies.dtype).min
+        if self.call.key_padding_mask is not None:
+            padding = ~self.call.key_padding_mask[:, None, None, :]
+            energies = energies.masked_fill(padding, lowest)
+        if self.call.lines is not None:
+            energies = energies.masked_fill(~self.call.lines.same[:, :, queries], lowest)
         return energies
 
     def _at(self, center: Tensor, dot_products: Tensor, queries: slice) -> Tensor:
@@ -378,11 +381,15 @@ class _Correction:
         """
         centers = []
         corrected = []
+        lines = self.call.lines
         for index in range(self.steps.shape[-1]):
             row = index % _QUERIES_HELD
             if row == 0:
                 dot_products = self._dot_products(slice(index, index + _QUERIES_HELD))
             query = slice(index, index + 1)
+            if lines is not None:
+                start = lines.first[:, None, query] - 1.0
+                place = torch.where(lines.begins[:, None, query], start, place)
             center = place + self.steps[:, :, query]
             place = center + self._at(center, dot_products[:, :, row : row + 1], query)
             centers.append(center)
@@ -397,9 +404,10 @@ class _Correction:
         queries = slice(None)
         dot_products = self._dot_products(queries)
         for _ in range(min(_ROUNDS, sums.shape[-1])):
-            corrections = self._at(center, dot_products, queries).cumsum(-1)
-            center = sums + F.pad(corrections[..., :-1], (1, 0))
-        return center, sums + corrections
+            corrections = self._at(center, dot_products, queries)
+            total = self.call.sums_over_queries(corrections, before=0.0, start=0.0)
+            center = sums + total - corrections
+        return center, sums + total
 
 
 @dataclass(frozen=True)
@@ -410,6 +418,8 @@ class MovingGaussian(GaussianMethod):
     The centre is that of Graves (2013, equation 51), with softplus for exp as in Battenberg et al.
     (2020, GMMv2b); it is added to the energies, which stay content-based. Without other positions
     it needs no length to be known, and works on texts longer than those of training.
+
+    Beside `line` the centre starts anew at each line.
 
     Attributes:
         width: D at the start of training, in tokens; each head learns its own.

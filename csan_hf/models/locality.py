@@ -127,6 +127,7 @@ class LocalityMethod:
         takes_any_length: Whether a model with it is for texts longer than those of training.
         carries_value: Whether it calls `AttentionCall.carried`, for which the decoder's cache has a
             place.
+        needs_lines: Whether it calls `AttentionCall.lines`.
     """
 
     key: ClassVar[str]
@@ -145,6 +146,7 @@ class LocalityMethod:
     paper: ClassVar[str | None] = None
     takes_any_length: ClassVar[bool] = False
     carries_value: ClassVar[bool] = False
+    needs_lines: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -6,6 +6,7 @@ batch, H heads, I queries, J keys, T positions, d model width, D = d / H head wi
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,10 +21,11 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_call import ForwardPass
+from .attention_call import CarriedValue, ForwardPass
 from .configuration_csan import CsanConfig
 from .csan_attention import AttentionMasks, CsanAttention, make_decoder_cache
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
+from .lines import read_lines, source_lines
 from .locality import LocalityMethod, LocalityModule, parameters_name
 from .seq2seq_model import (
     CACHE,
@@ -39,6 +41,13 @@ END_HANDICAP = 4.0
 """Most that is taken from the logit of an end far from the source's end. On pages wrong ends led by
 at most 2.3, right ones by 5.8 and more.
 """
+
+
+@dataclass
+class CsanEncoderOutput(BaseModelOutput):
+    """Output of the encoder, with the line of each source token [B, J] where lines count."""
+
+    line_ids: Tensor | None = None
 
 
 class _ResidualLayer(GradientCheckpointingLayer):
@@ -150,6 +159,8 @@ class CsanPreTrainedModel(Seq2SeqPreTrained):
     """Weight initialisation, tying and the names that the library looks for."""
 
     config: CsanConfig
+    encoder_inputs = ("line_ids",)
+    decoder_inputs = ("decoder_line_ids",)
     supports_gradient_checkpointing = True
     _no_split_modules = ["CsanEncoderLayer", "CsanDecoderLayer"]  # noqa: RUF012
     _supports_flash_attn = True
@@ -314,9 +325,11 @@ class CsanEncoder(_CsanStack):
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-    ) -> BaseModelOutput:
+        line_ids: Tensor | None = None,
+    ) -> CsanEncoderOutput:
         """Encode sources [B, J], or embeddings [B, J, d], already scaled; padding mask [B, J].
 
+        `line_ids` [B, J] are the lines of the tokens, counted from 0; default: by their marks.
         `capture_outputs` adds the hidden states and attentions that are asked for."""
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds)
         masks = self._masks(
@@ -328,7 +341,10 @@ class CsanEncoder(_CsanStack):
             inputs_embeds=embeddings,
         )
         hidden_states = self._run(embeddings, masks, output_attentions=output_attentions)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        mark = self.config.line_token_id
+        if line_ids is None and input_ids is not None and mark is not None:
+            line_ids = source_lines(input_ids, mark)
+        return CsanEncoderOutput(last_hidden_state=hidden_states, line_ids=line_ids)
 
 
 class CsanDecoder(_CsanStack):
@@ -356,11 +372,14 @@ class CsanDecoder(_CsanStack):
         cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        decoder_line_ids: Tensor | None = None,
+        encoder_line_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> DecoderOutput:
         """Decode targets [B, I] (or embeddings, scaled) after those in the cache.
 
-        Masks: of targets [B, past + I], of sources [B, J]."""
+        Masks: of targets [B, past + I], of sources [B, J]. Lines, where they count: of targets
+        [B, I] (default: by their marks), of sources [B, J]."""
         kwargs = known_keywords(kwargs)
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, prefix="decoder_")
         if use_cache and cache is None:
@@ -384,6 +403,7 @@ class CsanDecoder(_CsanStack):
             **{CACHE: getattr(cache, "self_attention_cache", cache)},
         )
         cross_masks = AttentionMasks()
+        handicaps = None
         if encoder_hidden_states is not None:
             sources, source_length = encoder_hidden_states.shape[:2]
             check_as_many(sources, batch)
@@ -398,6 +418,10 @@ class CsanDecoder(_CsanStack):
                 encoder_hidden_states=encoder_hidden_states,
             )
             cross_masks = cross_masks._replace(real_queries=masks.padding)
+            if self.config.has_lines:
+                cross_masks, handicaps = self.with_lines(
+                    cross_masks, encoder_line_ids, decoder_line_ids, input_ids, cache
+                )
         hidden_states = self._run(
             embeddings,
             masks,
@@ -408,7 +432,42 @@ class CsanDecoder(_CsanStack):
         )
         terms = () if cross_masks.shared is None else cross_masks.shared.terms
         left = [term.tokens_left for term in terms if term.tokens_left is not None]
-        return DecoderOutput(hidden_states, cache, details=left[0] if left else None)
+        if left:
+            of_end = left[0].clamp(0.0, END_HANDICAP)[..., None]
+            handicaps = F.pad(of_end, (0, 2)) + (0.0 if handicaps is None else handicaps)
+        return DecoderOutput(hidden_states, cache, details=handicaps)
+
+    def with_lines(
+        self,
+        masks: AttentionMasks,
+        source_lines: Tensor | None,
+        target_lines: Tensor | None,
+        input_ids: Tensor | None,
+        cache: Cache | None,
+    ) -> tuple[AttentionMasks, Tensor]:
+        """The masks of cross-attention with those of the layers that attend by line, and what is
+        taken from the logits of end, mark and others in generation, [B, I, 3].
+
+        Lines: of sources [B, J], of targets [B, I], or as `input_ids` [B, I] have marks.
+        """
+        mark = self.config.line_token_id
+        if source_lines is None or (target_lines is None and (input_ids is None or mark is None)):
+            raise ValueError(
+                "This model attends line by line: set `config.line_token_id`, and pass the output "
+                "of its encoder as it is; or pass `line_ids` and `decoder_line_ids`."
+            )
+        held = getattr(cache, "self_attention_cache", cache)
+        lines, tokens = read_lines(
+            source_lines,
+            real=masks.padding,
+            queries=input_ids == mark if target_lines is None else target_lines,
+            carried=CarriedValue(masks.real_queries, held, self.config.decoder_layers),
+        )
+        by_line = masks._replace(lines=lines)
+        if cache is not None and not torch.compiler.is_compiling():
+            near, places, real, start = lines.near(masks.first_real)
+            by_line = by_line._replace(lines=near, places=places, padding=real, first_real=-start)
+        return masks._replace(by_line=by_line), lines.handicaps(tokens)
 
 
 class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
@@ -469,19 +528,23 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
             self.final_logits_bias = nn.Buffer(F.pad(self.final_logits_bias, (0, missing)))
         return super()._get_resized_lm_head(old_lm_head, new_num_tokens, *args, **kwargs)
 
-    def _project(self, hidden_states: Tensor, tokens_left: Tensor | None = None) -> Tensor:
-        """Logits; an end is less likely the more of the source is left (`Term.tokens_left`)."""
+    def _project(self, hidden_states: Tensor, handicaps: Tensor | None = None) -> Tensor:
+        """Logits [B, I, V], in generation less the handicaps [B, I, 3] of end, mark and others."""
         if isinstance(self.lm_head, CsanOutputProjection):
             logits = self.lm_head(hidden_states, self.final_logits_bias)
         else:
             # Replaced by the user or by an adapter
             logits = self.lm_head(hidden_states) + self.final_logits_bias
+        if handicaps is None or self.training:
+            return logits
+        of_end, of_mark, of_others = handicaps.to(logits).unsqueeze(-2).unbind(-1)
+        taken = of_others.repeat(1, 1, logits.shape[-1])
+        if self.config.line_token_id is not None:
+            taken[..., [self.config.line_token_id]] = of_mark
         ends = self.config.eos_token_id
-        if tokens_left is not None and not self.training and ends is not None:
-            handicap = tokens_left.clamp(0.0, END_HANDICAP).to(logits.device)
-            for end in {ends} if isinstance(ends, int) else set(ends):
-                logits[..., end] -= handicap
-        return logits
+        if ends is not None:
+            taken[..., [ends] if isinstance(ends, int) else ends] = of_end
+        return logits - taken
 
     def create_masks_for_generate(
         self, attention_mask: Tensor | None, **kwargs: Any

@@ -73,7 +73,8 @@ takes_past_key_values = deprecate_kwarg("past_key_values", _OLD_NAME_UNTIL, new_
 @dataclass
 class DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
     """Output of a decoder; `details` is what its family's model with output projection reads, too:
-    of a CSAN `Term.tokens_left`, of a Pervasive Attention with `output_attentions` its grid H
+    of a CSAN what
+    is taken from logits in generation, of a Pervasive Attention with `output_attentions` its grid H
     [B, I, J, f_L], zero at padding.
     """
 
@@ -96,6 +97,10 @@ class Seq2SeqPreTrained(PreTrainedModel):
 
     config: Seq2SeqConfig
     config_class: type[Seq2SeqConfig]
+    # Further arguments of the encoder, whose output has them for the decoder as `encoder_*`, and of
+    # the decoder
+    encoder_inputs: ClassVar[tuple[str, ...]] = ()
+    decoder_inputs: ClassVar[tuple[str, ...]] = ()
     # FILE.CLASS by Auto class: the classes that a checkpoint offers
     auto_map: ClassVar[dict[str, str]] = {}
     base_model_prefix = "model"
@@ -335,18 +340,23 @@ class Seq2SeqModel(Seq2SeqPreTrained):
             encoder_outputs: Output of the encoder for this source.
             cache: Cache of earlier target positions.
             use_cache: Whether to return a cache.
-            **kwargs: `output_attentions`, `output_hidden_states`; see `known_keywords`.
+            **kwargs: `output_attentions`, `output_hidden_states`; see `known_keywords`. Where
+                lines count also `line_ids` [B, J], `decoder_line_ids` [B, I]; default: by marks.
         """
         config = self.config
-        options = known_keywords(kwargs)
+        options = known_keywords(kwargs, self.encoder_inputs + self.decoder_inputs)
+        of_encoder = {name: options.pop(name, None) for name in self.encoder_inputs}
+        of_decoder = {name: options.pop(name, None) for name in self.decoder_inputs}
         if encoder_outputs is None:
             encoded = self.encoder(
-                input_ids, attention_mask, inputs_embeds, return_dict=True, **options
+                input_ids, attention_mask, inputs_embeds, return_dict=True, **options, **of_encoder
             )
         elif isinstance(encoder_outputs, BaseModelOutput):
             encoded = encoder_outputs
         else:
             encoded = BaseModelOutput(*encoder_outputs[:3])
+        for name, value in of_encoder.items():
+            of_decoder[f"encoder_{name}"] = encoded.get(name, value)
         has_targets = decoder_input_ids is not None or decoder_inputs_embeds is not None
         if not has_targets and input_ids is not None and config.share_encoder_decoder_embeddings:
             decoder_input_ids = shift_tokens_right(
@@ -362,6 +372,7 @@ class Seq2SeqModel(Seq2SeqPreTrained):
             use_cache=use_cache,
             return_dict=True,
             **options,
+            **of_decoder,
         )
         return DetailedModelOutput(
             decoder_outputs.last_hidden_state,
@@ -409,7 +420,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             changes logits in generation.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        options = known_keywords(kwargs)
+        options = known_keywords(kwargs, self.encoder_inputs + self.decoder_inputs)
         if labels is not None:
             check_tokens(labels, "labels")
             use_cache = False
@@ -581,14 +592,16 @@ def passed_cache(model_kwargs: dict[str, Any]) -> Cache | None:
     return model_kwargs.get(CACHE)
 
 
-def known_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords common to all forward passes; `TypeError` for any other that is not None.
+def known_keywords(keywords: Mapping[str, Any], further: Collection[str] = ()) -> dict[str, Any]:
+    """The keywords common to all forward passes, and `further` ones; `TypeError` for any other that
+    is not None.
 
     A newer transformers may rename what it hands over: a forward pass without it would compute
     something else."""
+    known = _COMMON_KEYWORDS.union(further)
     for name, value in keywords.items():
-        if name not in _COMMON_KEYWORDS and value is not None:
+        if name not in known and value is not None:
             arguments = Seq2SeqForGeneration.forward.__annotations__
             hint = did_you_mean(name, arguments, likeness=0.8)
             raise TypeError(f"forward() has no argument {name!r}.{hint}")
-    return {name: value for name, value in keywords.items() if name in _COMMON_KEYWORDS}
+    return {name: value for name, value in keywords.items() if name in known}

@@ -281,7 +281,8 @@ class TorchDecoder:
         # Whether the beams of a sentence have its source in common
         self._shares_source = hasattr(cache, "keep_rows")
         rows = batch.copies if self._shares_source else batch.copies * batch.beams
-        self._encoded["last_hidden_state"] = self._encoded[0].repeat_interleave(rows, 0)
+        for name, tensor in _of_sentences(self._encoded).items():
+            self._encoded[name] = tensor.repeat_interleave(rows, 0)
         self._mask = mask.repeat_interleave(rows, 0)
         self._cache: Any = cache
         self._steps = 0
@@ -312,8 +313,14 @@ class TorchDecoder:
         elif self._cache is not None:
             self._cache.batch_select_indices(kept)
         if sentences is not None:
-            self._encoded["last_hidden_state"] = self._encoded[0][kept]
+            for name, tensor in _of_sentences(self._encoded).items():
+                self._encoded[name] = tensor[kept]
             self._mask = self._mask[kept]
+
+
+def _of_sentences(outputs: ModelOutput) -> dict[str, Tensor]:
+    """The outputs of an encoder that have a row for each sentence, such as its states [B, J, d]."""
+    return {name: value for name, value in outputs.items() if isinstance(value, Tensor)}
 
 
 class EnsembleDecoder:
