@@ -32,7 +32,7 @@ from .models import (
     RnnSearchModel,
     local_attention,
 )
-from .own_code import save_own_methods
+from .own_code import save_methods
 from .pipelines import EnsembleForConditionalGeneration, TranslationPipeline, translation_pipeline
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if version.parse(torch.__version__) < version.parse("2.12"):
 
 for family in FAMILIES.values():
     family.register()
-CsanConfig.after_saving = save_own_methods
+CsanConfig.after_saving = save_methods
 pipelines.register()
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Code from outside the package: `csan-hf --import`, and locality methods whose files are saved
-with a checkpoint.
+"""Code from outside the package, `csan-hf --import`, and the files of locality methods in
+checkpoints.
 """
 
 import importlib.util
@@ -11,13 +11,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
 from csan_hf_runtime import IMPORTS
 
 from . import models
+from .models.locality import method_classes
 
 logger = logging.get_logger(__name__)
+
+_PACKAGE = Path(models.__file__).parent
 
 
 def import_modules(names: Iterable[str]) -> None:
@@ -65,33 +69,37 @@ def import_module(name: str) -> str:
     return str(file)
 
 
-def save_own_methods(config: models.CsanConfig, directory: str | os.PathLike) -> None:
-    """Saves the files of a config's locality methods from outside the package beside the code,
-    which imports them.
+def save_methods(config: models.CsanConfig, directory: str | os.PathLike) -> None:
+    """Saves the files of a config's locality methods beside its code, which registers them.
 
-    In them `from csan_hf.models.FILE import NAME` becomes `from .FILE import NAME`, which works
-    without csan_hf."""
+    In those from outside the package `from csan_hf.models.FILE import NAME` becomes `from .FILE
+    import NAME`, which works without csan_hf."""
     code = Path(directory, "configuration_csan.py")
-    of_package = Path(models.__file__).parent
-    methods = (type(method) for locality in config.localities() for method in locality.methods)
-    for method in dict.fromkeys(methods):
+    if not code.is_file():
+        return
+    used = {type(method) for locality in config.localities() for method in locality.methods}
+    for method in filter(used.__contains__, method_classes()):
         file = Path(getattr(sys.modules[method.__module__], "__file__", None) or "")
-        if file.parent == of_package or not code.is_file():
-            continue
-        if (
-            method.__module__ == "__main__"
-            or not file.is_file()
-            or (of_package / file.name).exists()
+        is_of_package = file.parent == _PACKAGE
+        if not is_of_package and (
+            method.__module__ == "__main__" or not file.is_file() or (_PACKAGE / file.name).exists()
         ):
             what = "define it in a file, of a name that no file of csan_hf has, and import that"
             logger.warning_once(f"{method.__name__} is not saved with the model: {what}.")
             continue
-        text = re.sub(
-            r"^(\s*from) csan_hf\.models\.",
-            r"\1 .",
-            file.read_text(encoding="utf-8"),
-            flags=re.MULTILINE,
-        )
-        code.with_name(file.name).write_text(text, encoding="utf-8")
+        siblings = get_relative_import_files(file) if is_of_package else []
+        for path in [file, *map(Path, siblings)]:
+            text = re.sub(
+                r"^(\s*from) csan_hf\.models\.",
+                r"\1 .",
+                path.read_text(encoding="utf-8"),
+                flags=re.MULTILINE,
+            )
+            if path.name != code.name:
+                code.with_name(path.name).write_text(text, encoding="utf-8")
         with open(code, "a", encoding="utf-8") as end:
-            end.write(f"\nfrom .{file.stem} import {method.__name__}  # noqa: E402, F401\n")
+            end.write(
+                f"\nfrom .{file.stem} import {method.__name__}  # noqa: E402\n"
+                f"from .locality import register_locality  # noqa: E402\n"
+                f"register_locality({method.__name__})\n"
+            )

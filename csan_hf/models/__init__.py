@@ -11,6 +11,7 @@ from .configuration_rnnsearch import RnnSearchConfig
 from .dense_backward import install_backward
 from .functional import local_attention
 from .locality import register_locality
+from .locality_methods import LOCALITY_METHODS
 from .modeling_conv_s2s import ConvS2SForConditionalGeneration, ConvS2SModel, ConvS2SPreTrainedModel
 from .modeling_csan import CsanForConditionalGeneration, CsanModel, CsanPreTrainedModel
 from .modeling_csan_classification import (
@@ -35,6 +36,7 @@ install_short_form()
 install_flash_attention()
 
 __all__ = [
+    "LOCALITY_METHODS",
     "ConvS2SConfig",
     "ConvS2SForConditionalGeneration",
     "ConvS2SModel",

@@ -8,7 +8,7 @@ Masks are boolean, True = visible.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,6 @@ from torch import Tensor
 from transformers.cache_utils import DynamicSlidingWindowLayer, StaticSlidingWindowLayer
 
 from .configuration_seq2seq import MOST_TOKENS, bounded
-
-if TYPE_CHECKING:
-    from .lines import Lines
 
 _Result = TypeVar("_Result")
 
@@ -247,7 +244,7 @@ class AttentionCall:
             padding and positions.
         terms: Terms of the layer's locality methods.
         carried: What a method carries from query to query, earlier decoding steps included.
-        lines: The lines of queries and keys, where a method needs them.
+        lines: The `Lines` (lines.py) of queries and keys, where a method needs them.
     """
 
     query: Tensor
@@ -263,7 +260,7 @@ class AttentionCall:
     shared: ForwardPass = field(default_factory=ForwardPass)
     terms: Sequence[Term] = ()
     carried: CarriedValue = field(default_factory=CarriedValue)
-    lines: "Lines | None" = None
+    lines: Any = None
 
     def __post_init__(self) -> None:
         self.energy_terms = [term for term in self.terms if term.energy is not None]

@@ -14,39 +14,15 @@ from .configuration_seq2seq import (
     Seq2SeqConfig,
     bounded,
 )
-from .distances import BiDirectional, HeadArea, RelativeBias, RelativePositions, Window
-from .gaussian import Gaussian, LocalHard, MovingGaussian, Neighbor
-from .lines import Line
 from .locality import (
     PARTS,
     AttentionSite,
     LayerLocality,
     LocalityMethod,
     layer_locality,
-    register_locality,
 )
-from .sublayers import Block, Convolution
 
 logger = logging.get_logger(__name__)
-
-# In the order in which a layer applies them
-LOCALITY_METHODS: list[type[LocalityMethod]] = [
-    Window,
-    HeadArea,
-    BiDirectional,
-    RelativePositions,
-    RelativeBias,
-    Line,
-    Neighbor,
-    LocalHard,
-    Gaussian,
-    MovingGaussian,
-    Block,
-    Convolution,
-]
-for _method in LOCALITY_METHODS:
-    register_locality(_method)
-
 
 LONG_FIELDS = {
     "encoder_locality": "encoder_layers",
@@ -249,9 +225,9 @@ class CsanConfig(Seq2SeqConfig):
         return any(method.takes_any_length for method in self._methods())
 
     @property
-    def has_lines(self) -> bool:
-        """Whether texts are of lines, which `line_token_id` ends."""
-        return any(method.needs_lines for method in self._methods())
+    def line_method(self) -> Any:
+        """The method that needs lines, which `line_token_id` ends; None = none does."""
+        return next((method for method in self._methods() if method.needs_lines), None)
 
     def _methods(self) -> Iterator[LocalityMethod]:
         return itertools.chain(*(locality.methods for locality in self.localities()))

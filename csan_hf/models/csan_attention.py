@@ -25,7 +25,6 @@ from .attention_call import AttentionCall, CarriedValue, ForwardPass, Term
 from .backend_dense import attention_with_weights, trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
-from .lines import Lines
 from .locality import LayerLocality, LocalityMethod, parameters_name
 
 BLOCKED = "blocked"
@@ -63,7 +62,7 @@ class AttentionMasks(NamedTuple):
     real_queries: Tensor | None = None
     query_offset: int | Tensor = 0
     by_line: Any = None
-    lines: Lines | None = None
+    lines: Any = None
     places: Tensor | None = None
 
 
@@ -97,9 +96,9 @@ class CsanAttention(nn.Module):
         # The decoder's cache has carried values after the keys of its layers, in order: the lines',
         # then those of cross-attention
         below = [config.layer_locality(part, layer) for layer in range(layer_idx)]
-        self.carried_layer = (
-            config.decoder_layers + config.has_lines + sum(map(_carries_value, below))
-        )
+        self.carried_layer = config.decoder_layers + sum(map(_carries_value, below))
+        if config.line_method is not None:
+            self.carried_layer += 1
         if self.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
@@ -338,7 +337,7 @@ def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
         else:
             # The library counts the query, too, and needs at least one key before it
             cache.layers.append(DynamicSlidingWindowLayer(max(past_tokens + 1, 2)))
-    if layers[0].encoder_attn.config.has_lines:
+    if any(layer.encoder_attn.is_by_line for layer in layers):
         cache.layers.append(DynamicSlidingWindowLayer(2))
     for layer in layers:
         if _carries_value(layer.encoder_attn.locality):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .attention_call import AttentionCall, CarriedValue, Cells, Term
@@ -32,17 +31,17 @@ class Lines:
         key: [B, J], line of each source token.
         query: [B, I], line of each query.
         begins: [B, I] boolean, whether the query is the first of its line.
-        first: [B, I], position of the first source token of the query's line.
-        length: [B, I], source tokens of the query's line.
-        last: [B, 1], the source's last line.
+        is_last: [B, I] boolean, whether its line is the source's last.
+        first: [B, I], position of the first source token of its line.
+        length: [B, I], source tokens of its line.
     """
 
     key: Tensor
     query: Tensor
     begins: Tensor
+    is_last: Tensor
     first: Tensor
     length: Tensor
-    last: Tensor
 
     @property
     def same(self) -> Tensor:
@@ -53,19 +52,16 @@ class Lines:
         """Running sums of values [B, C, I], from `start` on in each line that begins, from `before`
         on until then.
         """
-        sums = values.cumsum(-1)
-        begun = self.begins.long().cumsum(-1)  # how many lines have begun
-        places = torch.arange(begun.shape[-1], device=begun.device)
-        first_queries = torch.zeros_like(F.pad(begun, (0, 1)))
-        first_queries = first_queries.scatter_add(1, begun, places * self.begins)
-        first_query = first_queries.gather(1, begun)[:, None].expand_as(values)
-        earlier = (sums - values).gather(-1, first_query)
-        return torch.where(begun[:, None] > 0, sums - earlier + start, sums + before)
+        is_earlier = (self.query[:, :, None] == self.query[:, None, :]).tril()
+        sums = values @ is_earlier.mT.to(values.dtype)
+        has_begun = self.begins.long().cumsum(-1)[:, None] > 0
+        return sums + torch.where(has_begun, start, before)
 
     def near(self, first_real: Tensor | None) -> tuple[Lines, Tensor, Tensor, Tensor]:
-        """The lines with the source tokens of the queries' lines alone, and those tokens: places
-        [B, W] (whose first token has the place `first_real` [B]), which of these are real [B, W],
-        and the position of the first [B].
+        """The lines with the source tokens of the queries' lines alone, and these tokens: their
+        places [B, W], which of them are real [B, W], and the position of the first [B].
+
+        `first_real` [B] is the place of position 0; None = 0.
         """
         start = self.first.amin(-1)
         length = (self.first + self.length).amax(-1) - start
@@ -77,26 +73,16 @@ class Lines:
 
     def handicaps(self, tokens: Tensor) -> Tensor:
         """What is taken from the logits of the end, of the mark and of all others, [B, I, 3], so
-        that a translation gets the source's lines; `tokens` [B, I] are those of the line so far.
+        that a translation gets the source's lines; `tokens` [B, I] of the line come before.
         """
         factor, constant = TOKENS_OF_LINE
-        is_last = self.query == self.last
         is_late = tokens >= factor * self.length + constant
-        is_forbidden = torch.stack([~is_last, is_last, is_late], dim=-1)
+        is_forbidden = torch.stack([~self.is_last, self.is_last, is_late], dim=-1)
         return torch.where(is_forbidden, torch.inf, 0.0)
 
 
-def source_lines(input_ids: Tensor, mark: int) -> Tensor:
-    """The line of each source token, [B, J]."""
-    marks = (input_ids == mark).long()
-    return marks.cumsum(-1) - marks
-
-
 def read_lines(
-    key: Tensor,
-    real: Tensor | None,
-    queries: Tensor,
-    carried: CarriedValue,
+    key: Tensor, real: Tensor | None, queries: Tensor, carried: CarriedValue
 ) -> tuple[Lines, Tensor]:
     """The lines of the queries, and how many tokens of its line come before each, [B, I].
 
@@ -108,23 +94,22 @@ def read_lines(
     """
     if real is None:
         real = torch.ones_like(key, dtype=torch.bool)
-    last = key.masked_fill(~real, 0).amax(-1, keepdim=True)
-    before: Any = carried.previous  # [B, 2, 1]; 0 before the first
+    before = carried.previous  # [B, 2, 1]; 0 before the first
     if not isinstance(before, Tensor):
-        before = torch.tensor([0.0, -1.0], device=key.device)[None, :, None]
-        before = before.expand(len(key), -1, -1)
+        before = key.new_tensor([[[0.0], [-1.0]]], dtype=torch.float32).expand(len(key), 2, 1)
     line_before = before[:, 0].long()
     if queries.dtype == torch.bool:
         queries = line_before + queries.long().cumsum(-1)
+    last = (key * real).amax(-1, keepdim=True)
     query = torch.minimum(queries, last)
     sizes = torch.zeros_like(key).scatter_add(1, key, real.long())  # of lines
     lines = Lines(
         key=key,
         query=query,
         begins=query != torch.cat([line_before, query[:, :-1]], dim=-1),
+        is_last=query == last,
         first=(sizes.cumsum(-1) - sizes).gather(1, query),
         length=sizes.gather(1, query),
-        last=last,
     )
     ones = carried.mask_padding(torch.ones_like(query, dtype=torch.float32)[:, None])
     tokens = lines.sums(ones, before=before[:, 1:], start=-1.0)
@@ -150,7 +135,7 @@ class Line(LocalityMethod):
     key = "line"
     phrase = "the source tokens of the line that is being translated"
     label = "lines"
-    paper = "bao-etal-2021-g-transformer"
+    paper = "bao-etal-2021-g"
     parts = ("cross",)
     presets: ClassVar = {
         "lines": {
@@ -174,3 +159,53 @@ class Line(LocalityMethod):
         """See `LocalityMethod`."""
         assert call.lines is not None
         return LineTerm(call.lines.same)
+
+    def source_lines(self, config: Any, input_ids: Tensor) -> Tensor | None:
+        """The line of each source token, [B, J]; None where no mark is known."""
+        if config.line_token_id is None:
+            return None
+        marks = (input_ids == config.line_token_id).long()
+        return marks.cumsum(-1) - marks
+
+    def read(
+        self,
+        config: Any,
+        masks: Any,
+        *,
+        source_lines: Tensor | None,
+        target_lines: Tensor | None,
+        input_ids: Tensor | None,
+        cache: Any,
+        wants_weights: bool,
+    ) -> tuple[Any, Tensor]:
+        """The masks of cross-attention with those of the layers that attend by line, and what is
+        taken from logits in generation, [B, I, 3]; see `Lines.handicaps`.
+
+        Args:
+            config: The model's.
+            masks: The masks of layers that do not.
+            source_lines: Line of each source token, [B, J].
+            target_lines: Line of each query, [B, I]; default: by the marks of `input_ids` [B, I].
+            cache: The decoder's; with one, attention computes the keys of these lines alone.
+            wants_weights: Whether it computes all keys, for weights.
+
+        Raises:
+            ValueError: The lines are not known.
+        """
+        mark = config.line_token_id
+        queries = target_lines
+        if queries is None and input_ids is not None and mark is not None:
+            queries = input_ids == mark
+        if source_lines is None or queries is None:
+            raise ValueError(
+                "This model attends line by line: set `config.line_token_id`, and pass the output "
+                "of its encoder whole; or pass `line_ids` and `decoder_line_ids`."
+            )
+        held = getattr(cache, "self_attention_cache", cache)
+        carried = CarriedValue(masks.real_queries, held, config.decoder_layers)
+        lines, tokens = read_lines(source_lines, masks.padding, queries, carried)
+        by_line = masks._replace(lines=lines)
+        if cache is not None and not wants_weights and not torch.compiler.is_compiling():
+            near, places, real, start = lines.near(masks.first_real)
+            by_line = by_line._replace(lines=near, places=places, padding=real, first_real=-start)
+        return masks._replace(by_line=by_line), lines.handicaps(tokens)

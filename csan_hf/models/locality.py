@@ -14,7 +14,7 @@ key) of a backend:
         def visible(self, cells):
             return (cells.distance.abs() <= 2) | (cells.head == 0)
 
-`LOCALITY_METHODS` in configuration_csan.py lists the methods of the package.
+`LOCALITY_METHODS` in locality_methods.py lists the methods of the package.
 """
 
 from __future__ import annotations
@@ -292,6 +292,11 @@ def register_locality(method_class: _Method) -> _Method:
 def parameters_name(method: LocalityMethod | type[LocalityMethod]) -> str:
     """The name of the method's parameters in the attention module."""
     return method.module_name or method.key
+
+
+def method_classes() -> list[type[LocalityMethod]]:
+    """The registered methods, in the order in which a layer applies them."""
+    return list(_REGISTRY.values())
 
 
 def locality_presets() -> dict[str, Mapping[str, Any]]:

@@ -21,11 +21,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_call import CarriedValue, ForwardPass
+from .attention_call import ForwardPass
 from .configuration_csan import CsanConfig
 from .csan_attention import AttentionMasks, CsanAttention, make_decoder_cache
 from .layers import SinusoidalPositionalEmbedding, check_as_many, drop, embed, padding_mask
-from .lines import read_lines, source_lines
 from .locality import LocalityMethod, LocalityModule, parameters_name
 from .seq2seq_model import (
     CACHE,
@@ -247,6 +246,7 @@ class _CsanStack(CsanPreTrainedModel):
         self.layer_norm: nn.Module = nn.Identity()
         if config.normalize_before:
             self.layer_norm = nn.LayerNorm(config.d_model)
+        self.line_method = config.line_method
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -341,9 +341,8 @@ class CsanEncoder(_CsanStack):
             inputs_embeds=embeddings,
         )
         hidden_states = self._run(embeddings, masks, output_attentions=output_attentions)
-        mark = self.config.line_token_id
-        if line_ids is None and input_ids is not None and mark is not None:
-            line_ids = source_lines(input_ids, mark)
+        if line_ids is None and input_ids is not None and self.line_method is not None:
+            line_ids = self.line_method.source_lines(self.config, input_ids)
         return CsanEncoderOutput(last_hidden_state=hidden_states, line_ids=line_ids)
 
 
@@ -418,9 +417,16 @@ class CsanDecoder(_CsanStack):
                 encoder_hidden_states=encoder_hidden_states,
             )
             cross_masks = cross_masks._replace(real_queries=masks.padding)
-            if self.config.has_lines:
-                cross_masks, handicaps = self.with_lines(
-                    cross_masks, encoder_line_ids, decoder_line_ids, input_ids, cache
+            if self.line_method is not None:
+                cross_masks, handicaps = self.line_method.read(
+                    self.config,
+                    cross_masks,
+                    source_lines=encoder_line_ids,
+                    target_lines=decoder_line_ids,
+                    input_ids=input_ids,
+                    cache=cache,
+                    wants_weights=self.config.output_attentions
+                    or bool(kwargs.get("output_attentions")),
                 )
         hidden_states = self._run(
             embeddings,
@@ -436,38 +442,6 @@ class CsanDecoder(_CsanStack):
             of_end = left[0].clamp(0.0, END_HANDICAP)[..., None]
             handicaps = F.pad(of_end, (0, 2)) + (0.0 if handicaps is None else handicaps)
         return DecoderOutput(hidden_states, cache, details=handicaps)
-
-    def with_lines(
-        self,
-        masks: AttentionMasks,
-        source_lines: Tensor | None,
-        target_lines: Tensor | None,
-        input_ids: Tensor | None,
-        cache: Cache | None,
-    ) -> tuple[AttentionMasks, Tensor]:
-        """The masks of cross-attention with those of the layers that attend by line, and what is
-        taken from the logits of end, mark and others in generation, [B, I, 3].
-
-        Lines: of sources [B, J], of targets [B, I], or as `input_ids` [B, I] have marks.
-        """
-        mark = self.config.line_token_id
-        if source_lines is None or (target_lines is None and (input_ids is None or mark is None)):
-            raise ValueError(
-                "This model attends line by line: set `config.line_token_id`, and pass the output "
-                "of its encoder as it is; or pass `line_ids` and `decoder_line_ids`."
-            )
-        held = getattr(cache, "self_attention_cache", cache)
-        lines, tokens = read_lines(
-            source_lines,
-            real=masks.padding,
-            queries=input_ids == mark if target_lines is None else target_lines,
-            carried=CarriedValue(masks.real_queries, held, self.config.decoder_layers),
-        )
-        by_line = masks._replace(lines=lines)
-        if cache is not None and not torch.compiler.is_compiling():
-            near, places, real, start = lines.near(masks.first_real)
-            by_line = by_line._replace(lines=near, places=places, padding=real, first_real=-start)
-        return masks._replace(by_line=by_line), lines.handicaps(tokens)
 
 
 class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):

@@ -21,7 +21,7 @@ from csan_hf.hub.network_text import (
     locality_papers,
     short_name,
 )
-from csan_hf.models.configuration_csan import LOCALITY_METHODS
+from csan_hf.models.locality_methods import LOCALITY_METHODS
 
 
 def methods_of(config, part):

@@ -34,9 +34,8 @@ def make_model(cross: dict, **fields) -> CsanForConditionalGeneration:
         decoder_ffn_dim=16,
         dropout=0.0,
         init_gain=2.0,
-        local_window=5,
         line_token_id=MARK,
-        **{"cross_locality": [cross] * 2, **fields},
+        **{"local_window": 5, "cross_locality": [cross] * 2, **fields},
     )
     return CsanForConditionalGeneration(config).double().eval()
 
@@ -186,6 +185,18 @@ def test_a_cache_changes_nothing(cross, chunk, side):
     torch.testing.assert_close(torch.cat(logits, dim=1)[real], expected[real])
 
 
+def test_weights_are_of_all_source_tokens():
+    model = make_model(MOVING)
+    model.set_attn_implementation("eager")
+    batch = random_batch(7, 6, "right")
+    targets = targets_of(7, 12)
+    expected = model(**batch, decoder_input_ids=targets, output_attentions=True).cross_attentions
+    cache = model(**batch, decoder_input_ids=targets[:, :11]).cache
+    step = model(**batch, decoder_input_ids=targets[:, 11:], cache=cache, output_attentions=True)
+    for weights, of_step in zip(expected, step.cross_attentions, strict=True):
+        torch.testing.assert_close(of_step, weights[:, :, 11:])
+
+
 def test_a_step_reads_the_keys_of_its_line(monkeypatch):
     """One line of a hundred has few keys, however many there are."""
     model = make_model(MOVING)
@@ -210,7 +221,7 @@ def test_a_step_reads_the_keys_of_its_line(monkeypatch):
         {"num_beams": 1},
         {"num_beams": 3, "num_return_sequences": 3},
         {"do_sample": True, "num_return_sequences": 2},
-        {"num_beams": 1, "use_cache": False},
+        {"max_new_tokens": 260, "use_cache": False},
         {"cache_implementation": "static"},
     ],
     ids=["greedy", "beams", "samples", "no_cache", "static"],
@@ -220,10 +231,11 @@ def test_translations_have_the_lines_of_their_sources(options):
     batch = random_batch(5, 3, "right")
     # A model that would rather end, or go on for ever
     model.final_logits_bias[0, END] = 5.0
-    ends = model.generate(**batch, max_new_tokens=900, **options)
+    options = {"max_new_tokens": 900, **options}
+    ends = model.generate(**batch, **options)
     model.final_logits_bias[0, END] = -50.0
     model.final_logits_bias[0, MARK] = -50.0
-    loops = model.generate(**batch, max_new_tokens=900, **options)
+    loops = model.generate(**batch, **options)
     copies = options.get("num_return_sequences", 1)
     factor, constant = TOKENS_OF_LINE
     for number, tokens in enumerate([*ends, *loops]):
@@ -236,15 +248,20 @@ def test_translations_have_the_lines_of_their_sources(options):
             assert lines_of(generated).count(line) <= factor * length + constant + 1
 
 
-def test_a_thousand_lines_stay_in_their_place():
-    model = make_model(MOVING).float()
-    source = torch.randint(5, 40, (1, 2000))
-    source[:, 1::2] = MARK
-    source[0, -1] = END
-    model.final_logits_bias[0, MARK] = 5.0
-    tokens = model.generate(source, max_new_tokens=9000, num_beams=1)[0].tolist()
-    assert tokens.count(MARK) == 999
-    assert tokens.count(END) == 1
+@pytest.mark.parametrize("lines", [10, 100, 1000])
+def test_each_line_is_translated_as_if_alone(lines):
+    """Where no window reaches into the lines before."""
+    model = make_model(MOVING, local_window=1)
+    generator = torch.Generator().manual_seed(lines)
+    sources = torch.randint(5, 40, (lines, 4), generator=generator)
+    sources[:, -1] = MARK
+    targets = torch.randint(5, 40, (lines, 3), generator=generator)
+    targets[:, 0] = MARK
+    targets[0, 0] = 0
+    whole = {"decoder_input_ids": targets.view(1, -1), "labels": targets.view(1, -1)}
+    together = model(sources.view(1, -1), **whole).logits
+    alone = model(sources, decoder_input_ids=targets, labels=targets).logits
+    torch.testing.assert_close(together[0], alone.flatten(0, 1))
 
 
 def test_lines_can_be_given():
@@ -263,7 +280,7 @@ def test_lines_can_be_given():
     }
     torch.testing.assert_close(model(**batch, **given).logits, expected)
     del given["line_ids"]
-    with pytest.raises(ValueError, match="line by line.*line_ids"):
+    with pytest.raises(ValueError, match=r"line by line.*line_ids"):
         model(**batch, **given)
 
 
@@ -278,11 +295,11 @@ def test_labels_are_scored_as_they_are():
 
 
 def test_configs_refuse_lines_without_meaning():
-    with pytest.raises(ValueError, match="cross_locality.*line.*gaussian.*whole source"):
+    with pytest.raises(ValueError, match=r"cross_locality.*line.*gaussian.*whole source"):
         make_model({"line": True, "gaussian": "query"})
-    with pytest.raises(ValueError, match="encoder_locality.*line.*has no meaning"):
+    with pytest.raises(ValueError, match=r"encoder_locality.*line.*has no meaning"):
         make_model(PLAIN, encoder_locality=[{"line": True}, None])
-    with pytest.raises(ValueError, match="line_token_id.*0.*padding"):
+    with pytest.raises(ValueError, match=r"line_token_id.*0.*padding"):
         CsanConfig.preset("lines", line_token_id=0)
     with pytest.raises(ValueError, match="line_token_id"):
         CsanConfig.preset("lines", line_token_id=40_000)

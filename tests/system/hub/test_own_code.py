@@ -15,7 +15,7 @@ from csan_hf import CsanConfig
 from csan_hf.hub import check_checkpoint
 from csan_hf.hub.public_files import public_files
 from csan_hf.models import locality
-from csan_hf.own_code import save_own_methods
+from csan_hf.own_code import save_methods
 from csan_hf_runtime.command_line import IMPORTS, main
 
 METHOD = """
@@ -134,7 +134,7 @@ def test_a_file_of_ones_own_does_not_replace_one_of_the_package(place, caplog, m
     for name in ("configuration_csan.py", "distances.py"):
         (place / name).write_text("the package's")
     config = CsanConfig(encoder_layers=1, decoder_layers=1, encoder_locality=[{"strided": 2}])
-    save_own_methods(config, place)
+    save_methods(config, place)
     assert "Strided is not saved with the model" in caplog.text
     assert (place / "distances.py").read_text() == "the package's"
     sys.modules.pop("own.distances")
