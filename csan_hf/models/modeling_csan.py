@@ -436,12 +436,19 @@ class CsanDecoder(_CsanStack):
             **{CACHE: cache},
             **kwargs,
         )
-        terms = () if cross_masks.shared is None else cross_masks.shared.terms
-        left = [term.tokens_left for term in terms if term.tokens_left is not None]
-        if left:
-            of_end = left[0].clamp(0.0, END_HANDICAP)[..., None]
-            handicaps = F.pad(of_end, (0, 2)) + (0.0 if handicaps is None else handicaps)
-        return DecoderOutput(hidden_states, cache, details=handicaps)
+        return DecoderOutput(hidden_states, cache, details=add_handicap(cross_masks, handicaps))
+
+
+def add_handicap(masks: AttentionMasks, of_lines: Tensor | None) -> Tensor | None:
+    """What is taken from the logits of end, mark and others in generation, [B, I, 3]: that of lines,
+    and of an end far from the source's (`Term.tokens_left`). `masks` are those of cross-attention.
+    """
+    terms = () if masks.shared is None else masks.shared.terms
+    left = [term.tokens_left for term in terms if term.tokens_left is not None]
+    if not left:
+        return of_lines
+    of_end = F.pad(left[0].clamp(0.0, END_HANDICAP)[..., None], (0, 2))
+    return of_end if of_lines is None else of_end + of_lines
 
 
 class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
