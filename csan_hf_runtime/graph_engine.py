@@ -132,9 +132,9 @@ class GraphEngine:
 
     def search(self, batch: SourceBatch) -> list[list[Hypothesis]]:
         """See `Engine`."""
-        states = self._graphs.encode(batch.ids, batch.mask).repeat(batch.copies, axis=0)
-        mask = batch.mask.repeat(batch.copies, axis=0)
-        return search_batch(batch, GraphDecoder(self._graphs, states, mask))
+        source = self._graphs.encode(batch.ids, batch.mask)
+        copies = {name: tensor.repeat(batch.copies, axis=0) for name, tensor in source.items()}
+        return search_batch(batch, GraphDecoder(self._graphs, copies))
 
     def check_attention(self, needed_for: str) -> None:
         """See `Engine`."""
@@ -162,7 +162,7 @@ class GraphEngine:
         labels = padded([text.ids for text in targets], self.target.padding)
         start = np.full((len(pairs), 1), self._generation.decoder_start_token_id)
         inputs = np.concatenate([start, labels[:, :-1]], axis=1)
-        weights = self._graphs.attention(inputs, self._graphs.encode(ids, mask), mask)
+        weights = self._graphs.attention(inputs, self._graphs.encode(ids, mask))
         alignments = []
         for original, translated, matrix in zip(sources, targets, weights, strict=True):
             alignments.append(Alignment.of_padded(original, translated, matrix))

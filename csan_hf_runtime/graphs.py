@@ -30,22 +30,23 @@ _DECODER_INPUTS = {"input_ids", "encoder_hidden_states", "encoder_attention_mask
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
-class DecoderCache:
-    """The tensors that the decoder's graph gave after `length` tokens; none before the first.
+Tensors = dict[str, np.ndarray]
 
-    The beams of a sentence share the tensors that are made of its source."""
+
+class DecoderCache:
+    """The tensors that the decoder's graph gave after `length` tokens; none before the first."""
 
     def __init__(self) -> None:
         self.length = 0
-        self.tensors: dict[str, np.ndarray] = {}
+        self.tensors: Tensors = {}
 
     def keep_rows(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
         """Goes on with some rows, in this order, of some sentences; None = of all."""
         moved = (rows != np.arange(len(rows))).nonzero()[0]
         for name, tensor in self.tensors.items():
             if sentences is not None:
-                self.tensors[name] = tensor[sentences if _is_of_source(name) else rows]
-            elif not _is_of_source(name):
+                self.tensors[name] = tensor[rows]
+            else:
                 tensor[moved] = tensor[rows[moved]]
 
 
@@ -128,38 +129,40 @@ class Graphs:
         check_files(Path(directory), sessions[0].get_modelmeta().custom_metadata_map.get(FILES))
         return cls(*sessions)
 
-    def encode(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Returns the encoder's states [B, J, d] of sources [B, J]; `mask` is 1 for real tokens."""
+    def encode(self, ids: np.ndarray, mask: np.ndarray) -> Tensors:
+        """Returns the decoder's inputs by sources [B, J], by name; `mask` is 1 for real tokens."""
         (states,) = self._encoder.run(None, {"input_ids": ids, "attention_mask": mask})
-        return states
+        tensors = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+        if self._source is not None:
+            known = {"encoder_hidden_states": states, "input_ids": ids}
+            inputs = {node.name: known[node.name] for node in self._source.get_inputs()}
+            names = [node.name for node in self._source.get_outputs()]
+            tensors.update(zip(names, self._source.run(names, inputs), strict=True))
+        return tensors
 
-    def step(
-        self, tokens: np.ndarray, states: np.ndarray, mask: np.ndarray, cache: DecoderCache
-    ) -> np.ndarray:
+    def step(self, tokens: np.ndarray, source: Tensors, cache: DecoderCache) -> np.ndarray:
         """Returns the logits [R, V] of what follows the last tokens [R], which join the cache."""
-        logits = self._run("logits", tokens, states, mask, cache)
+        logits = self._run("logits", tokens, source, cache)
         return logits[:, 0].astype(np.float32, copy=False)
 
-    def attention(self, tokens: np.ndarray, states: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    def attention(self, tokens: np.ndarray, source: Tensors) -> np.ndarray:
         """Returns the weights [B, T, J] with which what follows tokens [B, T] is predicted from the
         source; `gives_attention` says whether there are such.
         """
         cache = DecoderCache()
-        rows = [self._run(ALIGNMENT, column, states, mask, cache)[:, 0] for column in tokens.T]
+        rows = [self._run(ALIGNMENT, column, source, cache)[:, 0] for column in tokens.T]
         return np.stack(rows, axis=1)
 
     def _run(
         self,
         output: str,
         tokens: np.ndarray,
-        states: np.ndarray,
-        mask: np.ndarray,
+        source: Tensors,
         cache: DecoderCache,
     ) -> np.ndarray:
         """An output [R, 1, ...] of the decoder after the last tokens [R], which join the cache."""
         if cache.length == 0:
-            cache.tensors = self._first_tensors(len(tokens), states)
-        source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+            cache.tensors = self._first_tensors(len(tokens))
         values, *present = self._decoder.run(
             [output, *self._presents], {"input_ids": tokens[:, None], **source, **cache.tensors}
         )
@@ -167,16 +170,12 @@ class Graphs:
         cache.length += 1
         return values
 
-    def _first_tensors(self, rows: int, states: np.ndarray) -> dict[str, np.ndarray]:
-        """The tensors that the decoder takes ahead of the first token."""
+    def _first_tensors(self, rows: int) -> Tensors:
+        """The cache that the decoder takes ahead of the first token."""
         tensors = {}
         for node in self._past_of_target:
             sizes = [0 if isinstance(size, str) else size for size in node.shape[1:]]
             tensors[node.name] = np.zeros([rows, *sizes], _TYPES[node.type])
-        if self._source is not None:
-            names = [node.name for node in self._source.get_outputs()]
-            of_source = self._source.run(names, {"encoder_hidden_states": states})
-            tensors.update(zip(names, of_source, strict=True))
         return tensors
 
 
@@ -185,28 +184,25 @@ class GraphDecoder:
 
     Args:
         graphs: The graphs.
-        states: The encoder's states [B, J, d].
-        mask: [B, J], 1 for real tokens.
+        source: What `Graphs.encode` gives of B sentences.
     """
 
-    def __init__(self, graphs: Graphs, states: np.ndarray, mask: np.ndarray) -> None:
+    def __init__(self, graphs: Graphs, source: Tensors) -> None:
         self._graphs = graphs
-        self._states = states
-        self._mask = mask
+        self._source = source
         self._cache = DecoderCache()
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Logits [R, V] of what follows [R, T], of which the cache has the first tokens."""
         for place in range(self._cache.length, tokens.shape[1]):
-            logits = self._graphs.step(tokens[:, place], self._states, self._mask, self._cache)
+            logits = self._graphs.step(tokens[:, place], self._source, self._cache)
         return logits
 
     def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
         """Goes on with some rows, in this order, of some sentences; None = of all."""
         self._cache.keep_rows(rows, sentences)
         if sentences is not None:
-            self._states = self._states[sentences]
-            self._mask = self._mask[sentences]
+            self._source = {name: tensor[sentences] for name, tensor in self._source.items()}
 
 
 def _is_of_source(name: str) -> bool:

@@ -28,6 +28,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from csan_hf.families import FAMILIES
 from csan_hf.models.attention_call import ForwardPass
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
+from csan_hf.models.modeling_csan import add_handicap
 from csan_hf_runtime.export_files import FILES, digests_of_files
 from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.graphs import (
@@ -53,6 +54,8 @@ _Decoded = tuple[Tensor, Tensors, Tensor | None]
 
 _SUMS = "0.decoder.key"
 """The tensor of a grid's cache."""
+_LINES = "0.encoder.line_ids"
+"""The tensor of a source's lines."""
 _EXACT = "float32/"
 """Begins the names of nodes whose weights are kept in float32."""
 
@@ -73,7 +76,8 @@ def export_onnx(
     `input_ids` [B · K, 1], K consecutive rows of one source, `encoder_attention_mask`,
     `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead of the
     first token its free axes have length 0. Keys and values of the source,
-    `past_key_values.*.encoder.*`, are what `source_model.onnx` gives of `encoder_hidden_states`.
+    `past_key_values.*.encoder.*`, are what `source_model.onnx` gives of `encoder_hidden_states`
+    (and of `input_ids`, where lines count).
     `csan_hf_runtime.translator.TextTranslator.from_directory` translates with the graphs, without
     torch. Everything is written beside `directory` and then moved.
 
@@ -158,11 +162,17 @@ def _trial(model: PreTrainedModel) -> tuple[Tensors, Tensor]:
 
 
 def _error(directory: Path, inputs: Tensors, expected: Tensor) -> float:
-    """How far the graphs' logits are from the expected ones, as a share of how these vary."""
+    """How far the graphs' logits are from the expected ones, as a share of how these vary; those of
+    forbidden tokens (of lines) must be the same.
+    """
     logits = graph_logits(directory, **inputs)
-    return (
-        (logits - expected).norm() / (expected - expected.mean(dim=-1, keepdim=True)).norm()
-    ).item()
+    is_forbidden = expected.isinf()
+    if not torch.equal(logits.isinf(), is_forbidden):
+        return torch.inf
+    mean = expected.masked_fill(is_forbidden, torch.nan).nanmean(dim=-1, keepdim=True)
+    errors = (logits - expected).masked_fill(is_forbidden, 0.0)
+    deviations = (expected - mean).masked_fill(is_forbidden, 0.0)
+    return (errors.norm() / deviations.norm()).item()
 
 
 def graph_logits(
@@ -171,7 +181,7 @@ def graph_logits(
     """Logits [B · K, I, V] of graphs after target tokens [B · K, I] of sources [B, J]."""
     graphs = Graphs.from_directory(directory)
     mask = attention_mask.numpy()
-    decoder = GraphDecoder(graphs, graphs.encode(input_ids.numpy(), mask), mask)
+    decoder = GraphDecoder(graphs, graphs.encode(input_ids.numpy(), mask))
     targets = decoder_input_ids.numpy()
     logits = [decoder.step(targets[:, : length + 1]) for length in range(targets.shape[1])]
     return torch.from_numpy(np.stack(logits, axis=1))
@@ -434,10 +444,12 @@ def _parts_of(model: PreTrainedModel, with_attention: bool) -> Iterator[_Part]:
     states = encoder(source)
     axes = dict.fromkeys(source, source_axes)
     yield _Part(ENCODER, encoder, source, axes, outputs=["last_hidden_state"])
-    of_source = {PAST + name: tensor for name, tensor in step.project(states).items()}
+    inputs = {"encoder_hidden_states": states}
+    if getattr(model.config, "line_method", None) is not None:
+        inputs["input_ids"] = ids
+    of_source = {PAST + name: tensor for name, tensor in step.project(inputs).items()}
     if of_source:
-        inputs = {"encoder_hidden_states": states}
-        axes = {"encoder_hidden_states": source_axes}
+        axes = dict.fromkeys(inputs, source_axes)
         yield _Part(SOURCE, _Source(step), inputs, axes, outputs=list(of_source))
     rows = 3 * len(ids)  # another number of beams than is usual, so that it is free
     inputs = {
@@ -512,9 +524,9 @@ class _Step(nn.Module):
         self.with_attention = with_attention
         self.decoder = model.model.decoder
         token = torch.ones(1, 1, dtype=torch.long)
-        source = model.get_encoder()(token, token).last_hidden_state
+        encoded = model.get_encoder()(token, token)
         cache = model.make_cache(1)
-        model(encoder_outputs=(source,), decoder_input_ids=token, cache=cache)
+        model(encoder_outputs=encoded, decoder_input_ids=token, cache=cache)
         layers = cache.self_attention_cache.layers
         growing = [index for index, layer in enumerate(layers) if not layer.is_sliding]
         self.counter = f"{growing[0] if growing else len(layers)}.decoder.key"
@@ -550,8 +562,8 @@ class _Step(nn.Module):
             outputs.append(weights)
         return tuple(outputs)
 
-    def project(self, source: Tensor) -> Tensors:
-        """Keys and values [B, heads, J, width] of the encoder's states [B, J, d], by name."""
+    def project(self, inputs: Tensors) -> Tensors:
+        """Keys and values [B, heads, J, width] of `encoder_hidden_states` [B, J, d], by name."""
         return {}
 
     def decode(self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors) -> _Decoded:
@@ -595,8 +607,8 @@ class _Source(nn.Module):
         self.step = step
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
-        """`_Step.project` of `encoder_hidden_states` [B, J, d]."""
-        return tuple(self.step.project(inputs["encoder_hidden_states"]).values())
+        """See `_Step.project`."""
+        return tuple(self.step.project(inputs).values())
 
 
 class _GridStep(_Step):
@@ -638,6 +650,7 @@ class _CsanStep(_Step):
 
     def __init__(self, model: Any, with_attention: bool) -> None:
         self.attentions = [layer.encoder_attn for layer in model.model.decoder.layers]
+        self.line_method = model.config.line_method
         super().__init__(model, with_attention)
         if with_attention:
             last = self.attentions[-1]
@@ -648,34 +661,46 @@ class _CsanStep(_Step):
             for layer in self.decoder.layers:
                 layer.encoder_attn = _AttentionOfBeams(layer.encoder_attn)
 
-    def project(self, source: Tensor) -> Tensors:
-        """See `_Step`."""
+    def project(self, inputs: Tensors) -> Tensors:
+        """See `_Step`; of a model with lines those of `input_ids` [B, J], too, [B, 1, J, 1]."""
         projected = {}
         for index, attention in enumerate(self.attentions):
+            source = inputs["encoder_hidden_states"]
             key, value = attention._keys_and_values(source, None, None)
             projected[f"{index}.encoder.key"] = key
             projected[f"{index}.encoder.value"] = value
+        if self.line_method is not None:
+            lines = self.line_method.source_lines(self.model.config, inputs["input_ids"])
+            projected[_LINES] = lines[:, None, :, None]
         return projected
 
     def decode(self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors) -> _Decoded:
         """See `_Step`; one query sees all that is kept, so the target needs no mask."""
         cache = self.fill(past)
         past_length = cache.get_seq_length()
-        forward_pass = ForwardPass()
+        cross_masks = _masks(mask, ForwardPass())._replace(query_offset=past_length)
+        handicaps = None
+        if self.line_method is not None:
+            cross_masks, handicaps = self.line_method.read(
+                self.model.config,
+                cross_masks,
+                source_lines=past[_LINES][:, 0, :, 0],
+                target_lines=None,
+                input_ids=ids,
+                cache=cache,
+                wants_weights=True,
+            )
         attended: list[Any] = []
         with self.attentions[-1].register_forward_hook(lambda *call: attended.append(call[-1])):
             states = self.decoder._run(
                 self.decoder.embed_tokens(ids),
                 AttentionMasks(shared=ForwardPass(), query_offset=past_length),
                 source,
-                encoder_attention_mask=_masks(mask, forward_pass)._replace(
-                    query_offset=past_length
-                ),
+                encoder_attention_mask=cross_masks,
                 cache=cache,
                 output_attentions=self.with_attention,
             )
-        left = [term.tokens_left for term in forward_pass.terms if term.tokens_left is not None]
-        logits = self.model._project(states, *left[:1])
+        logits = self.model._project(states, add_handicap(cross_masks, handicaps))
         weights = None
         if self.with_attention:
             [(_, of_heads)] = attended  # [B, H, K, J], or [B · K, H, 1, J]
@@ -773,9 +798,10 @@ class _RecurrentEncoder(_Encoder):
 class _RecurrentStep(_Step):
     """A step of RNNsearch, whose cache holds the last state and the keys of the source."""
 
-    def project(self, source: Tensor) -> Tensors:
+    def project(self, inputs: Tensors) -> Tensors:
         """See `_Step`."""
-        return {"0.encoder.key": self.decoder.attention.project_keys(source)[:, None]}
+        keys = self.decoder.attention.project_keys(inputs["encoder_hidden_states"])
+        return {"0.encoder.key": keys[:, None]}
 
     def decode(self, ids: Tensor, source: Tensor, mask: Tensor, past: Tensors) -> _Decoded:
         """See `_Step`, and `RnnSearchDecoder.decode`, which projects the keys in every call."""

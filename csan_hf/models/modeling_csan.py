@@ -440,8 +440,8 @@ class CsanDecoder(_CsanStack):
 
 
 def add_handicap(masks: AttentionMasks, of_lines: Tensor | None) -> Tensor | None:
-    """What is taken from the logits of end, mark and others in generation, [B, I, 3]: that of lines,
-    and of an end far from the source's (`Term.tokens_left`). `masks` are those of cross-attention.
+    """What is taken from the logits of end, mark and others in generation, [B, I, 3]: `of_lines`,
+    and from an end far from the source's (`Term.tokens_left`); `masks` are of cross-attention.
     """
     terms = () if masks.shared is None else masks.shared.terms
     left = [term.tokens_left for term in terms if term.tokens_left is not None]
