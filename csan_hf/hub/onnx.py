@@ -688,7 +688,7 @@ class _CsanStep(_Step):
                 target_lines=None,
                 input_ids=ids,
                 cache=cache,
-                wants_weights=True,
+                wants_weights=self.with_attention,
             )
         attended: list[Any] = []
         with self.attentions[-1].register_forward_hook(lambda *call: attended.append(call[-1])):
@@ -739,6 +739,7 @@ class _AttentionOfBeams(nn.Module):
     """
 
     locality = None
+    is_by_line = False
 
     def __init__(self, attention: CsanAttention) -> None:
         super().__init__()

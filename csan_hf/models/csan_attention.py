@@ -230,8 +230,9 @@ class CsanAttention(nn.Module):
         padding = masks.padding
         if masks.places is not None:
             places = masks.places[:, None, :, None]
-            key = key.take_along_dim(places, dim=2)
-            value = value.take_along_dim(places, dim=2)
+            places = places.expand(-1, key.shape[1], -1, key.shape[3])
+            key = key.gather(2, places)
+            value = value.gather(2, places)
         if self.is_causal and isinstance(offset, Tensor):
             # Only the device knows how much a static cache holds, and shapes cannot depend on that:
             # take as many keys as the queries can ever reach; those before the first are masked

@@ -65,7 +65,10 @@ class Lines:
         """
         start = self.first.amin(-1)
         length = (self.first + self.length).amax(-1) - start
-        steps = torch.arange(int(length.max()), device=start.device)
+        width = length.max().item()
+        torch._check(width >= 1)
+        torch._check(width <= self.key.shape[1])
+        steps = torch.arange(width, device=start.device)
         real = steps < length[:, None]
         offset = start if first_real is None else start + first_real
         places = offset[:, None] + steps * real
@@ -205,7 +208,7 @@ class Line(LocalityMethod):
         carried = CarriedValue(masks.real_queries, held, config.decoder_layers)
         lines, tokens = read_lines(source_lines, masks.padding, queries, carried)
         by_line = masks._replace(lines=lines)
-        if cache is not None and not wants_weights and not torch.compiler.is_compiling():
+        if cache is not None and not wants_weights and (torch.compiler.is_exporting() or not torch.compiler.is_compiling()):
             near, places, real, start = lines.near(masks.first_real)
             by_line = by_line._replace(lines=near, places=places, padding=real, first_real=-start)
         return masks._replace(by_line=by_line), lines.handicaps(tokens)
