@@ -208,7 +208,9 @@ class Line(LocalityMethod):
         carried = CarriedValue(masks.real_queries, held, config.decoder_layers)
         lines, tokens = read_lines(source_lines, masks.padding, queries, carried)
         by_line = masks._replace(lines=lines)
-        if cache is not None and not wants_weights and (torch.compiler.is_exporting() or not torch.compiler.is_compiling()):
+        # A compiled program would be another for each number of keys
+        is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+        if cache is not None and not wants_weights and not is_compiled:
             near, places, real, start = lines.near(masks.first_real)
             by_line = by_line._replace(lines=near, places=places, padding=real, first_real=-start)
         return masks._replace(by_line=by_line), lines.handicaps(tokens)

@@ -7,6 +7,7 @@ import copy
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import tiny
@@ -105,7 +106,7 @@ LINES = {
     "line_token_id": 7,
     "cross_locality": [
         {"line": True},
-        {"line": True, "moving_gaussian": {"width": 3.0, "gain": 0.4, "ends_within": 1}},
+        {"line": True, "moving_gaussian": {"gain": 0.1, "ends_within": 1}},
     ],
 }
 
