@@ -78,10 +78,13 @@ class Engine(Protocol):
     Attributes:
         positions: Tokens of the longest text that the model has positions for; None = any number.
         extends_positions: Whether it makes more of them where it needs some.
+        line_token: The token that ends a line, in sources and translations, of a model that
+            translates texts line by line; None = it does not.
     """
 
     positions: int | None
     extends_positions: bool
+    line_token: int | None
 
     @property
     def dictionary(self) -> PronouncingDictionary | None:

@@ -17,7 +17,7 @@ from .export_files import TARGET_FOLDER
 from .generation import Generation
 from .graphs import GraphDecoder, Graphs
 from .search import Hypothesis
-from .settings import Positive, Settings
+from .settings import NonNegative, Positive, Settings
 from .texts import SourceReader
 from .vocabulary import VocabularyFile
 
@@ -34,6 +34,7 @@ class ModelSettings(Settings):
         model_type: The family.
         position_embeddings: The kind of positions; None = a CSAN has none. Before: `sinusoids`.
         prefix: What stands before each source.
+        line_token_id: The token that ends a line.
     """
 
     vocab_size: Positive
@@ -43,6 +44,7 @@ class ModelSettings(Settings):
     position_embeddings: str | None = ""  # where config.json does not say it
     sinusoids: str | None = ""
     prefix: str | None = None
+    line_token_id: NonNegative | None = None
 
     @property
     def positions(self) -> int | None:
@@ -79,6 +81,7 @@ class GraphEngine:
         self.source = source
         self.target = target
         self.positions = config.positions
+        self.line_token = config.line_token_id if graphs.has_lines else None
         self._graphs = graphs
         self._generation = generation
         self._prefix = config.prefix or ""

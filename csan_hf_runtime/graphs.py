@@ -22,6 +22,8 @@ PAST, PRESENT = "past_key_values.", "present."
 ALIGNMENT = "alignment"
 """The output of a decoder that gives its attention to the source."""
 
+LINES = "encoder.line_ids"
+"""Ends the name of the tensor of a source's lines."""
 WEIGHTS = "weights"
 """The key of a graph's metadata under which lies a digest of its model's weights."""
 _ENCODER_INPUTS = {"input_ids", "attention_mask"}
@@ -72,6 +74,7 @@ class Graphs:
         self._past_of_target = [node for node in past if not _is_of_source(node.name)]
         outputs = [node.name for node in decoder.get_outputs()]
         self.gives_attention = ALIGNMENT in outputs
+        self.has_lines = any(node.name.endswith(LINES) for node in decoder.get_inputs())
         self._presents = [name for name in outputs if name.startswith(PRESENT)]
         self._past_names = [name.replace(PRESENT, PAST) for name in self._presents]
 

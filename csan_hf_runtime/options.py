@@ -17,6 +17,9 @@ SplitSentences = Literal["auto", "always", "never"]
 Unknown = Literal["warn", "skip", "error"]
 """What is done with texts that hold letters or signs which the source vocabulary does not have."""
 
+Lines = Literal["auto", "together", "alone"]
+"""Whether the lines of a text are translated together; see `TextOptions`."""
+
 Markup = Literal["html", "xliff"]
 """Kinds of inline tags: those of HTML, those of XLIFF 1.2 and 2."""
 
@@ -102,6 +105,8 @@ class TextOptions(Settings):
         split_sentences: which lines are split and translated sentence by sentence: auto = lines
             with more tokens or sentences than 99 % of the training sources; always = all; never =
             only lines longer than the model takes
+        lines: whether the lines of a text are translated together, each in the context of the
+            others: auto = where the model was trained on documents; together; alone
         unknown: what to do with a line that has characters missing from the source vocabulary:
             warn; skip = an empty translation; error
         markup: format of inline tags in the input, html or xliff: tags are put back around the
@@ -115,6 +120,7 @@ class TextOptions(Settings):
     target_lang: str | None = None
     truncation: bool = False
     split_sentences: SplitSentences = "auto"
+    lines: Lines = "auto"
     unknown: Unknown = "warn"
     markup: Markup | None = None
     check_coverage: bool = False

@@ -47,6 +47,8 @@ WINDOW_CHARACTERS = 2**22
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _NO_LIMIT = 10**9  # tokens
+_MOST_TOKENS_TOGETHER = 8192
+_LINES_OF_CONTEXT = 3
 _BEAMS_FOR_TERMS = 8
 _ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
 
@@ -123,14 +125,32 @@ class _Prepared:
         splits: The segments of each text.
         segments: Those of all texts.
         sentences: By numbers of segments: the sentences of those whose coverage is checked.
-        batches: Numbers of segments that are translated together.
+        batches: What is searched for together.
     """
 
     marked_texts: list[MarkedText]
     splits: list[SplitText]
     segments: list[str]
     sentences: dict[int, list[str]]
-    batches: list[list[int]]
+    batches: list[list[_Unit]]
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What is searched for as one source: a segment, or several lines of a text.
+
+    Attributes:
+        numbers: Numbers of segments, in the order of the text.
+        context: How many of the first are there for the others alone.
+    """
+
+    numbers: Sequence[int]
+    context: int = 0
+
+    @property
+    def translated(self) -> Sequence[int]:
+        """Numbers of the segments whose translations are wanted."""
+        return self.numbers[self.context :]
 
 
 class TextTranslator:
@@ -142,9 +162,10 @@ class TextTranslator:
     translation.text
     ```
 
-    Every line of a text is translated by itself, and line breaks, blank lines and indents are put
-    back as they were. A line with more tokens or sentences than 99 % of the training sources had is
-    split into sentences, as is one with more tokens than the model takes; see `TextOptions`.
+    Every line of a text has a translation of its own, and line breaks, blank lines and indents are
+    put back as they were. A model that was trained on documents reads the lines of a text together.
+    Of others a line with more tokens or sentences than 99 % of the training sources had is split
+    into sentences, as is one with more tokens than the model takes; see `TextOptions`.
 
     Args:
         engine: What searches for translations.
@@ -379,7 +400,7 @@ class TextTranslator:
             splits=splits,
             segments=segments,
             sentences=self._sentences_to_check(segments, request),
-            batches=self._batches(range(len(segments)), segments, request),
+            batches=self._batches(self._units(splits, segments, request), segments, request),
         )
 
     def _finish(
@@ -389,8 +410,9 @@ class TextTranslator:
         segments = prepared.segments
         hypotheses: dict[int, list[Hypothesis]] = {}
         for batch, batch_hypotheses in zip(prepared.batches, searches, strict=True):
-            hypotheses |= zip(batch, batch_hypotheses, strict=True)
-            request.progress(len(batch))
+            for unit, unit_hypotheses in zip(batch, batch_hypotheses, strict=True):
+                hypotheses |= self._of_lines(unit, unit_hypotheses, request.generation)
+                request.progress(len(unit.translated))
         if request.terms is not None:
             self._require_terms(segments, hypotheses, request.terms, request)
         self._warn_of_cut_translations(hypotheses.values(), request)
@@ -401,7 +423,11 @@ class TextTranslator:
             )
         self._warn_of_omissions(segments, prepared.sentences, results, request)
         if request.options.needs_alignments:
-            results = self._with_alignments(prepared.batches, results, request)
+            batches = [
+                [number for unit in batch for number in unit.translated]
+                for batch in prepared.batches
+            ]
+            results = self._with_alignments(batches, results, request)
         remaining = iter(results)
         translations = []
         for split, marked in zip(prepared.splits, prepared.marked_texts, strict=True):
@@ -521,23 +547,95 @@ class TextTranslator:
                 forced.append(self.engine.target.prefix_of(prefix if number == 0 else ""))
         return forced
 
+    def _units(
+        self, splits: Sequence[SplitText], segments: Sequence[str], request: _Request
+    ) -> list[_Unit]:
+        """The segments one by one, or those of a text together, a document of many tokens in
+        parts that begin with some lines before them.
+        """
+        together = request.options.lines
+        if together == "together" and self.engine.line_token is None:
+            raise ValueError("lines='together' needs a model that knows lines (preset lines).")
+        if together == "alone" or self.engine.line_token is None:
+            return _alone(range(len(segments)))
+        most = min(self.source_limit or _MOST_TOKENS_TOGETHER, _MOST_TOKENS_TOGETHER)
+        units = []
+        first = 0
+        for split in splits:
+            end = first + len(split.segments)
+            begin = first
+            tokens = 0
+            for number in range(first, end):
+                length = len(request.encode(segments[number]))
+                if number > begin and tokens + length > most:
+                    units.append(self._with_context(first, begin, number))
+                    begin = number
+                    tokens = 0
+                tokens += length
+            if end > begin:
+                units.append(self._with_context(first, begin, end))
+            first = end
+        return units
+
+    def _with_context(self, first: int, begin: int, end: int) -> _Unit:
+        """The lines from `begin` to before `end` of a text whose first line is `first`."""
+        start = max(first, begin - _LINES_OF_CONTEXT)
+        return _Unit(range(start, end), context=begin - start)
+
     def _batches(
-        self, numbers: Sequence[int], segments: Sequence[str], request: _Request
-    ) -> list[list[int]]:
-        """Groups the numbers of some segments, those of similar length together."""
+        self, units: Sequence[_Unit], segments: Sequence[str], request: _Request
+    ) -> list[list[_Unit]]:
+        """Groups units, those of similar length together."""
         options = request.options
-        lengths = [len(request.encode(segments[number])) for number in numbers]
+        lengths = [
+            sum(len(request.encode(segments[number])) for number in unit.numbers) for unit in units
+        ]
         batches = batches_by_length(lengths, options.max_batch_tokens, options.batch_size)
-        return [[numbers[place] for place in batch] for batch in batches]
+        return [[units[place] for place in batch] for batch in batches]
+
+    def _encoded(self, unit: _Unit, segments: Sequence[str], request: _Request) -> list[int]:
+        """The tokens of a unit: those of its lines, with marks between them."""
+        first, *others = [segments[number] for number in unit.numbers]
+        ids = request.encode(first)
+        if not others or self.engine.line_token is None:
+            return ids
+        source = self.engine.source
+        end = [ids[-1]] if ids[-1] in source.special else []
+        together = ids[: len(ids) - len(end)]
+        for line in others:
+            together += [self.engine.line_token, *source.encode_alone(line)]
+        return together + end
+
+    def _of_lines(
+        self, unit: _Unit, hypotheses: list[Hypothesis], generation: Generation
+    ) -> dict[int, list[Hypothesis]]:
+        """The hypotheses of a unit by segment; a mark counts as the end of its line."""
+        if len(unit.numbers) == 1:
+            return {unit.numbers[0]: hypotheses}
+        of_segments: dict[int, list[Hypothesis]] = {number: [] for number in unit.translated}
+        for hypothesis in hypotheses:
+            is_mark = hypothesis.tokens == self.engine.line_token
+            tokens = np.where(is_mark, generation.ends[0], hypothesis.tokens)
+            places = is_mark.nonzero()[0] + 1
+            lines = zip(
+                np.split(tokens, places),
+                np.split(hypothesis.log_probabilities, places),
+                strict=True,
+            )
+            for number in unit.numbers:  # fewer lines, where the translation was cut
+                line = Hypothesis(*next(lines, (tokens[:0], hypothesis.log_probabilities[:0])))
+                if number in of_segments:
+                    of_segments[number].append(line)
+        return of_segments
 
     def _source_batch(
         self,
-        numbers: Sequence[int],
+        batch: Sequence[_Unit],
         segments: Sequence[str],
         request: _Request,
         forced: Sequence[Prefix] = (),
     ) -> SourceBatch:
-        sources = [request.encode(segments[number]) for number in numbers]
+        sources = [self._encoded(unit, segments, request) for unit in batch]
         lengths = np.array(list(map(len, sources)))
         ids = np.full((len(sources), lengths.max()), self.engine.source.padding)
         for row, source in enumerate(sources):
@@ -545,13 +643,18 @@ class TextTranslator:
         return SourceBatch(
             ids,
             mask=(np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64),
-            limits=self._limits(request.generation, lengths),
+            limits=np.array([self._limit(unit, segments, request) for unit in batch]),
             generation=request.generation,
             returned=request.options.n_best or 1,
             with_scores=request.options.needs_scores,
             generator=request.generator,
-            prefixes=[forced[number] for number in numbers] if forced else (),
+            prefixes=[forced[unit.numbers[0]] for unit in batch] if forced else (),
         )
+
+    def _limit(self, unit: _Unit, segments: Sequence[str], request: _Request) -> int:
+        """The most tokens of a translation: those of its lines."""
+        lengths = [len(request.encode(segments[number])) for number in unit.numbers]
+        return int(self._limits(request.generation, np.array(lengths)).sum())
 
     def _limits(self, generation: Generation, lengths: np.ndarray) -> np.ndarray:
         """The most tokens [B] of translations, the first included, of sources of lengths [B]."""
@@ -682,8 +785,9 @@ class TextTranslator:
         batches = []
         sources = []
         for beams, numbers in by_beams.items():
-            for batch in self._batches(numbers, segments, request):
-                source = self._source_batch(batch, segments, request)
+            for units in self._batches(_alone(numbers), segments, request):
+                batch = [unit.numbers[0] for unit in units]
+                source = self._source_batch(units, segments, request)
                 limits = [self._limit_with(hypotheses[n], phrases[n]) for n in batch]
                 most_letters = [list(map(most_letters_after, targets[n])) for n in batch]
                 constrained = replace(
@@ -774,7 +878,10 @@ class TextTranslator:
         request: _Request,
     ) -> None:
         """Warns of sentences that the best translations hardly attend to."""
-        batches = self._batches(list(sentences), segments, request)
+        batches = [
+            [unit.numbers[0] for unit in batch]
+            for batch in self._batches(_alone(sentences), segments, request)
+        ]
         pairs = [
             [(segments[number], results[number][0].translation_text) for number in batch]
             for batch in batches
@@ -787,6 +894,10 @@ class TextTranslator:
                         f"A translation seems to leave out {sentence!r}. Translate it on a line of "
                         "its own."
                     )
+
+
+def _alone(numbers: Iterable[int]) -> list[_Unit]:
+    return [_Unit([number]) for number in numbers]
 
 
 def _search(engine: Engine, batch: SourceBatch) -> list[list[Hypothesis]]:

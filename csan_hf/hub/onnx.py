@@ -35,6 +35,7 @@ from csan_hf_runtime.graphs import (
     ALIGNMENT,
     DECODER,
     ENCODER,
+    LINES,
     PAST,
     PRESENT,
     SOURCE,
@@ -54,8 +55,7 @@ _Decoded = tuple[Tensor, Tensors, Tensor | None]
 
 _SUMS = "0.decoder.key"
 """The tensor of a grid's cache."""
-_LINES = "0.encoder.line_ids"
-"""The tensor of a source's lines."""
+_LINES = f"0.{LINES}"
 _EXACT = "float32/"
 """Begins the names of nodes whose weights are kept in float32."""
 

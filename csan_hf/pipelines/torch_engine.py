@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,8 @@ class TorchEngine:
         self.source = source
         self.target = target
         self.positions = max_positions(model.config)
+        line_tokens = {_line_token(member) for member in _members_of(model)}
+        self.line_token = line_tokens.pop() if len(line_tokens) == 1 else None
         self._arguments = {name: value for name, value in arguments.items() if value is not None}
         settings = model.generation_config.to_diff_dict()
         settings_of_call = {}
@@ -127,8 +129,7 @@ class TorchEngine:
         return self._generated(batch)
 
     def _decoder(self, batch: SourceBatch) -> Decoder:
-        members = getattr(self.model, "members", [self.model])
-        decoders = [TorchDecoder(member, batch) for member in members]
+        decoders = [TorchDecoder(member, batch) for member in _members_of(self.model)]
         return decoders[0] if len(decoders) == 1 else EnsembleDecoder(decoders)
 
     def _generated(self, batch: SourceBatch) -> list[list[Hypothesis]]:
@@ -260,6 +261,17 @@ def task_name(source_lang: str | None, target_lang: str | None) -> str:
 def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that the search of `csan_hf_runtime` has."""
     return {name: value for name, value in settings.items() if name in _GENERATION_FIELDS}
+
+
+def _members_of(model: Any) -> Iterable[Any]:
+    """The members of an ensemble; of another model, the model alone."""
+    return getattr(model, "members", [model])
+
+
+def _line_token(model: Any) -> int | None:
+    """The token that ends a line, of a model that translates line by line."""
+    has_lines = getattr(model.config, "line_method", None) is not None
+    return model.config.line_token_id if has_lines else None
 
 
 class TorchDecoder:

@@ -105,8 +105,8 @@ LINES = {
     **tiny.PLAIN,
     "line_token_id": 7,
     "cross_locality": [
+        {"line": True, "moving_gaussian": {"width": 6.0, "gain": 0.1, "ends_within": 1}},
         {"line": True},
-        {"line": True, "moving_gaussian": {"gain": 0.1, "ends_within": 1}},
     ],
 }
 
