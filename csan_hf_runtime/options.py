@@ -107,6 +107,8 @@ class TextOptions(Settings):
             only lines longer than the model takes
         lines: whether the lines of a text are translated together, each in the context of the
             others: auto = where the model was trained on documents; together; alone
+        documents: lines up to a blank one are a document and translated together (not with a model
+            that was trained on single lines)
         unknown: what to do with a line that has characters missing from the source vocabulary:
             warn; skip = an empty translation; error
         markup: format of inline tags in the input, html or xliff: tags are put back around the
@@ -121,6 +123,7 @@ class TextOptions(Settings):
     truncation: bool = False
     split_sentences: SplitSentences = "auto"
     lines: Lines = "auto"
+    documents: bool = False
     unknown: Unknown = "warn"
     markup: Markup | None = None
     check_coverage: bool = False

@@ -370,6 +370,8 @@ class TextTranslator:
                 raise ValueError(
                     f"prefixes must be one for each text, got {len(beginnings)} for {len(texts)}."
                 )
+        if beginnings and options.documents:
+            raise ValueError("prefixes are of texts that are translated alone: not of documents.")
         request = self._request(options, terms, generator, progress)
         if terms is not None and (beginnings or request.generation.do_sample):
             raise ValueError("terms need a search of their own: leave out samples and prefixes.")
@@ -560,27 +562,18 @@ class TextTranslator:
             return _alone(range(len(segments)))
         most = min(self.source_limit or _MOST_TOKENS_TOGETHER, _MOST_TOKENS_TOGETHER)
         units = []
-        first = 0
-        for split in splits:
-            end = first + len(split.segments)
-            begin = first
+        for document in _documents(splits, across_texts=request.options.documents):
+            begin = document.start
             tokens = 0
-            for number in range(first, end):
+            for number in document:
                 length = len(request.encode(segments[number]))
                 if number > begin and tokens + length > most:
-                    units.append(self._with_context(first, begin, number))
+                    units.append(_with_context(document, begin, number))
                     begin = number
                     tokens = 0
                 tokens += length
-            if end > begin:
-                units.append(self._with_context(first, begin, end))
-            first = end
+            units.append(_with_context(document, begin, document.stop))
         return units
-
-    def _with_context(self, first: int, begin: int, end: int) -> _Unit:
-        """The lines from `begin` to before `end` of a text whose first line is `first`."""
-        start = max(first, begin - _LINES_OF_CONTEXT)
-        return _Unit(range(start, end), context=begin - start)
 
     def _batches(
         self, units: Sequence[_Unit], segments: Sequence[str], request: _Request
@@ -652,9 +645,13 @@ class TextTranslator:
         )
 
     def _limit(self, unit: _Unit, segments: Sequence[str], request: _Request) -> int:
-        """The most tokens of a translation: those of its lines."""
-        lengths = [len(request.encode(segments[number])) for number in unit.numbers]
-        return int(self._limits(request.generation, np.array(lengths)).sum())
+        """The most tokens of a translation, the first included; of several lines, whose lengths the
+        model itself bounds, as many as they can have.
+        """
+        lengths = np.array([len(request.encode(segments[number])) for number in unit.numbers])
+        if len(lengths) == 1:
+            return int(self._limits(request.generation, lengths)[0])
+        return int((2 * lengths + 50 + 1).sum()) + 1
 
     def _limits(self, generation: Generation, lengths: np.ndarray) -> np.ndarray:
         """The most tokens [B] of translations, the first included, of sources of lengths [B]."""
@@ -894,6 +891,30 @@ class TextTranslator:
                         f"A translation seems to leave out {sentence!r}. Translate it on a line of "
                         "its own."
                     )
+
+
+def _documents(splits: Iterable[SplitText], *, across_texts: bool) -> list[range]:
+    """The numbers of segments that belong together: those of a text, or of all texts up to a blank
+    one.
+    """
+    documents: list[range] = []
+    is_open = False
+    number = 0
+    for split in splits:
+        end = number + len(split.segments)
+        if is_open and end > number:
+            documents[-1] = range(documents[-1].start, end)
+        elif end > number:
+            documents.append(range(number, end))
+        is_open = across_texts and end > number
+        number = end
+    return documents
+
+
+def _with_context(document: range, begin: int, end: int) -> _Unit:
+    """The lines of a document from `begin` to before `end`, and some before them."""
+    start = max(document.start, begin - _LINES_OF_CONTEXT)
+    return _Unit(range(start, end), context=begin - start)
 
 
 def _alone(numbers: Iterable[int]) -> list[_Unit]:

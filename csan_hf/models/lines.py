@@ -93,13 +93,11 @@ def read_lines(
         key: Line of each source token, [B, J].
         real: [B, J] boolean, True = a real source token; None = all.
         queries: [B, I], whether each query reads a mark (boolean), or its line (int64).
-        carried: Line and tokens of the query before these.
+        carried: The line of the query before these, and how many queries of it there are.
     """
     if real is None:
         real = torch.ones_like(key, dtype=torch.bool)
-    before = carried.previous  # [B, 2, 1]; 0 before the first
-    if not isinstance(before, Tensor):
-        before = key.new_tensor([[[0.0], [-1.0]]], dtype=torch.float32).expand(len(key), 2, 1)
+    before = torch.zeros(key.shape[0], 2, 1, device=key.device) + carried.previous
     line_before = before[:, 0].long()
     if queries.dtype == torch.bool:
         queries = line_before + queries.long().cumsum(-1)
@@ -115,9 +113,9 @@ def read_lines(
         length=sizes.gather(1, query),
     )
     ones = carried.mask_padding(torch.ones_like(query, dtype=torch.float32)[:, None])
-    tokens = lines.sums(ones, before=before[:, 1:], start=-1.0)
-    carried.keep(torch.cat([query[:, None].float(), tokens], dim=1))
-    return lines, tokens[:, 0]
+    queries_of_line = lines.sums(ones, before=before[:, 1:], start=0.0)
+    carried.keep(torch.cat([query[:, None].float(), queries_of_line], dim=1))
+    return lines, queries_of_line[:, 0] - 1.0
 
 
 @dataclass

@@ -112,7 +112,7 @@ class EnsembleCache(Cache):
 
 class _Encoders(nn.Module):
     """The members' encoders: `last_hidden_state` of the first, `member_1` of the second and so on,
-    each [B, J, d].
+    each [B, J, d], and the `line_ids` [B, J] of members that need them.
     """
 
     main_input_name = "input_ids"
@@ -130,6 +130,7 @@ class _Encoders(nn.Module):
         return_dict: bool = True,
     ) -> BaseModelOutput:
         outputs = BaseModelOutput()
+        line_ids = None
         for number, member in enumerate(self.members):
             encoded = member.get_encoder()(
                 input_ids.to(member.device),
@@ -137,6 +138,9 @@ class _Encoders(nn.Module):
             )
             name = "last_hidden_state" if number == 0 else f"member_{number}"
             outputs[name] = encoded[0]
+            line_ids = encoded.get("line_ids", line_ids)  # the same of all members that have them
+        if line_ids is not None:
+            outputs["line_ids"] = line_ids
         return outputs
 
 
@@ -314,15 +318,19 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
         if labels is not None:
             use_cache = False
         caches: list[Any] = []
+        line_ids = getattr(encoder_outputs, "line_ids", None)
 
         def logits_of_members() -> Iterator[torch.Tensor]:
             for number, member in enumerate(self.members):
                 member_cache = None if cache is None else cache.caches[number]
+                encoded = BaseModelOutput(encoder_outputs[number])
+                if line_ids is not None:
+                    encoded["line_ids"] = _on_device(line_ids, member.device)
                 outputs = member(
                     attention_mask=_on_device(attention_mask, member.device),
                     decoder_input_ids=_on_device(decoder_input_ids, member.device),
                     decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
-                    encoder_outputs=(encoder_outputs[number],),
+                    encoder_outputs=encoded,
                     use_cache=use_cache,
                     **{CACHE: member_cache},
                 )

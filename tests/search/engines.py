@@ -42,12 +42,14 @@ def csan(**options):
     return tiny.csan(seed=2, **options)
 
 
+LINES = {"line_token_id": 7, "cross_locality": [{"line": True}, {"line": True}]}
 MODELS = {
     "csan": csan,
     "csan, windows": lambda: csan(
         decoder_locality=[{"window": 3}, None], encoder_locality=[{"window": 3}, None]
     ),
     "csan, sums": lambda: csan(cross_locality=[None, {"moving_gaussian": 3.0}]),
+    "csan, lines": lambda: csan(**LINES),
     "pervasive attention": lambda: tiny.grid(
         seed=2, num_layers=2, vocab_size=20, decoder_vocab_size=40
     ),
@@ -57,6 +59,9 @@ MODELS = {
     "t5": t5,
     "ensemble": lambda: EnsembleForConditionalGeneration.of(
         [marian(), marian(seed=1), csan(vocab_size=40)]
+    ),
+    "ensemble of lines": lambda: EnsembleForConditionalGeneration.of(
+        [csan(**LINES), tiny.csan(seed=3, **LINES)]
     ),
 }
 """Models that a `TorchEngine` searches with."""

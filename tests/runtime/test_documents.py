@@ -1,0 +1,142 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Lines of a text that are translated together, with graphs and with torch."""
+
+import pytest
+import tiny
+import torch
+from tokenizers import AddedToken
+
+from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.hub.onnx import export_onnx
+from csan_hf.pipelines.torch_engine import torch_engine
+from csan_hf_runtime import translator as module
+from csan_hf_runtime.translator import TextTranslator
+
+WORDS = ["one", "two", "three", "a dog runs", "much of them", "nine words"]
+TEXT = "one dog\n\n  two words\nmuch of them\n\tnine\n"
+LINES = ["one dog", "two words", "much of them", "nine"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A model that knows lines, its tokenizers, and the folder of its graphs."""
+    tokenizer = train_tokenizer(WORDS, 320)
+    tokenizer.add_tokens([AddedToken("\n", normalized=False)])
+    mark = tokenizer.convert_tokens_to_ids("\n")
+    model = tiny.csan(
+        seed=4,
+        **{
+            **tiny.PLAIN,
+            "vocab_size": len(tokenizer),
+            "sinusoids": None,
+            "line_token_id": mark,
+            "encoder_locality": [{"window": 5, "relative_positions": 3}] * 2,
+            "decoder_locality": [{"window": 5, "relative_positions": 3}] * 2,
+            "cross_locality": [{"line": True, "moving_gaussian": True}] * 2,
+        },
+    )
+    model.generation_config.max_length = 9
+    pair = TokenizerPair(tokenizer, tokenizer)
+    folder = tmp_path_factory.mktemp("lines") / "graphs"
+    export_onnx(model, folder, with_attention=True, tokenizers=pair)
+    return model, pair, folder
+
+
+@pytest.fixture(params=["graphs", "torch"])
+def translator(request, made):
+    model, pair, folder = made
+    if request.param == "graphs":
+        return TextTranslator.from_directory(folder)
+    return TextTranslator(torch_engine(model, pair))
+
+
+def lines_by_the_library(made, lines, **settings):
+    """Translations of some lines as one source, by `generate`."""
+    model, pair, _ = made
+    tokenizer = pair.source
+    mark = tokenizer.convert_tokens_to_ids("\n")
+    ids = []
+    for line in lines:
+        ids += [*tokenizer(line, add_special_tokens=False)["input_ids"], mark]
+    ids[-1] = tokenizer.eos_token_id
+    limit = 9 if len(lines) == 1 else 900
+    tokens = model.generate(torch.tensor([ids]), max_length=limit, **settings)[0].tolist()[1:]
+    translations = [[]]
+    for token in tokens:
+        if token == mark:
+            translations.append([])
+        else:
+            translations[-1].append(token)
+    return [tokenizer.decode(line, skip_special_tokens=True).strip() for line in translations]
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_lines_of_a_text_are_translated_together(num_beams, translator, made):
+    [[translation]] = translator.translate([TEXT], num_beams=num_beams)
+    expected = lines_by_the_library(made, LINES, num_beams=num_beams)
+    assert [sentence.translation_text.strip() for sentence in translation.sentences] == expected
+    assert [sentence.source_text for sentence in translation.sentences] == LINES
+    one, two, three, four = (sentence.translation_text for sentence in translation.sentences)
+    assert translation.text == f"{one}\n\n  {two}\n{three}\n\t{four}\n".strip()
+    [[alone]] = translator.translate([TEXT], num_beams=num_beams, lines="alone")
+    each = [lines_by_the_library(made, [line], num_beams=num_beams)[0] for line in LINES]
+    assert [sentence.translation_text.strip() for sentence in alone.sentences] == each
+    assert each != expected
+
+
+def test_batches_hypotheses_and_scores_are_of_lines(translator):
+    texts = [TEXT, "one", "", "two\nthree words\n\nfour"]
+    whole = translator.translate(texts, n_best=2, num_beams=3, return_words=True)
+    for text, translations in zip(texts, whole, strict=True):
+        if text:
+            assert len(translations) == 2
+        [alone] = translator.translate([text], n_best=2, num_beams=3, return_words=True)
+        assert [each.text for each in alone] == [each.text for each in translations]
+        for each in translations if text else ():
+            assert len(each.sentences) == len(text.split("\n")) - text.count(
+                "\n\n"
+            ) - text.endswith("\n")
+            assert all(sentence.log_probability < 0 for sentence in each.sentences)
+
+
+def test_lines_of_a_file_are_documents_up_to_blank_ones(translator):
+    lines = ["one dog", "two words", "", "much of them", "nine", ""]
+    found = translator.translate(lines, documents=True)
+    for document in (slice(0, 2), slice(3, 5)):
+        [[expected]] = translator.translate(["\n".join(lines[document])])
+        assert [each[0].text for each in found[document]] == expected.text.split("\n")
+    assert found[2][0].text == found[5][0].text == ""
+    with pytest.raises(ValueError, match="prefixes are of texts that are translated alone"):
+        translator.translate(lines, documents=True, prefixes=[""] * 6)
+
+
+def test_a_long_document_is_cut_between_lines_with_some_of_context(translator, monkeypatch):
+    sizes = []
+    search = module._search
+    monkeypatch.setattr(module, "_MOST_TOKENS_TOGETHER", 10)
+    monkeypatch.setattr(
+        module,
+        "_search",
+        lambda engine, batch: sizes.append(batch.mask.sum(1).tolist()) or search(engine, batch),
+    )
+    lines = [f"{word} words" for word in ("one", "two", "nine", "much") * 2]
+    [[translation]] = translator.translate(["\n".join(lines)], max_batch_tokens=1)
+    assert len(translation.text.split("\n")) == len(lines)
+    assert len(sizes) > 2
+    assert all(size[0] < 80 for size in sizes)
+
+
+def test_links_and_tags_are_of_lines(translator):
+    [[translation]] = translator.translate(
+        ["<p>one <b>dog</b></p>\n<p>two words</p>"], markup="html", return_alignments=True
+    )
+    assert translation.text.count("\n") == 1
+    assert len(translation.sentences) == 2
+
+
+def test_a_model_of_sentences_has_no_lines():
+    tokenizer = train_tokenizer(WORDS, 300)
+    model = tiny.csan(vocab_size=300)
+    translator = TextTranslator(torch_engine(model, TokenizerPair(tokenizer, tokenizer)))
+    with pytest.raises(ValueError, match="lines='together' needs a model that knows lines"):
+        translator.translate(["one"], lines="together")
