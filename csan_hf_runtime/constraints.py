@@ -35,7 +35,7 @@ class Endings:
 
 
 class PhraseState(NamedTuple):
-    """What a hypothesis holds of a phrase.
+    """The part of a phrase that a hypothesis holds.
 
     Attributes:
         tokens: The phrase.
@@ -94,7 +94,7 @@ class PhraseState(NamedTuple):
 
 
 class Progress:
-    """What a hypothesis holds of the phrases of its sentence: each of its tokens serves one phrase,
+    """The phrases of its sentence that a hypothesis holds: each of its tokens serves one phrase,
     of two that overlap the longer.
 
     A phrase that is held stays where it is: of [1, 2] and [2, 1] the tokens 1 2 1 1 2 have met

@@ -49,7 +49,7 @@ BELOW_1 = Bounds("in [0, 1)", lambda value: 0 <= value < 1)
 
 
 Fact = Bounds | Affects | str
-"""What is declared of a key: its bounds, its effects, or why a recipe cannot set it."""
+"""Declared of a key: its bounds, its effects, or why a recipe cannot set it."""
 
 
 @dataclass(frozen=True)

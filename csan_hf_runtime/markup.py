@@ -271,7 +271,7 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
 
 @dataclass
 class _Part:
-    """What begins at `start` of a marked text; its `kind` is "text", "start", "end" or "empty".
+    """A part of a marked text from `start` on; its `kind` is "text", "start", "end" or "empty".
 
     `name` is that of the tag, with the number of its pair; `content` is the text."""
 

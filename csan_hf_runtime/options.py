@@ -15,7 +15,7 @@ SplitSentences = Literal["auto", "always", "never"]
 """Which lines are split into sentences; see `TextOptions`."""
 
 Unknown = Literal["warn", "skip", "error"]
-"""What is done with texts that hold letters or signs which the source vocabulary does not have."""
+"""Treatment of texts with letters or signs that the source vocabulary does not have."""
 
 Lines = Literal["auto", "together", "alone"]
 """Whether the lines of a text are translated together; see `TextOptions`."""

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class UsualSource(Settings):
-    """What 99 % of the sources that a model was trained on had at most.
+    """Lengths that 99 % of the sources of training had at most.
 
     Attributes:
         tokens: Tokens, special ones included.
@@ -36,7 +36,7 @@ class UsualSource(Settings):
 
 
 EVERY_LINE = UsualSource(tokens=0, sentences=0)
-"""What `split_text` leaves whole where every line is to be split into sentences."""
+"""Lengths at which `split_text` splits every line into sentences."""
 
 _LONGEST_PART = 5000  # characters
 

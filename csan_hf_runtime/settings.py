@@ -167,7 +167,7 @@ def _fits(value: object, kind: object) -> bool:
 
 
 def _words_for(kind: object) -> str:
-    """What values of a type are called."""
+    """Name of the values of a type, for people."""
     origin = get_origin(kind)
     members = get_args(kind)
     if origin is Annotated:

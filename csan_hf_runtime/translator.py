@@ -137,7 +137,7 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What is searched for as one source: a segment, or several lines of a text.
+    """A source of the search: a segment, or several lines of a text.
 
     Attributes:
         numbers: Numbers of segments, in the order of the text.
@@ -939,7 +939,7 @@ def _without_tags(text: str, options: TranslationOptions) -> MarkedText:
 def _entries_first(
     entries: list[str], predicted: list[Translation], count: int
 ) -> list[Translation]:
-    """What the dictionary has of a word, and predictions that differ from it, `count` at most."""
+    """The dictionary's entries of a word, then predictions that differ, `count` at most."""
     if not entries:
         return predicted
     translations = [Translation(entry) for entry in entries]

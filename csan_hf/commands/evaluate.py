@@ -142,7 +142,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _TestSets:
-    """What is scored.
+    """Translations to score.
 
     Attributes:
         sets: The test sets by their names.

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What all metrics have in common: counts by segment, and a score made of their sums."""
+"""Base of all metrics: counts by segment, and a score made of their sums."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence

@@ -56,7 +56,7 @@ def check_sacrebleu_tokenizer(name: str | None, key: str = "tokenize") -> None:
 
 
 def _missing_package(tokenizer: str | None) -> str | None:
-    """What to install for a tokenizer of sacreBLEU; None = nothing."""
+    """Package to install for a tokenizer of sacreBLEU; None = none."""
     module, package = _NEEDED.get(tokenizer or "", ("sacrebleu", None))
     return None if importlib.util.find_spec(module) else package
 

@@ -362,7 +362,7 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 class Tested(Protocol):
-    """What a test is of, with a place for the test's p-value adjusted for the systems tested."""
+    """Subject of a test, with a place for the test's p-value adjusted for the systems tested."""
 
     adjusted: float | None
 

@@ -75,7 +75,7 @@ class Lines:
         return replace(self, key=self.key.gather(1, places)), places, real, start
 
     def handicaps(self, tokens: Tensor) -> Tensor:
-        """What is taken from the logits of the end, of the mark and of all others, [B, I, 3], so
+        """Handicaps of the logits of the end, of the mark and of all others, [B, I, 3], so
         that a translation gets the source's lines; `tokens` [B, I] of the line come before.
         """
         factor, constant = TOKENS_OF_LINE

@@ -176,7 +176,7 @@ class ConvS2SPreTrainedModel(Seq2SeqPreTrained):
 
 
 class _Embedding(ConvS2SPreTrainedModel):
-    """What encoder and decoder share: tokens and learned positions."""
+    """Shared by encoder and decoder: tokens and learned positions."""
 
     def _build(self, vocab_size: int) -> None:
         config = self.config

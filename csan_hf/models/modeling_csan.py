@@ -440,7 +440,7 @@ class CsanDecoder(_CsanStack):
 
 
 def add_handicap(masks: AttentionMasks, of_lines: Tensor | None) -> Tensor | None:
-    """What is taken from the logits of end, mark and others in generation, [B, I, 3]: `of_lines`,
+    """Handicaps of the logits of end, mark and others in generation, [B, I, 3]: `of_lines`,
     and from an end far from the source's (`Term.tokens_left`); `masks` are of cross-attention.
     """
     terms = () if masks.shared is None else masks.shared.terms

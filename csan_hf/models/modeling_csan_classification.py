@@ -125,7 +125,7 @@ class _CsanClassifier(CsanPreTrainedModel):
         )
 
     def _features(self, states: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """What is classified, of the encoder's states [B, T, d]."""
+        """The states that are classified, of the encoder's [B, T, d]."""
         return states
 
     def _loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Any) -> Tensor:

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What several commands take and write: types of their options, lines beside progress bars."""
+"""Shared by commands: types of options, lines beside progress bars."""
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
