@@ -232,7 +232,7 @@ class TextTranslator:
                 option is impossible, there are fewer beams than translations are asked for, or
                 letters are unknown and `unknown` is `"error"`.
         """
-        finish = self._begin_lines(
+        finish = self._begin_with_dictionary(
             texts,
             options=TranslationOptions(**options),
             prefixes=prefixes,
@@ -286,7 +286,7 @@ class TextTranslator:
             nonlocal lines_read
             first_line = lines_read + 1
             lines_read += len(window)
-            return self._begin_lines(
+            return self._begin_with_dictionary(
                 window,
                 options=chosen,
                 prefixes=None if beginnings is None else beginnings.take(len(window)),
@@ -305,7 +305,7 @@ class TextTranslator:
         if beginnings is not None:
             beginnings.check_end()
 
-    def _begin_lines(
+    def _begin_with_dictionary(
         self,
         texts: Iterable[str],
         *,
@@ -352,9 +352,9 @@ class TextTranslator:
     ) -> Finish:
         """Begins to translate texts; other processes go on with it.
 
-        The arguments are those of `translate`, the texts from `checked_texts`; `progress` is called
-        with the number of texts that are done; the further sentences of texts that are split are
-        taken off first, so that the sum is the number of texts.
+        The arguments are those of `translate`, the texts from `checked_texts`. `progress` is called
+        with numbers of segments that are done, and first with minus the number of further segments
+        of texts that are split, so that its calls add up to the number of texts.
 
         Returns:
             A function that waits for the translations, as many of each text as are asked for, with
@@ -661,11 +661,9 @@ class TextTranslator:
         elif generation.max_length is not None:
             limits = np.full_like(lengths, generation.max_length)
         else:
-            free = 2 * lengths + 50
+            free = 1 + 2 * lengths + 50
             # A model that has made more positions for the source does so for the target
-            limits = (
-                np.where(lengths > positions, free, np.minimum(free, max(positions - 1, 1))) + 1
-            )
+            limits = np.where(lengths > positions, free, np.minimum(free, max(positions, 2)))
         if not self.engine.extends_positions:
             limits = np.minimum(limits, positions + 1)  # the last token is not read
         return limits
@@ -719,7 +717,8 @@ class TextTranslator:
             longest = generation.max_new_tokens or generation.max_length
             bound = "2 · source tokens + 50"
             advice = "pass a larger max_length"
-            if longest and longest > positions:
+            length = 1 + max(len(hypothesis.tokens) for hypothesis in segment_hypotheses)
+            if length >= positions:
                 bound = f"the {positions} tokens that the model has positions for"
                 advice = "split the text"
             elif longest:

@@ -80,8 +80,8 @@ class TorchEngine:
         settings_of_call = {}
         if (config := self._arguments.get("generation_config")) is not None:
             settings_of_call = config.to_diff_dict()
-        names = arguments.keys() & vars(GenerationConfig()).keys()
-        settings_of_call |= {name: arguments[name] for name in names}
+        names = self._arguments.keys() & vars(GenerationConfig()).keys()
+        settings_of_call |= {name: self._arguments[name] for name in names}
         Generation.from_dict(_known(settings_of_call))  # whose errors name no file
         settings |= settings_of_call
         # Arguments that are no settings, such as a streamer, are the library's
@@ -289,14 +289,11 @@ class TorchDecoder:
         encode = model.get_encoder()
         self._encoded = encode(input_ids=ids, attention_mask=mask, return_dict=True)
         make_cache = getattr(model, "make_cache", None)  # of csan_hf's own families
-        cache = None if make_cache is None else make_cache(batch.beams)
-        # Whether the beams of a sentence have its source in common
-        self._shares_source = hasattr(cache, "keep_rows")
-        rows = batch.copies if self._shares_source else batch.copies * batch.beams
+        self._cache: Any = None if make_cache is None else make_cache(batch.beams)
+        rows = batch.copies * batch.beams
         for name, tensor in _of_sentences(self._encoded).items():
             self._encoded[name] = tensor.repeat_interleave(rows, 0)
         self._mask = mask.repeat_interleave(rows, 0)
-        self._cache: Any = cache
         self._steps = 0
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
@@ -317,10 +314,7 @@ class TorchDecoder:
     def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
         """Goes on with some rows, in this order, of some sentences; None = of all."""
         kept = torch.from_numpy(rows).to(self._model.device)
-        if self._shares_source:
-            self._cache.keep_rows(rows, sentences)
-            kept = torch.from_numpy(rows if sentences is None else sentences).to(kept)
-        elif self._cache is not None and sentences is None:
+        if self._cache is not None and sentences is None:
             self._cache.reorder_cache(kept)
         elif self._cache is not None:
             self._cache.batch_select_indices(kept)
