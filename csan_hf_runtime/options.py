@@ -107,8 +107,8 @@ class TextOptions(Settings):
             only lines longer than the model takes
         lines: whether the lines of a text are translated together, each in the context of the
             others: auto = where the model was trained on documents; together; alone
-        documents: lines up to a blank one are a document and translated together (not with a model
-            that was trained on single lines)
+        documents: lines up to a blank one are a document and translated together, by a model that
+            was trained on documents
         unknown: what to do with a line that has characters missing from the source vocabulary:
             warn; skip = an empty translation; error
         markup: format of inline tags in the input, html or xliff: tags are put back around the
@@ -128,6 +128,12 @@ class TextOptions(Settings):
     markup: Markup | None = None
     check_coverage: bool = False
     max_batch_tokens: Positive = 4096
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        super().__post_init__()
+        if self.documents and self.lines == "alone":
+            raise ValueError("documents are translated together: leave out lines='alone'.")
 
 
 @dataclass(frozen=True)

@@ -555,14 +555,18 @@ class TextTranslator:
         """The segments one by one, or those of a text together, a document of many tokens in
         parts that begin with some lines before them.
         """
-        together = request.options.lines
-        if together == "together" and self.engine.line_token is None:
-            raise ValueError("lines='together' needs a model that knows lines (preset lines).")
-        if together == "alone" or self.engine.line_token is None:
+        options = request.options
+        if self.engine.line_token is None and (options.documents or options.lines == "together"):
+            asked_for = "documents" if options.documents else "lines='together'"
+            raise ValueError(
+                f"{asked_for} needs a model that was trained on documents (preset lines): this one "
+                "translates lines one by one."
+            )
+        if self.engine.line_token is None or options.lines == "alone":
             return _alone(range(len(segments)))
         most = min(self.source_limit or _MOST_TOKENS_TOGETHER, _MOST_TOKENS_TOGETHER)
         units = []
-        for document in _documents(splits, across_texts=request.options.documents):
+        for document in _documents(splits, across_texts=options.documents):
             begin = document.start
             tokens = 0
             for number in document:

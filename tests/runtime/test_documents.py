@@ -138,5 +138,9 @@ def test_a_model_of_sentences_has_no_lines():
     tokenizer = train_tokenizer(WORDS, 300)
     model = tiny.csan(vocab_size=300)
     translator = TextTranslator(torch_engine(model, TokenizerPair(tokenizer, tokenizer)))
-    with pytest.raises(ValueError, match="lines='together' needs a model that knows lines"):
+    with pytest.raises(ValueError, match="lines='together' needs a model that was trained on doc"):
         translator.translate(["one"], lines="together")
+    with pytest.raises(ValueError, match=r"^documents needs a model that was trained on documents"):
+        translator.translate(["one"], documents=True)
+    with pytest.raises(ValueError, match="documents are translated together: leave out lines"):
+        translator.translate(["one"], documents=True, lines="alone")
