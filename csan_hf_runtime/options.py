@@ -60,7 +60,7 @@ class SearchOptions(BeamOptions):
     temperature: float | None = None
     top_k: NonNegative | None = None
     top_p: float | None = None
-    seed: int = 0
+    seed: NonNegative = 0
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

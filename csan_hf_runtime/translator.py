@@ -448,7 +448,7 @@ class TextTranslator:
     ) -> _Request:
         """Checks what is asked for, before anything is translated."""
         if options.needs_alignments:
-            self.engine.check_attention("alignments")
+            self.engine.check_attention("markup" if options.markup else "alignments")
         if options.check_coverage:
             if options.truncation:
                 raise ValueError("check_coverage reads whole sources: leave out truncation.")

@@ -5,8 +5,10 @@ import contextlib
 import datetime
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -86,6 +88,10 @@ def begin_run(recipe: Recipe, output: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+    for path in output.glob(".*"):  # of a file whose writer was killed
+        unfinished = re.fullmatch(r"\.(.+)\.[0-9a-f]{12}", path.name)
+        if unfinished and any(fnmatch(unfinished[1], pattern) for pattern in _WRITTEN):
+            path.unlink()
     write_text(
         output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n"
     )

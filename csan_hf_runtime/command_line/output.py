@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -104,6 +105,12 @@ def lines_done(outputs: list[str], *, is_numbered: bool) -> Done:
         )
     lines = min(map(whole_lines, partial_files))
     sentences = lines
+    first_line = next(iter(read_lines(partial_files[0])), "") if lines else ""
+    if not is_numbered and re.match(r"1\t-?\d+\.\d{4}\t", first_line):
+        raise ValueError(
+            f"{partial_files[0]} was written with --n_best: resume with the options that it was "
+            "written with."
+        )
     if is_numbered and lines:
         # The last sentence may lack hypotheses
         number = "0"

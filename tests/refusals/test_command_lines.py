@@ -26,6 +26,7 @@ def places(folder, of_two_languages, tmp_path):
         "latin": b"two\n\xe4\n",
         "gold": b"1-1 2-2\n\n",
         "out.partial": b"zwei\nneun\n",
+        "ranked.partial": b"1\t-1.0000\tzwei\n1\t-2.0000\tneun\n",
         "page.hypotheses.txt": b"two\nnine\n",
     }.items():
         (tmp_path / name).write_bytes(content)
@@ -55,6 +56,8 @@ def files_in(folder):
         (TRANSLATE + "--output {out}", "out.partial holds what another command has written"),
         (TRANSLATE + "--output {out} --resume --alignments {none}", "none.partial are not both there"),
         (TRANSLATE + "--output {out} --resume --n_best 2", "out.partial was not written with --n_best"),
+        (TRANSLATE + "--output {here}/ranked --resume", "ranked.partial was written with --n_best"),
+        (TRANSLATE + "--sample --seed -1", "--seed must be"),
         ("translate --model {model} --input {short} --output {out} --resume", "has translations of more lines than {short}"),
         ("translate --model {model} --output {out} --resume", "--resume needs --input FILE and --output FILE"),
         (TRANSLATE + "--resume", "--resume needs --input FILE and --output FILE"),
