@@ -200,7 +200,7 @@ class CarriedValue:
     def previous(self) -> Any:
         """The number after all earlier decoding steps, [B, C, 1] (C = H or 1) or 0.0."""
         layers = [] if self.cache is None else self.cache.layers
-        if self.layer >= len(layers) or layers[self.layer].get_seq_length() == 0:
+        if self.layer >= len(layers) or not layers[self.layer].is_initialized:
             return 0.0
         return layers[self.layer].keys[:, :, -1:, 0]
 
