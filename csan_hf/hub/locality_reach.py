@@ -12,9 +12,10 @@ from transformers import PreTrainedConfig
 
 from csan_hf.families import FAMILIES
 from csan_hf.models import CsanConfig, PervasiveAttentionConfig
-from csan_hf.models.attention_call import AttentionCall, KeyArea, Term
+from csan_hf.models.attention_call import AttentionCall, CarriedValue, KeyArea, Term
 from csan_hf.models.backend_dense import DenseCells
 from csan_hf.models.gaussian import Gaussian, GaussianMethod, GaussianTerm
+from csan_hf.models.lines import read_lines
 from csan_hf.models.locality import PARTS, AttentionSite, LayerLocality, LocalityMethod
 from csan_hf.models.sublayers import Block
 
@@ -162,15 +163,17 @@ def _example_weights(
     site: AttentionSite, locality: LayerLocality | None, area: KeyArea, length: int
 ) -> Tensor:
     """[H, I, J]: 0 = not seen, 1 = seen, between them = lowered by an energy."""
-    cells = DenseCells(_example_call(site, length))
+    methods = () if locality is None else locality.methods
+    call = _example_call(site, length, has_lines=any(method.needs_lines for method in methods))
+    cells = DenseCells(call)
     weights = area.within_window(cells.distance).float().expand(1, site.num_heads, length, length)
-    for method in () if locality is None else locality.methods:
+    for method in methods:
         if isinstance(method, Block):
             query_block = cells.query_position // method.length
             is_own_block = cells.key_position // method.length == query_block
             # Paler: the other blocks, seen through a summary
             weights = weights * (is_own_block.float() - 1.0).exp()
-        term = _example_term(method, site, length)
+        term = _example_term(method, site, call)
         if term is not None and term.visible is not None:
             weights = weights * term.visible(cells)
         if term is not None and term.energy is not None:
@@ -178,11 +181,10 @@ def _example_weights(
     return weights[0]
 
 
-def _example_term(method: LocalityMethod, site: AttentionSite, length: int) -> Term | None:
-    """A method's term in a sentence of `length` tokens: that of a Gaussian as `caption` says,
-    others as untrained.
-    """
+def _example_term(method: LocalityMethod, site: AttentionSite, call: AttentionCall) -> Term | None:
+    """A method's term in a call: that of a Gaussian as `caption` says, others as untrained."""
     if isinstance(method, Gaussian):
+        length = call.key.shape[2]
         center = (torch.arange(length, dtype=torch.float32) + _SHIFT[site.part]).clamp(0, length)
         return GaussianTerm(
             center[None, None], torch.full((1, 1, 1), _example_width(method, length))
@@ -190,19 +192,24 @@ def _example_term(method: LocalityMethod, site: AttentionSite, length: int) -> T
     if method.term is None:
         return None
     with torch.random.fork_rng(devices=[]):
-        term: Term | None = method.term(method.build(site), _example_call(site, length))
+        term: Term | None = method.term(method.build(site), call)
     return term
 
 
 _SHIFT = {"encoder": 2, "decoder": -2, "cross": 0}  # of an example's centre from the query
+_LINES = 4
 _PLACE = {"encoder": "i + 2", "decoder": "i − 2", "cross": "i"}
 
 
-def _example_call(site: AttentionSite, length: int) -> AttentionCall:
+def _example_call(site: AttentionSite, length: int, *, has_lines: bool) -> AttentionCall:
+    """A sentence of `length` tokens, or a text of some `_LINES`."""
     states = torch.zeros(1, site.num_heads, length, site.head_dim)
-    return AttentionCall(
-        states, states, states, KeyArea(causal=site.is_causal), site.head_dim**-0.5
-    )
+    lines = None
+    if has_lines:
+        numbers = torch.arange(length)[None] * _LINES // length
+        lines, _ = read_lines(numbers, None, numbers, CarriedValue())
+    area = KeyArea(causal=site.is_causal)
+    return AttentionCall(states, states, states, area, site.head_dim**-0.5, lines=lines)
 
 
 def _example_width(method: Gaussian, length: int) -> float:

@@ -84,6 +84,13 @@ def test_the_reach_is_the_model_s(fields):
     assert not seen, "every layer is in one reach"
 
 
+def test_a_text_is_drawn_with_lines():
+    config = CsanConfig.preset("lines", **{**CSAN_SIZES, "encoder_layers": 3})
+    [cross] = [reach for reach in attention_reaches(config, length=12) if reach.part == "cross"]
+    line = torch.arange(12) // 3
+    assert torch.equal(cross.positions > 0, line[:, None] == line)
+
+
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (2, 3), (1, 5), (2, 5), (2, 1)])
 def test_the_receptive_field_is_the_model_s(layers, kernel):
     config = PervasiveAttentionConfig(
