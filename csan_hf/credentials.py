@@ -19,7 +19,9 @@ _KEY = re.compile(
     r"(?:^|_)(?:auth)?(?:tokens?|(?:db)?pass(?:word|wd|phrase)|pwd|secrets?|credentials?"
     r"|(?:api|access|secret|private)_?key|auth|authorization|bearer)$"
 )
-_SPECIAL = re.compile(r"(?:bos|eos|pad|unk|sep|cls|mask|special|start|end|stop|suppress)_tokens?$")
+_SPECIAL = re.compile(
+    r"(?:bos|eos|pad|unk|sep|cls|mask|line|special|start|end|stop|suppress)_tokens?$"
+)
 _FORMS = re.compile(
     # A known prefix and many characters; hf-internal-testing and sk-en-opensubtitles2018 have fewer
     # in a row

@@ -98,9 +98,11 @@ class DataArguments:
             alone stay together.
         test_size: Number of pairs per test set, as in validation_size.
         join: Join up to this many neighbouring pairs of the training and the validation set into
-            one, each number equally often: longer texts from a corpus of sentences.
+            one, each number equally often: longer texts from a corpus of sentences. They are lines
+            where tokenizer.line_token or the network knows lines.
         join_test: Further test sets: [2, 4] adds TEST_x2 and TEST_x4, which join 2 and 4
             neighbouring pairs into one.
+        separator: Stands between joined pairs; a line feed = they are lines.
         data_seed: Seed of the 'numbers' corpus and of random selections.
         max_source_length: Tokens of a source with </s>: longer training pairs are dropped, other
             sources truncated.
@@ -136,6 +138,7 @@ class DataArguments:
     test_size: int | None = declare(None, at_least(1), Affects.SCORES)
     join: int = declare(1, at_least(1))
     join_test: list[int] | None = declare(None, Affects.SCORES)
+    separator: str = declare(" ", "it follows from tokenizer.line_token and the network")
     data_seed: int = declare(0, at_least(0))
     max_source_length: int | None = declare(256, at_least(2), Affects.TRAINING)
     max_target_length: int | None = declare(256, at_least(2), Affects.TRAINING)
@@ -387,9 +390,9 @@ def load_translation_dataset(
             for split, count in wanted.items():
                 texts = rows
                 if count == 0:
-                    texts = joined(rows, random_counts(args.join, args.data_seed))
+                    texts = joined(rows, random_counts(args.join, args.data_seed), args.separator)
                 elif count > 1:
-                    texts = joined(rows, itertools.repeat(count))
+                    texts = joined(rows, itertools.repeat(count), args.separator)
                 if not len(texts):
                     raise ValueError(
                         f"{split} is empty: fewer pairs than data.join or data.join_test joins"

@@ -3,27 +3,31 @@
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from datasets import Dataset
 
-from csan_hf_runtime.text_files import VARIANTS
+from csan_hf_runtime.text_files import VARIANTS, one_line
+
+LINE_FEED = "\n"
+"""Stands between the lines of a text; a token of the vocabularies that know lines."""
 
 
-def joined(rows: Dataset, counts: Iterable[int]) -> Dataset:
-    """Joins neighbouring pairs by a space.
+def joined(rows: Dataset, counts: Iterable[int], separator: str) -> Dataset:
+    """Joins neighbouring pairs.
 
     Args:
         rows: Columns source and target.
         counts: How many pairs each text takes; those that are left at the end are too few for the
             next, and go.
+        separator: What stands between them; a line feed = they are lines, blank or not.
     """
     rows = rows.select_columns(["source", "target"])
     ends = itertools.accumulate(counts, initial=0)
     places = list(itertools.pairwise(itertools.takewhile(lambda end: end <= len(rows), ends)))
     texts = {}
     for name, column in rows[:].items():
-        texts[name] = [_join(column[start:end]) for start, end in places]
+        texts[name] = [_join(column[start:end], separator) for start, end in places]
     return Dataset.from_dict(texts, features=rows.features)
 
 
@@ -34,7 +38,14 @@ def random_counts(most: int, seed: int) -> Iterator[int]:
         yield generator.randint(1, most)
 
 
-def _join(sentences: list[str]) -> str:
+def _join(texts: Sequence[str], separator: str) -> str:
     """Joins texts, or the first references of several texts, the second..."""
-    variants = zip(*(sentence.split(VARIANTS) for sentence in sentences), strict=True)
-    return VARIANTS.join(" ".join(filter(None, map(str.strip, texts))) for texts in variants)
+    variants = zip(*(text.split(VARIANTS) for text in texts), strict=True)
+    return VARIANTS.join(_join_variant(variant, separator) for variant in variants)
+
+
+def _join_variant(texts: Sequence[str], separator: str) -> str:
+    stripped = [text.strip() for text in texts]
+    if separator == LINE_FEED:
+        return LINE_FEED.join(map(one_line, stripped))
+    return separator.join(filter(None, stripped))

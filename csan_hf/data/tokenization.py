@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import math
 import re
 import shutil
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +58,7 @@ from ..models.translation import (
 )
 from .batching import example_lengths
 from .corpora import DataArguments, FilterReport
+from .joining import LINE_FEED
 
 logger = logging.get_logger(__name__)
 
@@ -94,6 +97,7 @@ def train_tokenizer(
     case: Case = "keep",
     model_max_length: int | None = None,
     split_digits: bool = True,
+    has_lines: bool = False,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every
@@ -101,7 +105,8 @@ def train_tokenizer(
 
     Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters.
     `decode(encode( text))` is the text in its Unicode form; of "symbols", with one space between
-    them; as far as tokens were seen.
+    them; as far as tokens were seen. With `has_lines` a line feed is the token 3, and the tokens of
+    a line are those of the line alone.
 
     Args:
         texts: Training sentences.
@@ -116,20 +121,24 @@ def train_tokenizer(
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no
             limit.
         split_digits: Make every digit a token of its own, with "bpe".
+        has_lines: Make the line feed a token.
         show_progress: Draw the progress bars of `tokenizers`.
 
     Raises:
         ValueError: `vocab_size` has no room for the bytes and the special tokens.
     """
-    check_vocabulary_size("vocab_size", vocab_size, kind)
+    check_vocabulary_size("vocab_size", vocab_size, kind, has_lines=has_lines)
     trainer: Any = trainers.WordLevelTrainer()
     if kind == "bpe":
         trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-        tokenizer = _bpe(split_digits, unicode_form)
+        tokenizer = _bpe(split_digits, unicode_form, has_lines)
     else:
         tokenizer = _symbols() if kind == "symbols" else _characters(unicode_form)
     trainer.vocab_size = vocab_size
     trainer.special_tokens = list(SPECIAL_TOKENS)
+    if has_lines:
+        trainer.special_tokens = [*SPECIAL_TOKENS, LINE_FEED]
+        texts = chain.from_iterable(text.split(LINE_FEED) for text in texts)
     trainer.show_progress = show_progress
     if kind == "symbols":
         tokenizer.train_from_iterator(_noting_words(texts), trainer)
@@ -142,6 +151,8 @@ def train_tokenizer(
         steps = [*_folding(counts), tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.post_processor = _ending_with(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))
+    if has_lines:
+        tokenizer = _with_ordinary_line_token(tokenizer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD_TOKEN,
@@ -151,6 +162,14 @@ def train_tokenizer(
         split_special_tokens=True,
         model_max_length=model_max_length,
     )
+
+
+def _with_ordinary_line_token(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with a line token that is text, as trainers give numbers to special ones."""
+    rules = json.loads(tokenizer.to_str())
+    for token in rules["added_tokens"]:
+        token["special"] = token["content"] != LINE_FEED
+    return Tokenizer.from_str(json.dumps(rules))
 
 
 def _noting_words(texts: Iterable[str]) -> Iterator[str]:
@@ -187,7 +206,7 @@ def _ending_with(eos: str, number: int) -> processors.TemplateProcessing:
     )
 
 
-def _bpe(split_digits: bool, unicode_form: str) -> Tokenizer:
+def _bpe(split_digits: bool, unicode_form: str, has_lines: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     # A space before the text makes its first word the same token as in the middle of a sentence. It
     # is put there by the normalizer and taken away by the decoder, whatever the text begins with;
@@ -199,7 +218,10 @@ def _bpe(split_digits: bool, unicode_form: str) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    steps: list[Any] = [decoders.ByteLevel(), decoders.Strip(" ", 1, 0)]
+    if has_lines:  # each of which has that space
+        steps.append(decoders.Replace(f"{LINE_FEED} ", LINE_FEED))
+    tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
 
 
@@ -218,10 +240,17 @@ def _symbols() -> Tokenizer:
     return tokenizer
 
 
-def check_vocabulary_size(name: str, size: int, kind: TokenKind = "bpe") -> None:
-    """Raises a `ValueError` if a vocabulary has no room for bytes and special tokens."""
+def check_vocabulary_size(
+    name: str, size: int, kind: TokenKind = "bpe", *, has_lines: bool = False
+) -> None:
+    """Raises a `ValueError` if a vocabulary has no room for bytes, special tokens and the end of a
+    line.
+    """
     smallest = len(SPECIAL_TOKENS)
     parts = f"{smallest} special tokens"
+    if has_lines:
+        smallest += 1
+        parts += " and the end of a line"
     if kind == "bpe":
         smallest += 256
         parts = f"256 bytes and {parts}"
@@ -232,16 +261,33 @@ def check_vocabulary_size(name: str, size: int, kind: TokenKind = "bpe") -> None
 @dataclass(frozen=True)
 class TokenizerPair:
     """The tokenizers of the source and of the target language; the same object where the vocabulary
-    is joint.
+    is joint. `line_token` is their token for the line feeds of a text.
     """
 
     source: PreTrainedTokenizerBase
     target: PreTrainedTokenizerBase
+    line_token: str = LINE_FEED
 
     @property
     def is_joint(self) -> bool:
         """Whether one tokenizer serves both languages."""
         return self.source is self.target
+
+    @property
+    def line_token_id(self) -> int:
+        """The number of the line token.
+
+        Raises:
+            ValueError: The vocabularies have no such token.
+        """
+        number = _number_between_lines(self.source, self.line_token)
+        if number is None or number != _number_between_lines(self.target, self.line_token):
+            raise ValueError(
+                f"{self.line_token!r} must be one token, with the same number in both "
+                "vocabularies, that leaves the lines beside it as they are: set "
+                "tokenizer.line_token to such a token."
+            )
+        return number
 
     def with_languages(self, src_lang: str | None, tgt_lang: str | None) -> TokenizerPair:
         """Returns copies; multilingual ones mark texts with these languages; None = theirs.
@@ -262,6 +308,7 @@ class TokenizerPair:
     def digest(self) -> str:
         """A digest of how the tokenizers cut text."""
         digest = hashlib.sha256()
+        digest.update(self.line_token.encode())
         for tokenizer in (self.source, self.target):
             if tokenizer.is_fast:
                 rules = tokenizer.backend_tokenizer.to_str()
@@ -335,6 +382,14 @@ class TokenizerPair:
 
 Tokenizers = TokenizerPair | PreTrainedTokenizerBase
 """The tokenizers of two languages, or one for both."""
+
+
+def _number_between_lines(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
+    """The number of a token between two lines that are cut as if alone; None if it is not one."""
+    texts = ["a", f"a{token}b", "b"]
+    before, together, after = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    number = together[len(before)] if len(before) < len(together) else None
+    return number if together == [*before, number, *after] else None
 
 
 def _load_tokenizer(
@@ -522,10 +577,13 @@ class TokenizerArguments:
         target_vocab_size: Tokens of a separate target vocabulary; None = `vocab_size`.
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None = no limit.
         split_digits: Whether every digit is a token of its own, with "bpe".
+        line_token: Token that ends a line of a text: a line feed in a new vocabulary, in an
+            existing one any token that source and target have under one number. null = a line feed
+            with a network that attends line by line, such as preset lines.
         show_progress: Whether to draw the progress bars of `tokenizers`.
         train_size: Maximum number of pairs to learn from, spread evenly over the training split.
         pretrained: Folder or Hub name of existing tokenizers, or a SentencePiece .model file. They
-            are used unchanged; of the other keys only `pretrained_target` counts then.
+            are used unchanged; of the other keys only `pretrained_target` and `line_token` count.
         pretrained_target: As `pretrained`, for the target, if it is not in the source's folder.
 
     Raises:
@@ -542,6 +600,7 @@ class TokenizerArguments:
     target_vocab_size: int | None = None
     model_max_length: int | None = None
     split_digits: bool = True
+    line_token: str | None = None
     show_progress: bool = False
     train_size: int = declare(2_000_000, at_least(1))
     pretrained: str | None = None
@@ -555,10 +614,19 @@ class TokenizerArguments:
             value = getattr(self, name)
             if self.joint and value is not None:
                 raise ValueError(f"{name} is {value}, but the vocabulary is joint; leave it out")
-        check_vocabulary_size("vocab_size", self.vocab_size, self.kind)
+        if self.line_token not in (None, LINE_FEED):
+            raise ValueError(
+                f"line_token is {self.line_token!r}; in a new vocabulary it is a line feed: leave "
+                "it out"
+            )
+        has_lines = self.line_token is not None
+        check_vocabulary_size("vocab_size", self.vocab_size, self.kind, has_lines=has_lines)
         if not self.joint:
             target_size = self.target_vocab_size or self.vocab_size
-            check_vocabulary_size("target_vocab_size", target_size, self.target_kind or self.kind)
+            target_kind = self.target_kind or self.kind
+            check_vocabulary_size(
+                "target_vocab_size", target_size, target_kind, has_lines=has_lines
+            )
 
 
 def train_tokenizers(dataset: Dataset, args: TokenizerArguments) -> TokenizerPair:
@@ -571,6 +639,7 @@ def train_tokenizers(dataset: Dataset, args: TokenizerArguments) -> TokenizerPai
         unicode_form=args.unicode_form,
         model_max_length=args.model_max_length,
         split_digits=args.split_digits,
+        has_lines=args.line_token is not None,
         show_progress=args.show_progress,
     )
     columns = ["source", "target"] if args.joint else ["source"]
@@ -669,9 +738,11 @@ _COUNTS = ["source_length", "target_length", "has_unknown"]
 def _encode(
     batch: dict[str, list[str]], tokenizers: TokenizerPair, limits: dict[str, int | None]
 ) -> dict[str, list[Any]]:
+    mark = tokenizers.line_token
+    sources = [text.replace(LINE_FEED, mark) for text in batch["source"]]
+    references = [text.partition(VARIANTS)[0].replace(LINE_FEED, mark) for text in batch["target"]]
     # verbose=False: a text beyond model_max_length is cut below, so transformers need not warn
-    source = tokenizers.source(batch["source"], verbose=False)["input_ids"]
-    references = [text.partition(VARIANTS)[0] for text in batch["target"]]
+    source = tokenizers.source(sources, verbose=False)["input_ids"]
     target = tokenizers.target(text_target=references, verbose=False)["input_ids"]
     cut = [_truncate(ids, limits.get("source")) for ids in source]
     return {

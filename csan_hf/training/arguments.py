@@ -66,6 +66,7 @@ LIBRARY = {
         {
             **_FROM_THE_TOKENIZER,
             "vocab_size decoder_vocab_size": "it follows from tokenizer.vocab_size",
+            "line_token_id": "it follows from tokenizer.line_token",
             "is_encoder_decoder is_decoder architectures": "it follows from the model",
         }
     ),

@@ -2,7 +2,7 @@
 """A recipe, checked and resolved once into data, tokenizers, configuration and arguments."""
 
 import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,11 @@ class Plan:
             add_language_tags(trained, language_tags(self.data.pairs))
             return trained
 
+        existing = tokenizers or self.tokenizers
+        if existing is not None:
+            existing = _naming_lines(existing, self.recipe)
         with refusing("The data cannot be used", DatasetsError):
-            return prepare_corpus(
-                self.data, tokenizers or self.tokenizers, self.recipe.tokenizer, learn
-            )
+            return prepare_corpus(self.data, existing, self.recipe.tokenizer, learn)
 
     def build_model(self, corpus: PreparedCorpus) -> PreTrainedModel:
         """Builds the model with random weights, or loads `init_from` with the recipe's config on
@@ -144,10 +145,13 @@ class Plan:
         name = self.recipe.init_from
         if not name:
             fields = _vocabulary_fields(tokenizers)
-            return self.family.model_class(_new_config(self.recipe, self.family, fields))
-        if self.converter is not None:
-            return pkgutil.resolve_name(self.converter)(name, **self.recipe.config)
-        return self.family.model_class.from_pretrained(name, **self.recipe.config)
+            model = self.family.model_class(_new_config(self.recipe, self.family, fields))
+        elif self.converter is not None:
+            model = pkgutil.resolve_name(self.converter)(name, **self.recipe.config)
+        else:
+            model = self.family.model_class.from_pretrained(name, **self.recipe.config)
+        _set_line_token(model.config, self.recipe, tokenizers)
+        return model
 
 
 def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
@@ -186,6 +190,8 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     tokenizers, vocabulary_fields = _plan_vocabularies(recipe, data)
     if not recipe.init_from:
         config = _new_config(recipe, family, vocabulary_fields)
+    if tokenizers is not None:
+        _set_line_token(config, recipe, tokenizers)
     with refusing("The section generation is refused"):
         check_generation(generation, _target_size(config))
     _check_positions(recipe, data, config)
@@ -310,7 +316,7 @@ def _plan_vocabularies(
     tags = language_tags(data.pairs)
     if recipe.init_from or recipe.tokenizer.get(PRETRAINED):
         _say_unused_keys(recipe)
-        tokenizers = _load_tokenizers(recipe)
+        tokenizers = _naming_lines(_load_tokenizers(recipe), recipe)
         add_language_tags(tokenizers, tags)
         _set_languages(tokenizers, data)
         return tokenizers, _vocabulary_fields(tokenizers)
@@ -329,12 +335,39 @@ def _plan_vocabularies(
     )
 
 
+def _naming_lines(tokenizers: TokenizerPair, recipe: Recipe) -> TokenizerPair:
+    """Existing tokenizers with the line token that a recipe names."""
+    if recipe.line_token is None:
+        return tokenizers
+    return replace(tokenizers, line_token=recipe.line_token)
+
+
+def _set_line_token(config: PreTrainedConfig, recipe: Recipe, tokenizers: TokenizerPair) -> None:
+    """Tells the configuration of a network that attends line by line which token ends a line.
+
+    Raises:
+        RecipeError: The recipe names none, or one that is no token.
+    """
+    attends_by_line = getattr(config, "line_method", None) is not None
+    if attends_by_line and recipe.line_token is None:
+        raise RecipeError(
+            "The network attends line by line: name the token that ends a line, "
+            "tokenizer.line_token, such as a line feed."
+        )
+    if attends_by_line or recipe.tokenizer.get("line_token") is not None:
+        with refusing("The section tokenizer is refused"):
+            number = tokenizers.line_token_id
+            if attends_by_line:
+                config.update({"line_token_id": number})
+                config.validate_fields()
+
+
 def _say_unused_keys(recipe: Recipe) -> None:
     """Says which keys of the section tokenizer are not used where a tokenizer exists."""
     name = recipe.init_from or recipe.tokenizer[PRETRAINED]
     unused = []
     for key in recipe.tokenizer:
-        if recipe.init_from or not key.startswith(PRETRAINED):
+        if key != "line_token" and (recipe.init_from or not key.startswith(PRETRAINED)):
             unused.append(f"tokenizer.{key}")
     if unused:
         notify(f"{', '.join(unused)} not used: the tokenizer of {name} is taken.")

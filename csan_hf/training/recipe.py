@@ -29,6 +29,7 @@ from transformers import PreTrainedConfig
 
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, TokenizerArguments
+from csan_hf.data.joining import LINE_FEED
 from csan_hf.families import FAMILIES, LIBRARY_TYPES, ModelFamily, family_of
 from csan_hf.models.configuration_csan import LONG_FIELDS, CsanConfig
 from csan_hf.models.configuration_seq2seq import bounds_text
@@ -158,15 +159,32 @@ class Recipe:
         text = json.dumps(changed, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def line_token(self) -> str | None:
+        """The token that ends a line; None where texts are lines, whose ends mean nothing."""
+        token = self.tokenizer.get("line_token")
+        if token is None and self._attends_by_line():
+            return LINE_FEED
+        return token
+
+    def _attends_by_line(self) -> bool:
+        """Whether the section config alone says that the network attends line by line."""
+        config_class = find_family(self.model).config_class
+        if self.init_from is not None or not hasattr(config_class, "line_method"):
+            return False
+        with refusing("The section config is refused"):
+            return config_class(**self.config).line_method is not None
+
     def data_arguments(self) -> DataArguments:
         """Builds the data section, or raises a RecipeError."""
+        separator = " " if self.line_token is None else LINE_FEED
         with refusing("The section data is refused"):
-            return DataArguments(**self.data)
+            return DataArguments(**self.data, separator=separator)
 
     def tokenizer_arguments(self) -> TokenizerArguments:
         """Builds the tokenizer section, or raises a RecipeError."""
         with refusing("The section tokenizer is refused"):
-            return TokenizerArguments(**self.tokenizer)
+            return TokenizerArguments(**{**self.tokenizer, "line_token": self.line_token})
 
     def training_arguments(self) -> TranslationTrainingArguments:
         """Builds the training section, or raises a RecipeError, also if there is no output_dir."""

@@ -41,6 +41,7 @@ from csan_hf.data import (
     forward_set_epoch,
     with_bpe_dropout,
 )
+from csan_hf.data.joining import LINE_FEED
 from csan_hf.evaluation.scores import score_translations, search_name
 from csan_hf.families import family_of
 from csan_hf.hub.push import push_checkpoint, push_in_background
@@ -500,7 +501,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         tokenizer = self.tokenizers.target
         ids = np.asarray(token_ids)
         ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
-        return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [text.replace(self.tokenizers.line_token, LINE_FEED).strip() for text in texts]
 
     def translate_dataset(
         self, dataset: Dataset, **generate_arguments: Any

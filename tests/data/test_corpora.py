@@ -115,6 +115,16 @@ def test_neighbouring_pairs_are_joined_to_longer_texts(long_texts):
         assert [*load(long_texts(**options), ["far"])] == ["far"]
 
 
+def test_joined_lines_keep_their_places(long_texts, folder):
+    """Blank lines of one side, too."""
+    for language, word in (("en", "word"), ("de", "")):
+        write_lines(folder / f"long.{language}", [f"{word} "] * 3 + ["end"] * 6)
+    data = load(long_texts(join=3, join_test=[2], separator="\n"))
+    assert data["far_x2"][0] == {"source": "word\nword", "target": "\n"}
+    assert {*data["train"]["target"]} <= {"end", "end\nend", "end\nend\nend"}
+    assert data["validation"]["target"][0].strip() == ""
+
+
 def test_sizes_select(folder):
     args = arguments(folder, train_size=2, validation_size=2, test="test_a.{lang}", test_size=10)
     data, report = load_translation_dataset(args)

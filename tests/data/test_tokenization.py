@@ -8,7 +8,7 @@ import sentencepiece
 from datasets import Dataset, DatasetDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import normalizers
+from tokenizers import AddedToken, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from csan_hf.alignment.tokenized_text import tokenize_texts
@@ -21,6 +21,7 @@ from csan_hf.data import (
     train_tokenizer,
     train_tokenizers,
 )
+from csan_hf_runtime.vocabulary import VocabularyFile
 
 # Spaces and invisible marks
 SPACES_AND_MARKS = "".join(
@@ -355,3 +356,72 @@ def test_letters_to_phones():
     _, report = tokenize_dataset(DatasetDict(test=texts), both, DataArguments(dataset="numbers"))
     remark = "with letters or signs that the source vocabulary does not have"
     assert report.noted["test"] == {remark: 1}
+
+
+# ---- texts of several lines
+
+of_lines = {
+    "bpe": train_tokenizer(SENTENCES, 400, has_lines=True),
+    "characters": train_tokenizer(["abc é"], 20, kind="characters", has_lines=True),
+}
+
+
+@pytest.mark.parametrize("kind", of_lines)
+@given(lines=st.lists(st.text(st.sampled_from("abé "), max_size=6), min_size=1, max_size=6))
+@settings(max_examples=200)
+@example(["a", "", "  b", "c"])
+@example(["", " ", ""])
+def test_a_text_is_its_lines_with_marks_between_them(kind, lines):
+    tokenizer = of_lines[kind]
+    text = "\n".join(lines)
+    assert round_trip(tokenizer, text) == text
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    expected = []
+    for line in lines:
+        expected += [3, *tokenizer(line, add_special_tokens=False)["input_ids"]]
+    assert ids == expected[1:]
+
+
+@pytest.mark.parametrize("kind", of_lines)
+def test_the_mark_is_text_wherever_the_tokenizer_is_read(kind, tmp_path):
+    tokenizer = of_lines[kind]
+    assert 3 not in tokenizer.all_special_ids
+    assert len(train_tokenizer(SENTENCES, 300, has_lines=True)) == 300
+    symbols = train_tokenizer(["a b"], 10, kind="symbols", has_lines=True)
+    TokenizerPair(tokenizer, symbols).save_pretrained(tmp_path)
+    assert TokenizerPair.from_pretrained(tmp_path).line_token_id == 3
+    vocabulary = VocabularyFile(tmp_path, size=len(tokenizer))
+    text = "\na\n\n  b\n"
+    ids = tokenizer(text)["input_ids"]
+    assert AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"] == ids
+    assert round_trip(AutoTokenizer.from_pretrained(tmp_path), text) == text
+    assert vocabulary.encode(text) == ids
+    assert vocabulary.decode(ids) == text
+
+
+def test_only_a_token_that_leaves_lines_as_they_are_is_a_mark():
+    with pytest.raises(ValueError, match=r"'\\n' must be one token, with the same number in both"):
+        _ = TokenizerPair(joined, joined).line_token_id
+    named = train_tokenizer(SENTENCES, 400)
+    named.add_tokens([AddedToken("<line>", normalized=False, special=False)])
+    pair = TokenizerPair(named, named, line_token="<line>")
+    number = pair.line_token_id
+    assert named.convert_ids_to_tokens(number) == "<line>"
+    with pytest.raises(ValueError, match="'<line>' must be one token"):
+        _ = TokenizerPair(named, of_lines["bpe"], line_token="<line>").line_token_id
+    corpus = DatasetDict(test=Dataset.from_dict({"source": ["a\nman"], "target": ["a\n\nman"]}))
+    tokenized, _ = tokenize_dataset(corpus, pair, DataArguments(dataset="numbers"))
+    row = tokenized["test"][0]
+    assert row["input_ids"] == named("a<line>man")["input_ids"]
+    assert row["labels"].count(number) == 2
+    assert pair.digest() != TokenizerPair(named, named).digest()
+    with pytest.raises(ValueError, match="line_token is '<line>'; in a new vocabulary"):
+        TokenizerArguments(line_token="<line>")
+
+
+@pytest.mark.parametrize("kind", of_lines)
+def test_a_vocabulary_has_room_for_the_end_of_a_line(kind):
+    smallest = {"bpe": 260, "characters": 4}[kind]
+    assert len(train_tokenizer(["a"], smallest, kind=kind, has_lines=True)) == smallest
+    with pytest.raises(ValueError, match="3 special tokens and the end of a line"):
+        train_tokenizer(["a"], smallest - 1, kind=kind, has_lines=True)
