@@ -31,7 +31,7 @@ from csan_hf_runtime.text_files import (
     read_lines,
 )
 
-from .joining import joined, random_counts
+from .joining import joined, pieces_of_documents, random_counts
 from .numbers import load_numbers
 from .patterns import find_parts, find_references
 from .readers import Pair, Part, file_format, pair_of, read_pairs, table_rows
@@ -41,6 +41,7 @@ BUILT_IN: dict[str, Callable[..., DatasetDict]] = {"numbers": load_numbers}
 validation_size, test_size and seed that return these splits, columns source and target."""
 _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
+_BYTES_OF_A_TOKEN = 3  # or more, of byte-level BPE
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
 SHARED = ("train", "validation")  # splits that several pairs of languages have together
 Languages = tuple[str, str]
@@ -97,6 +98,11 @@ class DataArguments:
             are drawn at random from the training set; sources that differ in case or Unicode form
             alone stay together.
         test_size: Number of pairs per test set, as in validation_size.
+        documents: The files are plain text of documents: a sentence or a paragraph in each line, a
+            blank line between documents. Training and validation pairs are neighbouring lines of
+            one document, from one to all, every doubling equally often; a longer piece than
+            max_source_length and max_target_length are for is none. Pairs of test sets are whole
+            documents. Sizes such as validation_size count documents.
         join: Join up to this many neighbouring pairs of the training and the validation set into
             one, each number equally often: longer texts from a corpus of sentences. They are lines
             where tokenizer.line_token or the network knows lines.
@@ -136,6 +142,7 @@ class DataArguments:
     train_size: int | None = declare(None, at_least(1), Affects.TRAINING)
     validation_size: int | None = declare(None, at_least(1))
     test_size: int | None = declare(None, at_least(1), Affects.SCORES)
+    documents: bool = False
     join: int = declare(1, at_least(1))
     join_test: list[int] | None = declare(None, Affects.SCORES)
     separator: str = declare(" ", "it follows from tokenizer.line_token and the network")
@@ -180,6 +187,8 @@ class DataArguments:
     def _contradictions_of_several(self) -> Iterator[str]:
         """Those of several languages, and of joined pairs."""
         counts = self.join_test or []
+        if self.documents:
+            yield from self._contradictions_of_documents()
         if any(source == target for source, target in self.pairs):
             languages = f"source_lang and target_lang are both {self.source_lang!r}"
             yield f"{languages}; choose two different languages"
@@ -197,6 +206,16 @@ class DataArguments:
         for name in self.test_patterns:
             if any(f"{name}_x{count}" in self.test_patterns for count in counts):
                 yield "test has an entry of a name that join_test makes; give the test set another"
+
+    def _contradictions_of_documents(self) -> Iterator[str]:
+        if self.dataset:
+            yield "documents are read from files: set train, validation and test, not dataset"
+        if self.streaming:
+            yield "documents are read as a whole: leave out streaming"
+        if self.further_references:
+            yield "documents have one reference: name one file of each validation and test set"
+        if self.join > 1 or self.join_test:
+            yield "documents are joined lines already: leave out join and join_test"
 
     @property
     def pairs(self) -> list[Languages]:
@@ -272,11 +291,11 @@ class DataArguments:
 
     def joins(self, name: str, pair: Languages) -> dict[str, int]:
         """Names of the splits that one split becomes -> how many pairs each of their texts joins; 0
-        for any number up to `join`.
+        for any number up to `join`, or pieces of documents.
         """
         split = self.name_split(name, pair)
         if name in SHARED:
-            return {split: int(self.join == 1)}
+            return {split: int(self.join == 1 and not self.documents)}
         return {split: 1} | {f"{split}_x{count}": count for count in self.join_test or ()}
 
     def name_split(self, name: str, pair: Languages) -> str:
@@ -388,15 +407,13 @@ def load_translation_dataset(
                 continue
             rows = _finish(name, args.name_split(name, pair), load(), args, report)
             for split, count in wanted.items():
-                texts = rows
-                if count == 0:
-                    texts = joined(rows, random_counts(args.join, args.data_seed), args.separator)
-                elif count > 1:
-                    texts = joined(rows, itertools.repeat(count), args.separator)
+                texts = _texts_of(rows, count, args)
                 if not len(texts):
                     raise ValueError(
                         f"{split} is empty: fewer pairs than data.join or data.join_test joins"
                     )
+                if count == 0:
+                    report.read[split] += len(texts) - len(rows)
                 parts[split].append(tagged(texts, pair) if has_tags else texts)
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(
@@ -407,6 +424,19 @@ def load_translation_dataset(
         weights = [len(rows) ** (1 / args.temperature) for rows in parts["train"]]
         corpus["train"] = _mixed(parts["train"], weights, args.data_seed)
     return DatasetDict(corpus), report
+
+
+def _texts_of(rows: Dataset, count: int, args: DataArguments) -> Dataset:
+    """The texts of a split that is made of pairs or documents; see `DataArguments.joins`."""
+    if count == 1:
+        return rows
+    if count > 1:
+        return joined(rows, itertools.repeat(count), args.separator)
+    if not args.documents:
+        return joined(rows, random_counts(args.join, args.data_seed), args.separator)
+    limits = [limit for limit in args.length_limits.values() if limit is not None]
+    longest = _BYTES_OF_A_TOKEN * min(limits) if limits else None
+    return pieces_of_documents(rows, longest=longest, seed=args.data_seed)
 
 
 def _mixed(corpora: list[Any], weights: Iterable[float], seed: int) -> Any:
@@ -442,7 +472,7 @@ def check_files(args: DataArguments) -> None:
             find_references(of_pair, split)
             for part in _parts_of(of_pair, split)[:1]:
                 if file_format(part[0]) not in ("", ".parquet"):
-                    next(read_pairs([part], of_pair.columns), None)
+                    next(read_pairs([part], of_pair.columns, documents=args.documents), None)
 
 
 def _parts_of(args: DataArguments, split: str) -> list[Part]:
@@ -573,7 +603,8 @@ def _load_files(
         return _mixed(corpora, patterns.values(), args.data_seed)
     parts = find_parts(args, split, patterns)
     where = " and ".join(map(str, parts[0]))
-    return _as_dataset(read_pairs(parts, args.columns), where, work_dir)
+    pairs = read_pairs(parts, args.columns, documents=args.documents)
+    return _as_dataset(pairs, where, work_dir)
 
 
 def _sample(args: DataArguments, split: str, stream: IterableDataset) -> IterableDataset:

@@ -1,5 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Longer texts: neighbouring pairs of a corpus joined (Varis and Bojar, EMNLP 2021)."""
+"""Longer texts: neighbouring pairs of a corpus joined (Varis and Bojar, EMNLP 2021), and pieces of
+documents.
+"""
 
 import itertools
 import random
@@ -49,3 +51,70 @@ def _join_variant(texts: Sequence[str], separator: str) -> str:
     if separator == LINE_FEED:
         return LINE_FEED.join(map(one_line, stripped))
     return separator.join(filter(None, stripped))
+
+
+def pieces_of_documents(rows: Dataset, *, longest: int | None, seed: int) -> Dataset:
+    """Cuts documents into pieces of neighbouring lines, from front to back.
+
+    Each is as long as drawn anew: every doubling from a line to the whole document is equally
+    likely, so that a model learns from single lines what translates what, and from documents how
+    lines go together.
+
+    Args:
+        rows: Columns source and target, a document in each row.
+        longest: Bytes of the longest piece of several lines; None = the whole document.
+        seed: Seed of the lengths.
+    """
+    return rows.map(
+        _cut_documents,
+        with_indices=True,
+        batched=True,
+        remove_columns=rows.column_names,
+        fn_kwargs={"longest": longest, "seed": seed},
+    )
+
+
+def _cut_documents(
+    batch: dict[str, list[str]], numbers: list[int], *, longest: int | None, seed: int
+) -> dict[str, list[str]]:
+    pieces: dict[str, list[str]] = {"source": [], "target": []}
+    for number, source, target in zip(numbers, batch["source"], batch["target"], strict=True):
+        source_lines = source.split(LINE_FEED)
+        target_lines = target.split(LINE_FEED)
+        sizes = list(map(_size_of_pair, source_lines, target_lines))
+        limits = _random_limits(sizes, longest, random.Random(f"{seed} {number}"))
+        for start, end in _spans(sizes, limits):
+            pieces["source"].append(LINE_FEED.join(source_lines[start:end]))
+            pieces["target"].append(LINE_FEED.join(target_lines[start:end]))
+    return pieces
+
+
+def _size_of_pair(source: str, target: str) -> int:
+    """Bytes of the longer side."""
+    return max(len(source.encode()), len(target.encode()))
+
+
+def _random_limits(
+    sizes: Sequence[int], longest: int | None, generator: random.Random
+) -> Iterator[int]:
+    """Powers of two, from the size of a line to that of all, or the longest allowed."""
+    whole = sum(sizes) if longest is None else min(sum(sizes), longest)
+    line = min(sum(sizes) // len(sizes), whole)
+    while True:
+        limit = 2 ** generator.randint(line.bit_length() - 1, whole.bit_length())
+        yield limit if longest is None else min(limit, longest)
+
+
+def _spans(sizes: Sequence[int], limits: Iterator[int]) -> Iterator[tuple[int, int]]:
+    """First and last places of pieces within their limits; a larger line is one alone."""
+    start = 0
+    total = 0
+    limit = next(limits)
+    for place, size in enumerate(sizes):
+        if place > start and total + size > limit:
+            yield start, place
+            start = place
+            total = 0
+            limit = next(limits)
+        total += size
+    yield start, len(sizes)

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 from csan_hf_runtime.text_files import check_parallel, compression_of, read_lines
 
+from .joining import LINE_FEED
+
 Rows = Iterable[tuple[str, Any]]
 """Rows of a table: where each stands, such as "line 3", and its values by column."""
 
@@ -26,11 +28,24 @@ Part = tuple[Path, ...]
 Pair = dict[str, str]
 """A source and its target, by these names."""
 
+Document = list[tuple[int, str]]
+"""Its lines, with their numbers in the file."""
 
-def read_pairs(parts: Iterable[Part], columns: tuple[str, str]) -> Iterator[Pair]:
-    """Yields the pairs of one part after the other; see `text_pairs` and `table_pairs`."""
+
+def read_pairs(
+    parts: Iterable[Part], columns: tuple[str, str], *, documents: bool = False
+) -> Iterator[Pair]:
+    """Yields the pairs of one part after the other; see `text_pairs`, `table_pairs` and
+    `document_pairs`.
+    """
+    read_text = document_pairs if documents else text_pairs
     for part in parts:
-        yield from table_pairs(*part, columns) if len(part) == 1 else text_pairs(*part)
+        if documents and len(part) == 1:
+            raise ValueError(
+                f"{part[0]}: documents are read from plain text, a file for each language, with "
+                "{lang} in its name"
+            )
+        yield from table_pairs(*part, columns) if len(part) == 1 else read_text(*part)
 
 
 def text_pairs(source: Path, target: Path) -> Iterator[Pair]:
@@ -42,6 +57,39 @@ def text_pairs(source: Path, target: Path) -> Iterator[Pair]:
             paths = (source, target)
             check_parallel(paths, [range(sum(1 for _ in read_lines(path))) for path in paths])
         yield {"source": pair[0], "target": pair[1]}
+
+
+def document_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yields the documents of two files, lines with blank ones between documents.
+
+    Raises:
+        ValueError: A document has no partner, or another number of lines; the message names it.
+    """
+    paths = (source, target)
+    documents = itertools.zip_longest(*map(_documents, paths), fillvalue=[])
+    for number, sides in enumerate(documents, 1):
+        if len({*map(len, sides)}) > 1:
+            places = " and ".join(map(_place_of, paths, sides))
+            raise ValueError(f"document {number}: {places}; both need the same")
+        source_text, target_text = map(_text_of, sides)
+        yield {"source": source_text, "target": target_text}
+
+
+def _place_of(path: Path, lines: Document) -> str:
+    start = f" from line {lines[0][0]} on" if lines else ""
+    return f"{path} has {len(lines)} lines{start}"
+
+
+def _text_of(lines: Document) -> str:
+    return LINE_FEED.join(line.strip() for _, line in lines)
+
+
+def _documents(path: Path) -> Iterator[Document]:
+    """Yields the numbered lines of each document."""
+    numbered_lines = enumerate(read_lines(path), 1)
+    for is_blank, lines in itertools.groupby(numbered_lines, lambda line: not line[1].strip()):
+        if not is_blank:
+            yield list(lines)
 
 
 def file_format(path: str | Path) -> str:

@@ -163,7 +163,7 @@ class Recipe:
     def line_token(self) -> str | None:
         """The token that ends a line; None where texts are lines, whose ends mean nothing."""
         token = self.tokenizer.get("line_token")
-        if token is None and self._attends_by_line():
+        if token is None and (self.data.get("documents") or self._attends_by_line()):
             return LINE_FEED
         return token
 

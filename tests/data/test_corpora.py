@@ -1,4 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+import itertools
 import json
 from collections import Counter
 from functools import partial
@@ -123,6 +124,68 @@ def test_joined_lines_keep_their_places(long_texts, folder):
     assert data["far_x2"][0] == {"source": "word\nword", "target": "\n"}
     assert {*data["train"]["target"]} <= {"end", "end\nend", "end\nend\nend"}
     assert data["validation"]["target"][0].strip() == ""
+
+
+# ---- documents
+
+DOCUMENTS = [["one", "two", "three"], ["four"], [f"line {number}" for number in range(40)]]
+
+
+@pytest.fixture
+def documents(folder):
+    """Arguments of documents, whose German lines are English ones in capitals."""
+    english = "\r\n\r\n \r\n".join("\r\n".join(lines) for lines in DOCUMENTS)
+    (folder / "docs.en").write_bytes(english.encode())
+    (folder / "docs.de").write_text(english.upper().replace("\r", ""))
+    files = dict.fromkeys(("train", "validation", "test"), "docs.{lang}")
+    return partial(arguments, folder, **files, documents=True)
+
+
+def test_documents_are_cut_into_pieces_of_lines(documents):
+    args = documents(max_source_length=None, max_target_length=None)
+    data, report = load_translation_dataset(args)
+    assert data["test"]["source"][:] == ["\n".join(lines) for lines in DOCUMENTS]
+    lengths = Counter()
+    for seed in range(30):
+        pieces = load(documents(data_seed=seed), ["train"])["train"]
+        assert "\n".join(pieces["source"]).split("\n") == [*itertools.chain(*DOCUMENTS)]
+        assert [piece.upper() for piece in pieces["source"]] == pieces["target"][:]
+        lengths.update(piece.count("\n") + 1 for piece in pieces["source"] if "line" in piece)
+    assert min(lengths) == 1
+    assert max(lengths) == 40, "a whole document"
+    assert len(lengths) > 9
+    assert data["train"][:] == data["validation"][:] == load(args)["train"][:], "the same again"
+    assert report.kept["train"] == len(data["train"])
+    short = load(documents(max_source_length=10, max_target_length=6))["train"]["source"]
+    assert max(len(piece.replace("\n", "")) for piece in short if "\n" in piece) <= 18
+
+
+def test_sizes_count_documents(documents):
+    data = load(documents(validation=None, validation_size=1, test_size=2))
+    assert len(data["test"]) == 2
+    lines = {
+        split: {line for piece in data[split]["source"] for line in piece.split("\n")}
+        for split in ("train", "validation")
+    }
+    assert not lines["train"] & lines["validation"]
+    assert lines["validation"] in map(set, DOCUMENTS)
+
+
+def test_documents_go_with_others_of_the_same_lines(documents, folder):
+    german = (folder / "docs.de").read_text()
+    (folder / "docs.de").write_text(german.replace("TWO\n", ""))
+    message = r"document 1: .*en has 3 lines from line 1 on and .*de has 2 lines from line 1 on"
+    with pytest.raises(ValueError, match=message):
+        load(documents())
+    (folder / "docs.de").write_text(german.replace("FOUR\n", ""))
+    with pytest.raises(ValueError, match=r"document 2: .*1 lines from line 6 .*40 lines from"):
+        load(documents())
+    (folder / "docs.de").write_text(german + "\n\nmore")
+    with pytest.raises(ValueError, match=r"document 4: .*en has 0 lines and .*de has 1 lines from"):
+        load(documents())
+    (folder / "both.tsv").write_text("en\tde\na\tb\n")
+    with pytest.raises(ValueError, match=r"both\.tsv: documents are read from plain text"):
+        check_files(documents(test="both.tsv"))
 
 
 def test_sizes_select(folder):
@@ -343,6 +406,13 @@ def test_the_librarys_csv_is_text(options, library_set):
             {"dataset": "of_mine", "temperature": 5, "language_pairs": ["a-b"], "streaming": True},
             "a stream does not",
         ),
+        ({"documents": True}, "documents are read from files"),
+        (
+            {"dataset": None, "train": "a.{lang}", "documents": True, "streaming": True},
+            "documents are read as a whole: leave out streaming",
+        ),
+        ({"dataset": None, "test": {"a": ["b", "c"]}, "documents": True}, "have one reference"),
+        ({"dataset": None, "test": "a", "documents": True, "join": 2}, "leave out join"),
         ({"language_pairs": ["de-de"]}, "language_pairs: 'de-de' must be SOURCE-TARGET"),
     ],
     ids=str,

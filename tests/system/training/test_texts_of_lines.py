@@ -3,7 +3,10 @@
 
 import pytest
 from system.training.tiny_runs import TINY, parse
+from tokenizers import AddedToken
+from transformers import AutoTokenizer
 
+from csan_hf.data import train_tokenizer
 from csan_hf.evaluation.loading import loaded_translator
 from csan_hf.hub.public_files import read_json
 from csan_hf.training import train_from_recipe
@@ -43,6 +46,64 @@ def test_a_text_of_sentences_has_no_lines(tmp_path):
     corpus = plan.prepare_corpus()
     assert not any("\n" in text for text in corpus.splits["train"]["source"])
     assert "\n" not in corpus.tokenizers.source.get_vocab()
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """Words of a command line that name documents."""
+    for language, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
+        document = words.replace(" ", "\n")
+        (tmp_path / f"docs.{language}").write_text(f"{document}\n\n" * 5 + document)
+    return (
+        f"--data.dataset null --data_dir {tmp_path} --data.train docs.{{lang}} --data.documents true "
+        "--data.validation docs.{lang} --data.test docs.{lang}"
+    )
+
+
+def test_documents_train_a_model_of_lines(documents, tmp_path):
+    results = train_from_recipe(parse(f"{LINES} {documents} --output_dir {tmp_path}/run"))
+    assert results["scores"]["test"]["sentences"] == 6
+    hypotheses = (tmp_path / "run" / "hypotheses" / "test.txt").read_text()
+    assert hypotheses.count("\n") == 6, "a document a line"
+    assert_lines_are_kept(tmp_path / "run")
+
+
+def test_other_networks_read_documents_too(documents, tmp_path):
+    plan = resolve(parse(f"{TINY} {documents} --output_dir {tmp_path}/run"))
+    corpus = plan.prepare_corpus()
+    assert corpus.tokenizers.line_token_id == 3
+    assert plan.build_model(corpus).config.line_token_id is None
+
+
+@pytest.mark.parametrize("key", ["tokenizer.pretrained", "init_from"])
+def test_an_existing_vocabulary_names_its_mark(documents, key, tmp_path):
+    tokenizer = train_tokenizer(["one two three four", "eins zwei drei vier"] * 9, 299)
+    tokenizer.add_tokens([AddedToken("<line>", normalized=False, special=False)])
+    tokenizer.save_pretrained(tmp_path / "base")
+    words = f"{LINES} {documents} --output_dir {tmp_path}/run"
+    if key == "init_from":
+        base = resolve(parse(f"{TINY} --tokenizer {tmp_path}/base --output_dir {tmp_path}/other"))
+        base.build_model(base.prepare_corpus()).save_pretrained(tmp_path / "base")
+    words = f"{words} --{key} {tmp_path}/base"
+    with pytest.raises(
+        RecipeError, match=r"'\\n' must be one token.*: set tokenizer.line_token to"
+    ):
+        resolve(parse(words))
+    for token in ("<pad>", "e", "<lines>"):
+        with pytest.raises(RecipeError, match="must be "):
+            resolve(parse(f"{words} --tokenizer.line_token {token}"))
+    train_from_recipe(parse(f"{words} --tokenizer.line_token <line>"))
+    number = AutoTokenizer.from_pretrained(tmp_path / "run").convert_tokens_to_ids("<line>")
+    assert read_json(tmp_path / "run" / "config.json")["line_token_id"] == number
+    assert_lines_are_kept(tmp_path / "run")
+    assert "<line>" not in (tmp_path / "run" / "hypotheses" / "test.txt").read_text()
+    more = f"--dataset numbers --data.train_size 30 --init_from {tmp_path}/run --output_dir {tmp_path}/more"
+    with pytest.raises(RecipeError, match="attends line by line: name the token that ends a line"):
+        resolve(parse(more))
+    plan = resolve(parse(f"{more} --data.join 2 --tokenizer.line_token <line>"))
+    sources = plan.prepare_corpus().splits["train"]["source"]
+    assert {text.count("\n") for text in sources} == {0, 1}
+    assert plan.config.line_token_id == number
 
 
 def test_the_number_of_the_mark_is_not_set_by_hand():
