@@ -11,7 +11,7 @@ Debian has it in packages such as `libreoffice-help-de` and `libreoffice-help-en
 import math
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,10 @@ def prepare_help(
 
     `train` and `validation` have pieces of pages, of random lengths, `test_pages` whole pages of
     `page_words`, `test_segments` the paragraphs of the same pages, and `test_segments.page` the
-    number of the page of each. Paragraphs that repeat an earlier one's source word for word, of
-    which a help has many, are left out of pages; so none of a test page is trained on.
+    number of the page of each. The folder `documents` has all pages as `data.documents` reads them:
+    a paragraph in each line, a blank line after each page. Paragraphs that repeat an earlier one's
+    source word for word, of which a help has many, are left out of pages; so none of a test page is
+    trained on.
 
     Args:
         source: folder of the source language, such as usr/share/libreoffice/help/de
@@ -109,7 +111,25 @@ def prepare_help(
         for language, texts in zip(languages, zip(*pairs, strict=True), strict=True):
             write_lines(output / f"{split}.{language}", texts)
     write_lines(output / "test_segments.page", pages_of_segments)
+    documents = {
+        "train": training_pages[validation_count:],
+        "validation": training_pages[:validation_count],
+        "test": tests,
+    }
+    for split, split_pages in documents.items():
+        write_documents(output / "documents", split, languages, split_pages)
     return {split: len(pairs) for split, pairs in splits.items()}
+
+
+def write_documents(
+    folder: Path, split: str, languages: tuple[str, str], documents: Iterable[Page]
+) -> None:
+    """Write the lines of documents, with a blank one after each."""
+    pairs: list[Pair] = []
+    for document in documents:
+        pairs += [*document, ("", "")]
+    for language, lines in zip(languages, zip(*pairs, strict=True), strict=True):
+        write_lines(folder / f"{split}.{language}", lines)
 
 
 def read_pages(source: Path, target: Path) -> Iterator[tuple[str, Page]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from csan_hf.data import DataArguments, load_translation_dataset
 from csan_hf_runtime.text_files import write_lines
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -56,6 +57,13 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
     trained = " ".join(pieces)
     assert not set(segments[1].split()) & set(trained.split())
     assert f"{trained} {page}".count("d & in every page") == 1
+    patterns = {split: f"{split}.{{lang}}" for split in ("train", "validation", "test")}
+    data, _ = load_translation_dataset(
+        DataArguments(data_dir=str(output / "documents"), documents=True, **patterns)
+    )
+    assert data["test"]["target"][:] == ["\n".join(segments)]
+    documents = " ".join(data["validation"]["target"][:] + data["train"]["target"][:]).split()
+    assert sorted(documents) == sorted(trained.split())
     assert not {"without", "only"} & set(trained.split())
 
 
