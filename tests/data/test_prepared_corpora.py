@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Corpora that scripts prepare: documents, and words of ten languages with their phones."""
 
+import itertools
 import runpy
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from csan_hf_runtime.text_files import write_lines
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 HELP = runpy.run_path(str(SCRIPTS / "prepare_help.py"))
+DEBIAN = runpy.run_path(str(SCRIPTS / "prepare_debian.py"))
 SIGMORPHON = runpy.run_path(str(SCRIPTS / "prepare_sigmorphon.py"))
 prepare_help = HELP["prepare_help"]
 
@@ -91,6 +93,37 @@ def test_the_commands(tmp_path, capsys):
     words = [str(tmp_path), str(tmp_path / "words"), "--languages", '["one"]']
     assert SIGMORPHON["main"](words) == 0
     assert "train.tsv: 1 words" in capsys.readouterr().out
+
+
+def test_descriptions_of_one_source_are_in_one_split(tmp_path, capsys):
+    shared = "The letters of this paragraph are in all packages made of one source."
+    for language in ("de", "en"):
+        entries = []
+        for number in range(20):
+            of_family = shared if number < 12 else f"Of package {number}."
+            paragraphs = f"{language} {number}\n {of_family}\n .\n  * first\n  * {number}"
+            if language == "de" and number == 19:
+                paragraphs += "\n .\n one more"
+            entries.append(
+                f"Package: p{number}\nDescription-md5: {number}\n"
+                f"Description-{language}: {paragraphs}\n\n"
+            )
+        (tmp_path / f"Translation-{language}").write_text("".join(entries[:1] + entries))
+    files = [str(tmp_path / name) for name in ("Translation-de", "Translation-en", "out")]
+    assert DEBIAN["main"]([*files, "--held_out", "3"]) == 0
+    assert "dev: 3 descriptions, test: 3 descriptions, train: " in capsys.readouterr().out
+    documents = {
+        split: (tmp_path / "out" / f"{split}.en").read_text().split("\n\n")[:-1]
+        for split in ("dev", "test", "train")
+    }
+    number = documents["dev"][0].split()[1]
+    assert documents["dev"][0].startswith(f"en {number}\n")
+    assert documents["dev"][0].endswith(f".\n* first * {number}")
+    of_family = {split: sum(shared in text for text in documents[split]) for split in documents}
+    assert sorted(of_family.values()) in ([0, 0, 1], [0, 0, 12])
+    assert not any("19" in text for text in itertools.chain(*documents.values()))
+    with pytest.raises(ValueError, match="have 8 unlike descriptions in common: hold out"):
+        DEBIAN["prepare_debian"](*map(Path, files), held_out=4)
 
 
 def test_words_of_several_languages(tmp_path):
