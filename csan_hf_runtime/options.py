@@ -43,6 +43,21 @@ class BeamOptions(Settings):
 
 
 @dataclass(frozen=True)
+class CorpusOptions(BeamOptions):
+    """How the sources of a test set are translated.
+
+    Attributes:
+        truncation: truncate a text longer than the model takes, instead of splitting it
+        split_sentences: which lines are split and translated sentence by sentence: never = only
+            lines longer than the model takes, as in the scores of training; auto = also lines with
+            more tokens or sentences than 99 % of the training sources; always = all
+    """
+
+    truncation: bool = False
+    split_sentences: SplitSentences = "never"
+
+
+@dataclass(frozen=True)
 class SearchOptions(BeamOptions):
     """How translations are searched for, or drawn.
 

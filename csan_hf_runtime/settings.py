@@ -77,6 +77,13 @@ class Settings:
             if not _fits(value, kinds[name]):
                 raise ValueError(f"{name} must be {_words_for(kinds[name])}, got {value!r:.80}.")
 
+    def changed(self) -> list[str]:
+        """Lists the fields that are not at their defaults."""
+        values = vars(self)
+        return [
+            field.name for field in dataclasses.fields(self) if values[field.name] != field.default
+        ]
+
     def replaced(self, **values: Any) -> Self:
         """Returns a copy with other values of some fields, which alone are checked."""
         self._check(values)

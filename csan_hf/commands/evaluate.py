@@ -26,7 +26,7 @@ from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.training.recipe import load_recipe
 from csan_hf_runtime import is_main_process
 from csan_hf_runtime.command_line.common import ModelOptions, PositiveInt
-from csan_hf_runtime.options import BeamOptions
+from csan_hf_runtime.options import CorpusOptions
 from csan_hf_runtime.text_files import (
     VARIANTS,
     check_writable,
@@ -35,7 +35,6 @@ from csan_hf_runtime.text_files import (
     write_json,
     write_lines,
 )
-from csan_hf_runtime.texts import SplitSentences
 
 from . import join_references
 
@@ -54,9 +53,7 @@ def evaluate(
     output_dir: Path | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    search: BeamOptions,
-    truncation: bool = False,
-    split_sentences: SplitSentences = "never",
+    translation: CorpusOptions,
     bleu_tokenize: str | None = None,
     metrics: list[str] | None = None,
     by_length: bool = False,
@@ -88,9 +85,6 @@ def evaluate(
             references for each line
         output_dir: folder for hypotheses and scores (default: MODEL/evaluation, or none with
             --hypotheses; required for an ensemble)
-        split_sentences: which lines are split and translated sentence by sentence: never = only
-            lines longer than the model takes, as in the scores of training; auto = also lines with
-            more tokens or sentences than 99 % of the training sources; always = all
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's, or chosen by
             the script of the references)
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu
@@ -101,21 +95,30 @@ def evaluate(
     """
     names = model or []
     has_files = source is not None
-    is_misplaced = bool(recipe or split) if has_files else hypotheses is not None
-    if bool(names) == bool(hypotheses) or has_files != bool(reference) or is_misplaced:
-        raise ValueError(
-            "give --model, or --hypotheses; and --source with --reference, or --recipe, --split "
-            "of --model"
-        )
+    if bool(names) == bool(hypotheses):
+        raise ValueError("give --model, or --hypotheses, and not both.")
+    if has_files != bool(reference):
+        raise ValueError("--source and --reference belong together: give both.")
+    if has_files and (recipe or split):
+        raise ValueError("--source and --reference need no recipe: leave out --recipe and --split.")
+    if hypotheses is not None and not has_files:
+        raise ValueError("--hypotheses needs --source and --reference.")
     if len(names) > 1 and output_dir is None:
         raise ValueError("An ensemble has no folder of its own: pass --output_dir.")
     if forced and len(reference or ()) > 1:
         raise ValueError("--forced scores one reference: give one --reference.")
-    if forced and (hypotheses is not None or metrics or by_length or search.num_beams):
-        raise ValueError(
-            "--forced translates nothing: leave out --hypotheses, --metrics, --by_length and "
-            "--num_beams"
-        )
+    unused = translation.changed()
+    if forced:
+        scoring_options = {
+            "hypotheses": hypotheses,
+            "metrics": metrics,
+            "by_length": by_length,
+            "bleu_tokenize": bleu_tokenize,
+        }
+        unused += [name for name, value in scoring_options.items() if value]
+    if unused and (forced or hypotheses is not None):
+        option = "--forced" if forced else "--hypotheses"
+        raise ValueError(f"{option} translates nothing: leave out --{', --'.join(unused)}.")
     if source is not None and reference is not None:
         tests = _read_files(source, reference, hypotheses)
     else:
@@ -134,8 +137,7 @@ def evaluate(
         options |= {"src_lang": source_lang, "tgt_lang": target_lang}
         evaluated = _forced(names, tests, loading, options)
     else:
-        options |= {"source_lang": source_lang, "target_lang": target_lang, **asdict(search)}
-        options |= {"truncation": truncation, "split_sentences": split_sentences}
+        options |= {"source_lang": source_lang, "target_lang": target_lang, **asdict(translation)}
         evaluated = _translated(names, tests, loading, options, scoring)
     _write(evaluated, names, tests, output_dir, forced=forced)
 
@@ -171,12 +173,14 @@ def _read_files(source: str, reference: list[str], hypotheses: str | None) -> _T
     paths = [source, *reference]
     if hypotheses is not None:
         paths.append(hypotheses)
-    sources, *files = open_parallel(*paths)
-    references = join_references(files[: len(reference)])
+    sources, *texts = open_parallel(*paths)
+    translations: Collection[str] = ()
+    if hypotheses is not None:
+        translations = texts.pop()
     return _TestSets(
-        {Path(source).name.split(".")[0]: (sources, references)},
+        {Path(source).name.split(".")[0]: (sources, join_references(texts))},
         paths=paths,
-        translations=files[-1],
+        translations=translations,
         has_several_references=len(reference) > 1,
     )
 
@@ -287,7 +291,9 @@ def _write(
     *,
     forced: bool,
 ) -> None:
-    """Writes and prints, in the main process, what is evaluated after a check of the files."""
+    """Checks that the files can be written, then evaluates, and writes and prints the results in
+    the main process.
+    """
     output = output_dir or path_inside(names[0], "evaluation")
     kind = "forced" if forced else "scores"
     ending = "forced.jsonl" if forced else "hypotheses.txt"

@@ -11,6 +11,7 @@ from csan_hf_runtime.command_line import main
 
 TRANSLATE = "translate --model {model} --quiet --input {text} "
 EVALUATE = "evaluate --model {model} --quiet --source {text} --reference {text} "
+SCORE = "evaluate --hypotheses {text} --source {text} --reference {text} "
 ALIGN = "align {model} --quiet --source {text} --target {text} "
 REPORT = "report {text} --source {text} --reference {text} "
 LANGUAGES = "error: The model translates into de, fr: give one of them"
@@ -71,7 +72,13 @@ def files_in(folder):
         (TRANSLATE + "--prefixes {short}", "has no partner"),
         ("evaluate --model {model} {model} --source {text} --reference {text}", "pass --output_dir"),
         (EVALUATE + "--num_beams 0", "error: --num_beams must be an integer from 1 to 1000 or null, got 0"),
-        (EVALUATE + "--forced --metrics bleu", "--metrics"),
+        (EVALUATE + "--forced --metrics bleu", "--forced translates nothing: leave out --metrics"),
+        (EVALUATE + "--forced --length_penalty 0", "leave out --length_penalty"),
+        (EVALUATE + "--forced --truncation", "leave out --truncation"),
+        (SCORE + "--num_beams 2", "--hypotheses translates nothing: leave out --num_beams"),
+        (SCORE + "--split_sentences auto", "leave out --split_sentences"),
+        (SCORE + "--recipe numbers", "leave out --recipe and --split"),
+        ("evaluate --hypotheses {text}", "--hypotheses needs --source and --reference"),
         (EVALUATE + "--bleu_tokenize 31a", "error: --bleu_tokenize must be one of none, zh, 13a"),
         (EVALUATE + "--metrics comet", "error: COMET needs the program comet-score"),
         (EVALUATE + "--output_dir {text}", "error: {text}/text.hypotheses.txt: Not a directory\n"),
@@ -125,7 +132,7 @@ def files_in(folder):
         ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
         (
             "evaluate --model x --source y",
-            "give --model, or --hypotheses; and --source with --reference",
+            "--source and --reference belong together",
         ),
         ("train", "csan-hf train numbers"),
         ("convert {model} {here}", "is not empty: choose a new directory"),
