@@ -15,14 +15,9 @@ from safetensors import SafetensorError
 
 from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
 from csan_hf.training.dry_run import dry_run
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import (
-    RecipeError,
-    find_family,
-    find_key,
-    load_recipe,
-    recipe_sections,
-)
+from csan_hf.training.recipe import find_family, find_key, load_recipe, recipe_sections
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
 from csan_hf_runtime import is_main_process

@@ -6,7 +6,8 @@ from csan_hf_runtime.extras import needs_extra
 with needs_extra("train"):
     from .arguments import TranslationTrainingArguments
     from .checkpoints import average_weights
-    from .recipe import Recipe, RecipeError, load_recipe
+    from .errors import RecipeError
+    from .recipe import Recipe, load_recipe
     from .run import train_from_recipe
     from .trainer import LabelSmoothedCrossEntropy, TranslationTrainer
 

@@ -9,7 +9,7 @@ from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths
 from csan_hf.families import ModelFamily
 
 from .arguments import TranslationTrainingArguments
-from .recipe import refusing
+from .errors import refusing
 
 
 def training_batches(

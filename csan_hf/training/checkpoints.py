@@ -26,7 +26,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 from csan_hf_runtime.text_files import check_file_name, write_json
 
 from .arguments import TranslationTrainingArguments
-from .recipe import RecipeError
+from .errors import RecipeError
 
 UNFINISHED = "_unfinished"
 """Staging folder in `output_dir`: of checkpoints being written and of those being deleted."""

@@ -28,8 +28,9 @@ from csan_hf.data.tokenization import tokenize_rows
 from csan_hf.families import ModelFamily
 
 from .arguments import TranslationTrainingArguments
+from .errors import RecipeError, refusing
 from .plan import Plan, rehearse_logging, resolve
-from .recipe import Recipe, RecipeError, refusing
+from .recipe import Recipe
 
 SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""

@@ -21,7 +21,8 @@ from .checkpoints import (
     list_checkpoints,
     whole_checkpoints,
 )
-from .recipe import Affects, Recipe, RecipeError, affected_by, load_recipe, notify, refusing
+from .errors import RecipeError, notify, refusing
+from .recipe import Affects, Recipe, affected_by, load_recipe
 
 MARK = ".csan_hf_run"
 """File that marks a folder as that of a run; `--overwrite` deletes nothing in a folder without it.

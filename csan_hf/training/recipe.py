@@ -12,7 +12,6 @@ import difflib
 import functools
 import hashlib
 import json
-import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from typing import Any, Literal
 import docstring_parser
 import torch
 import yaml
-from huggingface_hub.errors import StrictDataclassError
 from jsonargparse import ArgumentError, ArgumentParser
 from transformers import PreTrainedConfig
 
@@ -35,17 +33,12 @@ from csan_hf.models.configuration_csan import LONG_FIELDS, CsanConfig
 from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.models.short_form import SHORT_FIELDS, ShortForm
 from csan_hf.recipes import RECIPES
-from csan_hf_runtime import is_main_process
 from csan_hf_runtime.command_line.declarations import option_text, type_name, union_members
 from csan_hf_runtime.keys import Affects, Key, declare, declared_keys
 from csan_hf_runtime.yaml_text import BoundedLoader, load_yaml
 
 from .arguments import LIBRARY, GenerationArguments, TranslationTrainingArguments
-
-
-class RecipeError(ValueError):
-    """A recipe or a command line that cannot be run; the message says where and what to do."""
-
+from .errors import RecipeError, notify, refusing
 
 # Keys of the command line, which are not stored
 COMMANDS = ("resume", "overwrite", "dry_run")
@@ -199,26 +192,6 @@ class Recipe:
 
 SECTIONS = [key.name for key in dataclasses.fields(Recipe) if key.default is dataclasses.MISSING]
 """Names of the sections, which alone have no default."""
-
-_MENDABLE: tuple[type[Exception], ...] = (ValueError, OSError, ImportError, StrictDataclassError)
-
-
-@contextlib.contextmanager
-def refusing(what: str, *further: type[Exception]) -> Iterator[None]:
-    """Turns the errors that a user can mend, and `further` ones, into a `RecipeError` that begins
-    with `what`.
-    """
-    try:
-        yield
-    except (*_MENDABLE, *further) as error:
-        raise RecipeError(f"{what}: {error}") from error
-
-
-def notify(text: str) -> None:
-    """Prints a notice for people, in the main process."""
-    if is_main_process():
-        print(text, file=sys.stderr, flush=True)
-
 
 # ---- the keys
 

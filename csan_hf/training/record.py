@@ -14,7 +14,8 @@ import yaml
 
 from csan_hf_runtime.text_files import path_inside, read_lines, write_json, write_lines, write_text
 
-from .recipe import Affects, RecipeError, parse_recipe, read_yaml
+from .errors import RecipeError
+from .recipe import Affects, parse_recipe, read_yaml
 
 RECIPE = "run.yaml"
 """File in the folder of a suite's run with the recipe that the suite trains there."""

@@ -38,9 +38,10 @@ from .checkpoints import (
     read_weights,
     scores_by_step,
 )
+from .errors import RecipeError, notify, refusing
 from .output_folder import begin_run, check_output_folder, choose_checkpoint, lock_folder
 from .plan import Plan, rehearse_logging, resolve
-from .recipe import Recipe, RecipeError, notify, refusing
+from .recipe import Recipe
 from .stopping import StopSignals
 from .trainer import TranslationTrainer
 

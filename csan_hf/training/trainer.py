@@ -68,8 +68,8 @@ from .checkpoints import (
     rotate_checkpoints,
     write_stream_state,
 )
+from .errors import RecipeError, notify, refusing
 from .evaluation import Evaluation
-from .recipe import RecipeError, notify, refusing
 from .stopping import (
     RunError,
     RunGuard,

@@ -10,8 +10,9 @@ from pathlib import Path
 import yaml
 
 from csan_hf.hub.public_files import public_content
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.output_folder import lock_folder
-from csan_hf.training.recipe import RecipeError, affected_by
+from csan_hf.training.recipe import affected_by
 from csan_hf.training.record import RECIPE, RESULTS, RunRecord
 from csan_hf_runtime.text_files import write_bytes
 

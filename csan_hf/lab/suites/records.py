@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from csan_hf.training.recipe import RecipeError, read_yaml
+from csan_hf.training.errors import RecipeError
+from csan_hf.training.recipe import read_yaml
 from csan_hf.training.record import FINISHED, RECIPE, RunRecord, fingerprint_of
 
 from .suite import Run, Suite

@@ -13,11 +13,11 @@ from typing import Any
 from csan_hf.data.corpora import BUILT_IN, DataArguments
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.recipes import SUITES
+from csan_hf.training.errors import RecipeError, refusing
 from csan_hf.training.recipe import (
     COMMANDS,
     Affects,
     Recipe,
-    RecipeError,
     affected_by,
     check_sections,
     find_base,
@@ -25,7 +25,6 @@ from csan_hf.training.recipe import (
     parse_recipe,
     read_recipe,
     read_yaml,
-    refusing,
 )
 from csan_hf_runtime.text_files import check_file_name, one_line
 

@@ -21,8 +21,8 @@ from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_val
 from csan_hf.hub.figures import save_as_png_and_svg
 from csan_hf.lab.analysis.charts import plot_differences, plot_scores_by_joined
 from csan_hf.lab.report.page import render_template
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.plan import DEFAULT_GENERATION
-from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.text_files import one_line, path_inside, write_json, write_text
 
 from .lengths import FAILURES, Lengths

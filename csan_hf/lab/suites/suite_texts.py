@@ -7,7 +7,7 @@ from itertools import chain
 
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric, tokenizer_of
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 from csan_hf_runtime.text_files import digest_of_lines, one_line, read_lines, write_lines
 
 from .records import SuiteRecords

@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.training.dry_run import counted_flops
+from csan_hf.training.errors import refusing
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import Recipe, refusing
+from csan_hf.training.recipe import Recipe
 from csan_hf.training.trainer import TranslationTrainer
 
 SPEEDS = "speeds.json"

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from csan_hf.data.corpora import check_files
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.output_folder import lock_folder
-from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.text_files import counted, write_bytes, write_json
 
 from .costs import describe_cost, progress_reporter, read_speeds, speeds_as_json

@@ -12,7 +12,7 @@ from csan_hf.lab.suites import publish_suite
 from csan_hf.lab.suites.ensembles import translate_ensembles
 from csan_hf.lab.suites.records import SuiteRecords
 from csan_hf.pipelines import EnsembleForConditionalGeneration
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.record import fingerprint_of
 
 

@@ -11,7 +11,7 @@ from csan_hf.evaluation.pieces import cut_like
 from csan_hf.lab.suites.lengths import failures_of, read_lengths
 from csan_hf.lab.suites.records import SuiteRecords
 from csan_hf.lab.suites.suite_texts import SuiteTexts
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 
 SENTENCES = ["one red house", "two", "we meet at noon today", "page three is missing"]
 WHOLE = " ".join(SENTENCES)

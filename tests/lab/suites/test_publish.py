@@ -12,7 +12,7 @@ from lab.suites.small_suites import REFERENCES, finish, make_suite, prepare, rep
 
 from csan_hf.lab.suites import load_suite, publish, publish_suite, run_suite, workflow
 from csan_hf.lab.suites.records import SuiteRecords
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 from csan_hf_runtime.text_files import write_lines
 
 COMMITTED = Path(__file__).parents[3] / "model_cards/suites"

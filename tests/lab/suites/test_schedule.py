@@ -23,7 +23,7 @@ from csan_hf.lab.suites import run_suite, schedule, workflow
 from csan_hf.lab.suites.costs import describe_cost, progress_reporter
 from csan_hf.lab.suites.records import SuiteRecords
 from csan_hf.lab.suites.schedule import SuiteProgress, run_environment
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.record import FINISHED
 
 

@@ -8,7 +8,7 @@ import torch
 from system.training.test_metrics_in_training import tiny_recipe
 
 from csan_hf.lab.suites import training_speed
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.trainer import TranslationTrainer
 
 

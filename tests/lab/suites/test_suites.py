@@ -9,8 +9,8 @@ import yaml
 from csan_hf import CsanConfig
 from csan_hf.lab.suites import load_suite
 from csan_hf.recipes import SUITES
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import RecipeError
 
 SIZES = [
     (name, size)

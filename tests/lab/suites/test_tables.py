@@ -25,7 +25,7 @@ from csan_hf.evaluation.significance import (
     sign_flip_test,
     unequal_seeds_p_value,
 )
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 from csan_hf_runtime.text_files import digest_of_lines
 
 FIXTURES = Path(__file__).parents[2] / "frozen"

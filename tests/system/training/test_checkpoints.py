@@ -25,7 +25,7 @@ from csan_hf.training.checkpoints import (
     rotate_checkpoints,
     write_stream_state,
 )
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 
 
 def steps_of(paths):

@@ -18,7 +18,8 @@ from csan_hf.families import FAMILIES
 from csan_hf.lab.suites.training_speed import target_token_flops
 from csan_hf.training import dry_run as module
 from csan_hf.training.dry_run import dry_run
-from csan_hf.training.recipe import RecipeError, load_recipe
+from csan_hf.training.errors import RecipeError
+from csan_hf.training.recipe import load_recipe
 
 RECIPES = sorted((Path(__file__).parents[3] / "scripts" / "recipes").glob("*.yaml"))
 

@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 from csan_hf.hub.public_files import read_json
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.training import train_from_recipe
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import RecipeError
 from csan_hf_runtime.texts import LanguageTags
 
 RECIPE = Path(__file__).parents[3] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"

@@ -14,13 +14,13 @@ import pytest
 from system.training.tiny_runs import TINY, parse
 
 from csan_hf.training import output_folder
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.output_folder import (
     LOCK_FILE,
     MARK,
     begin_run,
     lock_folder,
 )
-from csan_hf.training.recipe import RecipeError
 from csan_hf.training.run import train_from_recipe
 
 

@@ -19,14 +19,9 @@ from csan_hf.lab.suites import load_suite
 from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
 from csan_hf.training.dry_run import dry_run
+from csan_hf.training.errors import RecipeError, refusing
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import (
-    RecipeError,
-    load_recipe,
-    recipe_options,
-    recipe_sections,
-    refusing,
-)
+from csan_hf.training.recipe import load_recipe, recipe_options, recipe_sections
 from csan_hf.training.run import train_from_recipe
 from csan_hf_runtime.command_line import main
 from csan_hf_runtime.command_line.train import read_command_line

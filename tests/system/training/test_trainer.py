@@ -20,7 +20,7 @@ from csan_hf.training import LabelSmoothedCrossEntropy
 from csan_hf.training.arguments import TranslationTrainingArguments
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, read_weights
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.errors import RecipeError
 from csan_hf.training.run import choose_weights
 
 
