@@ -6,7 +6,6 @@
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from csan_hf.data.prepared import cache_folder, clear_cache, kept_corpora
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.errors import RecipeError
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import find_family, find_key, load_recipe, recipe_sections
+from csan_hf.training.recipe import Overrides, find_family, find_key, load_recipe, recipe_sections
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
 from csan_hf_runtime import is_main_process
@@ -31,8 +30,7 @@ def format_help(topic: str = "all", model: str | None = None, recipe: str | None
     Raises:
         ValueError: There is neither a section nor a key of this name, or no such recipe.
     """
-    overrides = [] if model is None else [("model", model)]
-    written = load_recipe(recipe, overrides)
+    written = load_recipe(recipe, [] if model is None else [("model", model)])
     model = written.model
     sections = recipe_sections(model)
     if topic != "all" and topic not in sections:
@@ -55,7 +53,7 @@ def format_help(topic: str = "all", model: str | None = None, recipe: str | None
 @script(
     {RunError: 1, SafetensorError: 2}
 )  # a full disk ends the writing of weights with the latter
-def train(path: str, overrides: Sequence[tuple[str, str]]) -> int:
+def train(path: str, overrides: Overrides) -> int:
     """Runs `csan-hf train RECIPE`."""
     recipe = load_recipe(path, overrides)
     if recipe.dry_run:
@@ -82,7 +80,7 @@ def prepare(
     *,
     cache_dir: str | None = None,
     clear: bool = False,
-    **keys: str,
+    **keys: str | None,
 ) -> None:
     """Tokenize the corpus of a recipe before training, or list the prepared corpora.
 

@@ -136,9 +136,8 @@ class Recipe:
         values = {}
         for option in recipe_options(self.model):
             if affecting is None or option.affects & affecting:
-                section = written.get(option.section, {}) if option.section else written
                 default = None if option.section in existing else option.default
-                values[option.path] = section.get(option.name, default)
+                values[option.path] = option.values_in(written).get(option.name, default)
         return values
 
     def fingerprint(self, affecting: Affects) -> str:
@@ -226,11 +225,14 @@ class Option:
     def text(self, recipe: Recipe | None = None) -> str:
         """Returns lines of help: name, type, default, bounds, a recipe's value, what the key is."""
         facts = [self.bounds] if self.bounds else []
-        written = {} if recipe is None else recipe.to_dict()
-        section = written.get(self.section, {}) if self.section else written
-        if section.get(self.name, self.default) != self.default:
-            facts.append(f"here {json.dumps(section[self.name])}")
+        values = {} if recipe is None else self.values_in(recipe.to_dict())
+        if values.get(self.name, self.default) != self.default:
+            facts.append(f"here {json.dumps(values[self.name])}")
         return option_text(self.path, self.annotation, self.default, self.help, *facts)
+
+    def values_in(self, recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the values of its section in the keys of a recipe."""
+        return recipe.get(self.section, {}) if self.section else recipe
 
     @functools.cached_property
     def _parser(self) -> ArgumentParser:
@@ -265,8 +267,8 @@ class Option:
 
     def store(self, recipe: dict[str, Any], value: object, where: str) -> None:
         """Converts a value, and puts it at its place in a recipe."""
-        section = recipe.setdefault(self.section, {}) if self.section else recipe
-        section[self.name] = self.convert(value, where)
+        values = recipe.setdefault(self.section, {}) if self.section else recipe
+        values[self.name] = self.convert(value, where)
 
 
 def _readings(value: object) -> Iterator[Any]:
@@ -295,12 +297,15 @@ def _number(value: object) -> object:
     return int(number) if number.is_integer() else number
 
 
-Section = dict[str, Option]
+Options = dict[str, Option]
 """The keys of one section by name."""
+
+Overrides = Sequence[tuple[str, str | None]]
+"""Keys of the command line, each with the text of its value; None: it has none."""
 
 
 @functools.cache
-def _section(section: str, source: type, affects: Affects = Affects.TRAINING) -> Section:
+def _options_of(section: str, source: type, affects: Affects = Affects.TRAINING) -> Options:
     """Reads the keys of a section: the fields of a dataclass that a recipe may set.
 
     Args:
@@ -359,20 +364,20 @@ def find_family(name: object) -> ModelFamily:
 
 
 @functools.cache
-def recipe_sections(model: str = "csan") -> dict[str, Section]:
+def recipe_sections(model: str = Recipe.model) -> dict[str, Options]:
     """Returns the sections of a recipe for one model family, the top of the file as ""."""
     config = find_family(model).config_class
-    network = _section("config", config)
+    network = _options_of("config", config)
     if config is CsanConfig:
-        short_form = _section("config", ShortForm)
-        network = {**_section("config", _WrittenOut), **short_form, **network}
+        short_form = _options_of("config", ShortForm)
+        network = {**_options_of("config", _WrittenOut), **short_form, **network}
     return {
-        "": _section("", Recipe, Affects.NOTHING),
+        "": _options_of("", Recipe, Affects.NOTHING),
         "config": network,
-        "data": _section("data", DataArguments, Affects.TRAINING | Affects.SCORES),
-        "tokenizer": _section("tokenizer", TokenizerArguments),
-        "training": _section("training", TranslationTrainingArguments),
-        "generation": _section("generation", GenerationArguments, Affects.SCORES),
+        "data": _options_of("data", DataArguments, Affects.TRAINING | Affects.SCORES),
+        "tokenizer": _options_of("tokenizer", TokenizerArguments),
+        "training": _options_of("training", TranslationTrainingArguments),
+        "generation": _options_of("generation", GenerationArguments, Affects.SCORES),
     }
 
 
@@ -406,13 +411,13 @@ def affected_by(path: str) -> Affects:
     return Affects.TRAINING if option is None else option.affects
 
 
-def recipe_options(model: str = "csan") -> Iterator[Option]:
+def recipe_options(model: str = Recipe.model) -> Iterator[Option]:
     """Yields every key of a recipe for one model family, with type, default and help."""
-    for section in recipe_sections(model).values():
-        yield from section.values()
+    for options in recipe_sections(model).values():
+        yield from options.values()
 
 
-def find_key(name: str, sections: Mapping[str, Section]) -> Option:
+def find_key(name: str, sections: Mapping[str, Options]) -> Option:
     """Finds what a key of the command line means: a path, or a key that only one section has.
 
     Raises a `RecipeError` if there is none, with a suggestion, or if several sections have the key.
@@ -421,7 +426,7 @@ def find_key(name: str, sections: Mapping[str, Section]) -> Option:
     where, _, key = name.rpartition(".")
     if key in sections.get(where, {}):
         return sections[where][key]
-    bare = [section[name] for section in sections.values() if name in section]
+    bare = [options[name] for options in sections.values() if name in options]
     if not bare:
         raise RecipeError(_unknown(name, sections))
     if len(bare) > 1:
@@ -430,7 +435,7 @@ def find_key(name: str, sections: Mapping[str, Section]) -> Option:
     return bare[0]
 
 
-def _unknown(path: str, sections: Mapping[str, Section]) -> str:
+def _unknown(path: str, sections: Mapping[str, Options]) -> str:
     """Explains why a key cannot be set, or suggests the nearest keys."""
     section, _, name = path.rpartition(".")
     for candidate in (section,) if section else SECTIONS:
@@ -524,13 +529,13 @@ def find_base(base: object, file: Path) -> Path:
 
 def check_sections(content: dict[str, Any], source: str) -> None:
     """Refuses a section that holds no keys and values."""
-    for key in SECTIONS:
-        section = content.get(key)
-        is_name = key == "tokenizer" and isinstance(section, str)
-        if not is_name and not isinstance(section, dict | None):
+    for section in SECTIONS:
+        values = content.get(section)
+        is_name = section == "tokenizer" and isinstance(values, str)
+        if not is_name and not isinstance(values, dict | None):
             raise RecipeError(
-                f"{source}: the section {key} must hold keys and values, got a "
-                f"{type(section).__name__}."
+                f"{source}: the section {section} must hold keys and values, got a "
+                f"{type(values).__name__}."
             )
 
 
@@ -542,16 +547,16 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     (sinusoids).
     """
     merged = copy.deepcopy(dict(first))
-    model = merged.get("model", "csan")
+    model = merged.get("model", Recipe.model)
     if second.get("model", model) != model:
         merged |= {"config": {}, **_OF_A_FAMILY}
     for key, value in second.items():
-        section = merged.get(key) or {}
-        if key in SECTIONS and isinstance(value, Mapping) and isinstance(section, Mapping):
+        values = merged.get(key) or {}
+        if key in SECTIONS and isinstance(value, Mapping) and isinstance(values, Mapping):
             if "preset" in value:
                 replaced = {*SHORT_FIELDS, *LONG_FIELDS, "position_embeddings", "sinusoids"}
-                section = {name: section[name] for name in section if name not in replaced}
-            merged[key] = {**section, **copy.deepcopy(dict(value))}
+                values = {name: values[name] for name in values if name not in replaced}
+            merged[key] = {**values, **copy.deepcopy(dict(value))}
         else:
             merged[key] = value
     return merged
@@ -603,62 +608,69 @@ def _as_yaml(name: str, text: str) -> Any:
         return text
 
 
-def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = ()) -> Recipe:
+def load_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     """Reads a recipe and applies overrides.
 
     Args:
         path: YAML file; None = an empty recipe.
         overrides: Pairs of a key (`training.learning_rate` or a bare key that only one section has)
-            and the text of a value.
+            and the text of its value, None if it has none.
 
     Raises:
         RecipeError: On an unknown key, which suggests the nearest, or on a value of another type.
     """
     content = read_recipe(path) if path is not None else {}
     for name, text in overrides:
-        refuse_credentials({name: _as_yaml(name, text)}, "the command line")
+        if text is not None:
+            refuse_credentials({name: _as_yaml(name, text)}, "the command line")
     return parse_recipe(content, str(path), overrides)
 
 
-def parse_recipe(
-    content: dict[str, Any], source: str, overrides: Sequence[tuple[str, str]] = ()
-) -> Recipe:
+def parse_recipe(content: dict[str, Any], source: str, overrides: Overrides = ()) -> Recipe:
     """Makes a recipe of the content of a file and of overrides; see `load_recipe`.
 
     `source` is the file's name for errors.
     """
     check_sections(content, source)
-    written_model = str(content.get("model", "csan"))
-    model = dict(overrides).get("model", written_model)
+    written_model = str(content.get("model", Recipe.model))
+    model = dict(overrides).get("model") or written_model
     if model != written_model:
         content = {**content, **_OF_A_FAMILY, "model": model}
     sections = recipe_sections(model)
     previous_fields = recipe_sections(written_model)["config"]
-    recipe: dict[str, Any] = {}
-    foreign = []  # fields of the file's family that another on the command line does not have
+    keys = _keys_of_file(content, source, sections, previous_fields)
+    recipe = merge(keys, _keys_of_command_line(overrides, sections))
+    if "preset" in recipe.get("config", {}):
+        recipe["config"] = _long_form(recipe["config"])
+    return Recipe(**recipe)
+
+
+def _keys_of_file(
+    content: Mapping[str, Any],
+    source: str,
+    sections: Mapping[str, Options],
+    previous_fields: Options,
+) -> dict[str, Any]:
+    """Converts the values of a file; of its section config those `previous_fields` of the file's
+    family are left out, with a notice, that another on the command line does not have.
+    """
+    keys: dict[str, Any] = {}
+    foreign = []
     for section, name, value in _entries(content):
         path = f"{section}.{name}" if section else str(name)
         if name in sections[section]:
-            sections[section][name].store(recipe, value, f"{source}: {path}")
+            sections[section][name].store(keys, value, f"{source}: {path}")
         elif section == "config" and name in previous_fields:
             foreign.append(path)
         else:
             raise RecipeError(f"{source}: {_unknown(path, sections)}")
     if foreign:
+        family = find_family(content["model"])
         notify(
-            f"{source}: {', '.join(foreign)} left out: {find_family(model).config} has no such "
-            "fields, and its defaults are used (--help config lists them)."
+            f"{source}: {', '.join(foreign)} left out: {family.config} has no such fields, and its "
+            "defaults are used (--help config lists them)."
         )
-    changes: dict[str, Any] = {}
-    for name, value in _single_keys(overrides):
-        option = find_key(name, sections)
-        if value == "true" and not option.takes(bool):  # the text of a key without a value
-            raise RecipeError(f"--{option.path} needs a value: {type_name(option.annotation)}.")
-        option.store(changes, value, f"--{option.path}")
-    recipe = merge(recipe, changes)
-    if "preset" in recipe.get("config", {}):
-        recipe["config"] = _long_form(recipe["config"])
-    return Recipe(**recipe)
+    return keys
 
 
 def _entries(content: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -673,14 +685,25 @@ def _entries(content: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
                 yield name, key, setting
 
 
-def _single_keys(overrides: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
-    """Yields overrides of keys: those of a section that is given as a mapping, one by one."""
+def _keys_of_command_line(overrides: Overrides, sections: Mapping[str, Options]) -> dict[str, Any]:
+    """Converts the values of overrides; a key without one is true."""
+    keys: dict[str, Any] = {}
     for name, text in overrides:
-        section = _as_yaml(name, text) if name in SECTIONS else None
-        if isinstance(section, dict):
-            for key, value in section.items():
-                yield f"{name}.{key}", value
-        elif name == "tokenizer":
-            yield f"tokenizer.{PRETRAINED}", text
-        else:
-            yield name, text
+        for path, value in _single_keys(name, text):
+            option = find_key(path, sections)
+            if text is None and not option.takes(bool):
+                raise RecipeError(f"--{option.path} needs a value: {type_name(option.annotation)}.")
+            option.store(keys, True if text is None else value, f"--{option.path}")
+    return keys
+
+
+def _single_keys(name: str, text: str | None) -> Iterator[tuple[str, Any]]:
+    """Yields a key with its value; those of a section that is given as a mapping, one by one."""
+    section = _as_yaml(name, text or "") if name in SECTIONS else None
+    if isinstance(section, dict):
+        for key, value in section.items():
+            yield f"{name}.{key}", value
+    elif name == "tokenizer":
+        yield f"tokenizer.{PRETRAINED}", text
+    else:
+        yield name, text

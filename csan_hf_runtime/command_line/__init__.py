@@ -41,7 +41,6 @@ USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 --import takes files or modules that register locality methods or metrics \
 of your own."""
 FULL_PACKAGE = "csan_hf with torch: pip install . in a checkout"
-TRUE = "true"  # the text of an option without a value
 DEBUG = "CSAN_HF_DEBUG"
 """Environment variable that asks for the tracebacks of errors that have one line."""
 
@@ -293,8 +292,8 @@ def run(function: Callable, words: Sequence[str], prog: str | None = None) -> in
     `build_parser`.
 
     Where the function takes `**fields`, every unknown `--name value ...` is one of them: its values
-    are YAML, or if the annotation is `str`, it is the text of one value. A function of `arguments`
-    alone gets the words as they are."""
+    are YAML (none: true), or if the annotation is `str | None`, it is the text of one value (none:
+    None). A function of `arguments` alone gets the words as they are."""
     parameters = inspect.signature(function, eval_str=True).parameters
     if list(parameters) == ["arguments"]:
         return function(list(words))
@@ -353,20 +352,21 @@ def split_command_line(
 
 
 def _take_fields(
-    words: Sequence[str], declared: Collection[str], kind: type
+    words: Sequence[str], declared: Collection[str], kind: object
 ) -> tuple[list[str], dict[str, Any]]:
     """Takes the options that a function does not declare out of a command line."""
     from csan_hf_runtime.yaml_text import load_yaml
 
-    remaining, options = split_command_line(words, most_values=1 if kind is str else math.inf)
+    is_text = kind == str | None
+    remaining, options = split_command_line(words, most_values=1 if is_text else math.inf)
     fields: dict[str, Any] = {}
     for name, texts in options:
         if name in declared or name == "help":
             remaining += [f"--{name}", *texts]
-        elif kind is str:
-            [fields[name]] = texts or [TRUE]
+        elif is_text:
+            fields[name] = texts[0] if texts else None
         else:
-            values = [load_yaml(text) for text in texts or [TRUE]]
+            values = [load_yaml(text) for text in texts] or [True]
             fields[name] = values if len(values) > 1 else values[0]
     return remaining, fields
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from csan_hf_runtime.text_files import write_json
 
-from . import TRUE, import_csan_hf, listed, package_folder, split_command_line
+from . import import_csan_hf, listed, package_folder, split_command_line
 from .declarations import declaration, option_text
 
 _TRAIN_USAGE = """usage: csan-hf train RECIPE [--key value ...]
@@ -41,12 +41,12 @@ class RecipeCommand(NamedTuple):
 
     Args:
         recipe: File or name, if there is one.
-        overrides: Pairs of a key and the text of a value.
+        overrides: Pairs of a key and the text of its value, None if it has none.
         help: The section or key that help was asked for, "" for the short help; None: no help.
     """
 
     recipe: str | None
-    overrides: list[tuple[str, str]]
+    overrides: list[tuple[str, str | None]]
     help: str | None
 
 
@@ -59,7 +59,7 @@ def read_command_line(words: Sequence[str]) -> RecipeCommand:
     """
     words = ["--help" if word == "-h" else word for word in words]
     recipes, options = split_command_line(words, most_values=1)
-    overrides: list[tuple[str, str]] = []
+    overrides: list[tuple[str, str | None]] = []
     help: str | None = None
     for name, values in options:
         if name == "help" and values and _is_recipe(values[0]):
@@ -71,8 +71,7 @@ def read_command_line(words: Sequence[str]) -> RecipeCommand:
             recipes += values
             help = name.removesuffix(".help")
         else:
-            [value] = values or [TRUE]
-            overrides.append((name, value))
+            overrides.append((name, values[0] if values else None))
     for place, word in enumerate(recipes):
         if place > 0 or word.startswith("-"):
             raise ValueError(

@@ -300,6 +300,15 @@ def test_a_recipe_after_help_is_the_recipe(words):
     assert read_command_line(words.split()) == ("numbers", [], "")
 
 
+def test_the_text_true_is_a_value():
+    _, overrides, _ = read_command_line(
+        ["numbers", "--name", "true", "--hub_model_id=true", "--fp16"]
+    )
+    recipe = load_recipe("numbers", overrides)
+    assert recipe.name == recipe.training["hub_model_id"] == "true"
+    assert recipe.training["fp16"] is True
+
+
 def test_every_setting_of_generation_is_one_of_the_library():
     settings = GenerationArguments.__dataclass_fields__.keys()
     assert settings <= GenerationConfig().to_dict().keys()

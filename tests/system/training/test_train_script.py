@@ -153,6 +153,8 @@ def test_a_finished_run_is_not_trained_further(run, tmp_path, capsys):
         ),
         ("second.yaml", ["'second.yaml' is not understood"]),
         ("--output_dir --max_steps 3", ["--output_dir needs a value: str | null"]),
+        ("--model --max_steps 3", ["--model needs a value: str"]),
+        ("--tokenizer --max_steps 3", ["--tokenizer.pretrained needs a value: str | null"]),
     ],
 )
 def test_errors_are_one_line(tmp_path, capsys, arguments, words):
