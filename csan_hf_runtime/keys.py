@@ -82,6 +82,13 @@ def declare(default: object, *facts: Fact) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def section_names(recipe: type) -> list[str]:
+    """Lists the sections of a recipe's dataclass: the fields that are a dict unless a recipe says
+    more.
+    """
+    return [field.name for field in dataclasses.fields(recipe) if field.default_factory is dict]
+
+
 def declare_all(rows: Mapping[str, Fact]) -> dict[str, Key]:
     """Declares keys that are no fields of ours: names, separated by spaces -> a fact."""
     facts: dict[str, list[Fact]] = {}

@@ -34,7 +34,7 @@ from csan_hf.models.configuration_seq2seq import bounds_text
 from csan_hf.models.short_form import SHORT_FIELDS, ShortForm
 from csan_hf.recipes import RECIPES
 from csan_hf_runtime.command_line.declarations import option_text, type_name, union_members
-from csan_hf_runtime.keys import Affects, Key, declare, declared_keys
+from csan_hf_runtime.keys import Affects, Key, declare, declared_keys, section_names
 from csan_hf_runtime.yaml_text import BoundedLoader, load_yaml
 
 from .arguments import LIBRARY, GenerationArguments, TranslationTrainingArguments
@@ -189,8 +189,7 @@ class Recipe:
             return TranslationTrainingArguments(output_dir=self.output_dir, **self.training)
 
 
-SECTIONS = [key.name for key in dataclasses.fields(Recipe) if key.default is dataclasses.MISSING]
-"""Names of the sections, which alone have no default."""
+SECTIONS = section_names(Recipe)
 
 # ---- the keys
 

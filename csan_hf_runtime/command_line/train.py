@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from csan_hf_runtime.keys import section_names
 from csan_hf_runtime.text_files import write_json
 
 from . import import_csan_hf, listed, package_folder, split_command_line
@@ -32,8 +33,6 @@ The same command again resumes an interrupted run; --overwrite starts anew.
 Without training, --dry_run checks a recipe and estimates memory and time.
 Several processes: torchrun --nproc_per_node 2 -m csan_hf train RECIPE
 """
-
-_SECTIONS = ("config", "data", "tokenizer", "training", "generation", "all")
 
 
 class RecipeCommand(NamedTuple):
@@ -106,21 +105,24 @@ def format_short_help() -> str:
     """Returns the usage, the sections, and the keys at the top of a recipe."""
     import docstring_parser
 
-    file = package_folder("csan-hf train") / "training" / "recipe.py"
-    recipe = declaration(file, "Recipe")
+    recipe = _recipe_declaration()
     helps = {}
     for argument in docstring_parser.parse(recipe.__doc__).params:
         helps[argument.arg_name] = " ".join((argument.description or "").split())
-    sections = {}
+    sections = {name: helps[name] for name in section_names(recipe)}
     options = []
     for field in dataclasses.fields(recipe):
-        if field.default is dataclasses.MISSING:  # a section
-            sections[field.name] = helps[field.name]
-        else:
+        if field.name not in sections:
             text = option_text(field.name, field.type, field.default, helps[field.name])
             options.append(text)
     lines = [_TRAIN_USAGE, "sections (csan-hf train --help training):", *listed(sections)]
     return "\n".join([*lines, "", "top of the file:", *options])
+
+
+def _recipe_declaration() -> type:
+    """The fields and the docstring of `csan_hf.training.Recipe`."""
+    file = package_folder("csan-hf train") / "training" / "recipe.py"
+    return declaration(file, "Recipe")
 
 
 def _section_help(topic: str, model: str | None, recipe: str | None) -> str:
@@ -139,7 +141,7 @@ def _section_help(topic: str, model: str | None, recipe: str | None) -> str:
         texts = {"code": code}
     if name not in texts:
         command = import_csan_hf("commands.train", "csan-hf train")
-        for section in (*_SECTIONS, topic):
+        for section in (*section_names(_recipe_declaration()), "all", topic):
             texts[f"{section} {model}"] = command.format_help(section, model)
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
