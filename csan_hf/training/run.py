@@ -70,8 +70,10 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         on_main_process(lambda: stack.enter_context(lock_folder(output)))
         _quieten(args)
         set_seed(args.seed)
-        checkpoint, corpus = _prepare(plan, output)
-        set_seed(args.seed)
+        checkpoint = on_main_process(lambda: _find_checkpoint(plan.recipe, output))
+        corpus = _prepare_corpus(plan, checkpoint)
+        on_main_process(lambda: _begin(plan, corpus, output, is_new=checkpoint is None))
+        set_seed(args.seed)  # the same weights whether the corpus was prepared now or earlier
         model = plan.build_model(corpus)
         notify(_describe_run(model, corpus, args))
         training_set: Dataset | TokenStream = corpus.splits["train"]
@@ -121,47 +123,49 @@ def _quieten(args: TranslationTrainingArguments) -> None:
         warnings.simplefilter("ignore")
 
 
-def _prepare(plan: Plan, output: Path) -> tuple[Path | None, PreparedCorpus]:
-    """Returns the checkpoint to resume from, if any, and the corpus, for all processes."""
-    args = plan.arguments
-    recipe = plan.recipe
+def _find_checkpoint(recipe: Recipe, output: Path) -> Path | None:
+    """Returns the checkpoint to resume from; None: a new run."""
+    check_output_folder(recipe, output)
+    return choose_checkpoint(output) if recipe.resume and not recipe.overwrite else None
 
-    def find_checkpoint() -> Path | None:
-        check_output_folder(recipe, output)
-        return choose_checkpoint(output) if recipe.resume and not recipe.overwrite else None
 
-    checkpoint = on_main_process(find_checkpoint)
+def _prepare_corpus(plan: Plan, checkpoint: Path | None) -> PreparedCorpus:
+    """Prepares the corpus with the tokenizers of the checkpoint to resume from, if any: the writing
+    of the run's own may have been interrupted.
+    """
     tokenizers = None
     if checkpoint is not None:
-        # Not the run's own, whose writing may have been interrupted
         tokenizers = TokenizerPair.from_pretrained(str(checkpoint))
-    if args.local_process_index > 0:
+    if plan.arguments.local_process_index > 0:
         time.sleep(1)  # the first process of a node shows the progress
-    corpus = plan.prepare_corpus(tokenizers)
+    return plan.prepare_corpus(tokenizers)
 
-    def begin() -> None:
-        required = ("train",) if args.eval_strategy == "no" else ("train", "validation")
-        missing = [name for name in required if name not in corpus.splits]
-        if missing:
-            raise RecipeError(
-                f"The data cannot be used: there is no split {missing[0]}, only "
-                f"{', '.join(corpus.splits)}. Set data.{missing[0]}, or with a training set alone "
-                "--validation_size N, or --eval_strategy no."
-            )
-        if checkpoint is None:
-            notify(f"Starting a new run in {output}.")
-        begin_run(recipe, output)
-        corpus.tokenizers.save_pretrained(str(output))
-        notify(corpus.report)
 
-    on_main_process(begin)
-    return checkpoint, corpus
+def _begin(plan: Plan, corpus: PreparedCorpus, output: Path, *, is_new: bool) -> None:
+    """Checks the splits, deletes an earlier run that is to be overwritten, and writes the recipe
+    and the tokenizers.
+    """
+    required = ("train",) if plan.arguments.eval_strategy == "no" else ("train", "validation")
+    missing = [name for name in required if name not in corpus.splits]
+    if missing:
+        raise RecipeError(
+            f"The data cannot be used: there is no split {missing[0]}, only "
+            f"{', '.join(corpus.splits)}. Set data.{missing[0]}, or with a training set alone "
+            "--validation_size N, or --eval_strategy no."
+        )
+    if is_new:
+        notify(f"Starting a new run in {output}.")
+    begin_run(plan.recipe, output)
+    corpus.tokenizers.save_pretrained(str(output))
+    notify(corpus.report)
 
 
 # ---- the end
 
-# A validation loss above this times the best checkpoint's is far from it
-_FAR = 1.1
+
+def _is_near_best(loss: float, best_loss: float) -> bool:
+    """Whether a validation loss is near enough to the best checkpoint's for an average."""
+    return loss <= 1.1 * best_loss
 
 
 def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> dict[str, Any]:
@@ -211,7 +215,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
         loss = float(metrics["loss"])
         best_loss = scores_by_step(state.log_history, "loss").get(steps[0], math.inf)
         is_better = gain > 0 or (gain == 0 and loss <= best_loss)
-        if is_better and loss <= _FAR * best_loss:
+        if is_better and _is_near_best(loss, best_loss):
             chosen["weights"] = f"the average of {len(checkpoints)} checkpoints"
             chosen["steps"] = sorted(steps)
             return chosen
@@ -228,9 +232,12 @@ def _best_checkpoints(trainer: TranslationTrainer) -> list[Path]:
     if not readable:
         return []
     losses = scores_by_step(trainer.state.log_history, "loss")
-    worst = _FAR * losses.get(checkpoint_step(readable[0]), math.inf)
-    best = readable[: trainer.args.keep_best]
-    return [path for path in best if losses.get(checkpoint_step(path), 0.0) <= worst]
+    best_loss = losses.get(checkpoint_step(readable[0]), math.inf)
+    return [
+        path
+        for path in readable[: trainer.args.keep_best]
+        if _is_near_best(losses.get(checkpoint_step(path), 0.0), best_loss)
+    ]
 
 
 def finish_run(
@@ -288,7 +295,7 @@ def _summarise_training(trainer: TranslationTrainer) -> dict[str, Any]:
     is_stream = isinstance(trainer.train_dataset, TokenStream)
 
     def median(unit: str) -> float | None:
-        """Which an interruption leaves as it is."""
+        """The median of the log's entries, which an interruption leaves as it is."""
         values = [entry[unit] for entry in history if unit in entry]
         return statistics.median_high(values) if values else None
 
