@@ -226,6 +226,9 @@ def short_form(config: CsanConfig) -> dict[str, Any]:
             short["localness_window_size"] = method.size
     form = ShortForm(**short)
     written = copy.copy(config)
-    for part, name in zip(PARTS, LONG_FIELDS, strict=True):
-        setattr(written, name, form.write_out(part, len(getattr(config, name)), {}))
+    try:
+        for part, name in zip(PARTS, LONG_FIELDS, strict=True):
+            setattr(written, name, form.write_out(part, len(getattr(config, name)), {}))
+    except ValueError:  # local cross-attention without a Gaussian
+        return {}
     return short if written.localities() == localities else {}

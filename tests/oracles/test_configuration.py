@@ -140,6 +140,8 @@ def test_short_form_beside_a_preset_composes():
         config = CsanConfig.preset("rel_pos", **fields)
         assert config.specifications("encoder") == [{**rel_pos, **added}] * 3 + [None] * 3
         assert CsanConfig.from_dict(config.to_dict()).localities() == config.localities()
+        depth = {"decoder_layers": config.decoder_layers}
+        assert CsanConfig.from_dict(config.to_dict(), **depth).localities() == config.localities()
     config = CsanConfig.preset(
         "bi_direct", head_area=3, head_boundary="circular", localness_layers=[5]
     )
