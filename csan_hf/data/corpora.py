@@ -160,14 +160,15 @@ class DataArguments:
             raise ValueError(contradiction)
 
     def _contradictions(self) -> Iterator[str]:
-        """Yields what cannot be, and what to do instead."""
+        """Yields what cannot be, and what to do instead; the first is raised."""
         is_made = self.dataset in BUILT_IN
         names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
         settings = [name for name in names if getattr(self, name)]
         if self.dataset is None and not (self.train or self.validation or self.test):
+            built_in = ", ".join(map(repr, BUILT_IN))
             yield (
-                "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as "
-                "train"
+                f"no corpus: set dataset ({built_in} or a name on the Hub), or file patterns such "
+                "as train"
             )
         if is_made and settings:
             yield (
