@@ -313,7 +313,9 @@ class TextTranslator:
         prefixes: Iterable[str] | None,
         **how: Any,
     ) -> Finish:
-        """Begins to translate lines, whose white space at both ends does not matter."""
+        """Begins to translate lines, whose white space at both ends does not matter; of a text of
+        several lines an empty first or last one stays a line.
+        """
         lines = checked_texts("texts", texts)
         entries: list[list[str]] = [[] for _ in lines]
         returned = options.n_best or 1
@@ -328,9 +330,11 @@ class TextTranslator:
 
         def finish() -> list[list[Translation]]:
             translations = []
-            for known, predicted in zip(entries, finish_texts(), strict=True):
+            for line, known, predicted in zip(lines, entries, finish_texts(), strict=True):
+                is_line = "\n" not in line.strip()
                 stripped = [
-                    translation._replace(text=translation.text.strip()) for translation in predicted
+                    translation._replace(text=_stripped(translation.text, is_line))
+                    for translation in predicted
                 ]
                 if not options.sample:
                     stripped = first_of_each_text(stripped)
@@ -894,6 +898,16 @@ class TextTranslator:
                         f"A translation seems to leave out {sentence!r}. Translate it on a line of "
                         "its own."
                     )
+
+
+def _stripped(text: str, is_line: bool) -> str:
+    """A text without white space at its ends; of one of several lines no line break goes."""
+    if is_line:
+        return text.strip()
+    lines = text.split("\n")
+    lines[0] = lines[0].lstrip()
+    lines[-1] = lines[-1].rstrip()
+    return "\n".join(lines)
 
 
 def _documents(splits: Iterable[SplitText], *, across_texts: bool) -> list[range]:

@@ -77,7 +77,7 @@ def test_lines_of_a_text_are_translated_together(num_beams, translator, made):
     assert [sentence.translation_text.strip() for sentence in translation.sentences] == expected
     assert [sentence.source_text for sentence in translation.sentences] == LINES
     one, two, three, four = (sentence.translation_text for sentence in translation.sentences)
-    assert translation.text == f"{one}\n\n  {two}\n{three}\n\t{four}\n".strip()
+    assert translation.text == f"{one}\n\n  {two}\n{three}\n\t{four}\n"
     [[alone]] = translator.translate([TEXT], num_beams=num_beams, lines="alone")
     each = [lines_by_the_library(made, [line], num_beams=num_beams)[0] for line in LINES]
     assert [sentence.translation_text.strip() for sentence in alone.sentences] == each
