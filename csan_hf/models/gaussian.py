@@ -22,8 +22,6 @@ from .locality import AttentionSite, LocalityMethod, LocalityModule, ModuleTerm
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
 _SLOPE_BELOW_FLOOR = 0.1
-_LARGEST_HEAD_WINDOW = 50.0
-"""Bound of the windows of the `"head"` strategy, in tokens."""
 _MOST_TAKEN_BACK = 0.5
 """Share of a step that the correction after it may take back."""
 _QUERIES_HELD = 64
@@ -39,19 +37,18 @@ class GaussianTerm(Term):
     """The Gaussian energies of every query, G[i, j] = -(j - P_i)² / (2 σ_i²) with σ_i = D_i / 2
     (equation 5).
 
-    P is `center`, a position, and D `window`, in tokens, raised to `MINIMUM_WINDOW`: broadcastable
+    P is `center`, a position, and D `width`, in tokens, raised to `MINIMUM_WINDOW`: broadcastable
     to [B, H, I]."""
 
     center: Tensor
-    window: Tensor
+    width: Tensor
 
     def energy(self, cells: Cells) -> Tensor:
         """G, float32 or better."""
         center = at_least_float32(cells.of_query(self.center))
-        window = at_least_float32(cells.of_query(self.window))
-        # For windows that are not predicted; see `raise_to_floor` for those that are. Not clamp,
-        # which from torch 2.15 on has no gradient where a window is the floor
-        sigma = window.masked_fill(window < MINIMUM_WINDOW, MINIMUM_WINDOW) / 2
+        width = at_least_float32(cells.of_query(self.width))
+        # Not clamp, which from torch 2.15 on has no gradient where a width is the floor
+        sigma = width.masked_fill(width < MINIMUM_WINDOW, MINIMUM_WINDOW) / 2
         return -0.5 * ((cells.key_position - center) / sigma) ** 2
 
 
@@ -75,14 +72,14 @@ class CutOffGaussianTerm(GaussianTerm):
         alone.
         """
         center = at_least_float32(cells.of_query(self.fixed_center))
-        return (cells.key_position - center).abs() <= at_least_float32(cells.of_query(self.window))
+        return (cells.key_position - center).abs() <= at_least_float32(cells.of_query(self.width))
 
 
-def raise_to_floor(window: Tensor) -> Tensor:
+def raise_to_floor(width: Tensor) -> Tensor:
     """max(D, 0.1 + 0.1 D) of a predicted window D >= 0: at least `MINIMUM_WINDOW`, with a gradient
     everywhere.
     """
-    return torch.maximum(window, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * window)
+    return torch.maximum(width, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * width)
 
 
 class QueryPredictor(LocalityModule):
@@ -123,7 +120,7 @@ class GaussianLocalness(LocalityModule):
             self.head_window = nn.Parameter(torch.zeros(num_heads))
 
     def init_weights(self, config: Any) -> None:
-        """Set the windows of the `"head"` strategy to half of their bound."""
+        """Set the windows of the `"head"` strategy to 25 tokens."""
         if self.strategy == "head":
             init.zeros_(self.head_window)
 
@@ -137,11 +134,10 @@ class GaussianLocalness(LocalityModule):
         if self.strategy == "layer":
             hidden = torch.tanh(self.key_proj(_mean_key(call)))  # [B, 1 or I, d]
         if self.strategy == "head":
-            share = torch.sigmoid(at_least_float32(self.head_window))[None, :, None]
-            window = _LARGEST_HEAD_WINDOW * share
+            width = 50.0 * torch.sigmoid(at_least_float32(self.head_window))[None, :, None]
         else:
-            window = _share_of(length, self.window_proj(hidden))
-        return GaussianTerm(center, raise_to_floor(window))
+            width = _share_of(length, self.window_proj(hidden))
+        return GaussianTerm(center, raise_to_floor(width))
 
 
 def _share_of(length: Tensor, logits: Tensor) -> Tensor:
@@ -174,7 +170,7 @@ def _mean_key(call: AttentionCall) -> Tensor:
 
 
 class GaussianMethod(ModuleTerm):
-    """One Gaussian for each query: `Gaussian` predicts both, `Neighbor` the window alone,
+    """One Gaussian for each query: `Gaussian` predicts both, `Neighbor` the width alone,
     `LocalHard` the centre.
     """
 
@@ -204,7 +200,7 @@ class Gaussian(GaussianMethod):
     key = "gaussian"
     phrase = (
         "a Gaussian around a position predicted from each query, its window by the strategy "
-        "{0.strategy_text}, added to the energies"
+        "{0.strategy}, added to the energies"
     )
     module_name = "localness"
     label = "Gaussian localness"
@@ -212,7 +208,7 @@ class Gaussian(GaussianMethod):
     presets: ClassVar = {"local_soft": {"localness_window": "query"}}
 
     @property
-    def strategy_text(self) -> str:
+    def strategy(self) -> str:
         """The strategy of the window, for cards."""
         return f"`fixed`, {self.size:g} tokens" if self.width == "fixed" else f"`{self.width}`"
 
@@ -274,10 +270,10 @@ class LocalHard(GaussianMethod):
     def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
         """See `LocalityMethod`."""
         center = module(call)
-        window = center.new_full((1, 1, 1), float(self.width))
+        width = center.new_full((1, 1, 1), float(self.width))
         if self.cut_off:
-            return CutOffGaussianTerm(center, window)
-        return GaussianTerm(center, window)
+            return CutOffGaussianTerm(center, width)
+        return GaussianTerm(center, width)
 
 
 class StepPredictor(LocalityModule):
@@ -320,24 +316,24 @@ class StepPredictor(LocalityModule):
             steps = hidden @ self.step_proj.weight.T.to(query.dtype) + self.step_proj.bias
             steps = F.softplus(steps.transpose(1, 2))
             steps = carried.mask_padding(steps)  # [B, C, I]
-            window = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
-            before = carried.previous - 1.0  # carried is the centre + 1, so that 0 is no query yet
+            width = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
+            before = carried.previous - 1.0
             center = call.sums_over_queries(steps, before, call.first_visible - 1.0)
             corrected = center
             if self.initial_gain > 0:
                 gain = torch.sigmoid(at_least_float32(self.gain_logit))
                 gain = carried.mask_padding(gain.expand_as(steps))
-                correction = _Correction(call, window, gain, steps)
+                correction = _Correction(call, width, gain, steps)
                 if self.training or torch.compiler.is_compiling():
                     center, corrected = correction.in_rounds(center)
                 else:
                     center, corrected = correction.one_by_one(before)
             carried.keep(corrected + 1.0)
             if self.ends_within == 0:
-                return MovingGaussianTerm(center, window)
+                return MovingGaussianTerm(center, width)
             end = call.first_visible + call.visible_length - 1.0
             left = end - center.mean(dim=1, keepdim=True)  # [B, 1, I]
-        return MovingGaussianTerm(center, window, (left - self.ends_within).squeeze(1))
+        return MovingGaussianTerm(center, width, (left - self.ends_within).squeeze(1))
 
 
 class _Correction:
@@ -351,10 +347,10 @@ class _Correction:
     would hold it there for ever.
     """
 
-    def __init__(self, call: AttentionCall, window: Tensor, gain: Tensor, steps: Tensor) -> None:
+    def __init__(self, call: AttentionCall, width: Tensor, gain: Tensor, steps: Tensor) -> None:
         self.gain = gain  # [B, 1, I]
         self.steps = steps  # [B, 1, I]
-        self.precision = 4.0 / window.unsqueeze(-1) ** 2  # 1 / σ²
+        self.precision = 4.0 / width.unsqueeze(-1) ** 2  # 1 / σ²
         self.call = call
         self.query = at_least_float32(call.query * call.scale)
         self.key = at_least_float32(call.key)

@@ -518,4 +518,4 @@ def test_half_precision_is_computed_in_float32():
     states = torch.randn(1, H, 40, D, dtype=torch.bfloat16)
     call = AttentionCall(states, states, states, KeyArea(), 1.0)
     term = module(call)
-    assert term.center.dtype == term.window.dtype == energies_of(term, call).dtype == torch.float32
+    assert term.center.dtype == term.width.dtype == energies_of(term, call).dtype == torch.float32
