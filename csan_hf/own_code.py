@@ -17,7 +17,7 @@ from transformers.utils import logging
 from csan_hf_runtime import IMPORTS
 
 from . import models
-from .models.locality import method_classes
+from .models.locality import LocalityMethod, method_classes
 
 logger = logging.get_logger(__name__)
 
@@ -98,8 +98,19 @@ def save_methods(config: models.CsanConfig, directory: str | os.PathLike) -> Non
             if path.name != code.name:
                 code.with_name(path.name).write_text(text, encoding="utf-8")
         with open(code, "a", encoding="utf-8") as end:
-            end.write(
-                f"\nfrom .{file.stem} import {method.__name__}  # noqa: E402\n"
-                f"from .locality import register_locality  # noqa: E402\n"
-                f"register_locality({method.__name__})\n"
-            )
+            end.write(_registration(file.stem, method))
+
+
+def without_methods_of_package(code: str) -> str:
+    """The code of a saved configuration without what registers the package's own methods."""
+    for method in models.LOCALITY_METHODS:
+        code = code.replace(_registration(method.__module__.rpartition(".")[2], method), "")
+    return code
+
+
+def _registration(module: str, method: type[LocalityMethod]) -> str:
+    return (
+        f"\nfrom .{module} import {method.__name__}  # noqa: E402\n"
+        "from .locality import register_locality  # noqa: E402\n"
+        f"register_locality({method.__name__})\n"
+    )

@@ -18,6 +18,7 @@ from csan_hf_runtime.yaml_text import load_yaml
 from .. import models
 from ..credentials import find_credentials, holds_credential
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
+from ..own_code import without_methods_of_package
 
 _TOKENIZER = [
     "tokenizer.json",
@@ -129,7 +130,8 @@ def foreign_code(directory: Path) -> list[str]:
             foreign.append(name)
         elif name.endswith(".py"):
             own_file = own_files.get(name)
-            if own_file is None or own_file.read_bytes() != path.read_bytes():
+            code = without_methods_of_package(path.read_text(encoding="utf-8", errors="replace"))
+            if own_file is None or own_file.read_text(encoding="utf-8") != code:
                 foreign.append(name)
     return foreign
 
