@@ -22,7 +22,7 @@ from mkdocs.structure.pages import Page
 import csan_hf
 from csan_hf.families import FAMILIES
 from csan_hf.models.configuration_seq2seq import bounds_text
-from csan_hf.training.recipe import Section, recipe_sections
+from csan_hf.training.recipe import Options, recipe_sections
 from csan_hf_runtime.command_line import COMMANDS, build_parser, function_of
 from csan_hf_runtime.command_line.declarations import type_name
 from csan_hf_runtime.command_line.train import format_short_help
@@ -152,7 +152,7 @@ def _page_of(command: str, section: str = "") -> str:
     return f"reference/commands/{command}/{section or 'index'}.md"
 
 
-def _sections() -> dict[str, Section]:
+def _sections() -> dict[str, Options]:
     """The sections of a recipe, without the top of the file."""
     sections = dict(recipe_sections("csan"))
     del sections[""]
@@ -231,7 +231,7 @@ def _train() -> str:
     return usage + "\n".join(links)
 
 
-def _section(name: str, section: Section) -> str:
+def _section(name: str, section: Options) -> str:
     """The keys of a section, each with type, default, bounds and help."""
     rows = []
     for option in section.values():
