@@ -3,6 +3,7 @@
 
 import copy
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -44,6 +45,12 @@ settings.load_profile("ci")
 # Here, because under pytest-xdist the process that reports does not see the conftest files of
 # sub-folders
 pytest_plugins = ["contract.conformance.report"]
+
+
+@pytest.fixture(autouse=True)
+def _warnings_given_once() -> None:
+    """A warning that is given once may have been given in another test."""
+    logging.Logger.warning_once.cache_clear()  # of transformers
 
 
 _LONGEST = ("training", "hub")

@@ -4,7 +4,6 @@
 import copy
 import itertools
 import json
-import logging
 import math
 import multiprocessing
 import os
@@ -51,8 +50,6 @@ def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, capfd):
 def test_bfloat16_in_software_is_said_to_be_slow(dtype, has_it, folder, caplog, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_it)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    logger = logging.getLogger("csan_hf.evaluation.loading")
-    type(logger).warning_once.cache_clear()  # it may have been said in another test
     load_translation_model(str(folder), device="cpu", dtype=dtype)
     TranslationTrainingArguments("unused", bf16=dtype == "bfloat16", use_cpu=True)
     said = caplog.text.count("bfloat16 will be slower than float32")
