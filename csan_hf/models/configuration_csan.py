@@ -265,11 +265,12 @@ class CsanConfig(Seq2SeqConfig):
         mark = self.line_token_id
         size = min(self.vocab_size, self.decoder_vocab_size)
         if mark is not None and (
-            mark >= size or mark in (self.pad_token_id, self.decoder_start_token_id)
+            mark >= size
+            or mark in (self.pad_token_id, self.decoder_start_token_id, self.eos_token_id)
         ):
             raise ValueError(
                 f"`line_token_id` must be a token of both vocabularies, 0 to {size - 1}, but "
-                f"padding and the first of a target, got {mark}."
+                f"padding, the end and the first of a target, got {mark}."
             )
         self.localities()  # every specification is possible
 

@@ -229,8 +229,7 @@ class CsanAttention(nn.Module):
         offset = masks.query_offset
         padding = masks.padding
         if masks.places is not None:
-            places = masks.places[:, None, :, None]
-            places = places.expand(-1, key.shape[1], -1, key.shape[3])
+            places = masks.places[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[3])
             key = key.gather(2, places)
             value = value.gather(2, places)
         if self.is_causal and isinstance(offset, Tensor):

@@ -301,5 +301,6 @@ def test_configs_refuse_lines_without_meaning():
         make_model(PLAIN, encoder_locality=[{"line": True}, None])
     with pytest.raises(ValueError, match=r"line_token_id.*0.*padding"):
         CsanConfig.preset("lines", line_token_id=0)
-    with pytest.raises(ValueError, match="line_token_id"):
-        CsanConfig.preset("lines", line_token_id=40_000)
+    for mark in (END, 40_000):
+        with pytest.raises(ValueError, match="line_token_id"):
+            CsanConfig.preset("lines", line_token_id=mark)
