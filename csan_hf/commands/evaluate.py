@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from csan_hf.data import load_translation_dataset
+from csan_hf.data.joining import lines_of_file
+from csan_hf.data.readers import read_documents
 from csan_hf.evaluation.corpus_translation import best_texts
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.launched import launched_processes
@@ -21,7 +23,12 @@ from csan_hf.evaluation.metrics import (
     load_metric,
     metrics_in,
 )
-from csan_hf.evaluation.scores import score_by_length, score_table, score_translations
+from csan_hf.evaluation.scores import (
+    score_by_length,
+    score_lines,
+    score_table,
+    score_translations,
+)
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.training.recipe import load_recipe
 from csan_hf_runtime import is_main_process
@@ -50,6 +57,7 @@ def evaluate(
     split: list[str] | None = None,
     source: str | None = None,
     reference: list[str] | None = None,
+    documents: bool = False,
     output_dir: Path | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
@@ -83,6 +91,8 @@ def evaluate(
         source: source sentences, one per line (may be compressed)
         reference: reference translations, one per line (may be compressed); several files = as many
             references for each line
+        documents: the files hold documents, a blank line between them, which are translated and
+            scored whole, and scored line by line
         output_dir: folder for hypotheses and scores (default: MODEL/evaluation, or none with
             --hypotheses; required for an ensemble)
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's, or chosen by
@@ -101,6 +111,8 @@ def evaluate(
         raise ValueError("--source and --reference belong together: give both.")
     if has_files and (recipe or split):
         raise ValueError("--source and --reference need no recipe: leave out --recipe and --split.")
+    if documents and (not has_files or len(reference or ()) > 1):
+        raise ValueError("--documents needs --source and one --reference.")
     if hypotheses is not None and not has_files:
         raise ValueError("--hypotheses needs --source and --reference.")
     if len(names) > 1 and output_dir is None:
@@ -120,7 +132,7 @@ def evaluate(
         option = "--forced" if forced else "--hypotheses"
         raise ValueError(f"{option} translates nothing: leave out --{', --'.join(unused)}.")
     if source is not None and reference is not None:
-        tests = _read_files(source, reference, hypotheses)
+        tests = _read_files(source, reference, hypotheses, documents=documents)
     else:
         tests = _read_recipe(recipe or Path(names[0]) / "recipe.yaml", split)
     scoring = _scoring(
@@ -153,6 +165,7 @@ class _TestSets:
         metrics: Those of the recipe.
         bleu_tokenize: That of the recipe.
         has_several_references: Whether a source has more than one.
+        documents: Whether sources are documents.
     """
 
     sets: dict[str, TestSet]
@@ -161,6 +174,7 @@ class _TestSets:
     metrics: list[str] | None = None
     bleu_tokenize: str | None = None
     has_several_references: bool = False
+    documents: bool = False
 
     def __post_init__(self) -> None:
         for name, (sources, _) in self.sets.items():
@@ -169,11 +183,13 @@ class _TestSets:
                 raise ValueError(f"{place} is empty: there is nothing to score.")
 
 
-def _read_files(source: str, reference: list[str], hypotheses: str | None) -> _TestSets:
+def _read_files(
+    source: str, reference: list[str], hypotheses: str | None, *, documents: bool
+) -> _TestSets:
     paths = [source, *reference]
     if hypotheses is not None:
         paths.append(hypotheses)
-    sources, *texts = open_parallel(*paths)
+    sources, *texts = read_documents(*paths) if documents else open_parallel(*paths)
     translations: Collection[str] = ()
     if hypotheses is not None:
         translations = texts.pop()
@@ -182,6 +198,7 @@ def _read_files(source: str, reference: list[str], hypotheses: str | None) -> _T
         paths=paths,
         translations=translations,
         has_several_references=len(reference) > 1,
+        documents=documents,
     )
 
 
@@ -189,13 +206,15 @@ def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
     if not path.is_file():
         raise ValueError(f"There is no recipe {path}: pass --recipe, or --source and --reference.")
     recipe = load_recipe(path)
-    splits, _ = load_translation_dataset(recipe.data_arguments(), names)
+    data = recipe.data_arguments()
+    splits, _ = load_translation_dataset(data, names)
     names = names or [name for name in splits if name != "train"]
     return _TestSets(
         {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in names},
         metrics=recipe.training.get("metrics"),
         bleu_tokenize=recipe.bleu_tokenize,
-        has_several_references=bool(recipe.data_arguments().further_references),
+        has_several_references=bool(data.further_references),
+        documents=data.documents,
     )
 
 
@@ -209,15 +228,27 @@ def _scoring(
     chosen_metrics: Sequence[str] = metrics or tests.metrics or DEFAULT_METRICS
     if tests.has_several_references:
         check_several_references(chosen_metrics)
-    return {"metrics": chosen_metrics, "tokenize": tokenize or tests.bleu_tokenize, **options}
+    return {
+        "metrics": chosen_metrics,
+        "tokenize": tokenize or tests.bleu_tokenize,
+        "documents": tests.documents,
+        **options,
+    }
 
 
 def _score(
-    hypotheses: Collection[str], test_set: TestSet, *, by_length: bool, **scoring: Any
+    hypotheses: Collection[str],
+    test_set: TestSet,
+    *,
+    documents: bool,
+    by_length: bool,
+    **scoring: Any,
 ) -> dict[str, Any]:
     sources, references = test_set
     scores = score_translations(hypotheses, references, sources=sources, **scoring)
     scores["sentences"] = len(sources)
+    if documents:
+        scores["lines"] = score_lines(hypotheses, references, sources=sources, **scoring)
     if by_length:
         scores["by_length"] = score_by_length(
             sources, hypotheses, references, samples=BOOTSTRAP_SAMPLES, **scoring
@@ -238,7 +269,7 @@ def _score_file(
 
 
 class _Evaluated(NamedTuple):
-    """A test set by its name, the line to be written for each sentence, and its scores."""
+    """A test set by its name, the lines to be written, and its scores."""
 
     name: str
     lines: list[str]
@@ -256,14 +287,15 @@ def _translated(
     with loaded_translator(names, **loading.for_loading()) as translator:
         _, generation = translator.engine.defaults(options["source_lang"], options["target_lang"])
         for name, test_set in tests.sets.items():
-            sources, _ = test_set
+            sources, references = test_set
             start = time.time()
-            lines = list(best_texts(translator.stream(sources, **options)))
+            texts = list(best_texts(translator.stream(sources, **options)))
             seconds = round(time.time() - start, 2)
-            scores = _score(lines, test_set, **scoring)
+            scores = _score(texts, test_set, **scoring)
             scores["num_beams"] = options["num_beams"] or generation.num_beams
             scores["seconds"] = seconds
-            yield _Evaluated(name, lines, scores)
+            lines = lines_of_file(texts, references, documents=tests.documents)
+            yield _Evaluated(name, list(lines), scores)
 
 
 def _forced(

@@ -31,7 +31,7 @@ from csan_hf_runtime.text_files import (
     read_lines,
 )
 
-from .joining import joined, pieces_of_documents, random_counts
+from .joining import joined, lines_alone, pieces_of_documents, random_counts
 from .numbers import load_numbers
 from .patterns import find_parts, find_references
 from .readers import Pair, Part, file_format, pair_of, read_pairs, table_rows
@@ -43,6 +43,7 @@ _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _BYTES_OF_A_TOKEN = 3  # or more, of byte-level BPE
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
+ALONE = "_alone"  # what the name of a test set's lines ends in, each a text of its own
 SHARED = ("train", "validation")  # splits that several pairs of languages have together
 Languages = tuple[str, str]
 
@@ -102,7 +103,8 @@ class DataArguments:
             blank line between documents. Training and validation pairs are neighbouring lines of
             one document, from one to all, every doubling equally often; a longer piece than
             max_source_length and max_target_length are for is none. Pairs of test sets are whole
-            documents. Sizes such as validation_size count documents.
+            documents, which are not cut, and TEST_alone has their lines, each a pair of its own.
+            Sizes such as validation_size count documents.
         join: Join up to this many neighbouring pairs of the training and the validation set into
             one, each number equally often: longer texts from a corpus of sentences. They are lines
             where tokenizer.line_token or the network knows lines.
@@ -205,8 +207,11 @@ class DataArguments:
         if any(count < 2 for count in counts) or len({*counts}) < len(counts):
             yield f"join_test must hold different numbers from 2 on, got {counts}"
         for name in self.test_patterns:
-            if any(f"{name}_x{count}" in self.test_patterns for count in counts):
-                yield "test has an entry of a name that join_test makes; give the test set another"
+            made = [f"{name}_x{count}" for count in counts]
+            if self.documents:
+                made.append(f"{name}{ALONE}")
+            for taken in self.test_patterns.keys() & {*made}:
+                yield f"test has the entries {name} and {taken}, which is made of {name}; rename it"
 
     def _contradictions_of_documents(self) -> Iterator[str]:
         if self.dataset:
@@ -287,17 +292,31 @@ class DataArguments:
         patterns: dict[str, Any] = {}
         for pair in self.pairs:
             for name, pattern in self.split_patterns.items():
-                patterns |= dict.fromkeys(self.joins(name, pair), pattern)
+                patterns |= dict.fromkeys(self.texts_of(name, pair), pattern)
         return patterns
 
-    def joins(self, name: str, pair: Languages) -> dict[str, int]:
-        """Names of the splits that one split becomes -> how many pairs each of their texts joins; 0
-        for any number up to `join`, or pieces of documents.
-        """
+    def texts_of(self, name: str, pair: Languages) -> dict[str, Callable[[Dataset], Dataset]]:
+        """Names of the splits that one split becomes -> what makes their texts of its pairs."""
         split = self.name_split(name, pair)
         if name in SHARED:
-            return {split: int(self.join == 1 and not self.documents)}
-        return {split: 1} | {f"{split}_x{count}": count for count in self.join_test or ()}
+            return {split: self._training_texts}
+        splits: dict[str, Callable[[Dataset], Dataset]] = {split: _as_read}
+        if self.documents:
+            splits[f"{split}{ALONE}"] = lines_alone
+        for count in self.join_test or ():
+            splits[f"{split}_x{count}"] = partial(
+                joined, counts=itertools.repeat(count), separator=self.separator
+            )
+        return splits
+
+    def _training_texts(self, rows: Dataset) -> Dataset:
+        if self.documents:
+            limits = [limit for limit in self.length_limits.values() if limit is not None]
+            longest = _BYTES_OF_A_TOKEN * min(limits) if limits else None
+            return pieces_of_documents(rows, longest=longest, seed=self.data_seed)
+        if self.join > 1:
+            return joined(rows, random_counts(self.join, self.data_seed), self.separator)
+        return rows
 
     def name_split(self, name: str, pair: Languages) -> str:
         """The name in the loaded corpus of the split that one pair of languages has."""
@@ -399,21 +418,20 @@ def load_translation_dataset(
     names: list[str] = []
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair), work_dir).items():
-            joins = args.joins(name, pair)
-            names += joins
-            wanted = {
-                split: count for split, count in joins.items() if splits is None or split in splits
-            }
+            made = args.texts_of(name, pair)
+            names += made
+            wanted = [split for split in made if splits is None or split in splits]
             if not wanted:
                 continue
-            rows = _finish(name, args.name_split(name, pair), load(), args, report)
-            for split, count in wanted.items():
-                texts = _texts_of(rows, count, args)
+            split_read = args.name_split(name, pair)
+            rows = _finish(name, split_read, load(), args, report)
+            for split in wanted:
+                texts = made[split](rows)
                 if not len(texts):
                     raise ValueError(
                         f"{split} is empty: fewer pairs than data.join or data.join_test joins"
                     )
-                if count == 0:
+                if split == split_read:
                     report.read[split] += len(texts) - len(rows)
                 parts[split].append(tagged(texts, pair) if has_tags else texts)
     if unknown := [split for split in splits or () if split not in names]:
@@ -427,17 +445,8 @@ def load_translation_dataset(
     return DatasetDict(corpus), report
 
 
-def _texts_of(rows: Dataset, count: int, args: DataArguments) -> Dataset:
-    """The texts of a split that is made of pairs or documents; see `DataArguments.joins`."""
-    if count == 1:
-        return rows
-    if count > 1:
-        return joined(rows, itertools.repeat(count), args.separator)
-    if not args.documents:
-        return joined(rows, random_counts(args.join, args.data_seed), args.separator)
-    limits = [limit for limit in args.length_limits.values() if limit is not None]
-    longest = _BYTES_OF_A_TOKEN * min(limits) if limits else None
-    return pieces_of_documents(rows, longest=longest, seed=args.data_seed)
+def _as_read(rows: Dataset) -> Dataset:
+    return rows
 
 
 def _mixed(corpora: list[Any], weights: Iterable[float], seed: int) -> Any:

@@ -74,6 +74,32 @@ def pieces_of_documents(rows: Dataset, *, longest: int | None, seed: int) -> Dat
     )
 
 
+def lines_alone(rows: Dataset) -> Dataset:
+    """The lines of documents, columns source and target, a pair in each row."""
+    columns = {}
+    for name in ("source", "target"):
+        columns[name] = [line for text in rows[name] for line in text.split(LINE_FEED)]
+    return Dataset.from_dict(columns, features=rows.features)
+
+
+def lines_of_file(
+    texts: Iterable[str], references: Iterable[str], *, documents: bool
+) -> Iterator[str]:
+    """Yields the lines of a file of texts: one of each, or of documents as many of each as its
+    reference has.
+
+    What a document has beyond goes into its last line; what it lacks is blank.
+    """
+    for text, reference in zip(texts, references, strict=True):
+        if not documents:
+            yield one_line(text)
+            continue
+        count = reference.count(LINE_FEED) + 1
+        lines = text.split(LINE_FEED, count - 1)
+        yield from map(one_line, lines)
+        yield from itertools.repeat("", count - len(lines))
+
+
 def _cut_documents(
     batch: dict[str, list[str]], numbers: list[int], *, longest: int | None, seed: int
 ) -> dict[str, list[str]]:

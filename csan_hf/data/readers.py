@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,29 @@ def document_pairs(source: Path, target: Path) -> Iterator[Pair]:
             raise ValueError(f"document {number}: {places}; both need the same")
         source_text, target_text = map(_text_of, sides)
         yield {"source": source_text, "target": target_text}
+
+
+def read_documents(source: Path | str, *others: Path | str) -> list[Collection[str]]:
+    """Reads the documents of a source and the same ones of other files, such as its reference.
+
+    A file that holds no blank lines between documents, as translations of documents do, has the
+    lines of one document after the other.
+
+    Raises:
+        ValueError: A file has another number of lines.
+    """
+    source_lines = list(read_lines(source))
+    is_text = [bool(line.strip()) for line in source_lines]
+    sizes = [sum(run) for has_text, run in itertools.groupby(is_text) if has_text]
+    files: list[Collection[str]] = []
+    for path in (source, *others):
+        lines = list(read_lines(path))
+        if len(lines) != sum(sizes):
+            check_parallel((source, path), (source_lines, lines))
+            lines = list(itertools.compress(lines, is_text))
+        remaining = map(str.strip, lines)
+        files.append([LINE_FEED.join(itertools.islice(remaining, size)) for size in sizes])
+    return files
 
 
 def _place_of(path: Path, lines: Document) -> str:

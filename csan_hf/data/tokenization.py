@@ -670,7 +670,8 @@ def tokenize_dataset(
     `args.max_target_length` tokens ("</s>" included) and those whose lengths differ by more than
     `args.max_length_ratio`. No other split loses a pair, so that predictions match references line
     by line: a longer source is cut for the model, and so is a longer target for the loss, which of
-    several references is the first. The text columns stay whole.
+    several references is the first. The text columns stay whole, and documents of test sets are not
+    cut.
 
     Args:
         dataset: The splits, columns source and target.
@@ -686,14 +687,15 @@ def tokenize_dataset(
     """
     report = report or FilterReport()
     result = {}
-    limits = args.length_limits
     for split, text in dataset.items():
         training = split == "train"
+        is_whole = training or (args.documents and split != "validation")
+        limits = {} if is_whole else args.length_limits
         rows = text.map(
             _encode,
             batched=True,
             desc=f"Tokenizing {split}",
-            fn_kwargs={"tokenizers": tokenizers, "limits": {} if training else limits},
+            fn_kwargs={"tokenizers": tokenizers, "limits": limits},
         )
         # Of arrow tables: a column of a dataset is decoded row by row
         columns = rows.select_columns(_COUNTS).with_format("numpy")[:]

@@ -39,12 +39,20 @@ def group_pieces(texts: Iterable[str], pairs: Iterator[Pair]) -> Iterator[list[P
         raise ValueError(f"After the last text, pieces are left over, from {surplus[0][:60]!r} on.")
 
 
+def pairs_of_lines(source: str, reference: str) -> list[Pair]:
+    """The lines of a document in both languages."""
+    return list(zip(source.split("\n"), reference.split("\n"), strict=True))
+
+
 def cut_like(text: str, references: Sequence[str]) -> list[str]:
-    """Cuts a text where the ends of the reference's pieces lie when words are aligned by edit
-    distance.
+    """Cuts a text at its lines, if there are as many as pieces of the reference; else where the
+    ends of the pieces lie when words are aligned by edit distance.
 
     As mwerSegmenter does (Matusov et al., IWSLT 2005).
     """
+    lines = text.split("\n")
+    if len(lines) == len(references):
+        return lines
     words = text.split()
     expected = " ".join(references).split()
     place = np.zeros(len(expected) + 1, dtype=int)  # of each of the reference's words in the text

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from csan_hf.data.joining import lines_of_file
 from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.text_files import VARIANTS
 
@@ -53,6 +54,26 @@ def score_translations(
     for metric in load_metrics(metrics, tokenize=tokenize or tokenizer_of(references)):
         scores |= metric.results(hypotheses, references, sources, progress=progress)
     return scores
+
+
+def score_lines(
+    hypotheses: Collection[str],
+    references: Collection[str],
+    *,
+    sources: Collection[str],
+    **options: Any,
+) -> dict[str, Any]:
+    """Scores documents line by line; the other arguments and the result are those of
+    `score_translations`, and `sentences` is the number of lines.
+    """
+    reference_lines = list(lines_of_file(references, references, documents=True))
+    scores = score_translations(
+        list(lines_of_file(hypotheses, references, documents=True)),
+        reference_lines,
+        sources=list(lines_of_file(sources, references, documents=True)),
+        **options,
+    )
+    return scores | {"sentences": len(reference_lines)}
 
 
 def group_by_length(sources: Collection[str]) -> list[np.ndarray]:
@@ -155,12 +176,18 @@ def bleu_by_order(
 def score_table(scores_by_split: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Formats the scores of each split as the lines of a table, above the metrics' signatures.
 
-    A column that no split has a value for is left out.
+    A column that no split has a value for is left out. Those of documents' lines, at `lines` in a
+    split's scores, have a row of their own.
     """
-    scores = list(scores_by_split.values())
+    rows: dict[str, Mapping[str, Any]] = {}
+    for name, entry in scores_by_split.items():
+        rows[name] = entry
+        if "lines" in entry:
+            rows[f"{name}, its lines"] = entry["lines"]
+    scores = list(rows.values())
     metrics = list(metrics_in(scores[0])) if scores else []
     columns = {
-        "split": list(scores_by_split),
+        "split": list(rows),
         "sentences": [f"{entry['sentences']:,}" for entry in scores],
     }
     for metric in metrics:

@@ -5,13 +5,15 @@ are there.
 
 import itertools
 import sys
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
 from csan_hf.commands import join_references
+from csan_hf.data.readers import read_documents
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, check_several_references
-from csan_hf.evaluation.pieces import group_pieces
+from csan_hf.evaluation.pieces import Pair, group_pieces, pairs_of_lines
 from csan_hf.lab.report import (
     check_card,
     check_settings,
@@ -109,6 +111,7 @@ def report(
     test: Literal["bootstrap", "randomisation"] = "bootstrap",
     samples: PositiveInt = 1000,
     aligned: int = 1000,
+    documents: bool = False,
     pieces: tuple[Path, Path] | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
@@ -142,6 +145,8 @@ def report(
         test: of significance; two-sided, p-values are adjusted for the number of systems (Holm)
         samples: resamples of the bootstrap
         aligned: sentences that get an alignment
+        documents: the files hold documents, a blank line between them, which are what is scored;
+            three are shown line by line
         pieces: source and reference of the pieces (paragraphs, sentences) that the lines are joined
             of: three texts are shown piece by piece
         num_beams: beams of checkpoints (default: the model's)
@@ -150,6 +155,8 @@ def report(
     run = named[0][1][0]
     if card:
         check_card(run)
+    if documents and (pieces or len(reference) > 1):
+        raise ValueError("--documents are shown by their lines, and have one --reference.")
     # Before checkpoints translate, which may take hours
     check_names([name for name, _ in named], baseline)
     paths = itertools.chain.from_iterable(paths for _, paths in named)
@@ -166,14 +173,17 @@ def report(
     if len(reference) > 1:
         check_several_references(settings["metrics"])
     check_settings([len(paths) for _, paths in named], **settings)
-    sources, *reference_files = open_parallel(source, *reference)
-    references = join_references(reference_files)
-    grouped = []
-    if pieces:
-        grouped = list(group_pieces(sources, zip(*open_parallel(*pieces), strict=True)))
+    if documents:
+        sources, references = read_documents(source, *reference)
+        grouped = list(map(pairs_of_lines, sources, references))
+    else:
+        sources, *reference_files = open_parallel(source, *reference)
+        references = join_references(reference_files)
+        grouped = _pieces_of(sources, pieces)
     loaded = load_systems(
         systems,
         sources,
+        documents_of=source if documents else None,
         device=device,
         trust_remote_code=trust_remote_code,
         progress=not quiet,
@@ -198,3 +208,10 @@ def report(
     if card:
         show_in_card(page, run)
     print(f"The report is {output}.")
+
+
+def _pieces_of(sources: Collection[str], paths: tuple[Path, Path] | None) -> list[list[Pair]]:
+    """The pieces of each source, of two files; none without files."""
+    if paths is None:
+        return []
+    return list(group_pieces(sources, zip(*open_parallel(*paths), strict=True)))

@@ -22,8 +22,9 @@ from transformers.utils import logging
 
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream
+from csan_hf.data.joining import lines_of_file
 from csan_hf.evaluation.launched import on_main_process
-from csan_hf.evaluation.scores import score_table, search_name
+from csan_hf.evaluation.scores import score_lines, score_table, search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf_runtime.text_files import digest_of_lines, path_inside, write_json, write_lines
 
@@ -252,9 +253,13 @@ def finish_run(
     chosen = choose_weights(trainer, tokenized.get("validation"))
     signals.raise_if_received()
     held_out = {name: split for name, split in tokenized.items() if name != "train"}
+    documents = recipe.data_arguments().documents
     scores: dict[str, Any] = {}
+    references = {}
     for name, split in held_out.items():
-        scores[name] = _score_split(trainer, name, split)
+        scores[name] = _score_split(trainer, name, split, documents=documents)
+        targets = split["target"]
+        references[name] = digest_of_lines(lines_of_file(targets, targets, documents=documents))
         signals.raise_if_received()
     results = {
         "model": trainer.family.model_class.__name__,
@@ -264,9 +269,7 @@ def finish_run(
         "training": _summarise_training(trainer),
         "data": {
             "training_set": trainer.describe_run()["training_set"],
-            "references": {
-                name: digest_of_lines(split["target"]) for name, split in held_out.items()
-            },
+            "references": references,
         },
         "environment": describe_environment(),
     }
@@ -331,7 +334,9 @@ def _write_folder(
     trainer.accelerator.wait_for_everyone()
 
 
-def _score_split(trainer: TranslationTrainer, name: str, split: Dataset) -> dict[str, Any]:
+def _score_split(
+    trainer: TranslationTrainer, name: str, split: Dataset, *, documents: bool
+) -> dict[str, Any]:
     """Translates a split, writes its hypotheses and returns its scores."""
     generation = trainer.model.generation_config
     start = time.time()
@@ -339,7 +344,15 @@ def _score_split(trainer: TranslationTrainer, name: str, split: Dataset) -> dict
     seconds = time.time() - start
     if trainer.is_world_process_zero():
         file = path_inside(Path(trainer.args.output_dir), "hypotheses", f"{name}.txt")
-        write_lines(file, hypotheses)
+        write_lines(file, lines_of_file(hypotheses, split["target"], documents=documents))
+    if documents:
+        scores["lines"] = score_lines(
+            hypotheses,
+            split["target"],
+            sources=split["source"],
+            metrics=trainer.args.metrics,
+            tokenize=trainer.bleu_tokenize,
+        )
     return scores | {
         "sentences": len(hypotheses),
         "num_beams": generation.num_beams,

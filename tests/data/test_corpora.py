@@ -13,6 +13,8 @@ from system.training.tiny_runs import parse
 
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
 from csan_hf.data.corpora import BUILT_IN, check_files
+from csan_hf.data.joining import lines_of_file
+from csan_hf.data.readers import read_documents
 from csan_hf.data.tokenization import tokenize_dataset
 from csan_hf.training import RecipeError
 from csan_hf.training.dry_run import dry_run
@@ -145,6 +147,7 @@ def test_documents_are_cut_into_pieces_of_lines(documents):
     args = documents(max_source_length=None, max_target_length=None)
     data, report = load_translation_dataset(args)
     assert data["test"]["source"][:] == ["\n".join(lines) for lines in DOCUMENTS]
+    assert data["test_alone"]["source"][:] == [*itertools.chain(*DOCUMENTS)]
     lengths = Counter()
     for seed in range(30):
         pieces = load(documents(data_seed=seed), ["train"])["train"]
@@ -169,6 +172,26 @@ def test_sizes_count_documents(documents):
     }
     assert not lines["train"] & lines["validation"]
     assert lines["validation"] in map(set, DOCUMENTS)
+
+
+def test_translations_have_the_lines_of_their_references():
+    texts = ["one\ntwo", "one", "one\ntwo\nthree\nfour"]
+    references = ["a\nb", "a\nb\nc", "a\nb"]
+    lines = list(lines_of_file(texts, references, documents=True))
+    assert lines == ["one", "two", "one", "", "", "one", "two three four"]
+    assert list(lines_of_file(texts[:2], references[:2], documents=False)) == ["one two", "one"]
+
+
+def test_translations_of_documents_are_read_with_their_source(tmp_path):
+    (tmp_path / "source").write_text("\none\n  two\n \n\nthree\n")
+    (tmp_path / "blank").write_text("x\neins\nzwei\n\n\ndrei\n")
+    (tmp_path / "lines").write_text("eins\n\ndrei\n")
+    paths = [tmp_path / name for name in ("source", "blank", "lines")]
+    documents = read_documents(*paths)
+    assert documents == [["one\ntwo", "three"], ["eins\nzwei", "drei"], ["eins\n", "drei"]]
+    (tmp_path / "lines").write_text("eins\n")
+    with pytest.raises(ValueError, match=r"source has 6 lines and .*lines has 1: line 2 of "):
+        read_documents(*paths)
 
 
 def test_documents_go_with_others_of_the_same_lines(documents, folder):
@@ -396,7 +419,11 @@ def test_the_librarys_csv_is_text(options, library_set):
         ({"join_test": [3, 3]}, "join_test must hold different numbers from 2 on"),
         (
             {"dataset": None, "test": {"far": "a", "far_x2": "b"}, "join_test": [2]},
-            "test has an entry of a name that join_test makes",
+            "test has the entries far and far_x2, which is made of far; rename it",
+        ),
+        (
+            {"dataset": None, "test": {"far": "a", "far_alone": "b"}, "documents": True},
+            "test has the entries far and far_alone, which is made of far; rename it",
         ),
         ({"dataset": "of_mine", "train": ["a", "b"]}, "train has several patterns, of files"),
         ({"dataset": None, "train": {"a.{lang}": 0}}, "train is .*; its weights must be above 0"),

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair
+from csan_hf.data.readers import read_documents
 from csan_hf.evaluation.corpus_translation import best_texts
 from csan_hf.evaluation.loading import load_engine
 from csan_hf.evaluation.scores import search_name
@@ -83,6 +84,7 @@ def load_systems(
     arguments: Sequence[str],
     sources: Collection[str],
     *,
+    documents_of: Path | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
     progress: bool = False,
@@ -97,7 +99,8 @@ def load_systems(
         arguments: `[NAME=]PATH[,PATH…]` each. A path is a file with a translation a line, or a
             checkpoint (a folder, or a name on the Hub), which translates the sources. Several paths
             are the same system trained with several seeds.
-        sources: The source sentences.
+        sources: The source sentences, or documents.
+        documents_of: The file that has the documents; None = sources are sentences.
         device: torch device for checkpoints; None = the accelerator if there is one.
         trust_remote_code: Whether code in a checkpoint may run.
         progress: Shows bars on standard error.
@@ -110,12 +113,15 @@ def load_systems(
         OSError: If there is no such file or checkpoint.
     """
     named = [name_and_paths(argument) for argument in arguments]
-    files = {}
+    files: dict[str, Collection[str]] = {}
     for _, paths in named:
         for path in paths:
             if not os.path.exists(path) and not _HUB_NAME.fullmatch(path):
                 raise FileNotFoundError(f"{path}: no such file or checkpoint")
             if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
+                if documents_of is not None:
+                    _, files[path] = read_documents(documents_of, path)
+                    continue
                 files[path] = open_lines(path)
                 if len(files[path]) != len(sources):
                     raise ValueError(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import chain
 
 from csan_hf.data.corpora import load_translation_dataset
+from csan_hf.data.joining import lines_of_file
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric, tokenizer_of
 from csan_hf.training.errors import RecipeError
-from csan_hf_runtime.text_files import digest_of_lines, one_line, read_lines, write_lines
+from csan_hf_runtime.text_files import digest_of_lines, read_lines, write_lines
 
 from .records import SuiteRecords
 from .suite import Run
@@ -87,7 +88,8 @@ class SuiteTexts:
             self.suite.first_run_by_data[data].recipe_in(self._records.output).data_arguments()
         )
         splits, _ = load_translation_dataset(arguments, [split])
-        lines = [one_line(line) for line in splits[split]["target"]]
+        targets = splits[split]["target"]
+        lines = list(lines_of_file(targets, targets, documents=arguments.documents))
         source = str(arguments.data_dir or arguments.dataset)
         self._expect(f"{data}/{split}", digest_of_lines(lines), source)
         return lines

@@ -259,3 +259,16 @@ def test_the_worst_the_median_and_the_best_text_are_shown_piece_by_piece(tmp_pat
     ]
     assert "<bdi>&lt;i&gt;</bdi>" in page
     assert '<td dir="auto">one &lt;b&gt;</td>' in page
+
+
+def test_documents_are_shown_line_by_line(tmp_path):
+    (tmp_path / "source").write_text("one\ntwo\n\nthree\n\nfour\nfive")
+    (tmp_path / "reference").write_text("eins\nzwei\n\ndrei\n\nvier\nfünf")
+    write_lines(tmp_path / "ours", ["eins zwei", "", "drei", "vier", "fünf"])
+    command = "report {0}/ours --source {0}/source --reference {0}/reference --samples 2 --quiet"
+    command += " --documents --output {0}/page.html"
+    assert main(command.format(tmp_path).split()) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    cells = re.findall(r'<td dir="auto"(?: class="low")?>([^<]*) <span class="quiet">', page)
+    assert cells == ["eins zwei", "", "drei", "vier", "fünf"]
+    assert "Sentences (3)" in page

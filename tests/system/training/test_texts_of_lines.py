@@ -1,6 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Models that translate texts line by line, from recipes to translations."""
 
+import re
+
 import pytest
 from system.training.tiny_runs import TINY, parse
 from tokenizers import AddedToken
@@ -8,10 +10,12 @@ from transformers import AutoTokenizer
 
 from csan_hf.data import train_tokenizer
 from csan_hf.evaluation.loading import loaded_translator
+from csan_hf.evaluation.scores import score_table, score_translations
 from csan_hf.hub.public_files import read_json
 from csan_hf.training import train_from_recipe
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
+from csan_hf_runtime.command_line import main
 from csan_hf_runtime.options import TranslationOptions
 
 LINES = f"{TINY} --config.preset lines --generation.max_length 80 --max_steps 4"
@@ -61,11 +65,49 @@ def documents(tmp_path):
 
 
 def test_documents_train_a_model_of_lines(documents, tmp_path):
-    results = train_from_recipe(parse(f"{LINES} {documents} --output_dir {tmp_path}/run"))
-    assert results["scores"]["test"]["sentences"] == 6
-    hypotheses = (tmp_path / "run" / "hypotheses" / "test.txt").read_text()
-    assert hypotheses.count("\n") == 6, "a document a line"
-    assert_lines_are_kept(tmp_path / "run")
+    limits = "--data.max_source_length 6 --data.max_target_length 6"
+    run = tmp_path / "run"
+    results = train_from_recipe(parse(f"{LINES} {documents} {limits} --output_dir {run}"))
+    assert_scores_of_documents(results["scores"])
+    for split in ("test", "test_alone"):
+        hypotheses = (run / "hypotheses" / f"{split}.txt").read_text()
+        assert hypotheses.count("\n") == 24, "the lines of all documents"
+    assert_lines_are_kept(run)
+    assert main(f"evaluate --model {run} --split test test_alone --quiet".split()) == 0
+    assert_scores_of_documents(read_json(run / "evaluation" / "scores.json")["scores"])
+    assert (run / "evaluation" / "test.hypotheses.txt").read_text().count("\n") == 24
+
+
+def assert_scores_of_documents(scores):
+    assert scores["test"]["sentences"] == 6
+    assert scores["test_alone"]["sentences"] == 24
+    for split in ("test", "test_alone"):
+        assert scores[split]["lines"]["sentences"] == 24
+    assert scores["test_alone"]["lines"]["bleu"] == scores["test_alone"]["bleu"]
+    table = "\n".join(score_table(scores))
+    assert re.search(r"^test +6 .*\ntest, its lines +24 .*\ntest_alone +24 ", table, re.MULTILINE)
+
+
+def test_translations_of_documents_are_scored_whole_and_by_line(tmp_path):
+    documents = ["one\ntwo words", "three\nfour\nfive of them"]
+    (tmp_path / "source").write_text("\n\n".join(documents))
+    (tmp_path / "reference").write_text("\n\n".join(documents).upper())
+    (tmp_path / "lines").write_text("ONE\nTWO WORDS\nTHREE\n\nFIVE OF THEM\n")
+    (tmp_path / "blank").write_text("ONE\nTWO WORDS\n\nTHREE\n\nFIVE OF THEM\n")
+    words = f"evaluate --source {tmp_path}/source --reference {tmp_path}/reference --documents"
+    scores = []
+    for name in ("lines", "blank"):
+        output = f"--output_dir {tmp_path}/{name}_scores --metrics chrf"
+        assert main(f"{words} --hypotheses {tmp_path}/{name} {output}".split()) == 0
+        scores.append(read_json(tmp_path / f"{name}_scores" / "scores.json")["scores"])
+    assert scores[0] == scores[1]
+    [entry] = scores[0].values()
+    texts = ["ONE\nTWO WORDS", "THREE\n\nFIVE OF THEM"]
+    references = [text.upper() for text in documents]
+    assert entry["chrf"] == score_translations(texts, references, metrics=["chrf"])["chrf"]
+    texts, references = ("\n".join(side).split("\n") for side in (texts, references))
+    lines = score_translations(texts, references, metrics=["chrf"])
+    assert entry["lines"] == {**lines, "sentences": 5}
 
 
 def test_other_networks_read_documents_too(documents, tmp_path):
