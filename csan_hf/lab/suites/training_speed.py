@@ -59,10 +59,10 @@ def measure_speed(recipes: dict[str, Recipe]) -> dict[str, Speed]:
     untimed one; at least 8 rounds and a minute, as small networks need many.
 
     So changes in the speed of the machine affect all systems alike, and no system pays for the
-    memory and caches that the one before it left behind. The data are loaded and tokenized once.
+    memory and caches that the one before it left behind.
 
     Args:
-        recipes: Name of a system -> its recipe, all on the same data with the same tokenizers.
+        recipes: Name of a system -> its recipe, all on the same data.
 
     Raises:
         RecipeError: A recipe cannot be used.
@@ -78,7 +78,7 @@ def measure_speed(recipes: dict[str, Recipe]) -> dict[str, Speed]:
             taken = time_in_turn(updates, ROUNDS, SECONDS)
             first = next(iter(taken.values()))
             return {
-                name: _speed(trainer, splits, taken=taken[name], first=first)
+                name: _speed(trainer, splits[name], taken=taken[name], first=first)
                 for name, trainer in trainers.items()
             }
     finally:
@@ -116,16 +116,16 @@ def _speed(
 
 def _build_trainers(
     recipes: dict[str, Recipe], folder: str
-) -> tuple[dict[str, TranslationTrainer], dict[str, Any]]:
+) -> tuple[dict[str, TranslationTrainer], dict[str, dict[str, Any]]]:
     """Returns a trainer of each system, and the splits that its runs translate."""
-    plan = resolve(replace(next(iter(recipes.values())), output_dir=folder))
-    prepared = plan.prepare_corpus()
     trainers = {}
+    held_out = {}
     for name, recipe in recipes.items():
         # Without anything that writes or reports
         silent = {**recipe.training, "report_to": "none", "push_to_hub": False}
         with refusing(name):
             plan = resolve(replace(recipe, output_dir=os.path.join(folder, name), training=silent))
+            prepared = plan.prepare_corpus()
             model = plan.build_model(prepared)
         trainers[name] = TranslationTrainer(
             model,
@@ -134,7 +134,9 @@ def _build_trainers(
             train_dataset=prepared.splits["train"],
             eval_dataset=prepared.splits.get("validation"),
         )
-    held_out = {name: split for name, split in prepared.splits.items() if name != "train"}
+        held_out[name] = {
+            split: rows for split, rows in prepared.splits.items() if split != "train"
+        }
     return trainers, held_out
 
 

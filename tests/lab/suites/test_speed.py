@@ -76,7 +76,13 @@ def test_the_system_whose_recipe_is_wrong_is_named_and_nothing_is_pushed(tmp_pat
         raising=False,
     )
     recipe = tiny_recipe(tmp_path, "--max_tokens 400 --push_to_hub true")
-    assert training_speed.measure_speed({"plain": recipe})
+    by_line = replace(
+        recipe, config={"preset": "lines", **recipe.config}, data={**recipe.data, "join": 2}
+    )
+    assert {*training_speed.measure_speed({"plain": recipe, "by line": by_line})} == {
+        "plain",
+        "by line",
+    }
     assert seen == []
     odd = replace(recipe, config={**recipe.config, "d_model": 33})
     with pytest.raises(RecipeError, match=r"odd: .*d_model"):
