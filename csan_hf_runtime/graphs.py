@@ -29,6 +29,8 @@ WEIGHTS = "weights"
 _ENCODER_INPUTS = {"input_ids", "attention_mask"}
 _DECODER_INPUTS = {"input_ids", "encoder_hidden_states", "encoder_attention_mask"}
 
+_TOKENS_ENCODED = 4096
+"""Tokens that the encoder takes at a time, as its attention may be of all pairs of a source's."""
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
@@ -134,7 +136,13 @@ class Graphs:
 
     def encode(self, ids: np.ndarray, mask: np.ndarray) -> Tensors:
         """Returns the decoder's inputs by sources [B, J], by name; `mask` is 1 for real tokens."""
-        (states,) = self._encoder.run(None, {"input_ids": ids, "attention_mask": mask})
+        parts = []
+        rows = max(1, _TOKENS_ENCODED // ids.shape[1])
+        for start in range(0, len(ids), rows):
+            part = slice(start, start + rows)
+            inputs = {"input_ids": ids[part], "attention_mask": mask[part]}
+            parts += self._encoder.run(None, inputs)
+        states = np.concatenate(parts)
         tensors = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
         if self._source is not None:
             known = {"encoder_hidden_states": states, "input_ids": ids}

@@ -130,7 +130,8 @@ class TextOptions(Settings):
             words aligned to those they enclosed; entities such as &amp; are decoded and encoded
         check_coverage: warn where a translation seems to leave out a sentence of a line that has
             several
-        max_batch_tokens: source tokens in a batch, padding included; beams are not counted
+        max_batch_tokens: source tokens in a batch, padding included; beams are not counted; of
+            documents 16 times as many
     """
 
     source_lang: str | None = None

@@ -49,6 +49,7 @@ _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartToken
 _NO_LIMIT = 10**9  # tokens
 _MOST_TOKENS_TOGETHER = 8192
 _LINES_OF_CONTEXT = 3
+_MORE_OF_DOCUMENTS = 16  # tokens in a batch: the steps are those of the longest, whatever the batch
 _BEAMS_FOR_TERMS = 8
 _ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
 
@@ -591,7 +592,10 @@ class TextTranslator:
         lengths = [
             sum(len(request.encode(segments[number])) for number in unit.numbers) for unit in units
         ]
-        batches = batches_by_length(lengths, options.max_batch_tokens, options.batch_size)
+        most = options.max_batch_tokens
+        if any(len(unit.numbers) > 1 for unit in units):
+            most *= _MORE_OF_DOCUMENTS
+        batches = batches_by_length(lengths, most, options.batch_size)
         return [[units[place] for place in batch] for batch in batches]
 
     def _encoded(self, unit: _Unit, segments: Sequence[str], request: _Request) -> list[int]:
