@@ -55,9 +55,11 @@ class Step(nn.Module):
         counter: The tensor that tells the number of earlier tokens: that of a layer that keeps all,
             or one of no width.
         shares_source: Whether the beams of a sentence share its states; else these are repeated.
+        shared: Names of tensors of the source that its beams share in any case.
     """
 
     shares_source = False
+    shared: tuple[str, ...] = ()
 
     def __init__(self, model: Any, with_attention: bool) -> None:
         super().__init__()
@@ -94,7 +96,7 @@ class Step(nn.Module):
             source = source[sentences]
             mask = mask[sentences]
             for name in past:
-                if name not in self.states:  # of the source
+                if name not in self.states and name not in self.shared:  # of the source
                     past[name] = past[name][sentences]
         logits, present, weights = self.decode(ids, source, mask, past)
         present.setdefault(self.counter, F.pad(past[self.counter], (0, 0, 0, 1)))
@@ -187,7 +189,9 @@ class _CsanEncoder(Encoder):
 
 
 class _CsanStep(Step):
-    """A step of CSAN, whose beams share a source unless cross-attention is local."""
+    """A step of CSAN, whose beams share a source unless cross-attention is local, and in any case
+    the keys of layers that attend by line.
+    """
 
     def __init__(self, model: Any, with_attention: bool) -> None:
         self.attentions = [layer.encoder_attn for layer in model.model.decoder.layers]
@@ -201,6 +205,10 @@ class _CsanStep(Step):
         if self.shares_source:
             for layer in self.decoder.layers:
                 layer.encoder_attn = _AttentionOfBeams(layer.encoder_attn)
+        if not with_attention:  # which is to all tokens
+            for index, attention in enumerate(self.attentions):
+                if attention.is_by_line:
+                    self.shared += (f"{index}.encoder.key", f"{index}.encoder.value")
 
     def project(self, inputs: Tensors) -> Tensors:
         """See `Step`; of a model with lines those of `input_ids` [B, J], too, [B, 1, J, 1]."""
@@ -225,7 +233,7 @@ class _CsanStep(Step):
             cross_masks, handicaps = self.line_method.read(
                 self.model.config,
                 cross_masks,
-                source_lines=past[_LINES][:, 0, :, 0],
+                source_lines=past[_LINES].squeeze((1, 3)),
                 target_lines=None,
                 input_ids=ids,
                 cache=cache,
