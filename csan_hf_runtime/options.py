@@ -123,7 +123,7 @@ class TextOptions(Settings):
         lines: whether the lines of a text are translated together, each in the context of the
             others: auto = where the model was trained on documents; together; alone
         documents: lines up to a blank one are a document and translated together, by a model that
-            was trained on documents
+            was trained on documents; indents stay
         unknown: what to do with a line that has characters missing from the source vocabulary:
             warn; skip = an empty translation; error
         markup: format of inline tags in the input, html or xliff: tags are put back around the

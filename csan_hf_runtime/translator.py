@@ -314,8 +314,8 @@ class TextTranslator:
         prefixes: Iterable[str] | None,
         **how: Any,
     ) -> Finish:
-        """Begins to translate lines, whose white space at both ends does not matter; of a text of
-        several lines an empty first or last one stays a line.
+        """Begins to translate lines, whose white space at both ends does not matter, but for the
+        indents of documents; of a text of several lines an empty first or last one stays a line.
         """
         lines = checked_texts("texts", texts)
         entries: list[list[str]] = [[] for _ in lines]
@@ -333,8 +333,11 @@ class TextTranslator:
             translations = []
             for line, known, predicted in zip(lines, entries, finish_texts(), strict=True):
                 is_line = "\n" not in line.strip()
+                indent = ""
+                if options.documents:
+                    indent = line[: len(line) - len(line.lstrip())]
                 stripped = [
-                    translation._replace(text=_stripped(translation.text, is_line))
+                    translation._replace(text=indent + _stripped(translation.text, is_line))
                     for translation in predicted
                 ]
                 if not options.sample:

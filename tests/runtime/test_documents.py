@@ -10,6 +10,7 @@ from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx
 from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime import translator as module
+from csan_hf_runtime.command_line import main
 from csan_hf_runtime.translator import TextTranslator
 
 WORDS = ["one", "two", "three", "a dog runs", "much of them", "nine words"]
@@ -108,6 +109,19 @@ def test_lines_of_a_file_are_documents_up_to_blank_ones(translator):
     assert found[2][0].text == found[5][0].text == ""
     with pytest.raises(ValueError, match="prefixes are of texts that are translated alone"):
         translator.translate(lines, documents=True, prefixes=[""] * 6)
+
+
+def test_a_file_of_strings_keeps_its_lines(made, tmp_path, capsys):
+    _, _, folder = made
+    lines = ["", "\tone dog", "  two words  ", "   ", "much of them", ""]
+    (tmp_path / "strings").write_text("\n".join(lines))
+    assert main(f"translate --model {folder} --input {tmp_path}/strings --documents".split()) == 0
+    written = capsys.readouterr().out.split("\n")
+    [[two], [one]] = TextTranslator.from_directory(folder).translate(
+        ["one dog\ntwo words", "much of them"]
+    )
+    first, second = two.text.split("\n")
+    assert written == ["", f"\t{first}", f"  {second}", "   ", one.text, ""]
 
 
 def test_a_long_document_is_cut_between_lines_with_some_of_context(translator, monkeypatch):
