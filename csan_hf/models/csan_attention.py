@@ -233,9 +233,9 @@ class CsanAttention(nn.Module):
             rows = torch.arange(masks.places.shape[0], device=key.device)
             sentences = rows // (masks.places.shape[0] // key.shape[0])
             heads = torch.arange(key.shape[1], device=key.device)
-            index = (sentences[:, None, None], heads[:, None], masks.places[:, None])
-            key = key[index]
-            value = value[index]
+            near = (sentences[:, None, None], heads[:, None], masks.places[:, None])
+            key = key[near]
+            value = value[near]
         if self.is_causal and isinstance(offset, Tensor):
             # Only the device knows how much a static cache holds, and shapes cannot depend on that:
             # take as many keys as the queries can ever reach; those before the first are masked
