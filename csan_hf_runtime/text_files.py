@@ -43,7 +43,7 @@ _BEGINNINGS = {
     ".xz": re.compile(rb"\xfd7zXZ\0"),
     ".zst": re.compile(rb"\x28\xb5\x2f\xfd"),
 }
-_SUBTITLES = re.compile(rb"\s*(?:\d+\s*|WEBVTT(?:[ \t][^\n]*)?(?:\n[^\n]*)*?)\n[\d:]+[,.]\d+ -->")
+_SUBTITLES = re.compile(r"\s*(?:\d+\s*|WEBVTT(?:[ \t][^\n]*)?(?:\n[^\n]*)*?)\n[\d:]+[,.]\d+ -->")
 _LINES_BEFORE_A_TIME = 9  # in subtitles
 _LONGEST_LINE = 2**26  # bytes
 _BLOCK = 2**18  # bytes
@@ -368,24 +368,34 @@ def read_lines(path: Path | str) -> Iterator[str]:
         ValueError: Bytes that are not UTF-8, a damaged compressed file, a line that no text has, or
             subtitles; the message names file and line.
     """
-    name = "standard input" if path == STANDARD_STREAM else str(path)
+    beginning = ""
+    for number, line in enumerate(read_lines_with_ends(path), 1):
+        # Files that were joined have several byte order marks
+        line = line.removeprefix("\ufeff").removesuffix("\r\n").removesuffix("\n")
+        if number <= _LINES_BEFORE_A_TIME:
+            beginning += f"{line}\n"
+            if _SUBTITLES.match(beginning):
+                raise ValueError(
+                    f"{_name_of(path)}: subtitles, whose numbers and times would be taken for "
+                    "text: write their lines of text alone into a file; csan-hf translate reads "
+                    "files of them that are named .srt or .vtt."
+                )
+        yield line
+
+
+def read_lines_with_ends(path: Path | str) -> Iterator[str]:
+    """Yields the lines of UTF-8 text, subtitles included, as they stand in the file, which joined
+    they are; see `read_lines`.
+    """
+    name = _name_of(path)
     number = 0
     try:
         with _open_bytes_of(path) as stream, _unpacked(stream, name) as file:
-            beginning = b""
             for number, line in enumerate(_lines_of(file), 1):
-                line = line.removeprefix(b"\xef\xbb\xbf")  # files that were joined have several
                 if len(line) >= _LONGEST_LINE:
                     raise ValueError(
                         f"{name}, line {number}: longer than {_LONGEST_LINE:,} bytes; is it text?"
                     )
-                if number <= _LINES_BEFORE_A_TIME:
-                    beginning += line + b"\n"
-                    if _SUBTITLES.match(beginning):
-                        raise ValueError(
-                            f"{name}: subtitles, whose numbers and times would be taken for text: "
-                            "write their lines of text alone into a file."
-                        )
                 yield line.decode()
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
@@ -397,14 +407,18 @@ def read_lines(path: Path | str) -> Iterator[str]:
 
 
 def _lines_of(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """The lines of a file without their ends, as they come; the last one is what is too long."""
+    """The lines of a file as they come; the last one is what is too long."""
     unfinished = b""
     while len(unfinished) < _LONGEST_LINE and (block := file.read1(_BLOCK)):
         *lines, unfinished = (unfinished + block).split(b"\n")
         for line in lines:
-            yield line.removesuffix(b"\r")
+            yield line + b"\n"
     if unfinished:
         yield unfinished
+
+
+def _name_of(path: Path | str) -> str:
+    return "standard input" if path == STANDARD_STREAM else str(path)
 
 
 def _open_bytes_of(path: Path | str) -> io.BufferedReader:

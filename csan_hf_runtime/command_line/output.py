@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from csan_hf_runtime.alignment import pharaoh
 from csan_hf_runtime.settings import Settings
+from csan_hf_runtime.subtitles import Subtitles
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
     check_no_partial,
@@ -128,8 +129,8 @@ def lines_done(outputs: list[str], *, is_numbered: bool) -> Done:
     return Done(sentences, lines)
 
 
-class OutputLine(NamedTuple):
-    """A line of the output, and the alignment that is written beside it."""
+class OutputPart(NamedTuple):
+    """A part of the output, and the alignment that is written beside it."""
 
     text: str
     alignment: Iterable[tuple[int, int]] = ()
@@ -141,35 +142,40 @@ def write_translations(
     *,
     with_scores: bool,
     done: Done,
+    subtitles: Subtitles | None = None,
 ) -> None:
-    """Writes the translations of windows of sentences, a line for each hypothesis or sentence.
+    """Writes the translations of windows of sentences, a line for each hypothesis or sentence, or
+    subtitles.
 
     Args:
         windows: The hypotheses of each sentence of a window.
         options: Where, and how.
         with_scores: Whether all hypotheses are written, with numbers and log-probabilities.
         done: What a stopped command has left.
+        subtitles: The file whose texts the sentences are.
 
     Raises:
         ValueError, OSError, KeyboardInterrupt: What ends the iteration; it says where the lines
             are that were written before.
     """
-    write: Callable[[int, list[Translation]], Iterable[OutputLine]] = _as_text
+    write: Callable[[int, list[Translation]], Iterable[OutputPart]] = _as_text
     if options.json_lines:
         write = partial(_as_json, with_alignment=options.alignments is not None)
     elif with_scores:
         write = _as_columns
+    elif subtitles is not None:
+        write = partial(_as_subtitles, subtitles)
     numbers = itertools.count(done.sentences + 1)
 
-    def in_lines() -> Iterator[list[OutputLine]]:
+    def in_parts() -> Iterator[list[OutputPart]]:
         for window in windows:
-            lines: list[OutputLine] = []
+            parts: list[OutputPart] = []
             for hypotheses in window:
-                lines += write(next(numbers), hypotheses)
-            yield lines
+                parts += write(next(numbers), hypotheses)
+            yield parts
 
     _write_as_they_come(
-        in_lines(),
+        in_parts(),
         path=options.output,
         alignments_path=options.alignments_file,
         written=done.lines,
@@ -177,37 +183,43 @@ def write_translations(
     )
 
 
-def _as_text(number: int, hypotheses: list[Translation]) -> Iterable[OutputLine]:
-    yield OutputLine(hypotheses[0].text, hypotheses[0].alignment)
+def _as_text(number: int, hypotheses: list[Translation]) -> Iterable[OutputPart]:
+    yield OutputPart(f"{one_line(hypotheses[0].text)}\n", hypotheses[0].alignment)
+
+
+def _as_subtitles(
+    subtitles: Subtitles, number: int, hypotheses: list[Translation]
+) -> Iterable[OutputPart]:
+    yield OutputPart(subtitles.written(number - 1, hypotheses[0].text))
 
 
 def _as_json(
     number: int, hypotheses: list[Translation], *, with_alignment: bool
-) -> Iterable[OutputLine]:
+) -> Iterable[OutputPart]:
     translations = [hypothesis._asdict() for hypothesis in hypotheses]
     for fields in translations:
         del fields["sentences"]
         if not with_alignment:
             del fields["alignment"]
     text = json.dumps({"line": number, "translations": translations}, ensure_ascii=False)
-    yield OutputLine(text, hypotheses[0].alignment)
+    yield OutputPart(f"{one_line(text)}\n", hypotheses[0].alignment)
 
 
-def _as_columns(number: int, hypotheses: list[Translation]) -> Iterable[OutputLine]:
+def _as_columns(number: int, hypotheses: list[Translation]) -> Iterable[OutputPart]:
     for hypothesis in hypotheses:
-        columns = f"{number}\t{hypothesis.log_probability:.4f}\t{one_line(hypothesis.text)}"
-        yield OutputLine(columns, hypothesis.alignment)
+        columns = f"{number}\t{hypothesis.log_probability:.4f}\t{one_line(hypothesis.text)}\n"
+        yield OutputPart(columns, hypothesis.alignment)
 
 
 def _write_as_they_come(
-    windows: Iterable[list[OutputLine]],
+    windows: Iterable[list[OutputPart]],
     path: str,
     alignments_path: str | None = None,
     *,
     written: int = 0,
     kept_lines: int | None = None,
 ) -> None:
-    """Writes windows of lines; an error or a signal that ends this says where the lines are."""
+    """Writes windows of translations; an error or a signal that ends this says where they are."""
     opened = partial(open_for_writing, keep_partial=True, kept_lines=kept_lines)
     try:
         with ExitStack() as stack:
@@ -218,12 +230,12 @@ def _write_as_they_come(
                 alignments_file = stack.enter_context(opened(alignments_path))
             for window in windows:
                 with beside_bars():
-                    file.writelines(f"{one_line(line.text)}\n" for line in window)
+                    file.writelines(part.text for part in window)
                     file.flush()
                 written += len(window)
                 if alignments_file is not None:
-                    for line in window:
-                        alignments_file.write(f"{pharaoh(line.alignment)}\n")
+                    for part in window:
+                        alignments_file.write(f"{pharaoh(part.alignment)}\n")
                     alignments_file.flush()
     except KeyboardInterrupt as stop:
         stop.args = (_kept(written, path),)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from csan_hf_runtime import exported_folder, is_launched, is_main_process, usable_cores
 from csan_hf_runtime.options import SearchOptions, TextOptions
+from csan_hf_runtime.subtitles import Subtitles, are_subtitles
 from csan_hf_runtime.terms import Terms
 from csan_hf_runtime.text_files import (
     STANDARD_STREAM,
@@ -50,6 +51,9 @@ def translate(
 ) -> None:
     """Translates standard input or a file, line for line; an empty line stays an empty line.
 
+    Subtitles, files whose names end in .srt or .vtt, are written with times, numbers, settings and
+    notes as they are, and each cue in at most as many lines as it had.
+
     Translations are written as they are made, a few thousand at a time; those of standard input
     also when no line has come for a moment, so that a program can wait for its answer. If the
     command is stopped before the end, finished translations are kept: with --output FILE, in
@@ -65,7 +69,8 @@ def translate(
     Args:
         model: folder of a checkpoint or of ONNX graphs (which need no torch), or Hub name;
             several = an ensemble
-        input: text file, one sentence per line (may be compressed); - = standard input
+        input: text file, one sentence per line, or subtitles, .srt or .vtt (may be compressed);
+            - = standard input
         prefixes: text file with the beginning of each line's translation, which may end within a
             word; an empty line for none
         terms: file with a source term, a tab and its translation on each line. Where the term
@@ -89,19 +94,29 @@ def translate(
     check_readable(input)
     glossary = None if terms is None else Terms.read(terms)
     output.check_files((input, prefixes, terms))
+    subtitles = None
+    if are_subtitles(input):
+        _check_subtitle_options(input, output, search, prefixes)
+        subtitles = Subtitles.read(input, keeps_tags=text.markup is not None)
     with_scores = search.n_best is not None
     done = Done()
     if output.resume:
         done = _lines_done(output, loading, is_numbered=with_scores and not output.json_lines)
         if done.sentences and not loading.quiet:
             print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
-    sentences, beginnings = _open_input(input, prefixes, sample=search.sample)
+    sentences: Iterable[str | None]
+    if subtitles is None:
+        sentences, beginnings = _open_input(input, prefixes, sample=search.sample)
+    else:
+        sentences, beginnings = subtitles.texts, None
     if done.sentences:
         sentences = iter(sentences)
         _skip(sentences, done.sentences, input, output)
         if beginnings is not None:
             beginnings = itertools.islice(beginnings, done.sentences, None)
     with _translator(model, processes, loading) as translator:
+        if subtitles is not None and translator.engine.line_token is not None:
+            text = text.replaced(documents=text.lines != "alone")
         windows = translator.stream(
             sentences,
             prefixes=beginnings,
@@ -117,7 +132,27 @@ def translate(
         if not is_main_process():
             output = output.replaced(output=os.devnull, alignments=None)
         with closing(windows):
-            write_translations(windows, output, with_scores=with_scores, done=done)
+            write_translations(
+                windows, output, with_scores=with_scores, done=done, subtitles=subtitles
+            )
+
+
+def _check_subtitle_options(
+    input: str, output: OutputOptions, search: SearchOptions, prefixes: str | None
+) -> None:
+    """Refuses options for files with a line for each sentence."""
+    options = {
+        "--n_best": search.n_best,
+        "--json_lines": output.json_lines,
+        "--alignments": output.alignments,
+        "--resume": output.resume,
+        "--prefixes": prefixes,
+    }
+    names = [name for name, value in options.items() if value]
+    if names:
+        raise ValueError(
+            f"{input} has subtitles, which are written as they were: leave out {', '.join(names)}."
+        )
 
 
 def _lines_done(output: OutputOptions, loading: ModelOptions, *, is_numbered: bool) -> Done:

@@ -10,6 +10,7 @@ import pytest
 from csan_hf_runtime.command_line import main
 
 TRANSLATE = "translate --model {model} --quiet --input {text} "
+SUBTITLES = "translate --model {none} --input {film} "
 EVALUATE = "evaluate --model {model} --quiet --source {text} --reference {text} "
 SCORE = "evaluate --hypotheses {text} --source {text} --reference {text} "
 ALIGN = "align {model} --quiet --source {text} --target {text} "
@@ -26,6 +27,8 @@ def places(folder, of_two_languages, tmp_path):
         "empty": b"",
         "latin": b"two\n\xe4\n",
         "gold": b"1-1 2-2\n\n",
+        "film.srt": b"1\n00:00:01,000 --> 00:00:02,500\ntwo\n",
+        "nothing.vtt": b"WEBVTT\n\n00:01.000 --> 00:02.500\n\nNOTE two\n",
         "out.partial": b"zwei\nneun\n",
         "ranked.partial": b"1\t-1.0000\tzwei\n1\t-2.0000\tneun\n",
         "page.hypotheses.txt": b"two\nnine\n",
@@ -70,6 +73,11 @@ def files_in(folder):
         (TRANSLATE + "--prefixes {text} --terms {empty}", "leave out samples and prefixes"),
         (TRANSLATE + "--alignments -", "name a file, or add --json_lines"),
         (TRANSLATE + "--prefixes {short}", "has no partner"),
+        (SUBTITLES + "--n_best 2 --json_lines", "leave out --n_best, --json_lines.\n"),
+        (SUBTITLES + "--alignments {none}", "leave out --alignments.\n"),
+        (SUBTITLES + "--output {none} --resume", "leave out --resume.\n"),
+        (SUBTITLES + "--prefixes {short}", "leave out --prefixes.\n"),
+        ("translate --model {none} --input {nothing}", 'nothing.vtt has no line with times, "-->", and text below it'),
         ("evaluate --model {model} {model} --source {text} --reference {text}", "pass --output_dir"),
         (EVALUATE + "--num_beams 0", "error: --num_beams must be an integer from 1 to 1000 or null, got 0"),
         (EVALUATE + "--forced --metrics bleu", "--forced translates nothing: leave out --metrics"),

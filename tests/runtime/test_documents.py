@@ -111,6 +111,22 @@ def test_lines_of_a_file_are_documents_up_to_blank_ones(translator):
         translator.translate(lines, documents=True, prefixes=[""] * 6)
 
 
+@pytest.mark.parametrize(
+    ("options", "how"), [("", {"documents": True}), ("--lines alone", {"lines": "alone"})]
+)
+def test_the_cues_of_a_file_are_a_document(options, how, made, tmp_path, capsys):
+    cues = []
+    for second, line in enumerate(["", *LINES, ""]):
+        cues.append(f"00:{second:02}.000 --> 00:{second:02}.900\n{line}\n")
+    (tmp_path / "film.vtt").write_text("WEBVTT\n\n" + "\n".join(cues))
+    _, _, folder = made
+    words = f"translate --model {folder} --input {tmp_path}/film.vtt --quiet {options}"
+    assert main(words.split()) == 0
+    written = capsys.readouterr().out.splitlines()[3::3]
+    translations = TextTranslator.from_directory(folder).translate(LINES, **how)
+    assert written == ["", *[translation.text for [translation] in translations], ""]
+
+
 def test_a_file_of_strings_keeps_its_lines(made, tmp_path, capsys):
     _, _, folder = made
     lines = ["", "\tone dog", "  two words  ", "   ", "much of them", ""]

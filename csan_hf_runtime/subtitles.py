@@ -1,0 +1,168 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Subtitles, SubRip's (.srt) and WebVTT: texts out of a file, and their translations in their
+places.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .sentences import is_wide
+from .text_files import compression_of, read_lines_with_ends
+
+_NUMBER = r"[ \t\ufeff]*\d+[ \t\r]*\n"
+_TIMES = r"[ \t\ufeff]*\d[\d:.,]*[ \t]*-->.*\n?"
+_HEADER = re.compile(rf"^((?:{_NUMBER})?{_TIMES})", re.MULTILINE)
+_BLANK_LINE = re.compile(r"^(?=[ \t\r]*$)", re.MULTILINE)
+_TAG = r"(?:</?|\{\\)(?=\w)[^<>{}\n]*[>}]"  # <i>, <v Name>, {\an8}, <00:01.000>
+_TAG_OF_NO_MARKUP = r"(?:<(?=\d)|\{\\)[^<>{}\n]*[>}]"
+_SPEAKER = r"(?:[-–—]|>>|&gt;&gt;)"  # begins the words of another one
+_TURN = re.compile(rf"^(?=(?:{_TAG}|[ \t])*(?:{_SPEAKER}|<v\b))", re.MULTILINE)
+_AROUND = re.compile(rf"\A((?:{_TAG}|{_SPEAKER}|[♪♫\s])*)(.*?)((?:{_TAG}|[♪♫\s])*)\Z", re.DOTALL)
+_SPACE_IN_TAG = "\0"
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Lines of a cue that are one text.
+
+    Attributes:
+        kept: What stands in the file before the text, behind that of the turn before.
+        text: The text, in one line.
+        lines: Lines that it had.
+        line_end: What stood between them.
+    """
+
+    kept: str
+    text: str
+    lines: int
+    line_end: str
+
+
+@dataclass(frozen=True)
+class Subtitles:
+    """A file of subtitles: texts that are translated, and all else, which stays as it is.
+
+    The lines of a cue are one text, those of another speaker, from a dash on, another one. Tags
+    and signs around a text stay, those within it go, unless they are kept for the translator.
+
+    Attributes:
+        turns: The texts, each with what stands before it.
+        end: What stands behind the last one.
+        has_entities: Whether `&` and `<` are written as entities.
+    """
+
+    turns: Sequence[_Turn]
+    end: str
+    has_entities: bool
+
+    @classmethod
+    def read(cls, path: Path | str, *, keeps_tags: bool = False) -> Subtitles:
+        """Reads a file, compressed or not.
+
+        Args:
+            path: The file.
+            keeps_tags: Whether tags and entities within the texts are left to the translator.
+
+        Raises:
+            ValueError: There are no subtitles, or it is no text; see `read_lines`.
+        """
+        content = "".join(read_lines_with_ends(path))
+        is_webvtt = content.removeprefix("\ufeff").startswith("WEBVTT")
+        has_entities = is_webvtt and not keeps_tags
+        turns = []
+        parts = iter(_HEADER.split(content))
+        kept = next(parts)
+        for header, cue in zip(parts, parts, strict=True):
+            kept += header
+            notes: list[str] = []
+            if is_webvtt:  # in .srt, text may go on behind a blank line
+                cue, *notes = _BLANK_LINE.split(cue, maxsplit=1)
+            for lines in _TURN.split(cue):
+                before, marked_text, after = _parted(lines)
+                text = re.sub(_TAG_OF_NO_MARKUP if keeps_tags else _TAG, "", marked_text)
+                if has_entities:
+                    text = html.unescape(text)
+                text_lines = [line for line in map(str.strip, text.splitlines()) if line]
+                if not text_lines:
+                    kept += lines
+                    continue
+                turn = _Turn(
+                    kept=kept + before,
+                    text=" ".join(text_lines),
+                    lines=len(text_lines),
+                    line_end="\r\n" if "\r\n" in marked_text else "\n",
+                )
+                turns.append(turn)
+                kept = after
+            kept += "".join(notes)
+        if not turns:
+            raise ValueError(
+                f'{path} has no line with times, "-->", and text below it: name subtitles .srt or '
+                ".vtt, and text otherwise."
+            )
+        return cls(turns, kept, has_entities)
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, none of them empty."""
+        return [turn.text for turn in self.turns]
+
+    def written(self, number: int, translation: str) -> str:
+        """Returns the part of the file that ends with the translation of a text; the parts of all
+        texts, joined, are the file.
+        """
+        turn = self.turns[number]
+        if self.has_entities:
+            translation = translation.replace("&", "&amp;").replace("<", "&lt;")
+        part = turn.kept + turn.line_end.join(_in_lines(translation, turn.lines))
+        return part + self.end if number == len(self.turns) - 1 else part
+
+
+def are_subtitles(path: Path | str) -> bool:
+    """Whether a file is named as one of subtitles."""
+    name = str(path).lower()
+    return name.removesuffix(compression_of(name)).endswith((".srt", ".vtt"))
+
+
+def _parted(lines: str) -> tuple[str, str, str]:
+    """The tags and signs before a text, the text, and those behind it.
+
+    Tags whose names stand within the text, too, are its own: `<i>one</i> and <i>two</i>`.
+    """
+    [(before, text, after)] = _AROUND.findall(lines)
+    names = set(map(_name_of, re.findall(_TAG, text)))
+
+    def without_names(part: str) -> str:
+        return re.sub(_TAG, lambda tag: "" if _name_of(tag[0]) in names else tag[0], part)
+
+    def with_names(part: str) -> str:
+        return "".join(tag for tag in re.findall(_TAG, part) if _name_of(tag) in names)
+
+    return (
+        without_names(before),
+        with_names(before) + text + with_names(after),
+        without_names(after),
+    )
+
+
+def _name_of(tag: str) -> str:
+    return re.findall(r"\w+", tag)[0]
+
+
+def _in_lines(text: str, most: int) -> list[str]:
+    """Breaks a text into lines, `most` at most, about equally long, and never within a tag."""
+    unbroken = re.sub(_TAG, lambda tag: tag[0].replace(" ", _SPACE_IN_TAG), text)
+    wrapper = textwrap.TextWrapper(
+        width=len(text) // most + 1,
+        break_long_words=any(map(is_wide, text)),
+        break_on_hyphens=False,
+    )
+    while len(wrapper.wrap(unbroken)) > most:
+        wrapper.width += 1
+    return [line.replace(_SPACE_IN_TAG, " ") for line in wrapper.wrap(unbroken)]

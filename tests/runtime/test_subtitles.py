@@ -1,0 +1,118 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Files of subtitles: what is translated, and that all else stays byte for byte."""
+
+import bz2
+
+import pytest
+
+from csan_hf_runtime.command_line import main
+from csan_hf_runtime.subtitles import Subtitles, are_subtitles
+
+TIMES = "1\n00:00:01,000 --> 00:00:02,500\n"
+SRT = (
+    "\ufeff1\r\n00:00:01,000 --> 00:00:02,500 X1:40 X2:600\r\n{\\an8}<i>It is two.</i>  \r\n\r\n\r\n"
+    "00:00:03,000-->00:00:04,000\r\n- Two?\r\n<i>- Nine,</i>\r\n\r\n"  # without a number
+    "3\r\n00:00:05,000 --> 00:00:06,000\r\n\r\n"  # without a text
+    "4\r\n0:00:07.5 --> 0:00:08.5\r\n♪ and one  hundred ♪\r\n"
+    "5\r\n00:00:09,000 --> 00:00:10,000\r\n1984"
+)
+WEBVTT = (
+    "WEBVTT - two --> nine\nKind: captions\n\nSTYLE\n::cue { color: red }\n\nREGION\nid:a\nlines:3\n\n"
+    "NOTE\nof two\nlines\n\nintro 1\n00:01.000 --> 00:02.000 align:start position:0%\n"
+    "<v.loud Ann Lee>Two &amp; nine</v>\n<v Bob>are &lt; me.\n\n\nNOTE nothing\n\n"
+    "01:00:03.000 --> 01:00:04.000\n&gt;&gt; It is.\n>> So it is.\n\n"
+    "3\n01:00:05.000 --> 01:00:06.000\n&nbsp;\n"
+)
+
+
+@pytest.fixture
+def read(tmp_path):
+    """A function that reads the subtitles of a text."""
+
+    def read_content(content, **options):
+        (tmp_path / "film.srt").write_bytes(content.encode())
+        return Subtitles.read(tmp_path / "film.srt", **options)
+
+    return read_content
+
+
+def joined(subtitles, translations):
+    return "".join(subtitles.written(*numbered) for numbered in enumerate(translations))
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (SRT, ["It is two.", "Two?", "Nine,", "and one  hundred", "1984"]),
+        (SRT.replace("\r\n", "\n"), ["It is two.", "Two?", "Nine,", "and one  hundred", "1984"]),
+        (WEBVTT, ["Two & nine", "are < me.", "It is.", "So it is."]),
+        (WEBVTT.replace("\n", "\r\n"), ["Two & nine", "are < me.", "It is.", "So it is."]),
+    ],
+)
+def test_all_but_the_texts_stays_byte_for_byte(content, texts, read):
+    subtitles = read(content)
+    assert subtitles.texts == texts
+    assert joined(subtitles, texts) == content
+
+
+@pytest.mark.parametrize(
+    ("cue", "text", "translation", "written"),
+    [
+        ("It is\r\nnine.", "It is nine.", "Es ist doch neun.", "Es ist\r\ndoch neun."),
+        ("It is\nnine.", "It is nine.", "Neun.", "Neun."),
+        ("It\nis\n nine.\n", "It is nine.", "Es ist Neunundneunzig", "Es ist\nNeunundneunzig\n"),
+        ("It is\nnine", "It is nine", "現在是九點", "現在是\n九點"),
+        # Text behind a blank line
+        ("It is\n\nnine.\n\n", "It is nine.", "Es ist neun.", "Es ist\nneun.\n\n"),
+        # Tags
+        ("<b>It <i>is</i>\nnine.</b>", "It is nine.", "Ja", "<b>Ja</b>"),
+        ("<i>It</i> is <i>nine</i>.", "It is nine.", "Ja.", "Ja."),
+        ("{\\an8}<i>It</i> is {\\i1}nine", "It is nine", "Ja", "{\\an8}Ja"),
+        ("<00:01.000>It <00:02.000>is 2 <3", "It is 2 <3", "Ja", "Ja"),
+    ],
+)  # fmt: skip
+def test_a_cue_is_one_text_and_keeps_its_lines_and_outer_tags(
+    cue, text, translation, written, read
+):
+    subtitles = read(TIMES + cue)
+    assert subtitles.texts == [text]
+    assert joined(subtitles, [translation]) == TIMES + written
+
+
+def test_another_speaker_has_lines_and_a_text_alone(read):
+    subtitles = read(f"{TIMES}– It is,\nis it?\n<i>- No.</i>\n")
+    assert subtitles.texts == ["It is, is it?", "No."]
+    assert joined(subtitles, ["Es ist so?", "Nein."]) == f"{TIMES}– Es ist\nso?\n<i>- Nein.</i>\n"
+
+
+def test_inner_tags_are_for_who_puts_them_back_and_are_not_broken(read):
+    subtitles = read(f"{TIMES}{{\\an8}}<i>It</i> {{\\i1}}is\n<i>2 &lt; 9</i>\n", keeps_tags=True)
+    assert subtitles.texts == ["<i>It</i> is <i>2 &lt; 9</i>"]
+    translation = '<font color="red" size="9">Es</font> ist so'
+    written = '<font color="red" size="9">Es</font>\nist so'
+    assert joined(subtitles, [translation]) == f"{TIMES}{{\\an8}}{written}\n"
+
+
+def test_names_of_subtitles():
+    for name in ("film.srt", "a/film.de.VTT", "film.srt.gz", "film.Vtt.XZ"):
+        assert are_subtitles(name)
+    for name in ("-", "film.txt", "srt", "film.srt/text", "film.gz"):
+        assert not are_subtitles(name)
+
+
+@pytest.mark.parametrize("kind", ["graphs", "folder"])
+def test_the_command_writes_subtitles(kind, request, tmp_path, capsys):
+    folder = request.getfixturevalue(kind)
+    (tmp_path / "texts").write_text("It is two.\nTwo?\nNine,\nand one  hundred\n1984\n")
+    (tmp_path / "film.srt").write_bytes(SRT.encode())
+    (tmp_path / "film.srt.bz2").write_bytes(bz2.compress(SRT.encode()))
+    words = f"translate --model {folder} --quiet --unknown skip --input {tmp_path}"
+    assert main(f"{words}/texts".split()) == 0
+    translations = capsys.readouterr().out.splitlines()
+    subtitles = Subtitles.read(tmp_path / "film.srt")
+    expected = joined(subtitles, translations).encode()
+    assert main(f"{words}/film.srt --output {tmp_path}/out.srt".split()) == 0
+    assert (tmp_path / "out.srt").read_bytes() == expected
+    assert not (tmp_path / "out.srt.partial").exists()
+    assert main(f"{words}/film.srt.bz2 --output {tmp_path}/out.bz2".split()) == 0
+    assert bz2.decompress((tmp_path / "out.bz2").read_bytes()) == expected
