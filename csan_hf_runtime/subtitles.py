@@ -21,9 +21,10 @@ _HEADER = re.compile(rf"^((?:{_NUMBER})?{_TIMES})", re.MULTILINE)
 _BLANK_LINE = re.compile(r"^(?=[ \t\r]*$)", re.MULTILINE)
 _TAG = r"(?:</?|\{\\)(?=\w)[^<>{}\n]*[>}]"  # <i>, <v Name>, {\an8}, <00:01.000>
 _TAG_OF_NO_MARKUP = r"(?:<(?=\d)|\{\\)[^<>{}\n]*[>}]"
-_SPEAKER = r"(?:[-–—]|>>|&gt;&gt;)"  # begins the words of another one
-_TURN = re.compile(rf"^(?=(?:{_TAG}|[ \t])*(?:{_SPEAKER}|<v\b))", re.MULTILINE)
-_AROUND = re.compile(rf"\A((?:{_TAG}|{_SPEAKER}|[♪♫\s])*)(.*?)((?:{_TAG}|[♪♫\s])*)\Z", re.DOTALL)
+_SIGN = r"(?:[-–—♪♫]|>>|&gt;&gt;)"  # begins the words of another speaker, or a line that is sung
+_TURN = re.compile(rf"^(?=(?:{_TAG}|[ \t])*(?:{_SIGN}|<v\b))", re.MULTILINE)
+_BEHIND = rf"(?:{_TAG}|[♪♫\s])"
+_AROUND = re.compile(rf"\A((?:{_TAG}|{_SIGN}|\s)*+)((?:{_BEHIND}*+.)*+)({_BEHIND}*+)\Z", re.DOTALL)
 _SPACE_IN_TAG = "\0"
 
 
@@ -48,8 +49,9 @@ class _Turn:
 class Subtitles:
     """A file of subtitles: texts that are translated, and all else, which stays as it is.
 
-    The lines of a cue are one text, those of another speaker, from a dash on, another one. Tags
-    and signs around a text stay, those within it go, unless they are kept for the translator.
+    The lines of a cue are one text, from a line of another speaker on, with a dash or the like,
+    another one. Tags and signs around a text stay; tags within it go, unless they are kept for the
+    translator.
 
     Attributes:
         turns: The texts, each with what stands before it.

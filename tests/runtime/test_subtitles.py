@@ -13,7 +13,7 @@ SRT = (
     "\ufeff1\r\n00:00:01,000 --> 00:00:02,500 X1:40 X2:600\r\n{\\an8}<i>It is two.</i>  \r\n\r\n\r\n"
     "00:00:03,000-->00:00:04,000\r\n- Two?\r\n<i>- Nine,</i>\r\n\r\n"  # without a number
     "3\r\n00:00:05,000 --> 00:00:06,000\r\n\r\n"  # without a text
-    "4\r\n0:00:07.5 --> 0:00:08.5\r\n♪ and one  hundred ♪\r\n"
+    "4\r\n0:00:07.5 --> 0:00:08.5\r\n♪ and one  hundred ♪\r\n♪ is nine ♪\r\n"
     "5\r\n00:00:09,000 --> 00:00:10,000\r\n1984"
 )
 WEBVTT = (
@@ -43,8 +43,11 @@ def joined(subtitles, translations):
 @pytest.mark.parametrize(
     ("content", "texts"),
     [
-        (SRT, ["It is two.", "Two?", "Nine,", "and one  hundred", "1984"]),
-        (SRT.replace("\r\n", "\n"), ["It is two.", "Two?", "Nine,", "and one  hundred", "1984"]),
+        (SRT, ["It is two.", "Two?", "Nine,", "and one  hundred", "is nine", "1984"]),
+        (
+            SRT.replace("\r\n", "\n"),
+            ["It is two.", "Two?", "Nine,", "and one  hundred", "is nine", "1984"],
+        ),
         (WEBVTT, ["Two & nine", "are < me.", "It is.", "So it is."]),
         (WEBVTT.replace("\n", "\r\n"), ["Two & nine", "are < me.", "It is.", "So it is."]),
     ],
@@ -103,7 +106,7 @@ def test_names_of_subtitles():
 @pytest.mark.parametrize("kind", ["graphs", "folder"])
 def test_the_command_writes_subtitles(kind, request, tmp_path, capsys):
     folder = request.getfixturevalue(kind)
-    (tmp_path / "texts").write_text("It is two.\nTwo?\nNine,\nand one  hundred\n1984\n")
+    (tmp_path / "texts").write_text("It is two.\nTwo?\nNine,\nand one  hundred\nis nine\n1984\n")
     (tmp_path / "film.srt").write_bytes(SRT.encode())
     (tmp_path / "film.srt.bz2").write_bytes(bz2.compress(SRT.encode()))
     words = f"translate --model {folder} --quiet --unknown skip --input {tmp_path}"
