@@ -143,6 +143,10 @@ class Graphs:
             inputs = {"input_ids": ids[part], "attention_mask": mask[part]}
             parts += self._encoder.run(None, inputs)
         states = np.concatenate(parts)
+        return self.project(states, ids, mask)
+
+    def project(self, states: np.ndarray, ids: np.ndarray, mask: np.ndarray) -> Tensors:
+        """Returns the same by the encoder's states [B, J, d] of the sources."""
         tensors = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
         if self._source is not None:
             known = {"encoder_hidden_states": states, "input_ids": ids}

@@ -3,11 +3,14 @@
 """Speed and memory of CSAN and Pervasive Attention on a CPU, each comparison in one run."""
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import backend_grid
+import numpy as np
 import torch
 from measuring import Workload, check_equal, compare, machine, print_table
 from networks import (
@@ -22,6 +25,7 @@ from networks import (
     make_encoder,
     make_marian,
     make_pairs,
+    random_ids,
     random_text,
     search_step,
     training_step,
@@ -31,11 +35,14 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig
+from csan_hf.hub.onnx import export_onnx
+from csan_hf.models.modeling_csan import CsanEncoderOutput
 from csan_hf_runtime.command_line import run
+from csan_hf_runtime.graphs import DecoderCache, Graphs
 
 
 def benchmark(
-    comparison: Literal["marian", "long", "pervasive", "backends"] = "marian",
+    comparison: Literal["marian", "long", "steps", "pervasive", "backends"] = "marian",
     /,
     *,
     rounds: int = 7,
@@ -45,6 +52,7 @@ def benchmark(
 
         python scripts/benchmark.py
         OMP_NUM_THREADS=1 python scripts/benchmark.py long
+        OMP_NUM_THREADS=1 python scripts/benchmark.py steps --rounds 50
         OMP_NUM_THREADS=1 python scripts/benchmark.py backends
 
     Every round runs each model once, in turn, so that a noisy machine disturbs all alike; the table
@@ -56,7 +64,9 @@ def benchmark(
     Args:
         comparison: marian: CSAN beside transformers' MarianMTModel of the same size, after a check
             that all compute what they should; long: encoders of long texts beside LED, LongT5
-            (local) and full attention; pervasive: Pervasive Attention in float32 and bf16;
+            (local) and full attention; steps: a token of five beams after sources of 100 to 10,000
+            tokens, by the presets lines and long, with torch and ONNX Runtime (memory: with the
+            source's keys); pervasive: Pervasive Attention in float32 and bf16;
             backends: those of local attention beside the one chosen by default
         rounds: times that each model runs
         only: run only the workloads whose name contains this
@@ -71,6 +81,7 @@ def benchmark(
     workloads = {
         "marian": marian_workloads,
         "long": long_workloads,
+        "steps": step_workloads,
         "pervasive": pervasive_workloads,
     }[comparison]
     print_table(compare(workloads(), rounds, only))
@@ -192,6 +203,64 @@ def encode_long(name: str, window: int, length: int, backward: bool) -> Step:
     """An encoder on one text."""
     text = random_text(length, SMALL.vocabulary)
     return encoding_step(make_encoder(name, window, length, SMALL), text, backward=backward)
+
+
+# --- steps of decoding after long sources
+
+BEAMS = 5
+LINE_TOKEN = 3
+LINE_LENGTH = 25  # tokens, with the line's mark
+
+
+def step_workloads() -> Iterator[Workload]:
+    """A token after sources of several lengths; each first step computes the source's keys."""
+    with tempfile.TemporaryDirectory() as directory:
+        folders = {preset: Path(directory, preset) for preset in ("lines", "long")}
+        for preset, folder in folders.items():
+            export_onnx(make_of_lines(preset), folder)
+        for length in (100, 1_000, 10_000):
+            variants: dict[str, Callable[[], Step]] = {}
+            for preset, folder in folders.items():
+                variants[preset] = partial(torch_step, preset, length)
+                variants[f"{preset}, ONNX"] = partial(graph_step, folder, length)
+            yield f"a token of {BEAMS} beams after {length:,} source tokens", variants
+
+
+def make_of_lines(preset: str) -> Any:
+    """A CSAN with a preset, whose lines end with `LINE_TOKEN`."""
+    return make_csan(preset, SMALL, line_token_id=LINE_TOKEN).eval()
+
+
+def encoded_lines(length: int) -> tuple[Tensor, Tensor]:
+    """Tokens [1, J] of a source of lines, and random states [1, J, d] of an encoder."""
+    ids = random_ids(1, length, vocabulary=SMALL.vocabulary)
+    ids[:, LINE_LENGTH - 1 :: LINE_LENGTH] = LINE_TOKEN
+    return ids, torch.randn(1, length, SMALL.d_model)
+
+
+def torch_step(preset: str, length: int) -> Step:
+    """A step of the model."""
+    model = make_of_lines(preset)
+    ids, states = (tensor.repeat_interleave(BEAMS, dim=0) for tensor in encoded_lines(length))
+    line_ids = (torch.arange(length) // LINE_LENGTH).expand(BEAMS, -1)
+    step = partial(
+        model,
+        encoder_outputs=CsanEncoderOutput(last_hidden_state=states, line_ids=line_ids),
+        attention_mask=torch.ones_like(ids),
+        decoder_input_ids=ids[:, :1],
+        cache=model.make_cache(BEAMS),
+    )
+    return torch.no_grad()(step)
+
+
+def graph_step(folder: Path, length: int) -> Step:
+    """A step of the exported model."""
+    graphs = Graphs.from_directory(folder, threads=torch.get_num_threads())
+    ids, states = (tensor.numpy() for tensor in encoded_lines(length))
+    tensors_of_source = cache(partial(graphs.project, states, ids, np.ones_like(ids)))
+    decoder_cache = DecoderCache()
+    tokens = ids[:, 0].repeat(BEAMS)
+    return lambda: graphs.step(tokens, tensors_of_source(), decoder_cache)
 
 
 # --- Pervasive Attention
