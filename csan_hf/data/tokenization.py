@@ -133,7 +133,7 @@ def train_tokenizer(
         trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
         tokenizer = _bpe(split_digits, unicode_form, has_lines)
     else:
-        tokenizer = _symbols() if kind == "symbols" else _characters(unicode_form)
+        tokenizer = _symbols(has_lines) if kind == "symbols" else _characters(unicode_form)
     trainer.vocab_size = vocab_size
     trainer.special_tokens = list(SPECIAL_TOKENS)
     if has_lines:
@@ -226,17 +226,26 @@ def _bpe(split_digits: bool, unicode_form: str, has_lines: bool) -> Tokenizer:
 
 
 def _characters(unicode_form: str) -> Tokenizer:
-    tokenizer = _symbols()
+    tokenizer = _symbols(has_lines=False)
     tokenizer.normalizer = getattr(normalizers, unicode_form)()
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
 
 
-def _symbols() -> Tokenizer:
+def _symbols(has_lines: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
     # Without a decoder, tokens are put together with a space between them
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if has_lines:  # which have none at their ends
+        tokenizer.decoder = decoders.Sequence(
+            [
+                decoders.Replace(Regex("^"), " "),
+                decoders.Fuse(),
+                decoders.Replace(Regex(f" ?{LINE_FEED} ?"), LINE_FEED),
+                decoders.Strip(" ", 1, 0),
+            ]
+        )
     return tokenizer
 
 
