@@ -298,6 +298,17 @@ class TokenizerPair:
             )
         return number
 
+    def decode(self, rows: np.ndarray) -> list[str]:
+        """The texts of target tokens [B, T], without special ones; each line is decoded alone."""
+        mark = _number_between_lines(self.target, self.line_token)
+        if mark is None:
+            return self.target.batch_decode(rows, skip_special_tokens=True)
+        texts = []
+        for ids in rows:
+            lines = [line[line != mark] for line in np.split(ids, np.flatnonzero(ids == mark))]
+            texts.append(LINE_FEED.join(self.target.batch_decode(lines, skip_special_tokens=True)))
+        return texts
+
     def with_languages(self, src_lang: str | None, tgt_lang: str | None) -> TokenizerPair:
         """Returns copies; multilingual ones mark texts with these languages; None = theirs.
 

@@ -41,7 +41,6 @@ from csan_hf.data import (
     forward_set_epoch,
     with_bpe_dropout,
 )
-from csan_hf.data.joining import LINE_FEED
 from csan_hf.evaluation.scores import score_translations, search_name
 from csan_hf.families import family_of
 from csan_hf.hub.push import push_checkpoint, push_in_background
@@ -498,11 +497,9 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def decode(self, token_ids: ArrayLike) -> list[str]:
         """Turns token ids [B, T] into text; -100, the padding between batches, is skipped, too."""
-        tokenizer = self.tokenizers.target
         ids = np.asarray(token_ids)
-        ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
-        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [text.replace(self.tokenizers.line_token, LINE_FEED).strip() for text in texts]
+        ids = np.where(ids < 0, self.tokenizers.target.pad_token_id, ids)
+        return [text.strip() for text in self.tokenizers.decode(ids)]
 
     def translate_dataset(
         self, dataset: Dataset, **generate_arguments: Any

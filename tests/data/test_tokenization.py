@@ -417,6 +417,9 @@ def test_only_a_token_that_leaves_lines_as_they_are_is_a_mark():
     row = tokenized["test"][0]
     assert row["input_ids"] == named("a<line>man")["input_ids"]
     assert row["labels"].count(number) == 2
+    texts = ["a\n  man\n\nm", "\n"]
+    marked = [text.replace("\n", "<line>") for text in texts]
+    assert pair.decode(named(marked, padding=True, return_tensors="np")["input_ids"]) == texts
     assert pair.digest() != TokenizerPair(named, named).digest()
     with pytest.raises(ValueError, match="line_token is '<line>'; in a new vocabulary"):
         TokenizerArguments(line_token="<line>")
