@@ -598,8 +598,9 @@ class TokenizerArguments:
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None = no limit.
         split_digits: Whether every digit is a token of its own, with "bpe".
         line_token: Token that ends a line of a text: a line feed in a new vocabulary, in an
-            existing one any token that source and target have under one number. null = a line feed
-            with data.documents or a network that attends line by line, such as preset lines.
+            existing one any token that source and target have under one number. null = that of
+            `init_from`, or a line feed with data.documents or a network that attends line by line,
+            such as preset lines.
         show_progress: Whether to draw the progress bars of `tokenizers`.
         train_size: Maximum number of pairs to learn from, spread evenly over the training split.
         pretrained: Folder or Hub name of existing tokenizers, or a SentencePiece .model file. They

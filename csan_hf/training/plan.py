@@ -187,6 +187,8 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     converter = None
     if recipe.init_from:
         config, converter = _initial_config(recipe, recipe.init_from, family)
+        recipe = _with_line_token(recipe, config)
+        data = recipe.data_arguments()
     tokenizers, vocabulary_fields = _plan_vocabularies(recipe, data)
     if not recipe.init_from:
         config = _new_config(recipe, family, vocabulary_fields)
@@ -333,6 +335,15 @@ def _plan_vocabularies(
         pad=SPECIAL_TOKENS.index(PAD_TOKEN),
         eos=SPECIAL_TOKENS.index(EOS_TOKEN),
     )
+
+
+def _with_line_token(recipe: Recipe, config: PreTrainedConfig) -> Recipe:
+    """The recipe with the line token of the model that it starts from, unless it names one."""
+    number = getattr(config, "line_token_id", None)
+    if number is None or recipe.tokenizer.get("line_token") is not None:
+        return recipe
+    token = _load_tokenizers(recipe).source.decode([number])
+    return replace(recipe, tokenizer={**recipe.tokenizer, "line_token": token})
 
 
 def _naming_lines(tokenizers: TokenizerPair, recipe: Recipe) -> TokenizerPair:

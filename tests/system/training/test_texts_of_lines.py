@@ -126,6 +126,8 @@ def test_an_existing_vocabulary_names_its_mark(documents, key, tmp_path):
     if key == "init_from":
         base = resolve(parse(f"{TINY} --tokenizer {tmp_path}/base --output_dir {tmp_path}/other"))
         base.build_model(base.prepare_corpus()).save_pretrained(tmp_path / "base")
+        with pytest.raises(RecipeError, match="attends line by line: name the token that ends a"):
+            resolve(parse(f"{LINES} --init_from {tmp_path}/base --output_dir {tmp_path}/run"))
     words = f"{words} --{key} {tmp_path}/base"
     with pytest.raises(
         RecipeError, match=r"'\\n' must be one token.*: set tokenizer.line_token to"
@@ -139,13 +141,14 @@ def test_an_existing_vocabulary_names_its_mark(documents, key, tmp_path):
     assert read_json(tmp_path / "run" / "config.json")["line_token_id"] == number
     assert_lines_are_kept(tmp_path / "run")
     assert "<line>" not in (tmp_path / "run" / "hypotheses" / "test.txt").read_text()
-    more = f"--dataset numbers --data.train_size 30 --init_from {tmp_path}/run --output_dir {tmp_path}/more"
-    with pytest.raises(RecipeError, match="attends line by line: name the token that ends a line"):
-        resolve(parse(more))
-    plan = resolve(parse(f"{more} --data.join 2 --tokenizer.line_token <line>"))
-    sources = plan.prepare_corpus().splits["train"]["source"]
-    assert {text.count("\n") for text in sources} == {0, 1}
-    assert plan.config.line_token_id == number
+    more = f"--data.train_size 30 --init_from {tmp_path}/run --output_dir {tmp_path}/more"
+    for data, most in ((documents, 3), ("--dataset numbers --data.join 2", 1)):
+        plan = resolve(parse(f"{data} {more}"))
+        sources = plan.prepare_corpus().splits["train"]["source"]
+        assert max(text.count("\n") for text in sources) == most
+        assert plan.config.line_token_id == number
+    with pytest.raises(RecipeError, match="'</s>' must be one token"):
+        resolve(parse(f"{data} {more} --tokenizer.line_token </s>"))
 
 
 def test_the_number_of_the_mark_is_not_set_by_hand():
