@@ -31,7 +31,7 @@ from csan_hf_runtime.text_files import (
     read_lines,
 )
 
-from .joining import joined, lines_alone, pieces_of_documents, random_counts
+from .joining import Rows, joined, lines_alone, pieces_of_documents, random_counts
 from .numbers import load_numbers
 from .patterns import find_parts, find_references
 from .readers import Pair, Part, file_format, pair_of, read_pairs, table_rows
@@ -216,8 +216,6 @@ class DataArguments:
     def _contradictions_of_documents(self) -> Iterator[str]:
         if self.dataset:
             yield "documents are read from files: set train, validation and test, not dataset"
-        if self.streaming:
-            yield "documents are read as a whole: leave out streaming"
         if self.further_references:
             yield "documents have one reference: name one file of each validation and test set"
         if self.join > 1 or self.join_test:
@@ -311,12 +309,16 @@ class DataArguments:
 
     def _training_texts(self, rows: Dataset) -> Dataset:
         if self.documents:
-            limits = [limit for limit in self.length_limits.values() if limit is not None]
-            longest = _BYTES_OF_A_TOKEN * min(limits) if limits else None
-            return pieces_of_documents(rows, longest=longest, seed=self.data_seed)
+            return self.pieces(rows)
         if self.join > 1:
             return joined(rows, random_counts(self.join, self.data_seed), self.separator)
         return rows
+
+    def pieces(self, rows: Rows) -> Rows:
+        """Cuts the documents of a data set or a stream into the pieces of training."""
+        limits = [limit for limit in self.length_limits.values() if limit is not None]
+        longest = _BYTES_OF_A_TOKEN * min(limits) if limits else None
+        return pieces_of_documents(rows, longest=longest, seed=self.data_seed)
 
     def name_split(self, name: str, pair: Languages) -> str:
         """The name in the loaded corpus of the split that one pair of languages has."""
@@ -675,7 +677,11 @@ def stream_of_pair(args: DataArguments) -> IterableDataset:
                 raise ValueError(f"{pattern}: there are no pairs")
             corpora.append(corpus.repeat(None))
         return _mixed(corpora, patterns.values(), args.data_seed)
-    files = {"parts": find_parts(args, "train", patterns), "columns": args.columns}
+    files = {
+        "parts": find_parts(args, "train", patterns),
+        "columns": args.columns,
+        "documents": args.documents,
+    }
     return IterableDataset.from_generator(read_pairs, features=_TEXT, gen_kwargs=files)
 
 

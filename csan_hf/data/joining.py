@@ -6,10 +6,13 @@ documents.
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 
 from csan_hf_runtime.text_files import VARIANTS, one_line
+
+Rows = TypeVar("Rows", Dataset, IterableDataset)
 
 LINE_FEED = "\n"
 """Stands between the lines of a text; a token of the vocabularies that know lines."""
@@ -53,7 +56,7 @@ def _join_variant(texts: Sequence[str], separator: str) -> str:
     return separator.join(filter(None, stripped))
 
 
-def pieces_of_documents(rows: Dataset, *, longest: int | None, seed: int) -> Dataset:
+def pieces_of_documents(rows: Rows, *, longest: int | None, seed: int) -> Rows:
     """Cuts documents into pieces of neighbouring lines, from front to back.
 
     Each is as long as drawn anew: every doubling from a line to the whole document is equally
@@ -69,7 +72,7 @@ def pieces_of_documents(rows: Dataset, *, longest: int | None, seed: int) -> Dat
         _cut_documents,
         with_indices=True,
         batched=True,
-        remove_columns=rows.column_names,
+        remove_columns=["source", "target"],
         fn_kwargs={"longest": longest, "seed": seed},
     )
 

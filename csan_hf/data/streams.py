@@ -41,6 +41,8 @@ def stream_of_corpus(args: DataArguments) -> IterableDataset:
     streams = []
     for pair in args.pairs:
         stream = stream_of_pair(args.of_pair(pair))
+        if args.documents:
+            stream = args.pieces(stream)
         if language_tags(args.pairs):
             stream = tagged(stream, pair)
         streams.append(stream)

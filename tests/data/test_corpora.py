@@ -434,10 +434,6 @@ def test_the_librarys_csv_is_text(options, library_set):
             "a stream does not",
         ),
         ({"documents": True}, "documents are read from files"),
-        (
-            {"dataset": None, "train": "a.{lang}", "documents": True, "streaming": True},
-            "documents are read as a whole: leave out streaming",
-        ),
         ({"dataset": None, "test": {"a": ["b", "c"]}, "documents": True}, "have one reference"),
         ({"dataset": None, "test": "a", "documents": True, "join": 2}, "leave out join"),
         ({"language_pairs": ["de-de"]}, "language_pairs: 'de-de' must be SOURCE-TARGET"),

@@ -15,6 +15,7 @@ from csan_hf.data import (
     load_translation_dataset,
     train_tokenizers,
 )
+from csan_hf.data.streams import stream_of_corpus
 from csan_hf_runtime.text_files import write_lines
 
 PAIRS = 24
@@ -100,3 +101,40 @@ def test_a_mixture_is_drawn_by_its_weights_and_resumed():
 def test_no_validation_set_is_drawn_from_a_stream():
     with pytest.raises(ValueError, match="a stream has no validation set to draw"):
         load_translation_dataset(arguments(validation_size=2))
+
+
+DOCUMENTS = 24
+
+
+@pytest.fixture
+def documents(folder):
+    """Arguments of documents of eight lines each."""
+    for language in ("en", "de"):
+        texts = []
+        for document in range(DOCUMENTS):
+            texts += [f"{language} {document} {line}" for line in range(8)] + [""]
+        write_lines(folder / f"docs.{language}", texts)
+    return {"train": "docs.{lang}", "documents": True}
+
+
+def test_a_stream_of_documents_has_the_pieces_of_a_training_set(documents):
+    args = arguments(**documents)
+    whole = DataArguments(**documents)
+    expected = load_translation_dataset(whole, ["train"])[0]["train"]["source"][:]
+    assert {text.count("\n") + 1 for text in expected} > {1, 8}
+    sample = load_translation_dataset(args, ["train"])[0]["train"]["source"][:]
+    assert sorted("\n".join(sample).split("\n")) == sorted("\n".join(expected).split("\n"))
+    pieces = list(islice(stream_of_corpus(args), 2 * len(expected)))
+    assert [pair["source"] for pair in pieces] == expected * 2
+    for pair in pieces:
+        assert pair["target"] == pair["source"].replace("en", "de")
+    some = arguments(**documents, train_size=3)
+    sources = load_translation_dataset(some, ["train"])[0]["train"]["source"]
+    assert sum(text.count("\n") + 1 for text in sources) == 24
+
+
+def test_a_stream_of_documents_is_resumed(documents):
+    stopped = batches_of(arguments(**documents))
+    batches = list(islice(stopped, 7))
+    batches += islice(batches_of(arguments(**documents), state=stopped.state_dict()), 93)
+    assert batches == list(islice(batches_of(arguments(**documents)), 100))
