@@ -239,6 +239,8 @@ class _CsanStep(Step):
                 cache=cache,
                 wants_weights=self.with_attention,
             )
+            by_line = self._gather_lines(cross_masks.by_line, cache)
+            cross_masks = cross_masks._replace(by_line=by_line)
         attended: list[Any] = []
         with self.attentions[-1].register_forward_hook(lambda *call: attended.append(call[-1])):
             states = self.decoder._run(
@@ -256,6 +258,24 @@ class _CsanStep(Step):
             known = (ids.shape[0], 1, of_heads.shape[-1])
             weights = _reshape(of_heads.mean(dim=1), torch.tensor([-1, 1, 0]), known)
         return logits, _target_tensors(cache), weights
+
+    def _gather_lines(self, masks: AttentionMasks, cache: EncoderDecoderCache) -> AttentionMasks:
+        """Replaces the keys that the beams share by those at the masks' places, and returns the
+        masks without these.
+        """
+        if masks.places is None:  # with attention
+            return masks
+        rows = masks.places.shape[0]
+        layers: Any = cache.cross_attention_cache.layers
+        for attention, layer in zip(self.attentions, layers, strict=True):
+            if attention.is_by_line:
+                sentences, heads = layer.keys.shape[:2]
+                sentence = torch.arange(rows) // (rows // sentences)
+                head = torch.arange(heads)
+                index = (sentence[:, None, None], head[:, None], masks.places[:, None])
+                layer.keys = layer.keys[index]
+                layer.values = layer.values[index]
+        return masks._replace(places=None)
 
     def fill(self, past: Tensors) -> EncoderDecoderCache:
         """See `Step`; the source's keys and values, and sums that begin with 0, are there, too."""

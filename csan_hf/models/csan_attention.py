@@ -52,8 +52,7 @@ class AttentionMasks(NamedTuple):
         query_offset: Place of the first query (decoding with a cache).
         by_line: Those of cross-attention by line, where they differ.
         lines: The lines of cross-attention.
-        places: [B, W], of the source tokens that are left of all; None = all. With places,
-            consecutive rows may share their keys.
+        places: [B, W], of the source tokens that are left of all; None = all.
     """
 
     full: Any = None
@@ -230,12 +229,9 @@ class CsanAttention(nn.Module):
         offset = masks.query_offset
         padding = masks.padding
         if masks.places is not None:
-            rows = torch.arange(masks.places.shape[0], device=key.device)
-            sentences = rows // (masks.places.shape[0] // key.shape[0])
-            heads = torch.arange(key.shape[1], device=key.device)
-            near = (sentences[:, None, None], heads[:, None], masks.places[:, None])
-            key = key[near]
-            value = value[near]
+            places = masks.places[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[3])
+            key = key.gather(2, places)
+            value = value.gather(2, places)
         if self.is_causal and isinstance(offset, Tensor):
             # Only the device knows how much a static cache holds, and shapes cannot depend on that:
             # take as many keys as the queries can ever reach; those before the first are masked
