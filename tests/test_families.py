@@ -134,4 +134,4 @@ def test_a_new_family_is_one_entry(tmp_path, monkeypatch):
     ):
         load_recipe(None, [("model", "eco")])
     with pytest.raises(RecipeError, match=r"Did you mean config\.echoes\?"):
-        load_recipe(None, [("model", "echo"), ("echos", "2")])
+        load_recipe(None, [("model", "echo"), ("echo", "2")])

@@ -23,7 +23,7 @@ from typing import Any
 
 import datasets
 import numpy as np
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from filelock import FileLock, Timeout
 from transformers.utils import logging
 
@@ -40,6 +40,7 @@ logger = logging.get_logger(__name__)
 
 _CORPORA = "corpora"
 _TOKENIZERS = "tokenizers"
+_COLUMNS = "columns"
 _WORK = "unfinished"
 _LOCK = ".lock"
 _REPORT = "report.txt"
@@ -150,6 +151,29 @@ def prepare_corpus(
     return prepared
 
 
+def kept_columns(cache: Path, key: object, make: Callable[[Path], Dataset]) -> Dataset:
+    """Returns further columns of a split, from the cache where they are there.
+
+    Args:
+        cache: Folder of prepared corpora.
+        key: What they depend on, the split included.
+        make: Function of a folder for files in between that makes the columns.
+
+    Raises:
+        OSError: The cache cannot be written.
+    """
+    name = _digest(key)
+    folder = cache / _COLUMNS / name
+    if not folder.is_dir():
+        work_dir = cache / _WORK / name
+        with _alone(cache, work_dir):
+            if not folder.is_dir():  # another process may have been first
+                make(work_dir).save_to_disk(work_dir / _COLUMNS)
+                _move(work_dir / _COLUMNS, folder)
+    with _reading(folder):
+        return Dataset.load_from_disk(str(folder))
+
+
 def _read_tokenizers(folder: Path) -> TokenizerPair:
     with _reading(folder):
         return TokenizerPair.from_pretrained(folder)
@@ -241,7 +265,7 @@ def _digest_of_code() -> str:
 def kept_corpora(cache: Path) -> list[tuple[Path, int]]:
     """The prepared corpora and tokenizers of a cache, with their bytes."""
     kept = []
-    for kind in (_CORPORA, _TOKENIZERS, _WORK):
+    for kind in (_CORPORA, _TOKENIZERS, _COLUMNS, _WORK):
         for folder in sorted((cache / kind).glob(f"{_NAME}/")):
             files = filter(Path.is_file, folder.rglob("*"))
             kept.append((folder, sum(file.stat().st_size for file in files)))

@@ -79,7 +79,8 @@ def write_model_card(
         results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split
             (`bleu`, `chrf` and their signatures, or `accuracy`, `f1`, ... of a classifier;
             `sentences`, `num_beams`, `seconds`, ...), `training`, `environment`; `example`, an
-            input to show. All may be missing.
+            input to show; `teachers`, names and digests of models that it learned from. All may be
+            missing.
 
     Returns:
         The path of the card.
@@ -114,9 +115,7 @@ def build_model_card(
     name = _line(recipe.get("name") or output_dir.resolve().name)
     languages = [_line(language) for language in _languages(recipe)]
     data = recipe.get("data") or {}
-    dataset = recipe.get("dataset_name") or _public_name(
-        data.get("dataset") or data.get("data_dir")
-    )
+    dataset = recipe.get("dataset_name") or public_name(data.get("dataset") or data.get("data_dir"))
     dataset = dataset and _line(dataset)
     hub_dataset = _hub_name(data.get("dataset"))
     training_data = hub_dataset or _hub_name(recipe.get("hub_dataset"))
@@ -174,11 +173,12 @@ def build_model_card(
         minimum_transformers=MINIMUM_TRANSFORMERS,
         untested_transformers=UNTESTED_TRANSFORMERS,
         dataset=dataset,
-        init_from=_public_name(recipe.get("init_from")),
+        init_from=public_name(recipe.get("init_from")),
         recipe=recipe_text,
         own_code=[name for name in code if not (MODELS / name).exists()],
         metrics=metrics,
         scores=scores,
+        teachers=results.get("teachers"),
         speeds={split: _speed(entry) for split, entry in scores.items() if _speed(entry)},
         plots=_plots(results, output_dir),
     )
@@ -418,7 +418,7 @@ def _hub_name(name: object) -> str | None:
     return name if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) else None
 
 
-def _public_name(name: object) -> str | None:
+def public_name(name: object) -> str | None:
     """Returns the public name of a data set or checkpoint: its name on the Hub, or that of its
     folder.
     """

@@ -190,6 +190,22 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     each epoch. At 0.1 batches hold about a quarter more tokens than their bound. Two runs
     differ, as its random numbers take no seed.
     """
+    teachers: list[str] | None = None
+    """Folders or Hub names of trained models with the same vocabularies: beside the labels, the
+    model learns their distribution over the next token (the mean of their probabilities). They are
+    asked once, before training; what they say is kept in data.cache_dir. They run no code of their
+    own.
+    """
+    teacher_weight: float = declare(0.5, _SHARE)
+    """Weight of the teachers in the loss; the labels with their smoothing have the rest."""
+    teacher_temperature: float = declare(1.0, ABOVE_0)
+    """Divides the logits of teachers and model in the teachers' part of the loss: above 1 unlikely
+    tokens count more.
+    """
+    teacher_top_k: int = declare(16, _FROM_1)
+    """Tokens that are kept of each distribution of the teachers, the likeliest ones, their
+    probabilities divided by their sum; all, where the vocabulary has no more.
+    """
     max_sentences: int | None = declare(None, _FROM_1)
     """Maximum number of sentence pairs in a batch, on top of max_tokens or max_cells."""
     per_device_eval_batch_size: int = declare(64, _FROM_1, Affects.SPEED)
@@ -244,6 +260,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         checks.
         """
         check_section("training", type(self), vars(self))
+        if self.teachers and self.bpe_dropout:
+            raise ValueError(
+                "training.teachers know targets that stay the same, and training.bpe_dropout cuts "
+                "them anew in each epoch: set it to 0, or leave the teachers out."
+            )
         if self.eval_strategy == "no":
             self.load_best_model_at_end = False
             self.metric_for_best_model = None

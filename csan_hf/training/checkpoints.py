@@ -68,7 +68,7 @@ def check_same_data(checkpoint: Path, facts: Mapping[str, Any]) -> str | None:
     Raises:
         RecipeError: If the training or validation set differs in any token.
     """
-    saved = _read_facts(checkpoint)
+    saved = read_facts(checkpoint)
     for key in ("training_set", "validation_set"):
         before = saved[key]
         now = facts[key]
@@ -87,7 +87,8 @@ def check_same_data(checkpoint: Path, facts: Mapping[str, Any]) -> str | None:
     )
 
 
-def _read_facts(checkpoint: Path) -> dict[str, Any]:
+def read_facts(checkpoint: Path) -> dict[str, Any]:
+    """Reads what a checkpoint was trained on."""
     return json.loads((checkpoint / FACTS).read_bytes())
 
 
@@ -148,7 +149,7 @@ def _missing_state(checkpoint: Path) -> str | None:
     """Finds what a resumed run would begin anew: optimizer, learning rate, random numbers."""
     if not _holds(checkpoint, "optimizer*", *_SHARDED):
         return "it was saved without the optimizer's state"
-    processes = _read_facts(checkpoint)["processes"]
+    processes = read_facts(checkpoint)["processes"]
     states = ["rng_state.pth"]
     if processes > 1:
         states = [f"rng_state_{rank}.pth" for rank in range(processes)]

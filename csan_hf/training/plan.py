@@ -227,6 +227,11 @@ def _check_initial_folder(initial: str | None, output: str) -> None:
 
 
 def _check_endless(arguments: TranslationTrainingArguments, family: ModelFamily) -> None:
+    if arguments.teachers:
+        raise RecipeError(
+            "training.teachers are asked about the whole training set, and data.streaming without "
+            "data.train_size has no end: set data.train_size, or leave the teachers out."
+        )
     if arguments.max_steps < 1:
         raise RecipeError(
             "data.streaming without data.train_size has no end: set training.max_steps."

@@ -23,6 +23,7 @@ from transformers.utils import logging
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream
 from csan_hf.data.joining import lines_of_file
+from csan_hf.data.prepared import cache_folder
 from csan_hf.evaluation.launched import on_main_process
 from csan_hf.evaluation.scores import score_lines, score_table, search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
@@ -36,6 +37,7 @@ from .checkpoints import (
     find_fault,
     load_weights,
     rank_checkpoints,
+    read_facts,
     read_weights,
     scores_by_step,
 )
@@ -44,6 +46,7 @@ from .output_folder import begin_run, check_output_folder, choose_checkpoint, lo
 from .plan import Plan, rehearse_logging, resolve
 from .recipe import Recipe
 from .stopping import StopSignals
+from .teachers import Teacher, teach
 from .trainer import TranslationTrainer
 
 
@@ -73,13 +76,11 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         set_seed(args.seed)
         checkpoint = on_main_process(lambda: _find_checkpoint(plan.recipe, output))
         corpus = _prepare_corpus(plan, checkpoint)
+        training_set, teachers = _choose_training_set(plan, corpus, checkpoint)
         on_main_process(lambda: _begin(plan, corpus, output, is_new=checkpoint is None))
         set_seed(args.seed)  # the same weights whether the corpus was prepared now or earlier
         model = plan.build_model(corpus)
         notify(_describe_run(model, corpus, args))
-        training_set: Dataset | TokenStream = corpus.splits["train"]
-        if plan.data.is_endless:
-            training_set = TokenStream(plan.data, corpus.tokenizers, sample=training_set)
         with refusing("The section training is refused"):
             trainer = TranslationTrainer(
                 model,
@@ -88,6 +89,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
                 train_dataset=training_set,
                 eval_dataset=None if args.eval_strategy == "no" else corpus.splits["validation"],
                 bleu_tokenize=plan.recipe.bleu_tokenize,
+                teachers=teachers,
             )
         trainer.guard.signals = signals
         signals.raise_if_received()
@@ -131,21 +133,15 @@ def _find_checkpoint(recipe: Recipe, output: Path) -> Path | None:
 
 
 def _prepare_corpus(plan: Plan, checkpoint: Path | None) -> PreparedCorpus:
-    """Prepares the corpus with the tokenizers of the checkpoint to resume from, if any: the writing
-    of the run's own may have been interrupted.
+    """Prepares the corpus, which must have the splits that the run needs, with the tokenizers of
+    the checkpoint to resume from, if any: the writing of the run's own may have been interrupted.
     """
     tokenizers = None
     if checkpoint is not None:
         tokenizers = TokenizerPair.from_pretrained(str(checkpoint))
     if plan.arguments.local_process_index > 0:
         time.sleep(1)  # the first process of a node shows the progress
-    return plan.prepare_corpus(tokenizers)
-
-
-def _begin(plan: Plan, corpus: PreparedCorpus, output: Path, *, is_new: bool) -> None:
-    """Checks the splits, deletes an earlier run that is to be overwritten, and writes the recipe
-    and the tokenizers.
-    """
+    corpus = plan.prepare_corpus(tokenizers)
     required = ("train",) if plan.arguments.eval_strategy == "no" else ("train", "validation")
     missing = [name for name in required if name not in corpus.splits]
     if missing:
@@ -154,6 +150,28 @@ def _begin(plan: Plan, corpus: PreparedCorpus, output: Path, *, is_new: bool) ->
             f"{', '.join(corpus.splits)}. Set data.{missing[0]}, or with a training set alone "
             "--validation_size N, or --eval_strategy no."
         )
+    return corpus
+
+
+def _choose_training_set(
+    plan: Plan, corpus: PreparedCorpus, checkpoint: Path | None
+) -> tuple[Dataset | TokenStream, list[Teacher]]:
+    """Returns the training pairs, with what teachers say of them, and the teachers; those of the
+    checkpoint to resume from, if any.
+    """
+    pairs = corpus.splits["train"]
+    args = plan.arguments
+    if plan.data.is_endless:
+        return TokenStream(plan.data, corpus.tokenizers, sample=pairs), []
+    if not args.teachers:
+        return pairs, []
+    teachers = None if checkpoint is None else read_facts(checkpoint)["teachers"]
+    cache = cache_folder(plan.data.cache_dir)
+    return teach(pairs, args, corpus.tokenizers, cache=cache, teachers=teachers)
+
+
+def _begin(plan: Plan, corpus: PreparedCorpus, output: Path, *, is_new: bool) -> None:
+    """Deletes an earlier run that is to be overwritten, and writes recipe and tokenizers."""
     if is_new:
         notify(f"Starting a new run in {output}.")
     begin_run(plan.recipe, output)
@@ -273,6 +291,8 @@ def finish_run(
         },
         "environment": describe_environment(),
     }
+    if trainer.teachers:
+        results["teachers"] = list(trainer.teachers)
     if recipe.task == "text2text-generation":
         examples = tokenized.get("validation") or tokenized["train"]
         results["example"] = examples[0]["source"]

@@ -76,6 +76,14 @@ from .stopping import (
     prepare_worker,
     signal_blocking_context,
 )
+from .teachers import (
+    COLUMNS,
+    TaughtLabels,
+    Teacher,
+    TeacherCollator,
+    take_teaching,
+    teacher_loss,
+)
 
 
 class LabelSmoothedCrossEntropy:
@@ -86,24 +94,37 @@ class LabelSmoothedCrossEntropy:
     the sum over a micro-batch is divided by the target tokens of the whole batch, so that
     micro-batches add up to the loss of one large batch.
 
+    Labels that teachers have taught are learned from both: the loss is 1 - w times the smoothed
+    loss on the labels plus w times `teacher_loss`.
+
     Args:
         epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
+        teacher_weight: w, in (0, 1].
+        teacher_temperature: Temperature of the teachers' part.
     """
 
-    def __init__(self, epsilon: float = 0.0) -> None:
+    def __init__(
+        self,
+        epsilon: float = 0.0,
+        *,
+        teacher_weight: float = 0.5,
+        teacher_temperature: float = 1.0,
+    ) -> None:
         self.epsilon = epsilon
+        self.teacher_weight = teacher_weight
+        self.teacher_temperature = teacher_temperature
 
     def __call__(
         self,
         outputs: Mapping[str, Tensor],
-        labels: Tensor,
+        labels: Tensor | TaughtLabels,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """Computes the loss.
 
         Args:
             outputs: A model output with `logits` [B, I, V].
-            labels: Reference token ids [B, I]; -100 is ignored.
+            labels: Reference token ids [B, I]; -100 is ignored. Or those with what teachers say.
             num_items_in_batch: Target tokens in the whole accumulated batch; None: those in
                 `labels`.
 
@@ -113,7 +134,12 @@ class LabelSmoothedCrossEntropy:
         if isinstance(num_items_in_batch, Tensor):
             # Under DataParallel the count arrives once per replica
             num_items_in_batch = num_items_in_batch.reshape(-1)[0]
-        return label_loss(outputs["logits"], labels, num_items_in_batch, self.epsilon)
+        logits = outputs["logits"]
+        if not isinstance(labels, TaughtLabels):
+            return label_loss(logits, labels, num_items_in_batch, self.epsilon)
+        on_labels = label_loss(logits, labels.labels, num_items_in_batch, self.epsilon)
+        on_teachers = teacher_loss(logits, labels, num_items_in_batch, self.teacher_temperature)
+        return torch.lerp(on_labels, on_teachers, self.teacher_weight)
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -136,11 +162,13 @@ class TranslationTrainer(Seq2SeqTrainer):
         args: The arguments.
         tokenizers: Source and target tokenizers, saved with each checkpoint.
         train_dataset: Columns `input_ids`, `attention_mask`, `labels`; or a stream without an end,
-            for `args.max_steps`, of which a checkpoint holds the state.
+            for `args.max_steps`, of which a checkpoint holds the state. With the columns of `teach`
+            the loss has the teachers' part.
         eval_dataset: The same; if it also has the string column `target`, that is the reference
             text.
         callbacks: On top of progress, early stopping and the picture.
         bleu_tokenize: sacreBLEU's tokenizer; None = that of the references' script.
+        teachers: Those that taught the training set, which each checkpoint names.
 
     Raises:
         ValueError: If generation would stop at transformers' 20 tokens because no length is set.
@@ -148,7 +176,9 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     args: TranslationTrainingArguments
     model: PreTrainedModel
-    push_in_progress: Any  # the library types it as never set
+    # The library types these as never set
+    push_in_progress: Any
+    _signature_columns: Any
     _evaluation: Evaluation
 
     def __init__(
@@ -161,6 +191,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: Dataset | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         bleu_tokenize: str | None = None,
+        teachers: Sequence[Teacher] = (),
     ) -> None:
         generation = model.generation_config
         lengths = (generation.max_length, generation.max_new_tokens, args.generation_max_length)
@@ -171,6 +202,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
+        self.teachers = teachers
         self.family = family_of(model.config.model_type)
         if args.world_size > 1:
             self._prepare_for_processes(model, args)
@@ -184,11 +216,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         super().__init__(
             model=model,
             args=args,
-            data_collator=collator(tokenizers.source, model=model),
+            data_collator=TeacherCollator(collator(tokenizers.source, model=model)),
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=tokenizers.source,
-            compute_loss_func=LabelSmoothedCrossEntropy(args.label_smoothing_factor),
+            compute_loss_func=LabelSmoothedCrossEntropy(
+                args.label_smoothing_factor,
+                teacher_weight=args.teacher_weight,
+                teacher_temperature=args.teacher_temperature,
+            ),
             compute_metrics=self._compute_metrics if args.predict_with_generate else None,
             callbacks=callbacks,
         )
@@ -282,6 +318,12 @@ class TranslationTrainer(Seq2SeqTrainer):
             with refusing("The section training is refused"):
                 return with_bpe_dropout(dataset, self.tokenizers, self.args.bpe_dropout)
         return super()._remove_unused_columns(dataset, description)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """See transformers; what teachers say is for the loss."""
+        super()._set_signature_columns_if_needed()
+        if not COLUMNS.keys() <= set(self._signature_columns):
+            self._signature_columns += COLUMNS
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
@@ -399,9 +441,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         model = self.accelerator.unwrap_model(self.model)
         batches = itertools.islice(self.get_train_dataloader(), self.args.batch_norm_batches)
         with self.compute_loss_context_manager():
-            model.refresh_batch_statistics(
-                {**self._prepare_inputs(batch), "use_cache": False} for batch in batches
-            )
+            model.refresh_batch_statistics(map(self._inputs_of_statistics, batches))
+
+    def _inputs_of_statistics(self, batch: dict[str, Any]) -> dict[str, Any]:
+        inputs = self._prepare_inputs(batch)
+        take_teaching(inputs)
+        return {**inputs, "use_cache": False}
 
     # ---- evaluation
 
@@ -438,6 +483,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> Any:
         """The smoothed loss in training, in evaluation the model's own."""
         if model.training:
+            inputs["labels"] = take_teaching(inputs)
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         outputs = model(**inputs)
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
@@ -527,9 +573,10 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def describe_run(self) -> dict[str, Any]:
         """Returns the facts that are compared when a run is resumed: the number of processes,
-        training and validation set.
+        training and validation set, teachers.
         """
-        return {"processes": self.args.world_size, **self._data_facts}
+        facts = {"processes": self.args.world_size, **self._data_facts}
+        return {**facts, "teachers": list(self.teachers)} if self.teachers else facts
 
     @functools.cached_property
     def _data_facts(self) -> dict[str, Any]:

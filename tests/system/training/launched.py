@@ -20,6 +20,7 @@ from csan_hf.data import DataArguments, TokenizerPair, TokenStream
 from csan_hf.evaluation import translate
 from csan_hf.hub import locality_picture
 from csan_hf.training import TranslationTrainer, callbacks, load_recipe
+from csan_hf.training.teachers import teach
 from csan_hf_runtime.command_line.train import read_command_line
 
 UPDATES, ACCUMULATION = 3, 2
@@ -27,23 +28,34 @@ SIZES = (1, 7, 11)
 
 
 def make_trainer(
-    folder: Path, family: str, stream: TokenStream | None = None
+    folder: Path,
+    family: str,
+    stream: TokenStream | None = None,
+    *,
+    accumulation: int = ACCUMULATION,
+    teacher: str | None = None,
 ) -> TranslationTrainer:
     """A trainer whose updates are plain gradient steps, so that too large a gradient shows."""
     data = DatasetDict.load_from_disk(str(folder / "data"))
     words = (
         f"--output_dir {folder}/trainer --max_steps {UPDATES} --max_tokens 400 --max_cells 3000 "
-        f"--gradient_accumulation_steps {ACCUMULATION} --optim sgd --learning_rate 0.1 "
+        f"--gradient_accumulation_steps {accumulation} --optim sgd --learning_rate 0.1 "
         "--lr_scheduler_type constant --max_grad_norm 0 --per_device_eval_batch_size 4 --bf16 false "
         "--logging_steps 1 --eval_strategy no --save_strategy no --report_to none --disable_tqdm"
     )
+    if teacher is not None:
+        words += f" --teachers [{folder}/{teacher}]"
     _, settings, _ = read_command_line(words.split())
     arguments = load_recipe(None, settings).training_arguments()
+    tokenizers = TokenizerPair.from_pretrained(str(folder / "tokenizer"))
+    pairs = stream or data["train"]
+    if teacher is not None:
+        pairs, _ = teach(data["train"], arguments, tokenizers, cache=folder / "cache")
     return TranslationTrainer(
         AutoModelForSeq2SeqLM.from_pretrained(folder / family),
         arguments,
-        tokenizers=TokenizerPair.from_pretrained(str(folder / "tokenizer")),
-        train_dataset=stream or data["train"],
+        tokenizers=tokenizers,
+        train_dataset=pairs,
     )
 
 
@@ -98,9 +110,17 @@ def work(folder: Path, family: str) -> dict:
     return found
 
 
+def train_student(folder: Path, *, accumulation: int) -> dict:
+    """Weights of one family after training with a teacher of another."""
+    trainer = make_trainer(folder, "csan", accumulation=accumulation, teacher="pervasive_attention")
+    trainer.train()
+    return trainer.model.state_dict()
+
+
 def main(folder: Path, arguments: list[str]) -> None:
     found = {family: work(folder, family) for family in ("csan", "pervasive_attention")}
     found["stream"] = read_stream(folder)
+    found["student"] = train_student(folder, accumulation=ACCUMULATION)
     torch.save(found, folder / f"found-{PartialState().process_index}.pt")
     PartialState().wait_for_everyone()
     # the end of the run draws the picture that is looked for

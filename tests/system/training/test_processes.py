@@ -23,7 +23,15 @@ from csan_hf.hub.public_files import read_json
 from csan_hf_runtime.text_files import read_lines, write_lines
 
 sys.path.insert(0, str(Path(__file__).parent))
-from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, translate_all
+from launched import (
+    ACCUMULATION,
+    SIZES,
+    UPDATES,
+    evaluate,
+    make_trainer,
+    train_student,
+    translate_all,
+)
 
 ROOT = Path(__file__).parents[3]
 FAMILIES = ("csan", "pervasive_attention")
@@ -53,6 +61,7 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         # random weights repeat themselves otherwise, whatever the source
         settings = {"max_length": 10, "no_repeat_ngram_size": 1}
         path.write_text(json.dumps({**read_json(path), **settings}))
+        tokenizers.save_pretrained(str(folder / family))
     words = (
         "-m accelerate.commands.launch --config_file csan_hf/recipes/accelerate/2_cpu_processes.yaml "
         f"tests/system/training/launched.py {folder} {RUN} --output_dir {folder}/run"
@@ -149,6 +158,15 @@ def test_processes_share_a_stream(launched):
     """Every pair once in a pass; tests/data/test_streams.py resumes such streams."""
     _, found, _ = launched
     assert sorted(found[0]["stream"] + found[1]["stream"]) == STREAMED
+
+
+def test_processes_learn_of_a_teacher_as_one_does(launched):
+    folder, found, _ = launched
+    alone = train_student(folder, accumulation=2 * ACCUMULATION)
+    for process in found:
+        torch.testing.assert_close(process["student"], alone, rtol=1e-5, atol=1e-6)
+    untaught = found[0]["csan"]["weights"]
+    assert not torch.equal(untaught["model.shared.weight"], alone["model.shared.weight"])
 
 
 def test_a_recipe_runs_in_two_processes(launched):

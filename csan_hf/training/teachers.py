@@ -1,0 +1,260 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Knowledge distillation by word (Hinton et al., 2015; Kim and Rush, EMNLP 2016): a student learns
+its teachers' distribution over the next token beside the labels.
+
+Targets are forced, so that the distributions do not depend on the student: they are computed once
+and kept beside the prepared corpus. Of each the `teacher_top_k` largest probabilities are kept,
+divided by their sum.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset, concatenate_datasets
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from csan_hf.alignment.aligned_pairs import padded_batch
+from csan_hf.data import TokenizerPair, describe_dataset
+from csan_hf.data.prepared import kept_columns
+from csan_hf.evaluation.launched import on_main_process
+from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.hub.model_card import public_name
+from csan_hf.models.seq2seq_model import IGNORED_LABEL, count_labels
+from csan_hf.pipelines.ensemble import EnsembleForConditionalGeneration, check_member
+from csan_hf_runtime.text_files import reading_folder_or_name
+from csan_hf_runtime.texts import batches_by_length
+
+from .arguments import TranslationTrainingArguments
+from .errors import RecipeError, refusing
+
+TOKENS = "teacher_tokens"
+PROBABILITIES = "teacher_probabilities"
+COLUMNS = {TOKENS: np.int32, PROBABILITIES: np.float16}
+"""Columns of taught pairs and the type of their numbers, [target tokens, K] as bytes."""
+
+_PAIRS_AT_ONCE = 10_000
+_TOKENS_IN_BATCH = 4096
+
+Teacher = dict[str, str]
+"""The public `name` of a teacher, and the `sha256` of its weights and configuration."""
+
+
+class TaughtLabels(NamedTuple):
+    """Labels [B, I] with the teachers' likeliest tokens and their probabilities [B, I, K]; 0 where
+    there is no label.
+    """
+
+    labels: Tensor
+    tokens: Tensor
+    probabilities: Tensor
+
+
+# ---- what the teachers say
+
+
+def teach(
+    pairs: Dataset,
+    args: TranslationTrainingArguments,
+    tokenizers: TokenizerPair,
+    *,
+    cache: Path,
+    teachers: list[Teacher] | None = None,
+) -> tuple[Dataset, list[Teacher]]:
+    """Adds the distributions of `args.teachers` to training pairs, from the cache where they are
+    there.
+
+    Args:
+        pairs: The tokenized training set.
+        args: The arguments.
+        tokenizers: The student's.
+        cache: Folder of prepared corpora.
+        teachers: Those that a run to go on with began with; they are not needed where their
+            distributions are kept. None: a new run.
+
+    Returns:
+        The pairs with `COLUMNS`, and the teachers.
+
+    Raises:
+        RecipeError: A teacher cannot be loaded, has other vocabularies, or is not the one that the
+            run began with.
+    """
+    load = functools.cache(functools.partial(_load_teachers, args, tokenizers))
+    if teachers is None:
+        teachers = on_main_process(lambda: load()[1])
+
+    def ask(folder: Path) -> Dataset:
+        model, loaded = load()
+        if [entry["sha256"] for entry in loaded] != digests:
+            raise RecipeError(
+                "training.teachers: their weights are not those that the run began with. Put those "
+                "back, or choose another --output_dir, or --overwrite to delete the run."
+            )
+        return pairs.select_columns(["input_ids", "labels"]).map(
+            _distributions,
+            batched=True,
+            batch_size=_PAIRS_AT_ONCE,
+            remove_columns=["input_ids", "labels"],
+            fn_kwargs={"model": model, "args": args, "tokenizers": tokenizers},
+            cache_file_name=str(folder / "columns.arrow"),
+            new_fingerprint=folder.name,  # or the library would pickle the model for one
+            desc="Asking the teachers",
+        )
+
+    digests = [teacher["sha256"] for teacher in teachers]
+    settings = [args.teacher_temperature, args.teacher_top_k, args.bf16]
+    key = [describe_dataset(pairs)["sha256"], digests, settings]
+    with refusing("training.teachers"):
+        columns = kept_columns(cache, key, ask)
+    return concatenate_datasets([pairs, columns], axis=1), teachers
+
+
+def _load_teachers(
+    args: TranslationTrainingArguments, tokenizers: TokenizerPair
+) -> tuple[PreTrainedModel, list[Teacher]]:
+    """Loads the teachers as one model; code of their own does not run."""
+    models = []
+    teachers = []
+    for name in args.teachers or ():
+        with refusing(f"training.teachers: {name} cannot teach"):
+            with reading_folder_or_name(name, "model"):
+                check_member(name)
+            model, own_tokenizers = load_translation_model(
+                name, device=str(args.device), progress=False
+            )
+            if _vocabularies(own_tokenizers) != _vocabularies(tokenizers):
+                raise ValueError(
+                    f"it has other vocabularies than this run. With tokenizer: {name} the student "
+                    "has the same"
+                )
+            teachers.append({"name": str(public_name(name)), "sha256": _digest(name, model)})
+        models.append(model)
+    if len(models) == 1:
+        return models[0], teachers
+    with refusing("training.teachers"):
+        return EnsembleForConditionalGeneration.of(models), teachers
+
+
+def _vocabularies(tokenizers: TokenizerPair) -> list[dict[str, int]]:
+    return [tokenizers.source.get_vocab(), tokenizers.target.get_vocab()]
+
+
+def _digest(name: str, model: PreTrainedModel) -> str:
+    """A digest of a checkpoint's weights and configuration."""
+    fields, _ = PreTrainedConfig.get_config_dict(name)
+    fields = {field: value for field, value in fields.items() if not field.startswith("_")}
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    for weight, values in sorted(model.state_dict().items()):
+        digest.update(weight.encode())
+        digest.update(values.cpu().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+@torch.inference_mode()
+def _distributions(
+    rows: Mapping[str, Sequence[Sequence[int]]],
+    model: PreTrainedModel,
+    args: TranslationTrainingArguments,
+    tokenizers: TokenizerPair,
+) -> dict[str, list[bytes]]:
+    """Computes `COLUMNS` of pairs."""
+    sources = [torch.tensor(ids) for ids in rows["input_ids"]]
+    labels = [torch.tensor(ids) for ids in rows["labels"]]
+    lengths = [
+        max(len(source), len(target)) for source, target in zip(sources, labels, strict=True)
+    ]
+    size = len(tokenizers.target)
+    columns = {name: [b""] * len(labels) for name in COLUMNS}
+    for numbers in batches_by_length(lengths, _TOKENS_IN_BATCH):
+        batch = padded_batch(
+            [sources[number] for number in numbers],
+            [labels[number] for number in numbers],
+            tokenizers.source.pad_token_id or 0,
+        )
+        batch = {name: values.to(args.device) for name, values in batch.items()}
+        with torch.autocast(args.device.type, torch.bfloat16, enabled=bool(args.bf16)):
+            logits = model(**batch).logits[..., :size].float()
+        distribution = (logits / args.teacher_temperature).softmax(dim=-1)
+        likeliest = distribution.topk(min(args.teacher_top_k, size))
+        kept = {
+            TOKENS: likeliest.indices,
+            PROBABILITIES: likeliest.values / likeliest.values.sum(dim=-1, keepdim=True),
+        }
+        for name, values in kept.items():
+            array = values.cpu().numpy().astype(COLUMNS[name])
+            for row, number in zip(array, numbers, strict=True):
+                columns[name][number] = row[: len(labels[number])].tobytes()
+    return columns
+
+
+# ---- what a student makes of it
+
+
+@dataclass(frozen=True)
+class TeacherCollator:
+    """Collates taught pairs, and others as `collate` does.
+
+    Args:
+        collate: Makes a batch of the columns beside `COLUMNS`.
+    """
+
+    collate: Callable[[list[dict[str, Any]]], Any]
+
+    def __call__(self, features: list[dict[str, Any]]) -> Any:
+        """Returns the batch with `COLUMNS` [B, I, K], padded where its labels are."""
+        if TOKENS not in features[0]:
+            return self.collate(features)
+        contents = {name: bytearray() for name in COLUMNS}
+        pairs = []
+        for feature in features:
+            pair = dict(feature)
+            for name, content in contents.items():
+                content.extend(pair.pop(name))
+            pairs.append(pair)
+        batch = self.collate(pairs)
+        is_label = batch["labels"].ne(IGNORED_LABEL)
+        for name, content in contents.items():
+            numbers = torch.from_numpy(np.frombuffer(content, COLUMNS[name]))
+            numbers = numbers.reshape(int(is_label.sum()), -1)
+            padded = numbers.new_zeros(*is_label.shape, numbers.shape[-1])
+            padded[is_label] = numbers
+            batch[name] = padded
+        return batch
+
+
+def take_teaching(inputs: dict[str, Any]) -> TaughtLabels | Tensor:
+    """Takes `COLUMNS` out of the inputs of a model, and returns the labels, with them if they are
+    there.
+    """
+    columns = [inputs.pop(name) for name in COLUMNS if name in inputs]
+    return TaughtLabels(inputs["labels"], *columns) if columns else inputs["labels"]
+
+
+def teacher_loss(
+    logits: Tensor,
+    taught: TaughtLabels,
+    num_items_in_batch: Tensor | int | None,
+    temperature: float,
+) -> Tensor:
+    """Cross-entropy to the teachers' distributions, times the temperature squared, summed over the
+    target tokens and divided by their number.
+
+    Args:
+        logits: The student's [B, I, V], divided by the temperature here; the teachers' were, too.
+        taught: What the teachers say.
+        num_items_in_batch: See `label_loss`.
+        temperature: The temperature. Its square keeps the size of the gradients (Hinton et al.,
+            2015, section 2).
+    """
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_probabilities = (precise / temperature).log_softmax(dim=-1)
+    kept = log_probabilities.gather(-1, taught.tokens.long())
+    total = -(kept * taught.probabilities).sum() * temperature**2
+    return total / count_labels(taught.labels, num_items_in_batch)

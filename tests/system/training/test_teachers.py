@@ -1,0 +1,233 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Students of teachers: the loss, what is kept, resumed runs, teachers that cannot teach."""
+
+import copy
+import json
+import shutil
+
+import pytest
+import tiny
+import torch
+from contract.families import FAMILIES
+from system.training.tiny_runs import LOSS_ALONE, TINY, assert_weights, parse
+from transformers import AutoModelForSeq2SeqLM
+
+from csan_hf.data import TokenizerPair
+from csan_hf.hub.public_files import public_files, read_json
+from csan_hf.training import RecipeError, train_from_recipe
+from csan_hf.training.arguments import TranslationTrainingArguments
+from csan_hf.training.checkpoints import list_checkpoints, read_weights
+from csan_hf.training.teachers import teach
+
+TOP_K = 7
+WEIGHT = 0.3
+TEMPERATURE = 2.0
+SMOOTHING = 0.2
+
+
+@pytest.fixture(scope="module")
+def make_teacher(tokenizers, tmp_path_factory):
+    """Saves an untrained model with the tokenizers, and returns the folder."""
+
+    def make(model, pair=tokenizers):
+        folder = tmp_path_factory.mktemp("teacher")
+        model.save_pretrained(folder)
+        pair.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def teachers(make_teacher, tokenizers):
+    """Folders of two, of different families."""
+    size = len(tokenizers.source)
+    return [make_teacher(tiny.csan(vocab_size=size)), make_teacher(tiny.recurrent(vocab_size=size))]
+
+
+def predictions_in_float64(folders, batch):
+    """What teachers say of the targets of a batch, one pair at a time: [target tokens, V]."""
+    models = [AutoModelForSeq2SeqLM.from_pretrained(folder).double() for folder in folders]
+    rows = []
+    for row, labels in enumerate(batch["labels"]):
+        source = batch["input_ids"][row][batch["attention_mask"][row].bool()]
+        target = labels[labels != -100]
+        pair = {"input_ids": source[None], "labels": target[None]}
+        with torch.no_grad():
+            each = [model(**pair).logits[0].softmax(-1) for model in models]
+        rows.append(torch.stack(each).mean(0))
+    return torch.cat(rows)
+
+
+def loss_in_float64(logits, labels, predictions, tokens_in_update):
+    """The plain formula, label by label."""
+    total = 0.0
+    for row, label, prediction in zip(logits, labels, predictions, strict=True):
+        log_probabilities = row.log_softmax(-1)
+        smoothed = torch.full_like(row, SMOOTHING / len(row))
+        smoothed[label] += 1 - SMOOTHING
+        softened = prediction ** (1 / TEMPERATURE) / (prediction ** (1 / TEMPERATURE)).sum()
+        likeliest = softened.argsort(descending=True)[:TOP_K]
+        kept = (softened[likeliest] / softened[likeliest].sum()).half().double()
+        cooled = (row / TEMPERATURE).log_softmax(-1)[likeliest]
+        total -= (1 - WEIGHT) * (smoothed * log_probabilities).sum()
+        total -= WEIGHT * TEMPERATURE**2 * (kept * cooled).sum()
+    return total.item() / tokens_in_update
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_the_loss_is_the_plain_formula(
+    make_trainer, make_teacher, tokenized, tokenizers, tmp_path, family, side
+):
+    size = {"vocab_size": len(tokenizers.source)}
+    padded = copy.deepcopy(tokenizers.source)
+    padded.padding_side = side
+    pair = TokenizerPair(padded, padded)
+    student, teacher = (family.tiny_model(seed, **{**family.shared, **size}) for seed in (0, 1))
+    names = [str(make_teacher(teacher, pair)), str(make_teacher(tiny.recurrent(**size), pair))]
+    options = {
+        "teachers": names,
+        "teacher_weight": WEIGHT,
+        "teacher_temperature": TEMPERATURE,
+        "teacher_top_k": TOP_K,
+        "label_smoothing_factor": SMOOTHING,
+        **LOSS_ALONE,
+    }
+    args = TranslationTrainingArguments(
+        output_dir=str(tmp_path), bf16=False, report_to="none", **options
+    )
+    pairs, _ = teach(tokenized["train"].select(range(8)), args, pair, cache=tmp_path)
+    student.generation_config.max_length = 16
+    trainer = make_trainer(model=student, train=pairs, **options)
+    trainer.data_collator.collate.tokenizer = padded
+    batch = next(iter(trainer.get_train_dataloader()))
+    is_label = batch["labels"].ne(-100)
+    assert not is_label[:, 0 if side == "left" else -1].all(), "the test wants padding"
+    labels = batch["labels"][is_label]
+    predictions = predictions_in_float64(names, batch)
+    student.train()
+    precise = copy.deepcopy(student).double()
+    inputs = {name: batch[name] for name in batch if not name.startswith(("teacher", "labels"))}
+    logits = precise(**inputs).logits[is_label]
+    tokens_in_update = 3 * len(labels)
+    loss = trainer.compute_loss(student, batch, num_items_in_batch=torch.tensor(tokens_in_update))
+    expected = loss_in_float64(logits, labels, predictions, tokens_in_update)
+    assert loss.item() == pytest.approx(expected, rel=5e-5)
+
+
+@pytest.mark.parametrize(("bf16", "tolerance"), [(False, 1e-3), (True, 0.1)])
+def test_all_of_a_small_vocabulary_is_kept(
+    teachers, tokenized, tokenizers, tmp_path, bf16, tolerance
+):
+    args = TranslationTrainingArguments(
+        output_dir=str(tmp_path),
+        teachers=[str(folder) for folder in teachers],
+        teacher_top_k=1000,
+        bf16=bf16,
+        report_to="none",
+    )
+    pairs, _ = teach(tokenized["train"].select(range(2)), args, tokenizers, cache=tmp_path)
+    labels = torch.tensor([pairs["labels"][1]])
+    source = torch.tensor([pairs["input_ids"][1]])
+    batch = {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": labels}
+    tokens = torch.frombuffer(bytearray(pairs["teacher_tokens"][1]), dtype=torch.int32)
+    kept = torch.frombuffer(bytearray(pairs["teacher_probabilities"][1]), dtype=torch.float16)
+    shape = (labels.shape[1], len(tokenizers.target))
+    expected = predictions_in_float64(teachers, batch).gather(1, tokens.reshape(shape).long())
+    torch.testing.assert_close(kept.reshape(shape).double(), expected, rtol=tolerance, atol=1e-6)
+
+
+# ---- whole runs
+
+
+@pytest.fixture
+def words(teachers, tokenizers, tmp_path):
+    """The command line of a run with two teachers, whose folders it may lose."""
+    tokenizers.save_pretrained(tmp_path / "tokenizer")
+    copies = [shutil.copytree(folder, tmp_path / folder.name) for folder in teachers]
+    names = ",".join(map(str, copies))
+    return (
+        f"{TINY} --output_dir {tmp_path}/run --tokenizer {tmp_path}/tokenizer --teachers {names} "
+        f"--cache_dir {tmp_path}/cache --predict_with_generate false --metric_for_best_model loss "
+        "--max_steps 8 --generation.max_length 4 --num_beams 1 --average_best false"
+    )
+
+
+def test_a_resumed_run_ends_alike_without_its_teachers(words, tmp_path, capsys):
+    results = train_from_recipe(parse(words))
+    run = tmp_path / "run"
+    names = [path.name for path in tmp_path.glob("teacher*")]
+    assert sorted(teacher["name"] for teacher in results["teachers"]) == sorted(names)
+    card = (run / "README.md").read_text()
+    for teacher in results["teachers"]:
+        assert f"{teacher['name']} (SHA-256 `{teacher['sha256'][:16]}`)" in card
+    assert not [name for name in public_files(run) if "teacher" in name]
+    last = list_checkpoints(run)[-1]
+    whole = read_weights(last)
+
+    def cut():
+        shutil.rmtree(last)
+        (run / "results.json").unlink()
+
+    cut()
+    for name in names:
+        shutil.move(tmp_path / name, tmp_path / f"moved_{name}")
+    assert train_from_recipe(parse(words))["teachers"] == results["teachers"]
+    assert_weights(AutoModelForSeq2SeqLM.from_pretrained(last), whole)
+
+    cut()
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(RecipeError, match=rf"training\.teachers: {tmp_path}.* There is no folder"):
+        train_from_recipe(parse(words))
+    for name in names:
+        shutil.move(tmp_path / f"moved_{name}", tmp_path / name)
+    config = tmp_path / names[0] / "config.json"
+    text = config.read_text()
+    config.write_text(json.dumps({**json.loads(text), "dropout": 0.7}))
+    with pytest.raises(RecipeError, match="not those that the run began with"):
+        train_from_recipe(parse(words))
+    config.write_text(text)
+    train_from_recipe(parse(words))
+    assert_weights(AutoModelForSeq2SeqLM.from_pretrained(last), whole)
+
+
+def of_own_code(folder):
+    path = folder / "config.json"
+    code = {"AutoConfig": "odd.OddConfig", "AutoModelForSeq2SeqLM": "odd.OddModel"}
+    path.write_text(json.dumps({**read_json(path), "model_type": "odd", "auto_map": code}))
+    (folder / "odd.py").write_text("raise SystemExit('this must not run')")
+
+
+CANNOT_TEACH = {
+    "missing": (shutil.rmtree, "", "There is no folder"),
+    "of code that is not trusted": (of_own_code, "", "a class of its own code"),
+    "of another vocabulary": (
+        lambda folder: None,
+        "--tokenizer.pretrained null --vocab_size 320",
+        "it has other vocabularies than this run",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "options", "message"), CANNOT_TEACH.values(), ids=CANNOT_TEACH)
+def test_a_teacher_that_cannot_teach_is_named(words, tmp_path, spoil, options, message):
+    recipe = parse(f"{words} {options}")
+    folder = recipe.training["teachers"][0]
+    spoil(tmp_path / folder)
+    with pytest.raises(RecipeError, match=f"{folder} cannot teach: .*{message}") as error:
+        train_from_recipe(recipe)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--bpe_dropout 0.1", r"training\.bpe_dropout cuts them anew"),
+        ("--dataset null --data.train_size null --data.train x --streaming", "has no end"),
+    ],
+)
+def test_targets_that_change_are_refused(words, options, message):
+    with pytest.raises(RecipeError, match=rf"training\.teachers .*{message}"):
+        train_from_recipe(parse(f"{words} {options}"))
