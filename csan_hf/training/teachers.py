@@ -85,6 +85,7 @@ def teach(
     Raises:
         RecipeError: A teacher cannot be loaded, has other vocabularies, or is not the one that the
             run began with.
+        OSError: The cache cannot be written.
     """
     load = functools.cache(functools.partial(_load_teachers, args, tokenizers))
     if teachers is None:
@@ -111,8 +112,7 @@ def teach(
     digests = [teacher["sha256"] for teacher in teachers]
     settings = [args.teacher_temperature, args.teacher_top_k, args.bf16]
     key = [describe_dataset(pairs)["sha256"], digests, settings]
-    with refusing("training.teachers"):
-        columns = kept_columns(cache, key, ask)
+    columns = kept_columns(cache, key, ask)
     return concatenate_datasets([pairs, columns], axis=1), teachers
 
 

@@ -178,14 +178,18 @@ def test_a_resumed_run_ends_alike_without_its_teachers(words, tmp_path, capsys):
 
     cut()
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(RecipeError, match=rf"training\.teachers: {tmp_path}.* There is no folder"):
+    with pytest.raises(
+        RecipeError, match=rf"^training\.teachers: {tmp_path}\S+ cannot teach: There is no folder"
+    ):
         train_from_recipe(parse(words))
     for name in names:
         shutil.move(tmp_path / f"moved_{name}", tmp_path / name)
     config = tmp_path / names[0] / "config.json"
     text = config.read_text()
     config.write_text(json.dumps({**json.loads(text), "dropout": 0.7}))
-    with pytest.raises(RecipeError, match="not those that the run began with"):
+    with pytest.raises(
+        RecipeError, match=r"^training\.teachers: .* not those that the run began with"
+    ):
         train_from_recipe(parse(words))
     config.write_text(text)
     train_from_recipe(parse(words))
@@ -215,7 +219,9 @@ def test_a_teacher_that_cannot_teach_is_named(words, tmp_path, spoil, options, m
     recipe = parse(f"{words} {options}")
     folder = recipe.training["teachers"][0]
     spoil(tmp_path / folder)
-    with pytest.raises(RecipeError, match=f"{folder} cannot teach: .*{message}") as error:
+    with pytest.raises(
+        RecipeError, match=rf"^training\.teachers: {folder} cannot teach: .*{message}"
+    ) as error:
         train_from_recipe(recipe)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
