@@ -33,7 +33,7 @@ from csan_hf_runtime.text_files import reading_folder_or_name
 from csan_hf_runtime.texts import batches_by_length
 
 from .arguments import TranslationTrainingArguments
-from .errors import RecipeError, refusing
+from .errors import RecipeError, notify, refusing
 
 TOKENS = "teacher_tokens"
 PROBABILITIES = "teacher_probabilities"
@@ -98,6 +98,7 @@ def teach(
                 "training.teachers: their weights are not those that the run began with. Put those "
                 "back, or choose another --output_dir, or --overwrite to delete the run."
             )
+        notify(f"Asking the teachers about {len(pairs):,} pairs; {cache} keeps what they say.")
         return pairs.select_columns(["input_ids", "labels"]).map(
             _distributions,
             batched=True,

@@ -156,6 +156,7 @@ def words(teachers, tokenizers, tmp_path):
 
 def test_a_resumed_run_ends_alike_without_its_teachers(words, tmp_path, capsys):
     results = train_from_recipe(parse(words))
+    assert "Asking the teachers about 200 pairs" in capsys.readouterr().err
     run = tmp_path / "run"
     names = [path.name for path in tmp_path.glob("teacher*")]
     assert sorted(teacher["name"] for teacher in results["teachers"]) == sorted(names)
@@ -174,6 +175,7 @@ def test_a_resumed_run_ends_alike_without_its_teachers(words, tmp_path, capsys):
     for name in names:
         shutil.move(tmp_path / name, tmp_path / f"moved_{name}")
     assert train_from_recipe(parse(words))["teachers"] == results["teachers"]
+    assert "Asking" not in capsys.readouterr().err
     assert_weights(AutoModelForSeq2SeqLM.from_pretrained(last), whole)
 
     cut()
