@@ -255,7 +255,9 @@ def teacher_loss(
             2015, section 2).
     """
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    log_probabilities = (precise / temperature).log_softmax(dim=-1)
+    if temperature != 1:  # which would copy all logits
+        precise = precise / temperature
+    log_probabilities = precise.log_softmax(dim=-1)
     kept = log_probabilities.gather(-1, taught.tokens.long())
     total = -(kept * taught.probabilities).sum() * temperature**2
     return total / count_labels(taught.labels, num_items_in_batch)
