@@ -121,9 +121,10 @@ class TextOptions(Settings):
             with more tokens or sentences than 99 % of the training sources; always = all; never =
             only lines longer than the model takes
         lines: whether the lines of a text are translated together, each in the context of the
-            others: auto = where the model was trained on documents; together; alone
+            others, 1,024 tokens at a time: auto = where the model attends line by line (preset
+            lines); together; alone
         documents: lines up to a blank one are a document and translated together, by a model that
-            was trained on documents; indents stay
+            attends line by line; indents stay
         unknown: what to do with a line that has characters missing from the source vocabulary:
             warn; skip = an empty translation; error
         markup: format of inline tags in the input, html or xliff: tags are put back around the

@@ -47,8 +47,8 @@ WINDOW_CHARACTERS = 2**22
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _NO_LIMIT = 10**9  # tokens
-_MOST_TOKENS_TOGETHER = 8192
-_LINES_OF_CONTEXT = 3
+_MOST_TOKENS_TOGETHER = 1024
+_TOKENS_OF_CONTEXT = 64  # more than the windows of preset lines reach
 _MORE_OF_DOCUMENTS = 16  # tokens in a batch: the steps are those of the longest, whatever the batch
 _BEAMS_FOR_TERMS = 8
 _ROOM_FOR_TERMS = 3  # tokens, beside those of the terms: the end, and two
@@ -142,7 +142,7 @@ class _Unit:
 
     Attributes:
         numbers: Numbers of segments, in the order of the text.
-        context: How many of the first are there for the others alone.
+        context: How many of the first are read as context; their translations are discarded.
     """
 
     numbers: Sequence[int]
@@ -164,9 +164,9 @@ class TextTranslator:
     ```
 
     Every line of a text has a translation of its own, and line breaks, blank lines and indents are
-    put back as they were. A model that was trained on documents reads the lines of a text together.
-    Of others a line with more tokens or sentences than 99 % of the training sources had is split
-    into sentences, as is one with more tokens than the model takes; see `TextOptions`.
+    put back as they were. A model that attends line by line (preset lines) reads the lines of a
+    text together. Of others a line with more tokens or sentences than 99 % of the training sources
+    had is split into sentences, as is one with more tokens than the model takes; see `TextOptions`.
 
     Args:
         engine: What searches for translations.
@@ -334,7 +334,7 @@ class TextTranslator:
             for line, known, predicted in zip(lines, entries, finish_texts(), strict=True):
                 is_line = "\n" not in line.strip()
                 indent = ""
-                if options.documents:
+                if options.documents and is_line:
                     indent = line[: len(line) - len(line.lstrip())]
                 stripped = [
                     translation._replace(text=indent + _stripped(translation.text, is_line))
@@ -561,30 +561,28 @@ class TextTranslator:
         self, splits: Sequence[SplitText], segments: Sequence[str], request: _Request
     ) -> list[_Unit]:
         """The segments one by one, or those of a text together, a document of many tokens in
-        parts that begin with some lines before them.
+        parts that begin with some lines before them: parts are translated at the same time.
         """
         options = request.options
         if self.engine.line_token is None and (options.documents or options.lines == "together"):
             asked_for = "documents" if options.documents else "lines='together'"
             raise ValueError(
-                f"{asked_for} needs a model that was trained on documents (preset lines): this one "
+                f"{asked_for} needs a model that attends line by line (preset lines): this one "
                 "translates lines one by one."
             )
         if self.engine.line_token is None or options.lines == "alone":
             return _alone(range(len(segments)))
-        most = min(self.source_limit or _MOST_TOKENS_TOGETHER, _MOST_TOKENS_TOGETHER)
+        limit = self.source_limit or _NO_LIMIT
+        most = min(limit, _MOST_TOKENS_TOGETHER)
+        lengths = [len(request.encode(segment)) for segment in segments]
         units = []
         for document in _documents(splits, across_texts=options.documents):
             begin = document.start
-            tokens = 0
             for number in document:
-                length = len(request.encode(segments[number]))
-                if number > begin and tokens + length > most:
-                    units.append(_with_context(document, begin, number))
+                if number > begin and sum(lengths[begin : number + 1]) > most:
+                    units.append(_with_context(document, begin, number, lengths, limit))
                     begin = number
-                    tokens = 0
-                tokens += length
-            units.append(_with_context(document, begin, document.stop))
+            units.append(_with_context(document, begin, document.stop, lengths, limit))
         return units
 
     def _batches(
@@ -610,7 +608,8 @@ class TextTranslator:
         source = self.engine.source
         end = [ids[-1]] if ids[-1] in source.special else []
         together = ids[: len(ids) - len(end)]
-        for line in others:
+        for segment in others:
+            line, _ = request.read(segment)  # without the tag of its language
             together += [self.engine.line_token, *source.encode_alone(line)]
         return together + end
 
@@ -625,15 +624,12 @@ class TextTranslator:
             is_mark = hypothesis.tokens == self.engine.line_token
             tokens = np.where(is_mark, generation.ends[0], hypothesis.tokens)
             places = is_mark.nonzero()[0] + 1
-            lines = zip(
-                np.split(tokens, places),
-                np.split(hypothesis.log_probabilities, places),
-                strict=True,
-            )
-            for number in unit.numbers:  # fewer lines, where the translation was cut
-                line = Hypothesis(*next(lines, (tokens[:0], hypothesis.log_probabilities[:0])))
-                if number in of_segments:
-                    of_segments[number].append(line)
+            values = hypothesis.log_probabilities
+            lines = list(map(Hypothesis, np.split(tokens, places), np.split(values, places)))
+            missing = len(unit.numbers) - len(lines)  # where the translation was cut
+            lines += [Hypothesis(tokens[:0], values[:0])] * missing
+            for number, line in zip(unit.translated, lines[unit.context :], strict=True):
+                of_segments[number].append(line)
         return of_segments
 
     def _source_batch(
@@ -660,13 +656,14 @@ class TextTranslator:
         )
 
     def _limit(self, unit: _Unit, segments: Sequence[str], request: _Request) -> int:
-        """The most tokens of a translation, the first included; of several lines, whose lengths the
-        model itself bounds, as many as they can have.
+        """The most tokens of a translation, the first included; of several lines as many as they
+        may have together, or all that the model lets them have if nothing is asked for.
         """
         lengths = np.array([len(request.encode(segments[number])) for number in unit.numbers])
-        if len(lengths) == 1:
-            return int(self._limits(request.generation, lengths)[0])
-        return int((2 * lengths + 50 + 1).sum()) + 1
+        options = request.options
+        if len(lengths) == 1 or options.max_length or options.max_new_tokens:
+            return int(self._limits(request.generation, lengths).sum())
+        return int(_most_tokens(lengths).sum()) + len(lengths) + 1
 
     def _limits(self, generation: Generation, lengths: np.ndarray) -> np.ndarray:
         """The most tokens [B] of translations, the first included, of sources of lengths [B]."""
@@ -676,7 +673,7 @@ class TextTranslator:
         elif generation.max_length is not None:
             limits = np.full_like(lengths, generation.max_length)
         else:
-            free = 1 + 2 * lengths + 50
+            free = 1 + _most_tokens(lengths)
             # A model that has made more positions for the source does so for the target
             limits = np.where(lengths > positions, free, np.minimum(free, max(positions, 2)))
         if not self.engine.extends_positions:
@@ -935,9 +932,24 @@ def _documents(splits: Iterable[SplitText], *, across_texts: bool) -> list[range
     return documents
 
 
-def _with_context(document: range, begin: int, end: int) -> _Unit:
-    """The lines of a document from `begin` to before `end`, and some before them."""
-    start = max(document.start, begin - _LINES_OF_CONTEXT)
+def _most_tokens(lengths: np.ndarray) -> np.ndarray:
+    """The most tokens of translations of sources of so many tokens."""
+    return 2 * lengths + 50
+
+
+def _with_context(
+    document: range, begin: int, end: int, lengths: Sequence[int], limit: int
+) -> _Unit:
+    """The lines of a document from `begin` to before `end`, and some before them, within a limit of
+    tokens.
+    """
+    start = begin
+    while (
+        start > document.start
+        and sum(lengths[start:begin]) < _TOKENS_OF_CONTEXT
+        and sum(lengths[start - 1 : end]) <= limit
+    ):
+        start -= 1
     return _Unit(range(start, end), context=begin - start)
 
 

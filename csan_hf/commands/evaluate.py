@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from csan_hf.data import load_translation_dataset
-from csan_hf.data.joining import lines_of_file
-from csan_hf.data.readers import read_documents
+from csan_hf.data.documents import document_lines, read_documents, read_translations
+from csan_hf.data.joining import LINE_FEED
 from csan_hf.evaluation.corpus_translation import best_texts
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.launched import launched_processes
@@ -111,8 +111,8 @@ def evaluate(
         raise ValueError("--source and --reference belong together: give both.")
     if has_files and (recipe or split):
         raise ValueError("--source and --reference need no recipe: leave out --recipe and --split.")
-    if documents and (not has_files or len(reference or ()) > 1):
-        raise ValueError("--documents needs --source and one --reference.")
+    if documents and not has_files:
+        raise ValueError("--documents needs --source and --reference; a recipe says it itself.")
     if hypotheses is not None and not has_files:
         raise ValueError("--hypotheses needs --source and --reference.")
     if len(names) > 1 and output_dir is None:
@@ -132,7 +132,8 @@ def evaluate(
         option = "--forced" if forced else "--hypotheses"
         raise ValueError(f"{option} translates nothing: leave out --{', --'.join(unused)}.")
     if source is not None and reference is not None:
-        tests = _read_files(source, reference, hypotheses, documents=documents)
+        read = _read_documents if documents else _read_files
+        tests = read(source, reference, hypotheses)
     else:
         tests = _read_recipe(recipe or Path(names[0]) / "recipe.yaml", split)
     scoring = _scoring(
@@ -183,23 +184,38 @@ class _TestSets:
                 raise ValueError(f"{place} is empty: there is nothing to score.")
 
 
-def _read_files(
-    source: str, reference: list[str], hypotheses: str | None, *, documents: bool
-) -> _TestSets:
+def _read_files(source: str, reference: list[str], hypotheses: str | None) -> _TestSets:
     paths = [source, *reference]
     if hypotheses is not None:
         paths.append(hypotheses)
-    sources, *texts = read_documents(*paths) if documents else open_parallel(*paths)
+    sources, *texts = open_parallel(*paths)
     translations: Collection[str] = ()
     if hypotheses is not None:
         translations = texts.pop()
     return _TestSets(
-        {Path(source).name.split(".")[0]: (sources, join_references(texts))},
+        {_name_of_set(source): (sources, join_references(texts))},
         paths=paths,
         translations=translations,
         has_several_references=len(reference) > 1,
-        documents=documents,
     )
+
+
+def _read_documents(source: str, reference: list[str], hypotheses: str | None) -> _TestSets:
+    if len(reference) > 1:
+        raise ValueError("Documents have one reference: give one --reference.")
+    translations: Collection[str] = ()
+    if hypotheses is not None:
+        translations = read_translations(hypotheses, source)
+    return _TestSets(
+        {_name_of_set(source): read_documents(source, reference[0])},
+        paths=[source, *reference],
+        translations=translations,
+        documents=True,
+    )
+
+
+def _name_of_set(source: str) -> str:
+    return Path(source).name.split(".")[0]
 
 
 def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
@@ -247,7 +263,7 @@ def _score(
     sources, references = test_set
     scores = score_translations(hypotheses, references, sources=sources, **scoring)
     scores["sentences"] = len(sources)
-    if documents:
+    if documents and any(LINE_FEED in reference for reference in references):
         scores["lines"] = score_lines(hypotheses, references, sources=sources, **scoring)
     if by_length:
         scores["by_length"] = score_by_length(
@@ -294,8 +310,10 @@ def _translated(
             scores = _score(texts, test_set, **scoring)
             scores["num_beams"] = options["num_beams"] or generation.num_beams
             scores["seconds"] = seconds
-            lines = lines_of_file(texts, references, documents=tests.documents)
-            yield _Evaluated(name, list(lines), scores)
+            lines = texts
+            if tests.documents:
+                lines = list(document_lines(texts, references))
+            yield _Evaluated(name, lines, scores)
 
 
 def _forced(

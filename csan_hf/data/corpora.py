@@ -31,7 +31,8 @@ from csan_hf_runtime.text_files import (
     read_lines,
 )
 
-from .joining import Rows, joined, lines_alone, pieces_of_documents, random_counts
+from .documents import Rows, lines_alone, pieces_of_documents
+from .joining import joined, random_counts
 from .numbers import load_numbers
 from .patterns import find_parts, find_references
 from .readers import Pair, Part, file_format, pair_of, read_pairs, table_rows

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from csan_hf_runtime.text_files import check_parallel, compression_of, read_lines
 
-from .joining import LINE_FEED
+from .documents import document_pairs
 
 Rows = Iterable[tuple[str, Any]]
 """Rows of a table: where each stands, such as "line 3", and its values by column."""
@@ -27,9 +27,6 @@ Part = tuple[Path, ...]
 
 Pair = dict[str, str]
 """A source and its target, by these names."""
-
-Document = list[tuple[int, str]]
-"""Its lines, with their numbers in the file."""
 
 
 def read_pairs(
@@ -57,62 +54,6 @@ def text_pairs(source: Path, target: Path) -> Iterator[Pair]:
             paths = (source, target)
             check_parallel(paths, [range(sum(1 for _ in read_lines(path))) for path in paths])
         yield {"source": pair[0], "target": pair[1]}
-
-
-def document_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yields the documents of two files, lines with blank ones between documents.
-
-    Raises:
-        ValueError: A document has no partner, or another number of lines; the message names it.
-    """
-    paths = (source, target)
-    documents = itertools.zip_longest(*map(_documents, paths), fillvalue=[])
-    for number, sides in enumerate(documents, 1):
-        if len({*map(len, sides)}) > 1:
-            places = " and ".join(map(_place_of, paths, sides))
-            raise ValueError(f"document {number}: {places}; both need the same")
-        source_text, target_text = map(_text_of, sides)
-        yield {"source": source_text, "target": target_text}
-
-
-def read_documents(source: Path | str, *others: Path | str) -> list[Collection[str]]:
-    """Reads the documents of a source and the same ones of other files, such as its reference.
-
-    A file that holds no blank lines between documents, as translations of documents do, has the
-    lines of one document after the other.
-
-    Raises:
-        ValueError: A file has another number of lines.
-    """
-    source_lines = list(read_lines(source))
-    is_text = [bool(line.strip()) for line in source_lines]
-    sizes = [sum(run) for has_text, run in itertools.groupby(is_text) if has_text]
-    files: list[Collection[str]] = []
-    for path in (source, *others):
-        lines = list(read_lines(path))
-        if len(lines) != sum(sizes):
-            check_parallel((source, path), (source_lines, lines))
-            lines = list(itertools.compress(lines, is_text))
-        remaining = map(str.strip, lines)
-        files.append([LINE_FEED.join(itertools.islice(remaining, size)) for size in sizes])
-    return files
-
-
-def _place_of(path: Path, lines: Document) -> str:
-    start = f" from line {lines[0][0]} on" if lines else ""
-    return f"{path} has {len(lines)} lines{start}"
-
-
-def _text_of(lines: Document) -> str:
-    return LINE_FEED.join(line.strip() for _, line in lines)
-
-
-def _documents(path: Path) -> Iterator[Document]:
-    """Yields the numbered lines of each document."""
-    numbered_lines = enumerate(read_lines(path), 1)
-    for is_blank, lines in itertools.groupby(numbered_lines, lambda line: not line[1].strip()):
-        if not is_blank:
-            yield list(lines)
 
 
 def file_format(path: str | Path) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from csan_hf.data.joining import LINE_FEED
 from csan_hf_runtime.extras import needs_extra
 
 with needs_extra("train"):
@@ -41,7 +42,7 @@ def group_pieces(texts: Iterable[str], pairs: Iterator[Pair]) -> Iterator[list[P
 
 def pairs_of_lines(source: str, reference: str) -> list[Pair]:
     """The lines of a document in both languages."""
-    return list(zip(source.split("\n"), reference.split("\n"), strict=True))
+    return list(zip(source.split(LINE_FEED), reference.split(LINE_FEED), strict=True))
 
 
 def cut_like(text: str, references: Sequence[str]) -> list[str]:
@@ -50,7 +51,7 @@ def cut_like(text: str, references: Sequence[str]) -> list[str]:
 
     As mwerSegmenter does (Matusov et al., IWSLT 2005).
     """
-    lines = text.split("\n")
+    lines = text.split(LINE_FEED)
     if len(lines) == len(references):
         return lines
     words = text.split()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from csan_hf.data.joining import lines_of_file
+from csan_hf.data.documents import document_lines
 from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.text_files import VARIANTS
 
@@ -66,11 +66,11 @@ def score_lines(
     """Scores documents line by line; the other arguments and the result are those of
     `score_translations`, and `sentences` is the number of lines.
     """
-    reference_lines = list(lines_of_file(references, references, documents=True))
+    reference_lines = list(document_lines(references, references))
     scores = score_translations(
-        list(lines_of_file(hypotheses, references, documents=True)),
+        list(document_lines(hypotheses, references)),
         reference_lines,
-        sources=list(lines_of_file(sources, references, documents=True)),
+        sources=list(document_lines(sources, references)),
         **options,
     )
     return scores | {"sentences": len(reference_lines)}
@@ -176,8 +176,8 @@ def bleu_by_order(
 def score_table(scores_by_split: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Formats the scores of each split as the lines of a table, above the metrics' signatures.
 
-    A column that no split has a value for is left out. Those of documents' lines, at `lines` in a
-    split's scores, have a row of their own.
+    A column that no split has a value for is left out. The scores of documents' lines, under
+    `lines` in a split's entry, have a row of their own.
     """
     rows: dict[str, Mapping[str, Any]] = {}
     for name, entry in scores_by_split.items():

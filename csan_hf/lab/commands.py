@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from csan_hf.commands import join_references
-from csan_hf.data.readers import read_documents
+from csan_hf.data.documents import read_documents
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, check_several_references
 from csan_hf.evaluation.pieces import Pair, group_pieces, pairs_of_lines
 from csan_hf.lab.report import (
@@ -173,8 +173,10 @@ def report(
     if len(reference) > 1:
         check_several_references(settings["metrics"])
     check_settings([len(paths) for _, paths in named], **settings)
+    sources: Collection[str]
+    references: Collection[str]
     if documents:
-        sources, references = read_documents(source, *reference)
+        sources, references = read_documents(source, reference[0])
         grouped = list(map(pairs_of_lines, sources, references))
     else:
         sources, *reference_files = open_parallel(source, *reference)

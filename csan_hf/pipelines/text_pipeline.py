@@ -38,11 +38,12 @@ class TextTranslationPipeline(TranslationPipeline):
     translator(open("book.txt").read(), batch_size=16)[0]["translation_text"]
     ```
 
-    **Length.** Every line of a text is translated by itself, and line breaks, blank lines and
-    indents are put back as they were. A model that was trained on single sentences translates one
-    of several and leaves out the others: a line with more tokens or sentences than 99 % of the
-    training sources had (`generation_config.usual_source`, which training saves; a CSAN of the
-    preset "long" needs no such bound) is split into sentences by
+    **Length.** Every line of a text has a translation of its own, and line breaks, blank lines and
+    indents are put back as they were. A model that attends line by line (preset "lines") reads the
+    lines of a text together. A model that was trained on single sentences translates one of several
+    and leaves out the others: a line with more tokens or sentences than 99 % of the training
+    sources had (`generation_config.usual_source`, which training saves; a CSAN of the preset "long"
+    needs no such bound) is split into sentences by
     [sentencex](https://github.com/wikimedia/sentencex), as is one with more tokens than the model
     takes (`source_limit`; a CSAN with `position_embeddings=None` takes any number). A sentence that
     is still too long is cut after a clause or between words, with a warning. So nothing is lost,

@@ -370,7 +370,7 @@ def _set_line_token(config: PreTrainedConfig, recipe: Recipe, tokenizers: Tokeni
             "The network attends line by line: name the token that ends a line, "
             "tokenizer.line_token, such as a line feed."
         )
-    if attends_by_line or recipe.tokenizer.get("line_token") is not None:
+    if recipe.line_token is not None:
         with refusing("The section tokenizer is refused"):
             number = tokenizers.line_token_id
             if attends_by_line:

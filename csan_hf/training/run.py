@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from transformers.utils import logging
 
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream
-from csan_hf.data.joining import lines_of_file
+from csan_hf.data.documents import document_lines
+from csan_hf.data.joining import LINE_FEED
 from csan_hf.data.prepared import cache_folder
 from csan_hf.evaluation.launched import on_main_process
 from csan_hf.evaluation.scores import score_lines, score_table, search_name
@@ -277,7 +279,9 @@ def finish_run(
     for name, split in held_out.items():
         scores[name] = _score_split(trainer, name, split, documents=documents)
         targets = split["target"]
-        references[name] = digest_of_lines(lines_of_file(targets, targets, documents=documents))
+        if documents:
+            targets = document_lines(targets, targets)
+        references[name] = digest_of_lines(targets)
         signals.raise_if_received()
     results = {
         "model": trainer.family.model_class.__name__,
@@ -362,10 +366,10 @@ def _score_split(
     start = time.time()
     hypotheses, scores = trainer.translate_dataset(split)
     seconds = time.time() - start
-    if trainer.is_world_process_zero():
-        file = path_inside(Path(trainer.args.output_dir), "hypotheses", f"{name}.txt")
-        write_lines(file, lines_of_file(hypotheses, split["target"], documents=documents))
+    lines: Iterable[str] = hypotheses
     if documents:
+        lines = document_lines(hypotheses, split["target"])
+    if documents and any(LINE_FEED in reference for reference in split["target"]):
         scores["lines"] = score_lines(
             hypotheses,
             split["target"],
@@ -373,6 +377,9 @@ def _score_split(
             metrics=trainer.args.metrics,
             tokenize=trainer.bleu_tokenize,
         )
+    if trainer.is_world_process_zero():
+        file = path_inside(Path(trainer.args.output_dir), "hypotheses", f"{name}.txt")
+        write_lines(file, lines)
     return scores | {
         "sentences": len(hypotheses),
         "num_beams": generation.num_beams,

@@ -41,6 +41,7 @@ from csan_hf.data import (
     forward_set_epoch,
     with_bpe_dropout,
 )
+from csan_hf.data.joining import LINE_FEED
 from csan_hf.evaluation.scores import score_translations, search_name
 from csan_hf.families import family_of
 from csan_hf.hub.push import push_checkpoint, push_in_background
@@ -140,6 +141,11 @@ class LabelSmoothedCrossEntropy:
         on_labels = label_loss(logits, labels.labels, num_items_in_batch, self.epsilon)
         on_teachers = teacher_loss(logits, labels, num_items_in_batch, self.teacher_temperature)
         return torch.lerp(on_labels, on_teachers, self.teacher_weight)
+
+
+def _with_stripped_lines(text: str) -> str:
+    """A text whose lines, blank ones too, have no white space at their ends."""
+    return LINE_FEED.join(map(str.strip, text.split(LINE_FEED)))
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -545,7 +551,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Turns token ids [B, T] into text; -100, the padding between batches, is skipped, too."""
         ids = np.asarray(token_ids)
         ids = np.where(ids < 0, self.tokenizers.target.pad_token_id, ids)
-        return [text.strip() for text in self.tokenizers.decode(ids)]
+        return [_with_stripped_lines(text) for text in self.tokenizers.decode(ids)]
 
     def translate_dataset(
         self, dataset: Dataset, **generate_arguments: Any

@@ -13,8 +13,7 @@ from system.training.tiny_runs import parse
 
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
 from csan_hf.data.corpora import BUILT_IN, check_files
-from csan_hf.data.joining import lines_of_file
-from csan_hf.data.readers import read_documents
+from csan_hf.data.documents import document_lines, read_documents, read_translations
 from csan_hf.data.tokenization import tokenize_dataset
 from csan_hf.training import RecipeError
 from csan_hf.training.dry_run import dry_run
@@ -177,21 +176,25 @@ def test_sizes_count_documents(documents):
 def test_translations_have_the_lines_of_their_references():
     texts = ["one\ntwo", "one", "one\ntwo\nthree\nfour"]
     references = ["a\nb", "a\nb\nc", "a\nb"]
-    lines = list(lines_of_file(texts, references, documents=True))
+    lines = list(document_lines(texts, references))
     assert lines == ["one", "two", "one", "", "", "one", "two three four"]
-    assert list(lines_of_file(texts[:2], references[:2], documents=False)) == ["one two", "one"]
 
 
 def test_translations_of_documents_are_read_with_their_source(tmp_path):
-    (tmp_path / "source").write_text("\none\n  two\n \n\nthree\n")
+    source = tmp_path / "source"
+    source.write_text("\none\n  two\n \n\nthree\n")
+    (tmp_path / "reference").write_text("eins\n zwei\n\ndrei\n\n")
+    assert read_documents(source, tmp_path / "reference") == (
+        ["one\ntwo", "three"],
+        ["eins\nzwei", "drei"],
+    )
     (tmp_path / "blank").write_text("x\neins\nzwei\n\n\ndrei\n")
+    assert read_translations(tmp_path / "blank", source) == ["eins\nzwei", "drei"]
     (tmp_path / "lines").write_text("eins\n\ndrei\n")
-    paths = [tmp_path / name for name in ("source", "blank", "lines")]
-    documents = read_documents(*paths)
-    assert documents == [["one\ntwo", "three"], ["eins\nzwei", "drei"], ["eins\n", "drei"]]
+    assert read_translations(tmp_path / "lines", source) == ["eins\n", "drei"]
     (tmp_path / "lines").write_text("eins\n")
     with pytest.raises(ValueError, match=r"source has 6 lines and .*lines has 1: line 2 of "):
-        read_documents(*paths)
+        read_translations(tmp_path / "lines", source)
 
 
 def test_documents_go_with_others_of_the_same_lines(documents, folder):

@@ -1,12 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Lines of a text that are translated together, with graphs and with torch."""
 
+import copy
+from functools import partial
+
 import pytest
 import tiny
 import torch
 from tokenizers import AddedToken
 
 from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.data.tokenization import add_language_tags
 from csan_hf.hub.onnx import export_onnx
 from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime import translator as module
@@ -150,10 +154,58 @@ def test_a_long_document_is_cut_between_lines_with_some_of_context(translator, m
         lambda engine, batch: sizes.append(batch.mask.sum(1).tolist()) or search(engine, batch),
     )
     lines = [f"{word} words" for word in ("one", "two", "nine", "much") * 2]
-    [[translation]] = translator.translate(["\n".join(lines)], max_batch_tokens=1)
-    assert len(translation.text.split("\n")) == len(lines)
-    assert len(sizes) > 2
-    assert all(size[0] < 80 for size in sizes)
+    translate = partial(translator.translate, ["\n".join(lines)], max_batch_tokens=1)
+    monkeypatch.setattr(module, "_TOKENS_OF_CONTEXT", 1)
+    [[of_parts]] = translate()
+    assert len(of_parts.text.split("\n")) == len(lines)
+    parts = len(sizes)
+    assert parts > 2
+    assert max(size[0] for size in sizes) < 20, "a line before those of a part"
+    sizes.clear()
+    monkeypatch.setattr(module, "_TOKENS_OF_CONTEXT", 1000)
+    [[whole]] = translate()
+    assert len(sizes) == parts
+    assert max(size[0] for size in sizes) > 20, "all lines before"
+    monkeypatch.setattr(module, "_MOST_TOKENS_TOGETHER", 1000)
+    [[expected]] = translate()
+    *_, last = whole.text.split("\n")
+    assert expected.text.endswith(f"\n{last}")
+    assert not of_parts.text.endswith(f"\n{last}")
+
+
+def test_limits_that_are_asked_for_are_those_of_lines(translator):
+    [[translation]] = translator.translate([TEXT], max_new_tokens=2)
+    tokens = [len(sentence.translation_text.split()) for sentence in translation.sentences]
+    assert sum(tokens) <= 8
+    assert len(tokens) == 4
+
+
+def test_a_text_may_begin_with_a_blank_line(translator):
+    [[translation]] = translator.translate(["\n  one dog\ntwo words"], documents=True)
+    first, second = (sentence.translation_text.strip() for sentence in translation.sentences)
+    assert translation.text == f"\n  {first}\n{second}"
+
+
+def test_the_tag_of_a_language_is_that_of_a_text(made):
+    model, pair, _ = made
+    seen = []
+    tagged = copy.deepcopy(pair)
+    add_language_tags(tagged, [">>de<<", ">>fr<<"])
+    other = copy.deepcopy(model)
+    other.resize_token_embeddings(len(tagged.source))
+    engine = torch_engine(other, tagged)
+    translator = TextTranslator(engine)
+    search = module._search
+
+    def watched(engine, batch):
+        seen.append(batch.ids.tolist())
+        return search(engine, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_search", watched)
+        translator.translate([">>de<< one dog\ntwo words"])
+        translator.translate(["one dog\ntwo words"], target_lang="de")
+    assert seen[0] == seen[1]
 
 
 def test_links_and_tags_are_of_lines(translator):
@@ -168,9 +220,9 @@ def test_a_model_of_sentences_has_no_lines():
     tokenizer = train_tokenizer(WORDS, 300)
     model = tiny.csan(vocab_size=300)
     translator = TextTranslator(torch_engine(model, TokenizerPair(tokenizer, tokenizer)))
-    with pytest.raises(ValueError, match="lines='together' needs a model that was trained on doc"):
+    with pytest.raises(ValueError, match="lines='together' needs a model that attends line by"):
         translator.translate(["one"], lines="together")
-    with pytest.raises(ValueError, match=r"^documents needs a model that was trained on documents"):
+    with pytest.raises(ValueError, match=r"^documents needs a model that attends line by line"):
         translator.translate(["one"], documents=True)
     with pytest.raises(ValueError, match="documents are translated together: leave out lines"):
         translator.translate(["one"], documents=True, lines="alone")

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair
-from csan_hf.data.readers import read_documents
+from csan_hf.data.documents import read_translations
 from csan_hf.evaluation.corpus_translation import best_texts
 from csan_hf.evaluation.loading import load_engine
 from csan_hf.evaluation.scores import search_name
@@ -120,7 +120,7 @@ def load_systems(
                 raise FileNotFoundError(f"{path}: no such file or checkpoint")
             if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
                 if documents_of is not None:
-                    _, files[path] = read_documents(documents_of, path)
+                    files[path] = read_translations(path, documents_of)
                     continue
                 files[path] = open_lines(path)
                 if len(files[path]) != len(sources):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import chain
 
 from csan_hf.data.corpora import load_translation_dataset
-from csan_hf.data.joining import lines_of_file
+from csan_hf.data.documents import document_lines
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric, tokenizer_of
 from csan_hf.training.errors import RecipeError
-from csan_hf_runtime.text_files import digest_of_lines, read_lines, write_lines
+from csan_hf_runtime.text_files import digest_of_lines, one_line, read_lines, write_lines
 
 from .records import SuiteRecords
 from .suite import Run
@@ -89,7 +89,9 @@ class SuiteTexts:
         )
         splits, _ = load_translation_dataset(arguments, [split])
         targets = splits[split]["target"]
-        lines = list(lines_of_file(targets, targets, documents=arguments.documents))
+        if arguments.documents:
+            targets = document_lines(targets, targets)
+        lines = list(map(one_line, targets))
         source = str(arguments.data_dir or arguments.dataset)
         self._expect(f"{data}/{split}", digest_of_lines(lines), source)
         return lines
