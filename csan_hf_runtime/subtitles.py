@@ -25,7 +25,8 @@ _SIGN = r"(?:[-–—♪♫]|>>|&gt;&gt;)"  # begins the words of another speake
 _TURN = re.compile(rf"^(?=(?:{_TAG}|[ \t])*(?:{_SIGN}|<v\b))", re.MULTILINE)
 _BEHIND = rf"(?:{_TAG}|[♪♫\s])"
 _AROUND = re.compile(rf"\A((?:{_TAG}|{_SIGN}|\s)*+)((?:{_BEHIND}*+.)*+)({_BEHIND}*+)\Z", re.DOTALL)
-_SPACE_IN_TAG = "\0"
+_PLACE = "\ue000"  # of one that stays whole
+_WHOLE = rf"{_TAG}|&#?\w+;|{_PLACE}"
 
 
 @dataclass(frozen=True)
@@ -158,13 +159,16 @@ def _name_of(tag: str) -> str:
 
 
 def _in_lines(text: str, most: int) -> list[str]:
-    """Breaks a text into lines, `most` at most, about equally long, and never within a tag."""
-    unbroken = re.sub(_TAG, lambda tag: tag[0].replace(" ", _SPACE_IN_TAG), text)
+    """Breaks a text into lines, `most` at most, about equally long, and never within a tag or an
+    entity.
+    """
+    whole = iter(re.findall(_WHOLE, text))
+    shortened = re.sub(_WHOLE, _PLACE, text)
     wrapper = textwrap.TextWrapper(
-        width=len(text) // most + 1,
+        width=len(shortened) // most + 1,
         break_long_words=any(map(is_wide, text)),
         break_on_hyphens=False,
     )
-    while len(wrapper.wrap(unbroken)) > most:
+    while len(lines := wrapper.wrap(shortened)) > most:
         wrapper.width += 1
-    return [line.replace(_SPACE_IN_TAG, " ") for line in wrapper.wrap(unbroken)]
+    return [re.sub(_PLACE, lambda place: next(whole), line) for line in lines]

@@ -96,6 +96,19 @@ def test_inner_tags_are_for_who_puts_them_back_and_are_not_broken(read):
     assert joined(subtitles, [translation]) == f"{TIMES}{{\\an8}}{written}\n"
 
 
+@pytest.mark.parametrize(
+    ("translation", "written"),
+    [
+        ("現在<i>是</i>九點", "現在<i>是\n</i>九點"),
+        ("<i>九</i>&amp;<i>二</i>", "<i>九</i>&amp;\n<i>二</i>"),
+        ("\ue000現在<i>是</i>九", "\ue000現在<i>\n是</i>九"),
+    ],
+)
+def test_tags_and_entities_between_wide_letters_are_not_broken(translation, written, read):
+    subtitles = read(f"{TIMES}It is\nnine", keeps_tags=True)
+    assert joined(subtitles, [translation]) == f"{TIMES}{written}"
+
+
 def test_names_of_subtitles():
     for name in ("film.srt", "a/film.de.VTT", "film.srt.gz", "film.Vtt.XZ"):
         assert are_subtitles(name)
