@@ -57,7 +57,7 @@ class Subtitles:
     Attributes:
         turns: The texts, each with what stands before it.
         end: What stands behind the last one.
-        has_entities: Whether `&` and `<` are written as entities.
+        has_entities: Whether `&`, `<` and the end of `-->` are written as entities.
     """
 
     turns: Sequence[_Turn]
@@ -123,6 +123,7 @@ class Subtitles:
         turn = self.turns[number]
         if self.has_entities:
             translation = translation.replace("&", "&amp;").replace("<", "&lt;")
+            translation = translation.replace("-->", "--&gt;")  # a line with it would be times
         part = turn.kept + turn.line_end.join(_in_lines(translation, turn.lines))
         return part + self.end if number == len(self.turns) - 1 else part
 

@@ -96,6 +96,13 @@ def test_inner_tags_are_for_who_puts_them_back_and_are_not_broken(read):
     assert joined(subtitles, [translation]) == f"{TIMES}{{\\an8}}{written}\n"
 
 
+def test_signs_of_webvtt_are_entities(read):
+    head = "WEBVTT\n\n00:01.000 --> 00:02.000\n"
+    subtitles = read(f"{head}2 --&gt; 9 &amp; 1\n")
+    assert subtitles.texts == ["2 --> 9 & 1"]
+    assert joined(subtitles, ["<3> --> 9 & 1"]) == f"{head}&lt;3> --&gt; 9 &amp; 1\n"
+
+
 @pytest.mark.parametrize(
     ("translation", "written"),
     [
