@@ -21,7 +21,8 @@ _HEADER = re.compile(rf"^((?:{_NUMBER})?{_TIMES})", re.MULTILINE)
 _BLANK_LINE = re.compile(r"^(?=[ \t\r]*$)", re.MULTILINE)
 _TAG = r"(?:</?|\{\\)(?=\w)[^<>{}\n]*[>}]"  # <i>, <v Name>, {\an8}, <00:01.000>
 _TAG_OF_NO_MARKUP = r"(?:<(?=\d)|\{\\)[^<>{}\n]*[>}]"
-_SIGN = r"(?:[-–—♪♫]|>>|&gt;&gt;)"  # begins the words of another speaker, or a line that is sung
+# Begins the words of another speaker, or a line that is sung; a dash before a digit is a minus
+_SIGN = r"(?:[-–—](?!\d)|[♪♫]|>>|&gt;&gt;)"
 _TURN = re.compile(rf"^(?=(?:{_TAG}|[ \t])*(?:{_SIGN}|<v\b))", re.MULTILINE)
 _BEHIND = rf"(?:{_TAG}|[♪♫\s])"
 _AROUND = re.compile(rf"\A((?:{_TAG}|{_SIGN}|\s)*+)((?:{_BEHIND}*+.)*+)({_BEHIND}*+)\Z", re.DOTALL)

@@ -65,6 +65,8 @@ def test_all_but_the_texts_stays_byte_for_byte(content, texts, read):
         ("It is\nnine.", "It is nine.", "Neun.", "Neun."),
         ("It\nis\n nine.\n", "It is nine.", "Es ist Neunundneunzig", "Es ist\nNeunundneunzig\n"),
         ("It is\nnine", "It is nine", "現在是九點", "現在是\n九點"),
+        ("It is\n-5 degrees.", "It is -5 degrees.", "Es sind -5 Grad.", "Es sind\n-5 Grad."),
+        ("<i>–9</i>", "–9", "–8", "<i>–8</i>"),
         # Text behind a blank line
         ("It is\n\nnine.\n\n", "It is nine.", "Es ist neun.", "Es ist\nneun.\n\n"),
         # Tags
