@@ -178,6 +178,7 @@ def write_translations(
         in_parts(),
         path=options.output,
         alignments_path=options.alignments_file,
+        is_kept=subtitles is None or options.output == STANDARD_STREAM,
         written=done.lines,
         kept_lines=done.lines if options.resume else None,
     )
@@ -216,11 +217,14 @@ def _write_as_they_come(
     path: str,
     alignments_path: str | None = None,
     *,
+    is_kept: bool,
     written: int = 0,
     kept_lines: int | None = None,
 ) -> None:
-    """Writes windows of translations; an error or a signal that ends this says where they are."""
-    opened = partial(open_for_writing, keep_partial=True, kept_lines=kept_lines)
+    """Writes windows of translations; an error or a signal that ends this says where they are, if
+    they are kept.
+    """
+    opened = partial(open_for_writing, keep_partial=is_kept, kept_lines=kept_lines)
     try:
         with ExitStack() as stack:
             stack.enter_context(stopping_on_signals())
@@ -232,7 +236,8 @@ def _write_as_they_come(
                 with beside_bars():
                     file.writelines(part.text for part in window)
                     file.flush()
-                written += len(window)
+                if is_kept:
+                    written += len(window)
                 if alignments_file is not None:
                     for part in window:
                         alignments_file.write(f"{pharaoh(part.alignment)}\n")

@@ -57,7 +57,7 @@ def translate(
     Translations are written as they are made, a few thousand at a time; those of standard input
     also when no line has come for a moment, so that a program can wait for its answer. If the
     command is stopped before the end, finished translations are kept: with --output FILE, in
-    FILE.partial.
+    FILE.partial, but for subtitles, which are written whole or not at all.
 
     Several models are an ensemble: their probabilities are averaged. With --n_best every line of
     the output is the number of a line of the input, from 1, the natural logarithm of the

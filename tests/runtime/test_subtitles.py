@@ -2,10 +2,12 @@
 """Files of subtitles: what is translated, and that all else stays byte for byte."""
 
 import bz2
+import itertools
 
 import pytest
 
 from csan_hf_runtime.command_line import main
+from csan_hf_runtime.graph_engine import GraphEngine
 from csan_hf_runtime.subtitles import Subtitles, are_subtitles
 
 TIMES = "1\n00:00:01,000 --> 00:00:02,500\n"
@@ -141,3 +143,21 @@ def test_the_command_writes_subtitles(kind, request, tmp_path, capsys):
     assert not (tmp_path / "out.srt.partial").exists()
     assert main(f"{words}/film.srt.bz2 --output {tmp_path}/out.bz2".split()) == 0
     assert bz2.decompress((tmp_path / "out.bz2").read_bytes()) == expected
+
+
+def test_a_stopped_command_leaves_no_half_of_subtitles(graphs, tmp_path, monkeypatch, capsys):
+    searches = itertools.count()
+
+    def search_or_stop(self, batch, original=GraphEngine.search):
+        if next(searches) == 1:
+            raise KeyboardInterrupt
+        return original(self, batch)
+
+    monkeypatch.setattr(GraphEngine, "search", search_or_stop)
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
+    (tmp_path / "film.srt").write_bytes(SRT.encode())
+    words = f"translate --model {graphs} --quiet --input {tmp_path}/film.srt --output {tmp_path}/o"
+    assert main(words.split()) == 130
+    assert "\nInterrupted. 0 translations are written.\n" in f"\n{capsys.readouterr().err}"
+    assert [file.name for file in tmp_path.iterdir()] == ["film.srt"]
+    assert main(words.split()) == 0
