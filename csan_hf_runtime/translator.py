@@ -43,7 +43,7 @@ from .texts import (
 from .windows import ahead, windows_of
 
 WINDOW_CHARACTERS = 2**22
-"""Characters of the lines that are translated at a time."""
+"""Characters of the lines that are translated at a time; a document with more is cut there."""
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _NO_LIMIT = 10**9  # tokens
@@ -256,8 +256,9 @@ class TextTranslator:
         """Translates lines as they come, in memory that does not grow with their number.
 
         A window of `WINDOW_LINES` for each process, less where they are very long, is read and
-        translated at a time, or what there is where `sentences` yields None. Errors of the
-        iteration over `sentences` are passed on.
+        translated at a time, or what there is where `sentences` yields None. With `documents` a
+        window goes on to the next blank line, up to `WINDOW_CHARACTERS`. Errors of the iteration
+        over `sentences` are passed on.
 
         Args:
             sentences: The lines; None = translate what there is.
@@ -298,7 +299,11 @@ class TextTranslator:
             )
 
         windows = windows_of(
-            sentences, size_of=len, largest=WINDOW_CHARACTERS, processes=self.workers.count
+            sentences,
+            size_of=len,
+            largest=WINDOW_CHARACTERS,
+            processes=self.workers.count,
+            may_end_with=lambda line: not (chosen.documents and line.strip()),
         )
         with bar:
             for finish in ahead(map(begin, windows), self.workers.windows_ahead):

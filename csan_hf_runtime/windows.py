@@ -19,23 +19,29 @@ def windows_of(
     size_of: Callable[[Item], int],
     largest: int,
     processes: int = 1,
+    may_end_with: Callable[[Item], bool] = lambda item: True,
 ) -> Iterator[list[Item]]:
-    """Yields `WINDOW_LINES` items for each process, fewer where their sizes, summed, reach
-    `largest`, or what there is where `items` yields None, or before it raises an error.
+    """Yields `WINDOW_LINES` items for each process, or what there is where `items` yields None, and
+    goes on from there to an item that a window may end with; fewer where their sizes, summed, reach
+    `largest`, or before `items` raises an error.
     """
     window: list[Item] = []
     size = 0
+    is_due = False
     try:
         for item in items:
             if item is not None:
                 window.append(item)
                 size += size_of(item)
+            if item is None or len(window) >= WINDOW_LINES * processes:
+                is_due = True
             # None ends an empty window, too: with it a pool hands on the one before
-            is_full = len(window) == WINDOW_LINES * processes or size >= largest
-            if item is None or is_full:
+            can_end = not window or may_end_with(window[-1])
+            if (is_due and can_end) or size >= largest:
                 yield window
                 window = []
                 size = 0
+                is_due = False
     except (OSError, ValueError):  # a line that cannot be read
         if window:
             yield window

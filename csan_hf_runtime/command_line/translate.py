@@ -55,9 +55,10 @@ def translate(
     notes as they are, and each cue in at most as many lines as it had.
 
     Translations are written as they are made, a few thousand at a time; those of standard input
-    also when no line has come for a moment, so that a program can wait for its answer. If the
-    command is stopped before the end, finished translations are kept: with --output FILE, in
-    FILE.partial, but for subtitles, which are written whole or not at all.
+    also when no line has come for a moment, with --documents behind a blank one, so that a program
+    can wait for its answer. If the command is stopped before the end, finished translations are
+    kept: with --output FILE, in FILE.partial, but for subtitles, which are written whole or not at
+    all.
 
     Several models are an ensemble: their probabilities are averaged. With --n_best every line of
     the output is the number of a line of the input, from 1, the natural logarithm of the

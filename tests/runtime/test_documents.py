@@ -2,6 +2,7 @@
 """Lines of a text that are translated together, with graphs and with torch."""
 
 import copy
+import itertools
 from functools import partial
 
 import pytest
@@ -115,10 +116,26 @@ def test_lines_of_a_file_are_documents_up_to_blank_ones(translator):
         translator.translate(lines, documents=True, prefixes=[""] * 6)
 
 
+def test_a_stream_of_documents_is_cut_between_them(translator, monkeypatch):
+    """Wherever their sender pauses, and however few lines a window has."""
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
+    first = ["one dog", None, "two words", "nine", None, ""]
+    lines = [*first, None, "one", "", "much of them", "nine", " ", "three", None, "two", "one"]
+    windows = list(translator.stream(lines, documents=True))
+    texts = [line for line in lines if line is not None]
+    translations = list(itertools.chain.from_iterable(windows))
+    assert translations == translator.translate(texts, documents=True)
+    assert [len(window) for window in windows] == [4, 0, 2, 3, 3]
+    monkeypatch.setattr("csan_hf_runtime.translator.WINDOW_CHARACTERS", 16)
+    sizes = [len(window) for window in translator.stream(texts, documents=True)]
+    assert sizes == [2, 2, 2, 2, 4]
+
+
 @pytest.mark.parametrize(
     ("options", "how"), [("", {"documents": True}), ("--lines alone", {"lines": "alone"})]
 )
-def test_the_cues_of_a_file_are_a_document(options, how, made, tmp_path, capsys):
+def test_the_cues_of_a_file_are_a_document(options, how, made, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     cues = []
     for second, line in enumerate(["", *LINES, ""]):
         cues.append(f"00:{second:02}.000 --> 00:{second:02}.900\n{line}\n")
