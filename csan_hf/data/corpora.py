@@ -44,7 +44,7 @@ _SHUFFLED_AT_ONCE = 10_000
 _SAMPLE_SIZE = 100_000  # pairs of an endless stream that a vocabulary is learned from
 _BYTES_OF_A_TOKEN = 3  # or more, of byte-level BPE
 _TEXT = datasets.Features({name: datasets.Value("string") for name in ("source", "target")})
-ALONE = "_alone"  # what the name of a test set's lines ends in, each a text of its own
+ALONE = "_alone"  # ends the name of the split that has a test set's lines as pairs of their own
 SHARED = ("train", "validation")  # splits that several pairs of languages have together
 Languages = tuple[str, str]
 
@@ -102,10 +102,10 @@ class DataArguments:
         test_size: Number of pairs per test set, as in validation_size.
         documents: The files are plain text of documents: a sentence or a paragraph in each line, a
             blank line between documents. Training and validation pairs are neighbouring lines of
-            one document, from one to all, every doubling equally often; a longer piece than
-            max_source_length and max_target_length are for is none. Pairs of test sets are whole
-            documents, which are not cut, and TEST_alone has their lines, each a pair of its own.
-            Sizes such as validation_size count documents.
+            one document, from one to all, every doubling equally often, several with at most three
+            bytes for each token of max_source_length or max_target_length. Pairs of test sets are
+            whole documents, which are not cut, and TEST_alone has their lines, each a pair of its
+            own. Sizes such as validation_size count documents.
         join: Join up to this many neighbouring pairs of the training and the validation set into
             one, each number equally often: longer texts from a corpus of sentences. They are lines
             where tokenizer.line_token or the network knows lines.
@@ -291,11 +291,11 @@ class DataArguments:
         patterns: dict[str, Any] = {}
         for pair in self.pairs:
             for name, pattern in self.split_patterns.items():
-                patterns |= dict.fromkeys(self.texts_of(name, pair), pattern)
+                patterns |= dict.fromkeys(self.split_makers(name, pair), pattern)
         return patterns
 
-    def texts_of(self, name: str, pair: Languages) -> dict[str, Callable[[Dataset], Dataset]]:
-        """Names of the splits that one split becomes -> what makes their texts of its pairs."""
+    def split_makers(self, name: str, pair: Languages) -> dict[str, Callable[[Dataset], Dataset]]:
+        """Name of each split that is made of one -> the function that makes it of its pairs."""
         split = self.name_split(name, pair)
         if name in SHARED:
             return {split: self._training_texts}
@@ -421,7 +421,7 @@ def load_translation_dataset(
     names: list[str] = []
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair), work_dir).items():
-            made = args.texts_of(name, pair)
+            made = args.split_makers(name, pair)
             names += made
             wanted = [split for split in made if splits is None or split in splits]
             if not wanted:

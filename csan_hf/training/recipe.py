@@ -153,7 +153,7 @@ class Recipe:
 
     @property
     def line_token(self) -> str | None:
-        """The token that ends a line; None where texts are lines, whose ends mean nothing."""
+        """The token that ends a line; None: texts have no lines."""
         token = self.tokenizer.get("line_token")
         if token is None and (self.data.get("documents") or self._attends_by_line()):
             return LINE_FEED
