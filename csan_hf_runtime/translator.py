@@ -25,6 +25,7 @@ from .scores import is_scored
 from .search import Hypothesis
 from .sentences import SplitText, sentences_of
 from .terms import Terms, lacking, most_letters_after
+from .text_files import one_line
 from .texts import (
     SentenceTranslation,
     SourceReader,
@@ -366,8 +367,7 @@ class TextTranslator:
         """Begins to translate texts; other processes go on with it.
 
         The arguments are those of `translate`, the texts from `checked_texts`. `progress` is called
-        with numbers of segments that are done, and first with minus the number of further segments
-        of texts that are split, so that its calls add up to the number of texts.
+        with numbers that add up to that of the texts.
 
         Returns:
             A function that waits for the translations, as many of each text as are asked for, with
@@ -398,7 +398,6 @@ class TextTranslator:
             for batch in prepared.batches
         ]
         searches = self.workers.run(_search, sources)
-        progress(len(texts) - len(prepared.segments))
         return partial(self._finish, prepared, searches, request)
 
     def _prepare(self, texts: Sequence[str], request: _Request, first_line: int) -> _Prepared:
@@ -424,10 +423,15 @@ class TextTranslator:
         """Waits for the hypotheses, and makes translations of them."""
         segments = prepared.segments
         hypotheses: dict[int, list[Hypothesis]] = {}
+        texts = len(prepared.splits)
+        texts_done = 0
         for batch, batch_hypotheses in zip(prepared.batches, searches, strict=True):
             for unit, unit_hypotheses in zip(batch, batch_hypotheses, strict=True):
                 hypotheses |= self._of_lines(unit, unit_hypotheses, request.generation)
-                request.progress(len(unit.translated))
+            done = texts * len(hypotheses) // len(segments)
+            request.progress(done - texts_done)
+            texts_done = done
+        request.progress(texts - texts_done)  # blank ones alone
         if request.terms is not None:
             self._require_terms(segments, hypotheses, request.terms, request)
         self._warn_of_cut_translations(hypotheses.values(), request)
@@ -693,6 +697,8 @@ class TextTranslator:
         target = self.engine.target
         ids = hypothesis.tokens.tolist()
         text = target.decode(ids)
+        if self.engine.line_token is not None:
+            text = one_line(text)  # bytes of a byte-level vocabulary may be a line feed, too
         if not request.options.needs_scores:
             return SentenceTranslation(segment, text)
         is_counted = is_scored(

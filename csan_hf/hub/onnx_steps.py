@@ -7,6 +7,7 @@ Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -260,22 +261,23 @@ class _CsanStep(Step):
         return logits, _target_tensors(cache), weights
 
     def _gather_lines(self, masks: AttentionMasks, cache: EncoderDecoderCache) -> AttentionMasks:
-        """Replaces the keys that the beams share by those at the masks' places, and returns the
-        masks without these.
+        """Replaces the keys that the beams share by those of the source tokens that are left, and
+        returns the masks for these.
         """
-        if masks.places is None:  # with attention
+        places = masks.lines.places
+        if places is None:  # with attention
             return masks
-        rows = masks.places.shape[0]
+        rows = places.shape[0]
         layers: Any = cache.cross_attention_cache.layers
         for attention, layer in zip(self.attentions, layers, strict=True):
             if attention.is_by_line:
                 sentences, heads = layer.keys.shape[:2]
                 sentence = torch.arange(rows) // (rows // sentences)
                 head = torch.arange(heads)
-                index = (sentence[:, None, None], head[:, None], masks.places[:, None])
+                index = (sentence[:, None, None], head[:, None], places[:, None])
                 layer.keys = layer.keys[index]
                 layer.values = layer.values[index]
-        return masks._replace(places=None)
+        return masks._replace(lines=replace(masks.lines, places=None))
 
     def fill(self, past: Tensors) -> EncoderDecoderCache:
         """See `Step`; the source's keys and values, and sums that begin with 0, are there, too."""

@@ -52,7 +52,6 @@ class AttentionMasks(NamedTuple):
         query_offset: Place of the first query (decoding with a cache).
         by_line: Those of cross-attention by line, where they differ.
         lines: The lines of cross-attention.
-        places: [B, W], of the source tokens that are left of all; None = all.
     """
 
     full: Any = None
@@ -63,7 +62,6 @@ class AttentionMasks(NamedTuple):
     query_offset: int | Tensor = 0
     by_line: Any = None
     lines: Any = None
-    places: Tensor | None = None
 
 
 class CsanAttention(nn.Module):
@@ -223,15 +221,14 @@ class CsanAttention(nn.Module):
     def _reachable(
         self, queries: int, key: Tensor, value: Tensor, masks: AttentionMasks
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys, values and padding up to the last query's in a causal layer, else all, or those of
-        `masks.places`.
+        """Keys, values and padding up to the last query's in a causal layer, else all, or those
+        near the lines of the queries.
         """
         offset = masks.query_offset
         padding = masks.padding
-        if masks.places is not None:
-            places = masks.places[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[3])
-            key = key.gather(2, places)
-            value = value.gather(2, places)
+        if masks.lines is not None:
+            key = masks.lines.take(key)
+            value = masks.lines.take(value)
         if self.is_causal and isinstance(offset, Tensor):
             # Only the device knows how much a static cache holds, and shapes cannot depend on that:
             # take as many keys as the queries can ever reach; those before the first are masked

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +23,13 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from csan_hf.alignment.aligned_pairs import padded_batch
-from csan_hf.data import TokenizerPair, describe_dataset
+from csan_hf.data import TokenizerPair, describe_dataset, example_lengths
 from csan_hf.data.prepared import kept_columns
 from csan_hf.evaluation.launched import on_main_process
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import public_name
 from csan_hf.models.seq2seq_model import IGNORED_LABEL, count_labels
+from csan_hf.models.translation import max_positions
 from csan_hf.pipelines.ensemble import EnsembleForConditionalGeneration, check_member
 from csan_hf_runtime.text_files import reading_folder_or_name
 from csan_hf_runtime.texts import batches_by_length
@@ -87,7 +89,8 @@ def teach(
             run began with.
         OSError: The cache cannot be written.
     """
-    load = functools.cache(functools.partial(_load_teachers, args, tokenizers))
+    longest = int(max(lengths.max() for lengths in example_lengths(pairs)))
+    load = functools.cache(functools.partial(_load_teachers, args, tokenizers, longest))
     if teachers is None:
         teachers = on_main_process(lambda: load()[1])
 
@@ -117,16 +120,27 @@ def teach(
     return concatenate_datasets([pairs, columns], axis=1), teachers
 
 
+def check_teacher(name: str) -> None:
+    """Raises `RecipeError` for what is no model, or one with code of its own; reads no weights."""
+    with _refusing(name), reading_folder_or_name(name, "model"):
+        check_member(name)
+
+
+def _refusing(name: str) -> AbstractContextManager[None]:
+    return refusing(f"training.teachers: {name} cannot teach")
+
+
 def _load_teachers(
-    args: TranslationTrainingArguments, tokenizers: TokenizerPair
+    args: TranslationTrainingArguments, tokenizers: TokenizerPair, longest: int
 ) -> tuple[PreTrainedModel, list[Teacher]]:
-    """Loads the teachers as one model; code of their own does not run."""
+    """Loads the teachers of texts of up to `longest` tokens as one model; code of their own does
+    not run.
+    """
     models = []
     teachers = []
     for name in args.teachers or ():
-        with refusing(f"training.teachers: {name} cannot teach"):
-            with reading_folder_or_name(name, "model"):
-                check_member(name)
+        check_teacher(name)
+        with _refusing(name):
             model, own_tokenizers = load_translation_model(
                 name, device=str(args.device), progress=False
             )
@@ -134,6 +148,13 @@ def _load_teachers(
                 raise ValueError(
                     f"it has other vocabularies than this run. With tokenizer: {name} the student "
                     "has the same"
+                )
+            most = max_positions(model.config)
+            is_bound = getattr(model.config, "position_embeddings", "learned") == "learned"
+            if is_bound and most is not None and longest > most:
+                raise ValueError(
+                    f"it has positions for {most} tokens, and a training text has {longest}: lower "
+                    "data.max_source_length and data.max_target_length"
                 )
             teachers.append({"name": str(public_name(name)), "sha256": _digest(name, model)})
         models.append(model)

@@ -94,9 +94,9 @@ class Done(NamedTuple):
     lines: int = 0
 
 
-def lines_done(outputs: list[str], *, is_numbered: bool) -> Done:
-    """Finds the last sentence that is there whole in what a stopped command has left of the
-    translations, and their alignments.
+def lines_done(outputs: list[str], *, is_numbered: bool, documents: bool = False) -> Done:
+    """Finds the last sentence, or the last document, that is there whole in what a stopped command
+    has left of the translations, and their alignments.
     """
     partial_files = [partial_name(path) for path in outputs]
     if len({path.is_file() for path in partial_files}) > 1:
@@ -105,6 +105,9 @@ def lines_done(outputs: list[str], *, is_numbered: bool) -> Done:
             "that they were written with."
         )
     lines = min(map(whole_lines, partial_files))
+    if documents:  # the lines of a document are translated together
+        numbered_lines = enumerate(itertools.islice(read_lines(partial_files[0]), lines), 1)
+        lines = max((number for number, line in numbered_lines if not line.strip()), default=0)
     sentences = lines
     first_line = next(iter(read_lines(partial_files[0])), "") if lines else ""
     if not is_numbered and re.match(r"1\t-?\d+\.\d{4}\t", first_line):

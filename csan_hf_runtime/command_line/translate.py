@@ -102,7 +102,9 @@ def translate(
     with_scores = search.n_best is not None
     done = Done()
     if output.resume:
-        done = _lines_done(output, loading, is_numbered=with_scores and not output.json_lines)
+        is_numbered = with_scores and not output.json_lines
+        find = partial(lines_done, output.files, is_numbered=is_numbered, documents=text.documents)
+        done = _on_main_process(find, loading)
         if done.sentences and not loading.quiet:
             print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
     sentences: Iterable[str | None]
@@ -156,9 +158,8 @@ def _check_subtitle_options(
         )
 
 
-def _lines_done(output: OutputOptions, loading: ModelOptions, *, is_numbered: bool) -> Done:
-    """Finds what a stopped command has left; of several processes the main one looks."""
-    find = partial(lines_done, output.files, is_numbered=is_numbered)
+def _on_main_process(find: Callable[[], Done], loading: ModelOptions) -> Done:
+    """What a stopped command has left; of several processes the main one looks."""
     if not is_launched():
         return find()
     launcher = import_csan_hf("evaluation.launched", "a launcher of processes")

@@ -16,6 +16,7 @@ from csan_hf.hub.onnx import export_onnx
 from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime import translator as module
 from csan_hf_runtime.command_line import main
+from csan_hf_runtime.options import TranslationOptions
 from csan_hf_runtime.translator import TextTranslator
 
 WORDS = ["one", "two", "three", "a dog runs", "much of them", "nine words"]
@@ -187,6 +188,33 @@ def test_a_long_document_is_cut_between_lines_with_some_of_context(translator, m
     [[expected]] = translate()
     *_, last = whole.text.split("\n")
     assert expected.text.endswith(f"\n{last}")
+
+
+def test_no_line_is_two(translator, monkeypatch):
+    monkeypatch.setattr(translator.engine.target, "decode", lambda ids, **_: "a\nb")
+    [[translation]] = translator.translate(["one\ntwo"])
+    assert translation.text == "a b\na b"
+
+
+def test_the_progress_of_documents_adds_up(translator):
+    told = []
+    texts = [TEXT, "one", "", "two\nthree"]
+    translator.begin(texts, options=TranslationOptions(), progress=told.append)()
+    assert sum(told) == 4
+    assert min(told) >= 0
+
+
+def test_a_stopped_command_goes_on_behind_a_document(made, tmp_path, capsys):
+    _, _, folder = made
+    lines = ["one", "", "two", "nine words", "", "much"]
+    (tmp_path / "in").write_text("\n".join(lines))
+    words = f"translate --model {folder} --input {tmp_path}/in --output {tmp_path}/out --documents"
+    assert main(words.split()) == 0
+    expected = (tmp_path / "out").read_text()
+    (tmp_path / "out.partial").write_text("".join(expected.splitlines(keepends=True)[:3]))
+    assert main([*words.split(), "--resume"]) == 0
+    assert f"Going on behind line 2 of {tmp_path}/in." in capsys.readouterr().err
+    assert (tmp_path / "out").read_text() == expected
 
 
 def test_limits_that_are_asked_for_are_those_of_lines(translator):

@@ -17,6 +17,7 @@ from csan_hf.hub.public_files import public_files, read_json
 from csan_hf.training import RecipeError, train_from_recipe
 from csan_hf.training.arguments import TranslationTrainingArguments
 from csan_hf.training.checkpoints import list_checkpoints, read_weights
+from csan_hf.training.dry_run import dry_run
 from csan_hf.training.teachers import teach
 
 TOP_K = 7
@@ -204,9 +205,22 @@ def of_own_code(folder):
     (folder / "odd.py").write_text("raise SystemExit('this must not run')")
 
 
+def of_few_positions(folder):
+    path = folder / "config.json"
+    changed = {"max_position_embeddings": 8, "position_embeddings": "learned"}
+    path.write_text(json.dumps({**read_json(path), **changed}))
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, ignore_mismatched_sizes=True)
+    model.save_pretrained(folder)
+
+
 CANNOT_TEACH = {
     "missing": (shutil.rmtree, "", "There is no folder"),
     "of code that is not trusted": (of_own_code, "", "a class of its own code"),
+    "of few positions": (
+        of_few_positions,
+        "",
+        "it has positions for 8 tokens, and a training text",
+    ),
     "of another vocabulary": (
         lambda folder: None,
         "--tokenizer.pretrained null --vocab_size 320",
@@ -226,6 +240,9 @@ def test_a_teacher_that_cannot_teach_is_named(words, tmp_path, spoil, options, m
         train_from_recipe(recipe)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+    if message in ("There is no folder", "a class of its own code"):
+        with pytest.raises(RecipeError, match=message):
+            dry_run(recipe)
 
 
 @pytest.mark.parametrize(
