@@ -19,9 +19,6 @@ from torch import Tensor
 from .attention_call import AttentionCall, CarriedValue, Cells, Term
 from .locality import LocalityMethod
 
-TOKENS_OF_LINE = 2, 50
-"""The most tokens of a generated line: so many for each source token, and so many more."""
-
 
 @dataclass
 class Lines:
@@ -48,13 +45,13 @@ class Lines:
     @property
     def same(self) -> Tensor:
         """Whether query and key are of one line, [B, 1, I, J]."""
-        return (self.query[:, :, None] == self.key[:, None, :])[:, None]
+        return self.query[:, None, :, None] == self.key[:, None, None]
 
     def sums(self, values: Tensor, before: Tensor | float, start: Tensor | float) -> Tensor:
         """Running sums of values [B, C, I], from `start` on in each line that begins, from `before`
         on until then.
         """
-        is_earlier = (self.query[:, :, None] == self.query[:, None, :]).tril()
+        is_earlier = (self.query[:, :, None] == self.query[:, None]).tril()
         sums = values @ is_earlier.mT.to(values.dtype)
         has_begun = self.begins.long().cumsum(-1)[:, None] > 0
         return sums + torch.where(has_begun, start, before)
@@ -64,16 +61,13 @@ class Lines:
         if self.places is None:
             return states
         batch, heads, length, _ = states.shape
-        start = torch.arange(batch * heads, device=states.device).view(batch, heads, 1) * length
-        # Four times as fast as `gather`
-        index = (start + self.places[:, None]).flatten()
-        return states.flatten(0, 2).index_select(0, index).unflatten(0, (batch, heads, -1))
+        first = torch.arange(batch * heads, device=states.device).view(batch, heads, 1) * length
+        # As rows of a table: several times as fast as `gather`
+        return torch.embedding(states.flatten(0, 2), first + self.places[:, None])
 
-    def near(self, first_real: Tensor | None) -> tuple[Lines, Tensor, Tensor]:
-        """The lines with the source tokens of the queries' lines alone, which of these are real
-        [B, W], and the position of the first [B].
-
-        `first_real` [B] is the place of position 0; None = 0.
+    def near(self, masks: Any) -> Any:
+        """Masks of these lines for the source tokens of the queries' lines alone, of which `places`
+        are taken.
         """
         start = self.first.amin(-1)
         length = (self.first + self.length).amax(-1) - start
@@ -82,16 +76,21 @@ class Lines:
         torch._check(width <= self.key.shape[1])
         steps = torch.arange(width, device=start.device)
         real = steps < length[:, None]
-        offset = start if first_real is None else start + first_real
-        places = offset[:, None] + steps * real
-        return replace(self, key=self.key.gather(1, places), places=places), real, start
+        places = start[:, None] + steps * real
+        if masks.first_real is not None:
+            places += masks.first_real[:, None]
+        return masks._replace(
+            lines=replace(self, key=self.key.gather(1, places), places=places),
+            padding=real,
+            first_real=-start,
+        )
 
     def handicaps(self, tokens: Tensor) -> Tensor:
         """Handicaps of the logits of the end, of the mark and of all others, [B, I, 3], so
-        that a translation gets the source's lines; `tokens` [B, I] of the line come before.
+        that a translation gets the source's lines, each of at most twice its source tokens and 50;
+        `tokens` [B, I] of the line come before.
         """
-        factor, constant = TOKENS_OF_LINE
-        is_late = tokens >= factor * self.length + constant
+        is_late = tokens >= 2 * self.length + 50
         is_forbidden = torch.stack([~self.is_last, self.is_last, is_late], dim=-1)
         return torch.where(is_forbidden, torch.inf, 0.0)
 
@@ -170,7 +169,6 @@ class Line(LocalityMethod):
 
     def term(self, module: None, call: AttentionCall) -> LineTerm:
         """See `LocalityMethod`."""
-        assert call.lines is not None
         return LineTerm(call.lines.same)
 
     def source_lines(self, config: Any, input_ids: Tensor) -> Tensor | None:
@@ -221,6 +219,5 @@ class Line(LocalityMethod):
         # A compiled program would be another for each number of keys
         is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
         if cache is not None and not wants_weights and not is_compiled:
-            near, real, start = lines.near(masks.first_real)
-            by_line = by_line._replace(lines=near, padding=real, first_real=-start)
+            by_line = lines.near(by_line)
         return masks._replace(by_line=by_line), lines.handicaps(tokens)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.models.csan_attention import CsanAttention
-from csan_hf.models.lines import TOKENS_OF_LINE
 
 MARK = 2
 END = 1
@@ -237,7 +236,7 @@ def test_translations_have_the_lines_of_their_sources(options):
     model.final_logits_bias[0, MARK] = -50.0
     loops = model.generate(**batch, **options)
     copies = options.get("num_return_sequences", 1)
-    factor, constant = TOKENS_OF_LINE
+    factor, constant = 2, 50
     for number, tokens in enumerate([*ends, *loops]):
         source = batch["input_ids"][number // copies % 2].tolist()
         generated = tokens[1:].tolist()
