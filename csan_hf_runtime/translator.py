@@ -431,7 +431,7 @@ class TextTranslator:
             done = texts * len(hypotheses) // len(segments)
             request.progress(done - texts_done)
             texts_done = done
-        request.progress(texts - texts_done)  # blank ones alone
+        request.progress(texts - texts_done)  # where all are blank
         if request.terms is not None:
             self._require_terms(segments, hypotheses, request.terms, request)
         self._warn_of_cut_translations(hypotheses.values(), request)
