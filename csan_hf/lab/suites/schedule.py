@@ -4,6 +4,7 @@ interrupted.
 """
 
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ from .suite import Run
 
 LOG = "log.txt"
 COMMAND = (sys.executable, "-m", "csan_hf", "train")
-"""Command that trains a run; the path of the run's recipe is appended."""
+"""Command that trains a run; the paths of its recipe and its teachers are appended."""
 IMPORTS = (sys.executable, "-c", "import csan_hf.training.run")
 """Command that imports what a run needs."""
 INTERVAL = 1.0
@@ -65,10 +66,14 @@ class _Process:
         self.log = self.folder / LOG
         recipe = self.folder / RECIPE
         write_text(recipe, recipe_text({**run.recipe, "output_dir": str(self.folder)}))
+        command = [*COMMAND, str(recipe)]
+        if run.teachers:
+            folders = [str(teacher.folder(output)) for teacher in run.teachers]
+            command += ["--training.teachers", json.dumps(folders)]
         with open(self.log, "ab") as log:
             self.start = log.tell()
             self.process = subprocess.Popen(
-                [*COMMAND, str(recipe)],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -155,10 +160,10 @@ def train_runs(
     threads: int = 1,
     report: Callable[[SuiteProgress], None] | None = None,
 ) -> SuiteProgress:
-    """Trains the runs that are not finished, in their order.
+    """Trains the runs that are not finished, in their order, each after its teachers.
 
-    If a run fails, its reason is noted and the others continue. Ctrl-C and SIGTERM end the runs,
-    which save first.
+    If a run fails, its reason is noted and the others continue, but not those that it teaches.
+    Ctrl-C and SIGTERM end the runs, which save first.
 
     Args:
         records: The suite and its folder.
@@ -184,10 +189,15 @@ def train_runs(
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while waiting or processes:
-            while waiting and len(processes) < jobs:
+            ready = [run for run in waiting if all(map(records.is_finished, run.teachers))]
+            for run in ready[: jobs - len(processes)]:
+                waiting.remove(run)
                 slot = min(set(range(jobs)) - {process.slot for process in processes})
-                process = _Process(waiting.pop(0), records.output, slot, threads)
-                processes.append(process)
+                processes.append(_Process(run, records.output, slot, threads))
+            if not processes:
+                for run in waiting:
+                    progress.failed[run.name] = "it was not trained, as a teacher of it failed"
+                waiting.clear()
             show()
             time.sleep(INTERVAL)
             for process in list(processes):

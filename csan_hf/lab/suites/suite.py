@@ -43,7 +43,7 @@ _KEYS = (
 )
 _KEYS_OF_A_SIZE = ("base", "settings", "systems", "data", "seeds")
 # Keys of a system that are not its recipe's
-_KEYS_OF_A_SYSTEM = ("preset", "seeds", "published")
+_KEYS_OF_A_SYSTEM = ("preset", "seeds", "published", "teachers")
 CURVES = "curves"
 """Name of the picture of scores by sentences joined."""
 
@@ -62,9 +62,10 @@ class Run:
         data: Name of the data set.
         system: Name of the system.
         seed: Seed of weights and batches.
-        recipe: Keys and sections of its recipe, without output_dir; of an ensemble its data and its
-            members'.
+        recipe: Keys and sections of its recipe, without output_dir, and teachers by the names of
+            their runs; of an ensemble its data and its members'.
         members: Of an ensemble, the runs whose models it combines; it is not trained itself.
+        teachers: The runs that must be finished before it, whose models teach it.
     """
 
     data: str
@@ -72,6 +73,7 @@ class Run:
     seed: int
     recipe: Settings
     members: tuple[Run, ...] = ()
+    teachers: tuple[Run, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -209,6 +211,7 @@ def _expand(content: Settings, chosen: Settings, base: Settings, name: str) -> S
             if number < systems[system].get("seeds", len(seeds)):
                 seeded = merge(recipe, {"training": {"seed": seed}})
                 runs.append(Run(set_name, system, seed, seeded))
+    runs = [_with_teachers(run, systems, runs) for run in runs]
 
     _require(content.get("metric"), "the key metric is missing; it names one, such as bleu.")
     metric = find_metric(str(content["metric"]))
@@ -281,6 +284,22 @@ def _recipe(base: Settings, system: Settings, data: Settings, name: str) -> Sett
         f"{name}: a suite needs training.max_steps, the same updates for all runs.",
     )
     return recipe
+
+
+def _with_teachers(run: Run, systems: dict[str, Settings], runs: list[Run]) -> Run:
+    """The run with its system's `teachers`: all seeds of these systems on its data set."""
+    names = systems[run.system].get("teachers", [])
+    teaching = [name for name, settings in systems.items() if "teachers" not in settings]
+    _require(
+        isinstance(names, list) and all(name in teaching for name in names),
+        f"systems.{run.system}.teachers must list systems that have no teachers themselves "
+        f"({', '.join(teaching)}), got {names!r}.",
+    )
+    if not names:
+        return run
+    teachers = tuple(other for other in runs if other.data == run.data and other.system in names)
+    taught = {"training": {"teachers": [teacher.name for teacher in teachers]}}
+    return dataclasses.replace(run, recipe=merge(run.recipe, taught), teachers=teachers)
 
 
 def _check_held_out(recipe: Settings, baseline_recipe: Settings, name: str, baseline: str) -> None:

@@ -34,10 +34,12 @@ def make_suite(folder, systems=("plain", "1D"), steps=12, **changes):
     }
     base = {"data": data, "training": {"max_steps": steps}}
     (folder / "base.yaml").write_text(yaml.safe_dump(base))
+    if not isinstance(systems, dict):
+        systems = {name: {"name": name} for name in systems}
     suite = {
         "metric": "g2p_wer",
         "seeds": [1, 2, 3],
-        "systems": {name: {"name": name} for name in systems},
+        "systems": systems,
         "data": {"one": {}, "two": {}},
         "tables": {"dev": ["validation"]},
         "sizes": {"small": {"base": "base.yaml"}},

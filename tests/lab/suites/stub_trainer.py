@@ -13,6 +13,7 @@ import yaml
 
 recipe = yaml.safe_load(Path(sys.argv[1]).read_text())
 folder = Path(recipe["output_dir"])
+(folder / "arguments").write_text(json.dumps(sys.argv[1:]))
 if recipe["name"] == "fails":
     token = f"hf_{34 * 'a'}"
     print(token if recipe["training"]["seed"] == 3 else "there is no such\x1b[0m corpus")

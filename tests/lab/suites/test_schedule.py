@@ -2,6 +2,7 @@
 """Training of a suite's runs: interruptions, failures, and the report at the end."""
 
 import dataclasses
+import json
 import os
 import random
 import signal
@@ -80,6 +81,26 @@ def test_a_run_that_fails_is_reported_and_tried_again(tmp_path):
     assert "3 of 6 runs are not finished" in text
     assert r"log.txt: there is no such\\x1b\[0m corpus" in text
     assert len(train_all(suite, tmp_path).failed) == 3
+
+
+def test_runs_wait_for_their_teachers(tmp_path):
+    systems = {
+        "student": {"name": "student", "teachers": ["plain"]},
+        "without": {"name": "without", "seeds": 1, "teachers": ["fails"]},
+        "plain": {"name": "plain"},
+        "fails": {"name": "fails", "seeds": 1},
+    }
+    suite = make_suite(tmp_path, steps=3, data={"one": {}}, systems=systems)
+    ended = train_all(suite, tmp_path)
+    assert ended.done == 6
+    assert ended.failed["without, one, seed 1"] == "it was not trained, as a teacher of it failed"
+    teachers = [tmp_path / f"runs/one/plain/seed_{seed}" for seed in (1, 2, 3)]
+    for student in (run for run in suite.runs if run.system == "student"):
+        folder = student.folder(tmp_path)
+        _, option, folders = json.loads((folder / "arguments").read_text())
+        assert (option, json.loads(folders)) == ("--training.teachers", list(map(str, teachers)))
+        began = (folder / "arguments").stat().st_mtime_ns
+        assert all((teacher / FINISHED).stat().st_mtime_ns < began for teacher in teachers)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -70,6 +70,17 @@ def test_a_suite_becomes_runs(tmp_path):
     }
 
 
+def test_all_seeds_of_a_system_teach(tmp_path):
+    student = {"preset": "csan_1d", "seeds": 1, "teachers": ["plain", "soft"]}
+    suite = load_suite(write_suite(tmp_path, systems={**SUITE["systems"], "student": student}))
+    runs = {run.key: run for run in suite.runs}
+    taught = runs["two", "student", 3]
+    expected = ["plain, two, seed 3", "soft, two, seed 3", "plain, two, seed 4"]
+    assert [teacher.name for teacher in taught.teachers] == expected
+    assert taught.recipe["training"]["teachers"] == expected
+    assert all(not run.teachers for run in suite.runs if run.system != "student")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -121,6 +132,10 @@ def test_a_suite_becomes_runs(tmp_path):
         (
             {"systems": {"x": {"seeds": -1}}},
             r"systems\.x\.seeds must say how many seeds, 1 or more, got -1",
+        ),
+        (
+            {"systems": {"x": {}, "y": {"teachers": ["x"]}, "z": {"teachers": ["y"]}}},
+            r"systems\.z\.teachers must list systems that have no teachers themselves \(x\)",
         ),
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
         (
