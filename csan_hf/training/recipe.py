@@ -279,7 +279,7 @@ def _readings(value: object) -> Iterator[Any]:
     yield _number(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
-    if isinstance(value, str) and "," in value and not value.startswith("["):
+    if isinstance(value, str) and not value.startswith("["):
         yield from _readings([part.strip() for part in value.split(",")])
 
 

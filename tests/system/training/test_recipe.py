@@ -165,6 +165,7 @@ def test_lists_on_the_command_line():
     for text in ("'[0, 2]'", "0,2"):
         assert parse(f"--localness_layers {text}").config == {"localness_layers": [0, 2]}
     assert parse("--language '[de, en]'").language == ["de", "en"]
+    assert parse("--metrics bleu").training == {"metrics": ["bleu"]}
     assert parse("--language no").language == "no"  # Norwegian, not false
     for text in ("sp.model", "'{pretrained: sp.model}'"):
         assert parse(f"--tokenizer {text}").tokenizer == {"pretrained": "sp.model"}
