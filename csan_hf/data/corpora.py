@@ -32,9 +32,9 @@ from csan_hf_runtime.text_files import (
 )
 
 from .documents import Rows, lines_alone, pieces_of_documents
-from .joining import joined, random_counts
+from .joining import LINE_FEED, joined, random_counts
 from .numbers import load_numbers
-from .patterns import find_parts, find_references
+from .patterns import find_parts, find_references, find_unlabelled
 from .readers import Pair, Part, file_format, pair_of, read_pairs, table_rows
 
 BUILT_IN: dict[str, Callable[..., DatasetDict]] = {"numbers": load_numbers}
@@ -78,6 +78,10 @@ class DataArguments:
         test: File pattern or Hub split of the test data (the split is then called 'test'), or
             several as a dictionary from name to pattern: '{"test_2016": "test_2016.{lang}"}'; a
             pattern may be a list, as in validation.
+        unlabelled: File pattern, or a list of them, of source texts without translations, which
+            training.teachers translate into further training pairs: plain text, each line a source,
+            or tables, of which the source column is read. Sources that stand in the training,
+            validation or a test set, in any case, are left out.
         streaming: Read files or a Hub dataset as a stream. With train_size: take that many pairs,
             drawn through a shuffle buffer of 10,000. Without: store nothing and read pass after
             pass, up to training.max_steps.
@@ -134,6 +138,7 @@ class DataArguments:
     train: dict[str, float] | list[str] | str | None = declare(None, Affects.TRAINING)
     validation: str | list[str] | None = None
     test: dict[str, str | list[str]] | str | None = declare(None, Affects.SCORES)
+    unlabelled: list[str] | str | None = declare(None, Affects.TRAINING)
     streaming: bool = declare(False, Affects.TRAINING)
     buffer_size: int = declare(100_000, at_least(1), Affects.TRAINING)
     language_pairs: list[str] | None = None
@@ -260,6 +265,12 @@ class DataArguments:
         if isinstance(self.test, str):
             return {"test": self.test}
         return self.test or {}
+
+    @property
+    def unlabelled_patterns(self) -> list[str]:
+        """The patterns of `unlabelled`."""
+        patterns = self.unlabelled or []
+        return [patterns] if isinstance(patterns, str) else patterns
 
     @property
     def further_references(self) -> dict[str, list[str]]:
@@ -473,6 +484,42 @@ def _add_tag(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
     return {"source": [f"{tag} {text}" if text.strip() else text for text in batch["source"]]}
 
 
+def unlabelled_sources(args: DataArguments) -> list[str]:
+    """Reads `args.unlabelled`: each text once, with the tag that sources of the corpus have.
+
+    Raises:
+        ValueError: A file is missing or malformed, or holds no text.
+    """
+    has_tags = bool(language_tags(args.pairs))
+    sources: dict[str, None] = {}
+    for pair in args.pairs:
+        texts = [row["source"].strip() for row in _read_unlabelled(args.of_pair(pair))]
+        rows = Dataset.from_dict({"source": [text for text in texts if text]})
+        if has_tags:
+            rows = tagged(rows, pair)
+        sources |= dict.fromkeys(rows["source"][:])
+    if args.unlabelled and not sources:
+        raise ValueError(f"unlabelled: there is no text in {args.unlabelled}")
+    return list(sources)
+
+
+def _read_unlabelled(args: DataArguments) -> Iterator[Pair]:
+    """Yields the texts of `args.unlabelled` in the source language, as both sides of pairs."""
+    column, _ = args.columns
+    return read_pairs(find_unlabelled(args), (column, column))
+
+
+def without_known_sources(sources: Sequence[str], corpus: DatasetDict) -> list[str]:
+    """Returns the sources that are no line of a source in any split, in no case or Unicode form."""
+    caseless = [_caseless(source) for source in sources]
+    remaining = {*caseless}
+    for split in corpus.values():
+        for batch in split.select_columns("source").iter(10_000):
+            lines = LINE_FEED.join(batch["source"]).split(LINE_FEED)
+            remaining.difference_update(map(_caseless, lines))
+    return [source for source, form in zip(sources, caseless, strict=True) if form in remaining]
+
+
 def check_files(args: DataArguments) -> None:
     """Raises `ValueError` for missing files and tables without the columns, of which no more than a
     row is read.
@@ -486,6 +533,7 @@ def check_files(args: DataArguments) -> None:
             for part in _parts_of(of_pair, split)[:1]:
                 if file_format(part[0]) not in ("", ".parquet"):
                     next(read_pairs([part], of_pair.columns, documents=args.documents), None)
+        next(_read_unlabelled(of_pair), None)
 
 
 def _parts_of(args: DataArguments, split: str) -> list[Part]:

@@ -39,6 +39,18 @@ def find_parts(args: DataArguments, split: str, patterns: str | Sequence[str]) -
     return parts
 
 
+def find_unlabelled(args: DataArguments) -> list[Part]:
+    """Returns the files of `args.unlabelled` in the source language, plain text as both sides;
+    missing ones are a `ValueError`.
+    """
+    parts: list[Part] = []
+    for pattern in args.unlabelled_patterns:
+        for name in _without_star(args, pattern, [args.source_lang]):
+            path = _find_file(args, "unlabelled", name, args.source_lang)
+            parts.append((path,) if file_format(path) else (path, path))
+    return parts
+
+
 def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
     """Returns the file of a pattern, compressed or not."""
     path = _path_of(args, pattern, lang)

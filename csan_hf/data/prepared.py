@@ -108,7 +108,7 @@ def prepare_corpus(
     """
     cache = cache_folder(args.cache_dir)
     fields = dataclasses.asdict(args)
-    for name in ("cache_dir", "data_dir", "buffer_size"):
+    for name in ("cache_dir", "data_dir", "buffer_size", "unlabelled"):
         del fields[name]
     corpus = _digest(fields, content_digests(args), _digest_of_code())
     learned = cache / _TOKENIZERS / _digest(corpus, settings)
@@ -151,13 +151,13 @@ def prepare_corpus(
     return prepared
 
 
-def kept_columns(cache: Path, key: object, make: Callable[[Path], Dataset]) -> Dataset:
-    """Returns further columns of a split, from the cache where they are there.
+def kept_dataset(cache: Path, key: object, make: Callable[[Path], Dataset]) -> Dataset:
+    """Returns further columns of a split, or further pairs, from the cache where they are there.
 
     Args:
         cache: Folder of prepared corpora.
         key: What they depend on, the split included.
-        make: Function of a folder for files in between that makes the columns.
+        make: Function of a folder for files in between that makes them.
 
     Raises:
         OSError: The cache cannot be written.

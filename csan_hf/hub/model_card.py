@@ -79,8 +79,8 @@ def write_model_card(
         results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split
             (`bleu`, `chrf` and their signatures, or `accuracy`, `f1`, ... of a classifier;
             `sentences`, `num_beams`, `seconds`, ...), `training`, `environment`; `example`, an
-            input to show; `teachers`, names and digests of models that it learned from. All may be
-            missing.
+            input to show; `teachers`, names and digests of models that it learned from, and in
+            `data` the `unlabelled` sources that these translated. All may be missing.
 
     Returns:
         The path of the card.
@@ -179,6 +179,7 @@ def build_model_card(
         metrics=metrics,
         scores=scores,
         teachers=results.get("teachers"),
+        unlabelled=(results.get("data") or {}).get("unlabelled"),
         speeds={split: _speed(entry) for split, entry in scores.items() if _speed(entry)},
         plots=_plots(results, output_dir),
     )

@@ -206,6 +206,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """Tokens that are kept of each distribution of the teachers, the likeliest ones, their
     probabilities divided by their sum; all, where the vocabulary has no more.
     """
+    teacher_n_best: int = declare(1, _FROM_1)
+    """Translations that the teachers give each source of data.unlabelled, by beam search with at
+    least as many beams; their probabilities, divided by their sum, are the weights of these pairs.
+    """
     max_sentences: int | None = declare(None, _FROM_1)
     """Maximum number of sentence pairs in a batch, on top of max_tokens or max_cells."""
     per_device_eval_batch_size: int = declare(64, _FROM_1, Affects.SPEED)

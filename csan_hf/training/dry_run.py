@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from csan_hf.data import DataArguments, train_tokenizers
-from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
+from csan_hf.data.corpora import BUILT_IN, load_translation_dataset, unlabelled_sources
 from csan_hf.data.prepared import cache_folder
 from csan_hf.data.tokenization import tokenize_rows
 from csan_hf.families import ModelFamily
@@ -76,6 +76,10 @@ def dry_run(recipe: Recipe) -> str:
     for teacher in plan.arguments.teachers or ():
         check_teacher(teacher)
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan)]
+    if plan.data.unlabelled:
+        with refusing("The data cannot be used"):
+            sources = unlabelled_sources(plan.data)
+        lines.append(f"  unlabelled: {len(sources):,} sources")
     return "\n".join([*lines, "", "Model", *_describe_model(plan)])
 
 

@@ -173,6 +173,11 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     _rehearse_optimizer(arguments)
     if data.is_endless:
         _check_endless(arguments, family)
+    if data.unlabelled and not arguments.teachers:
+        raise RecipeError(
+            "data.unlabelled has no translations, which training.teachers make: name them, or "
+            "leave it out."
+        )
     _check_initial_folder(recipe.init_from, arguments.output_dir)
     with refusing("The recipe is refused"):
         check_sacrebleu_tokenizer(recipe.bleu_tokenize, "bleu_tokenize")

@@ -23,6 +23,7 @@ from transformers.utils import logging
 
 import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream
+from csan_hf.data.corpora import unlabelled_sources, without_known_sources
 from csan_hf.data.documents import document_lines
 from csan_hf.data.joining import LINE_FEED
 from csan_hf.data.prepared import cache_folder
@@ -50,6 +51,7 @@ from .recipe import Recipe
 from .stopping import StopSignals
 from .teachers import Teacher, teach
 from .trainer import TranslationTrainer
+from .unlabelled import Unlabelled
 
 
 def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -78,7 +80,8 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         set_seed(args.seed)
         checkpoint = on_main_process(lambda: _find_checkpoint(plan.recipe, output))
         corpus = _prepare_corpus(plan, checkpoint)
-        training_set, teachers = _choose_training_set(plan, corpus, checkpoint)
+        unlabelled = _read_unlabelled(plan, corpus)
+        training_set, teachers = _choose_training_set(plan, corpus, checkpoint, unlabelled)
         on_main_process(lambda: _begin(plan, corpus, output, is_new=checkpoint is None))
         set_seed(args.seed)  # the same weights whether the corpus was prepared now or earlier
         model = plan.build_model(corpus)
@@ -100,7 +103,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         else:
             trainer.resume(checkpoint)
         signals.raise_if_received()
-        return finish_run(trainer, plan.recipe, corpus.splits, signals)
+        return finish_run(trainer, plan.recipe, corpus.splits, signals, unlabelled)
 
 
 def _describe_run(
@@ -155,8 +158,22 @@ def _prepare_corpus(plan: Plan, checkpoint: Path | None) -> PreparedCorpus:
     return corpus
 
 
+def _read_unlabelled(plan: Plan, corpus: PreparedCorpus) -> Unlabelled | None:
+    """Reads the sources without translations that the corpus does not have, if there are any."""
+    if not plan.data.unlabelled:
+        return None
+    with refusing("The data cannot be used"):
+        sources = unlabelled_sources(plan.data)
+    new_sources = without_known_sources(sources, corpus.splits)
+    notify(
+        f"data.unlabelled: {len(new_sources):,} of {len(sources):,} sources; the others stand in "
+        "the corpus."
+    )
+    return Unlabelled(new_sources, plan.data)
+
+
 def _choose_training_set(
-    plan: Plan, corpus: PreparedCorpus, checkpoint: Path | None
+    plan: Plan, corpus: PreparedCorpus, checkpoint: Path | None, unlabelled: Unlabelled | None
 ) -> tuple[Dataset | TokenStream, list[Teacher]]:
     """Returns the training pairs, with what teachers say of them, and the teachers; those of the
     checkpoint to resume from, if any.
@@ -169,7 +186,9 @@ def _choose_training_set(
         return pairs, []
     teachers = None if checkpoint is None else read_facts(checkpoint)["teachers"]
     cache = cache_folder(plan.data.cache_dir)
-    return teach(pairs, args, corpus.tokenizers, cache=cache, teachers=teachers)
+    return teach(
+        pairs, args, corpus.tokenizers, cache=cache, teachers=teachers, unlabelled=unlabelled
+    )
 
 
 def _begin(plan: Plan, corpus: PreparedCorpus, output: Path, *, is_new: bool) -> None:
@@ -262,7 +281,11 @@ def _best_checkpoints(trainer: TranslationTrainer) -> list[Path]:
 
 
 def finish_run(
-    trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDict, signals: StopSignals
+    trainer: TranslationTrainer,
+    recipe: Recipe,
+    tokenized: DatasetDict,
+    signals: StopSignals,
+    unlabelled: Unlabelled | None = None,
 ) -> dict[str, Any]:
     """Chooses the weights, scores every held-out split, writes the folder, and returns the content
     of `results.json`.
@@ -297,6 +320,8 @@ def finish_run(
     }
     if trainer.teachers:
         results["teachers"] = list(trainer.teachers)
+    if unlabelled is not None:
+        results["data"]["unlabelled"] = unlabelled.describe()
     if recipe.task == "text2text-generation":
         examples = tokenized.get("validation") or tokenized["train"]
         results["example"] = examples[0]["source"]

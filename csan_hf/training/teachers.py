@@ -3,8 +3,8 @@
 its teachers' distribution over the next token beside the labels.
 
 Targets are forced, so that the distributions do not depend on the student: they are computed once
-and kept beside the prepared corpus. Of each the `teacher_top_k` largest probabilities are kept,
-divided by their sum.
+and kept beside the prepared corpus, as are the translations that teachers make of sources without
+any. Of each distribution the `teacher_top_k` largest probabilities are kept, divided by their sum.
 """
 
 import functools
@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from datasets import Dataset, concatenate_datasets
+import torch.nn.functional as F
+from datasets import Dataset, Features, Value, concatenate_datasets
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from csan_hf.alignment.aligned_pairs import padded_batch
 from csan_hf.data import TokenizerPair, describe_dataset, example_lengths
-from csan_hf.data.prepared import kept_columns
+from csan_hf.data.prepared import kept_dataset
 from csan_hf.evaluation.launched import on_main_process
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import public_name
@@ -36,13 +37,14 @@ from csan_hf_runtime.texts import batches_by_length
 
 from .arguments import TranslationTrainingArguments
 from .errors import RecipeError, notify, refusing
+from .unlabelled import WEIGHT, Unlabelled, translated_pairs, with_weights
 
 TOKENS = "teacher_tokens"
 PROBABILITIES = "teacher_probabilities"
 COLUMNS = {TOKENS: np.int32, PROBABILITIES: np.float16}
 """Columns of taught pairs and the type of their numbers, [target tokens, K] as bytes."""
 
-_PAIRS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 2_000
 _TOKENS_IN_BATCH = 4096
 
 Teacher = dict[str, str]
@@ -50,13 +52,14 @@ Teacher = dict[str, str]
 
 
 class TaughtLabels(NamedTuple):
-    """Labels [B, I] with the teachers' likeliest tokens and their probabilities [B, I, K]; 0 where
-    there is no label.
+    """Labels [B, I] with the teachers' likeliest tokens and their probabilities [B, I, K], 0 where
+    there is no label, and the weights [B] of the pairs.
     """
 
     labels: Tensor
     tokens: Tensor
     probabilities: Tensor
+    weights: Tensor
 
 
 # ---- what the teachers say
@@ -69,55 +72,129 @@ def teach(
     *,
     cache: Path,
     teachers: list[Teacher] | None = None,
+    unlabelled: Unlabelled | None = None,
 ) -> tuple[Dataset, list[Teacher]]:
-    """Adds the distributions of `args.teachers` to training pairs, from the cache where they are
-    there.
+    """Adds the distributions of `args.teachers` to training pairs, and pairs that they make of
+    sources without translations, from the cache where they are there.
 
     Args:
         pairs: The tokenized training set.
         args: The arguments.
         tokenizers: The student's.
         cache: Folder of prepared corpora.
-        teachers: Those that a run to go on with began with; they are not needed where their
-            distributions are kept. None: a new run.
+        teachers: Those that a run to go on with began with; they are not needed where what they
+            said is kept. None: a new run.
+        unlabelled: The sources without translations.
 
     Returns:
-        The pairs with `COLUMNS`, and the teachers.
+        The pairs with `COLUMNS`, and with weights if some are of `unlabelled`; and the teachers.
 
     Raises:
         RecipeError: A teacher cannot be loaded, has other vocabularies, or is not the one that the
-            run began with.
+            run began with; or they make no pair of `unlabelled`.
         OSError: The cache cannot be written.
     """
     longest = int(max(lengths.max() for lengths in example_lengths(pairs)))
     load = functools.cache(functools.partial(_load_teachers, args, tokenizers, longest))
     if teachers is None:
         teachers = on_main_process(lambda: load()[1])
+    classroom = _Classroom(args, tokenizers, cache, load, teachers)
+    taught = classroom.with_distributions(pairs)
+    if unlabelled is not None:
+        translated = classroom.translated(unlabelled, pairs)
+        taught = with_weights(taught, classroom.with_distributions(translated))
+    return taught, teachers
 
-    def ask(folder: Path) -> Dataset:
-        model, loaded = load()
-        if [entry["sha256"] for entry in loaded] != digests:
-            raise RecipeError(
-                "training.teachers: their weights are not those that the run began with. Put those "
-                "back, or choose another --output_dir, or --overwrite to delete the run."
-            )
-        notify(f"Asking the teachers about {len(pairs):,} pairs; {cache} keeps what they say.")
-        return pairs.select_columns(["input_ids", "labels"]).map(
+
+@dataclass(frozen=True)
+class _Classroom:
+    """Asks teachers, and keeps what they say; see `teach`.
+
+    Attributes:
+        load: Returns the teachers as one model, with their digests.
+        teachers: Those that the run began with.
+    """
+
+    args: TranslationTrainingArguments
+    tokenizers: TokenizerPair
+    cache: Path
+    load: Callable[[], tuple[PreTrainedModel, list[Teacher]]]
+    teachers: list[Teacher]
+
+    def with_distributions(self, pairs: Dataset) -> Dataset:
+        """Returns pairs with `COLUMNS`."""
+        args = self.args
+        columns = self._kept(
             _distributions,
-            batched=True,
-            batch_size=_PAIRS_AT_ONCE,
-            remove_columns=["input_ids", "labels"],
-            fn_kwargs={"model": model, "args": args, "tokenizers": tokenizers},
-            cache_file_name=str(folder / "columns.arrow"),
-            new_fingerprint=folder.name,  # or the library would pickle the model for one
-            desc="Asking the teachers",
+            pairs.select_columns(["input_ids", "labels"]),
+            key=describe_dataset(pairs)["sha256"],
+            settings=[args.teacher_temperature, args.teacher_top_k, args.bf16],
+            notice=f"Asking the teachers about {len(pairs):,} pairs",
+            args=args,
         )
+        return concatenate_datasets([pairs, columns], axis=1)
 
-    digests = [teacher["sha256"] for teacher in teachers]
-    settings = [args.teacher_temperature, args.teacher_top_k, args.bf16]
-    key = [describe_dataset(pairs)["sha256"], digests, settings]
-    columns = kept_columns(cache, key, ask)
-    return concatenate_datasets([pairs, columns], axis=1), teachers
+    def translated(self, unlabelled: Unlabelled, training_pairs: Dataset) -> Dataset:
+        """Returns the `translated_pairs` of sources, no longer than training pairs."""
+        limits = unlabelled.limits(training_pairs)
+        n_best = self.args.teacher_n_best
+        vocabulary = self.tokenizers.digest()
+        pairs = self._kept(
+            translated_pairs,
+            Dataset.from_dict({"source": unlabelled.sources}),
+            key=unlabelled.describe()["sha256"],
+            settings=[n_best, limits.length_limits, limits.max_length_ratio, vocabulary],
+            notice=f"The teachers translate {len(unlabelled.sources):,} sources",
+            features=Features({**training_pairs.features, WEIGHT: Value("float32")}),
+            n_best=n_best,
+            limits=limits,
+        )
+        notify(f"Sources without translations give {len(pairs):,} further training pairs.")
+        return pairs
+
+    def _kept(
+        self,
+        function: Callable[..., dict[str, list[Any]]],
+        rows: Dataset,
+        *,
+        key: str,
+        settings: list[Any],
+        notice: str,
+        features: Features | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """Returns the rows that a function of the teachers makes of others, from the cache where
+        they are there.
+        """
+        digests = [teacher["sha256"] for teacher in self.teachers]
+
+        def make(folder: Path) -> Dataset:
+            model, loaded = self.load()
+            if [teacher["sha256"] for teacher in loaded] != digests:
+                raise RecipeError(
+                    "training.teachers: their weights are not those that the run began with. Put "
+                    "those back, or choose another --output_dir, or --overwrite to delete the run."
+                )
+            notify(f"{notice}; {self.cache} keeps what they say.")
+            made = rows.map(
+                function,
+                batched=True,
+                batch_size=_ROWS_AT_ONCE,
+                remove_columns=rows.column_names,
+                features=features,
+                fn_kwargs={"model": model, "tokenizers": self.tokenizers, **options},
+                cache_file_name=str(folder / "rows.arrow"),
+                new_fingerprint=folder.name,  # or the library would pickle the model for one
+                desc=notice,
+            )
+            if not len(made):  # the library cannot keep it
+                raise RecipeError(
+                    "data.unlabelled: no source gives a training pair. They stand in the corpus, "
+                    "are longer than its pairs, or have unknown letters: leave it out."
+                )
+            return made
+
+        return kept_dataset(self.cache, [key, digests, settings], make)
 
 
 def check_teacher(name: str) -> None:
@@ -252,33 +329,55 @@ class TeacherCollator:
 
 
 def take_teaching(inputs: dict[str, Any]) -> TaughtLabels | Tensor:
-    """Takes `COLUMNS` out of the inputs of a model, and returns the labels, with them if they are
-    there.
+    """Takes `COLUMNS` and `WEIGHT` out of the inputs of a model, and returns the labels, with them
+    if they are there; the weights of pairs that have none are 1.
     """
-    columns = [inputs.pop(name) for name in COLUMNS if name in inputs]
-    return TaughtLabels(inputs["labels"], *columns) if columns else inputs["labels"]
+    labels = inputs["labels"]
+    if TOKENS not in inputs:
+        return labels
+    return TaughtLabels(
+        labels,
+        tokens=inputs.pop(TOKENS),
+        probabilities=inputs.pop(PROBABILITIES),
+        weights=inputs.pop(WEIGHT, torch.ones(len(labels), device=labels.device)),
+    )
 
 
-def teacher_loss(
+def taught_loss(
     logits: Tensor,
     taught: TaughtLabels,
     num_items_in_batch: Tensor | int | None,
+    *,
+    label_smoothing: float,
+    teacher_weight: float,
     temperature: float,
 ) -> Tensor:
-    """Cross-entropy to the teachers' distributions, times the temperature squared, summed over the
-    target tokens and divided by their number.
+    """1 - w times the smoothed cross-entropy to the labels plus w times the cross-entropy to the
+    teachers' distributions times the temperature squared, times the weight of the pair, summed over
+    the target tokens and divided by their number.
 
     Args:
-        logits: The student's [B, I, V], divided by the temperature here; the teachers' were, too.
-        taught: What the teachers say.
+        logits: The student's [B, I, V]; in the teachers' part they are divided by the temperature,
+            as the teachers' were.
+        taught: The labels, and what the teachers say.
         num_items_in_batch: See `label_loss`.
+        label_smoothing: See `label_loss`.
+        teacher_weight: w.
         temperature: The temperature. Its square keeps the size of the gradients (Hinton et al.,
             2015, section 2).
     """
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    on_labels = F.cross_entropy(
+        precise.flatten(0, -2),
+        taught.labels.flatten(),
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
     if temperature != 1:  # which would copy all logits
         precise = precise / temperature
     log_probabilities = precise.log_softmax(dim=-1)
     kept = log_probabilities.gather(-1, taught.tokens.long())
-    total = -(kept * taught.probabilities).sum() * temperature**2
+    on_teachers = -(kept * taught.probabilities).sum(dim=-1) * temperature**2
+    losses = torch.lerp(on_labels.view_as(on_teachers), on_teachers, teacher_weight)
+    total = (losses * taught.weights[:, None]).sum()
     return total / count_labels(taught.labels, num_items_in_batch)

@@ -83,8 +83,9 @@ from .teachers import (
     Teacher,
     TeacherCollator,
     take_teaching,
-    teacher_loss,
+    taught_loss,
 )
+from .unlabelled import WEIGHT
 
 
 class LabelSmoothedCrossEntropy:
@@ -95,8 +96,7 @@ class LabelSmoothedCrossEntropy:
     the sum over a micro-batch is divided by the target tokens of the whole batch, so that
     micro-batches add up to the loss of one large batch.
 
-    Labels that teachers have taught are learned from both: the loss is 1 - w times the smoothed
-    loss on the labels plus w times `teacher_loss`.
+    Labels that teachers have taught are learned from both, see `taught_loss`.
 
     Args:
         epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
@@ -138,9 +138,14 @@ class LabelSmoothedCrossEntropy:
         logits = outputs["logits"]
         if not isinstance(labels, TaughtLabels):
             return label_loss(logits, labels, num_items_in_batch, self.epsilon)
-        on_labels = label_loss(logits, labels.labels, num_items_in_batch, self.epsilon)
-        on_teachers = teacher_loss(logits, labels, num_items_in_batch, self.teacher_temperature)
-        return torch.lerp(on_labels, on_teachers, self.teacher_weight)
+        return taught_loss(
+            logits,
+            labels,
+            num_items_in_batch,
+            label_smoothing=self.epsilon,
+            teacher_weight=self.teacher_weight,
+            temperature=self.teacher_temperature,
+        )
 
 
 def _with_stripped_lines(text: str) -> str:
@@ -329,7 +334,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """See transformers; what teachers say is for the loss."""
         super()._set_signature_columns_if_needed()
         if not COLUMNS.keys() <= set(self._signature_columns):
-            self._signature_columns += COLUMNS
+            self._signature_columns += [*COLUMNS, WEIGHT]
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""

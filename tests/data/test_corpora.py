@@ -12,7 +12,12 @@ from datasets import Dataset, DatasetDict
 from system.training.tiny_runs import parse
 
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
-from csan_hf.data.corpora import BUILT_IN, check_files
+from csan_hf.data.corpora import (
+    BUILT_IN,
+    check_files,
+    unlabelled_sources,
+    without_known_sources,
+)
 from csan_hf.data.documents import document_lines, read_documents, read_translations
 from csan_hf.data.tokenization import tokenize_dataset
 from csan_hf.training import RecipeError
@@ -85,6 +90,33 @@ def test_a_target_of_several_references_holds_all(folder):
     missing = arguments(folder, test={"both": ["test_a.{lang}", "missing.{lang}"]})
     with pytest.raises(ValueError, match=r"no file for both of language 'de'.*missing\.de"):
         check_files(missing)
+
+
+def test_texts_without_translations_are_each_read_once(folder):
+    write_lines(folder / "mono_1.en.gz", ["six", "", " seven", "six"])
+    write_lines(folder / "mono_2.en", ["eight"])
+    write_lines(folder / "mono_1.de", ["acht"])
+    write_lines(folder / "words.tsv", ["en\tcount", "nine\t9", "seven\t7"])
+    args = arguments(folder, unlabelled=["mono_*.{lang}", "words.tsv"])
+    check_files(args)
+    assert unlabelled_sources(args) == ["six", "seven", "eight", "nine"]
+    pairs = ["en-de", "en-fr"]
+    tagged = arguments(folder, language_pairs=pairs, unlabelled="mono_2.{lang}")
+    assert unlabelled_sources(tagged) == [">>de<< eight", ">>fr<< eight"]
+    assert unlabelled_sources(arguments(folder)) == []
+    with pytest.raises(ValueError, match=r"no file for unlabelled .*'nothing\.\{lang\}'"):
+        check_files(arguments(folder, unlabelled=["words.tsv", "nothing.{lang}"]))
+    with pytest.raises(ValueError, match=r"words\.tsv, line 2: there is no column 'de'"):
+        check_files(arguments(folder, source_lang="de", target_lang="en", unlabelled="words.tsv"))
+
+
+def test_texts_that_stand_in_a_corpus_are_known(folder):
+    corpus = DatasetDict(
+        train=Dataset.from_dict({"source": ["One", "two\nthree"]}),
+        test=Dataset.from_dict({"source": ["caf\u00e9"]}),
+    )
+    sources = ["one", "THREE", "two three", "cafe\u0301", "four"]
+    assert without_known_sources(sources, corpus) == ["two three", "four"]
 
 
 @pytest.fixture

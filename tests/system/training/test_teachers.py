@@ -1,28 +1,37 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Students of teachers: the loss, what is kept, resumed runs, teachers that cannot teach."""
+"""Students of teachers: the loss, what is kept, sources that they translate, resumed runs, teachers
+that cannot teach.
+"""
 
 import copy
 import json
 import shutil
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from contract.families import FAMILIES
-from system.training.tiny_runs import LOSS_ALONE, TINY, assert_weights, parse
+from system.training.tiny_runs import LOSS_ALONE, TINY, assert_weights, parse, tiny_marian
 from transformers import AutoModelForSeq2SeqLM
 
-from csan_hf.data import TokenizerPair
+from csan_hf import EnsembleForConditionalGeneration
+from csan_hf.data import TokenizerPair, example_lengths, load_translation_dataset
 from csan_hf.hub.public_files import public_files, read_json
 from csan_hf.training import RecipeError, train_from_recipe
 from csan_hf.training.arguments import TranslationTrainingArguments
 from csan_hf.training.checkpoints import list_checkpoints, read_weights
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.teachers import teach
+from csan_hf.training.unlabelled import Unlabelled
+from csan_hf_runtime.text_files import digest_of_lines, write_lines
 
 TOP_K = 7
 WEIGHT = 0.3
 SMOOTHING = 0.2
+N_BEST = 4
+UNLABELLED = ["a dog", "two hundred dogs", "one thousand and six dogs", "no dog", "dogs, ninety"]
+TOO_LONG = "seven " * 60
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +40,7 @@ def make_teacher(tokenizers, tmp_path_factory):
 
     def make(model, pair=tokenizers):
         folder = tmp_path_factory.mktemp("teacher")
+        model.generation_config.max_length = 16
         model.save_pretrained(folder)
         pair.save_pretrained(folder)
         return folder
@@ -59,10 +69,10 @@ def predictions_in_float64(folders, batch):
     return torch.cat(rows)
 
 
-def loss_in_float64(logits, labels, predictions, temperature, tokens_in_update):
+def loss_in_float64(logits, labels, predictions, weights, temperature, tokens_in_update):
     """The plain formula, label by label."""
     total = 0.0
-    for row, label, prediction in zip(logits, labels, predictions, strict=True):
+    for row, label, prediction, weight in zip(logits, labels, predictions, weights, strict=True):
         log_probabilities = row.log_softmax(-1)
         smoothed = torch.full_like(row, SMOOTHING / len(row))
         smoothed[label] += 1 - SMOOTHING
@@ -70,8 +80,8 @@ def loss_in_float64(logits, labels, predictions, temperature, tokens_in_update):
         likeliest = softened.argsort(descending=True)[:TOP_K]
         kept = (softened[likeliest] / softened[likeliest].sum()).half().double()
         cooled = (row / temperature).log_softmax(-1)[likeliest]
-        total -= (1 - WEIGHT) * (smoothed * log_probabilities).sum()
-        total -= WEIGHT * temperature**2 * (kept * cooled).sum()
+        total -= weight * (1 - WEIGHT) * (smoothed * log_probabilities).sum()
+        total -= weight * WEIGHT * temperature**2 * (kept * cooled).sum()
     return total.item() / tokens_in_update
 
 
@@ -98,6 +108,10 @@ def test_the_loss_is_the_plain_formula(
         output_dir=str(tmp_path), bf16=False, report_to="none", **options
     )
     pairs, _ = teach(tokenized["train"].select(range(8)), args, pair, cache=tmp_path)
+    pair_weights = np.ones(8, dtype=np.float32)
+    if side == "left":
+        pair_weights = np.linspace(0.1, 2, 8, dtype=np.float32)
+        pairs = pairs.add_column("pair_weight", pair_weights)
     student.generation_config.max_length = 16
     trainer = make_trainer(model=student, train=pairs, **options)
     trainer.data_collator.collate.tokenizer = padded
@@ -108,11 +122,17 @@ def test_the_loss_is_the_plain_formula(
     predictions = predictions_in_float64(names, batch)
     student.train()
     precise = copy.deepcopy(student).double()
-    inputs = {name: batch[name] for name in batch if not name.startswith(("teacher", "labels"))}
+    of_the_loss = ("teacher", "labels", "pair")
+    inputs = {name: batch[name] for name in batch if not name.startswith(of_the_loss)}
+    rows = [
+        pairs["input_ids"].index(row[row != padded.pad_token_id].tolist())
+        for row in batch["input_ids"]
+    ]
+    weights = torch.tensor(pair_weights[rows]).double().repeat_interleave(is_label.sum(1))
     logits = precise(**inputs).logits[is_label]
     tokens_in_update = 3 * len(labels)
     loss = trainer.compute_loss(student, batch, num_items_in_batch=torch.tensor(tokens_in_update))
-    expected = loss_in_float64(logits, labels, predictions, temperature, tokens_in_update)
+    expected = loss_in_float64(logits, labels, predictions, weights, temperature, tokens_in_update)
     assert loss.item() == pytest.approx(expected, rel=5e-5)
 
 
@@ -138,6 +158,71 @@ def test_all_of_a_small_vocabulary_is_kept(
     torch.testing.assert_close(kept.reshape(shape).double(), expected, rtol=tolerance, atol=1e-6)
 
 
+# ---- sources without translations
+
+
+def make_ending_marian(tokenizers, seed):
+    """An untrained model whose translations are short, and not the same for all sources."""
+    torch.manual_seed(seed)
+    model = tiny_marian(len(tokenizers.target))
+    model.final_logits_bias[0, tokenizers.target.eos_token_id] = 5
+    for name, weight in model.named_parameters():
+        if weight.ndim == 2 and "position" not in name:
+            weight.data *= 15
+    return model
+
+
+def candidates_of_generate(folders, source, tokenizers):
+    """The translations of one source that the library's search finds, with their probabilities."""
+    ensemble = EnsembleForConditionalGeneration.from_pretrained(folders)
+    ids = tokenizers.source([source], return_tensors="pt")["input_ids"]
+    candidates = {}
+    for row in ensemble.generate(ids, num_beams=N_BEST, num_return_sequences=N_BEST):
+        length = row.tolist().index(tokenizers.target.eos_token_id)
+        labels = row[None, 1 : length + 1]
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+        probabilities = predictions_in_float64(folders, batch).gather(1, labels.T)
+        text = tokenizers.target.decode(labels[0], skip_special_tokens=True).strip()
+        candidates.setdefault(text, probabilities.prod().item())
+    candidates.pop("", None)
+    return candidates
+
+
+def test_pairs_and_weights_are_those_of_the_library_s_search(
+    make_teacher, tokenized, tokenizers, data_arguments, tmp_path
+):
+    names = [str(make_teacher(make_ending_marian(tokenizers, seed))) for seed in (0, 1)]
+    args = TranslationTrainingArguments(
+        output_dir=str(tmp_path),
+        teachers=names,
+        teacher_n_best=N_BEST,
+        bf16=False,
+        report_to="none",
+    )
+    labelled = tokenized["train"].select(range(9))
+    unlabelled = Unlabelled([*UNLABELLED, TOO_LONG], data_arguments)
+    pairs, _ = teach(labelled, args, tokenizers, cache=tmp_path, unlabelled=unlabelled)
+    assert pairs["input_ids"][:9] == labelled["input_ids"][:]
+    weights = np.array(pairs["pair_weight"])
+    of_one = weights[0]
+    assert (weights[:9] == of_one).all()
+    _, tokens = example_lengths(pairs)
+    assert np.average(weights, weights=tokens) == pytest.approx(1), "the loss stays a mean"
+    made = {}
+    for pair in pairs.select(range(9, len(pairs))):
+        assert pair["input_ids"] == tokenizers.source(pair["source"])["input_ids"]
+        assert pair["labels"] == tokenizers.target(text_target=pair["target"])["input_ids"]
+        assert len(pair["teacher_tokens"]) == 4 * 16 * len(pair["labels"])
+        made.setdefault(pair["source"], {})[pair["target"]] = pair["pair_weight"]
+    expected = {source: candidates_of_generate(names, source, tokenizers) for source in UNLABELLED}
+    assert len({tuple(candidates) for candidates in expected.values()}) > 1
+    for source, candidates in expected.items():
+        unit = of_one / sum(candidates.values())
+        weights = {text: unit * probability for text, probability in candidates.items()}
+        assert made.pop(source) == pytest.approx(weights, rel=1e-4)
+    assert not made, "what is too long is left out"
+
+
 # ---- whole runs
 
 
@@ -145,6 +230,7 @@ def test_all_of_a_small_vocabulary_is_kept(
 def words(teachers, tokenizers, tmp_path):
     """The command line of a run with two teachers, whose folders it may lose."""
     tokenizers.save_pretrained(tmp_path / "tokenizer")
+    write_lines(tmp_path / "mono.en", UNLABELLED)
     copies = [shutil.copytree(folder, tmp_path / folder.name) for folder in teachers]
     names = ",".join(map(str, copies))
     return (
@@ -154,7 +240,10 @@ def words(teachers, tokenizers, tmp_path):
     )
 
 
-def test_a_resumed_run_ends_alike_without_its_teachers(words, tmp_path, capsys):
+@pytest.mark.parametrize("unlabelled", [False, True])
+def test_a_resumed_run_ends_alike_without_its_teachers(words, tmp_path, capsys, unlabelled):
+    if unlabelled:
+        words += f" --unlabelled {tmp_path}/mono.{{lang}} --teacher_n_best 2"
     results = train_from_recipe(parse(words))
     assert "Asking the teachers about 200 pairs" in capsys.readouterr().err
     run = tmp_path / "run"
@@ -196,6 +285,60 @@ def test_a_resumed_run_ends_alike_without_its_teachers(words, tmp_path, capsys):
     config.write_text(text)
     train_from_recipe(parse(words))
     assert_weights(AutoModelForSeq2SeqLM.from_pretrained(last), whole)
+
+
+def test_what_teachers_translate_is_recorded_and_kept_for_the_next_student(words, tmp_path, capsys):
+    corpus, _ = load_translation_dataset(parse(words).data_arguments())
+    known = [corpus[split]["source"][0] for split in ("train", "validation", "test")]
+    write_lines(tmp_path / "mono.en", [*UNLABELLED, "", UNLABELLED[0], *known, known[0].upper()])
+    words += f" --unlabelled {tmp_path}/mono.en --teacher_n_best 2"
+    results = train_from_recipe(parse(words))
+    printed = capsys.readouterr().err
+    assert "data.unlabelled: 5 of 9 sources" in printed
+    assert "The teachers translate 5 sources" in printed
+    sha256 = digest_of_lines(UNLABELLED)
+    record = {"files": ["mono.en"], "sources": 5, "sha256": sha256}
+    assert results["data"]["unlabelled"] == record
+    assert results["data"]["training_set"]["pairs"] > 200
+    assert (
+        f"translations of 5 sources that had none (mono.en, SHA-256 `{sha256[:16]}`)"
+        in (tmp_path / "run" / "README.md").read_text()
+    )
+    train_from_recipe(parse(f"{words} --output_dir {tmp_path}/next --seed 4"))
+    printed = capsys.readouterr().err
+    assert "data.unlabelled: 5 of 9 sources" in printed
+    assert "teachers translate" not in printed
+    assert "Asking" not in printed
+    assert len([*(tmp_path / "cache" / "corpora").iterdir()]) == 1
+
+
+CANNOT_BE_TRANSLATED = {
+    "without teachers": ([], "--teachers null", r"which training\.teachers make"),
+    "missing": ([], "--unlabelled nowhere.txt", "no file for unlabelled .*'nowhere.txt'"),
+    "empty": (["", " "], "", "there is no text in"),
+    "known": (["KNOWN"], "", "no source gives a training pair"),
+    "another column": (["x\ty"], "--unlabelled {}/mono.tsv", "no column 'en' among 'x', 'y'"),
+    "stream": (
+        UNLABELLED,
+        "--dataset null --data.train_size null --data.train x --streaming",
+        "has no end",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"), CANNOT_BE_TRANSLATED.values(), ids=CANNOT_BE_TRANSLATED
+)
+def test_sources_that_cannot_be_translated_are_refused(words, tmp_path, lines, options, message):
+    corpus, _ = load_translation_dataset(parse(words).data_arguments())
+    lines = [corpus["train"]["source"][0] if line == "KNOWN" else line for line in lines]
+    for name in ("mono.en", "mono.tsv"):
+        write_lines(tmp_path / name, [*lines, *lines])
+    recipe = parse(f"{words} --unlabelled {tmp_path}/mono.en {options.format(tmp_path)}")
+    with pytest.raises(RecipeError, match=message) as error:
+        train_from_recipe(recipe)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
 
 
 def of_own_code(folder):

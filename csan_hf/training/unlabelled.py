@@ -1,0 +1,110 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Knowledge distillation by sequence (Kim and Rush, EMNLP 2016): teachers translate sources that
+have no translations, and a student learns of these pairs as of others.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, concatenate_datasets
+from transformers import PreTrainedModel
+
+from csan_hf.data import DataArguments, TokenizerPair, example_lengths
+from csan_hf.data.tokenization import tokenize_rows
+from csan_hf.hub.model_card import public_name
+from csan_hf.pipelines.torch_engine import torch_engine
+from csan_hf_runtime.text_files import digest_of_lines
+from csan_hf_runtime.translator import TextTranslator
+
+WEIGHT = "pair_weight"
+"""Column of the weights of pairs in the loss."""
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """Sources without translations.
+
+    Attributes:
+        sources: The sources.
+        data: Where they are from, and what their pairs may be like.
+    """
+
+    sources: Sequence[str]
+    data: DataArguments
+
+    def describe(self) -> dict[str, Any]:
+        """Returns `files`, their public names, and number and digest of the sources."""
+        return {
+            "files": [public_name(pattern) for pattern in self.data.unlabelled_patterns],
+            "sources": len(self.sources),
+            "sha256": digest_of_lines(self.sources),
+        }
+
+    def limits(self, pairs: Dataset) -> DataArguments:
+        """Returns limits of their pairs, which are no longer than some training pairs."""
+        source, target = (int(lengths.max()) for lengths in example_lengths(pairs))
+        return dataclasses.replace(self.data, max_source_length=source, max_target_length=target)
+
+
+def translated_pairs(
+    rows: Mapping[str, list[str]],
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    *,
+    n_best: int,
+    limits: DataArguments,
+) -> dict[str, list[Any]]:
+    """Makes tokenized pairs of sources and their n best translations.
+
+    Left out are sources with letters that the vocabulary, or the training of the model, does not
+    have, pairs that `limits` would drop, and empty translations.
+
+    Args:
+        rows: The sources, column `source`.
+        model: What translates them, in evaluation mode.
+        tokenizers: Its tokenizers.
+        n_best: Translations of each source.
+        limits: Limits of training pairs.
+
+    Returns:
+        The columns of training pairs, and `WEIGHT`: the probabilities of the translations of each
+        source, divided by their sum.
+    """
+    engine = torch_engine(model, tokenizers)
+    _, generation = engine.defaults(None, None)
+    unknown = engine.source.unknown_pieces(rows["source"], generation.source_characters)
+    encoded = map(engine.source.encode, rows["source"])
+    sources = [
+        source
+        for source, pieces, ids in zip(rows["source"], unknown, encoded, strict=True)
+        if not pieces and len(ids) <= (limits.max_source_length or 0)
+    ]
+    translations = TextTranslator(engine).translate(
+        sources, n_best=n_best, return_scores=True, split_sentences="never"
+    )
+    weights: dict[tuple[str, str], float] = {}
+    for source, hypotheses in zip(sources, translations, strict=True):
+        candidates = [hypothesis for hypothesis in hypotheses if hypothesis.text]
+        logarithms = np.array([candidate.log_probability for candidate in candidates])
+        shares = np.exp(logarithms - np.logaddexp.reduce(logarithms))
+        for candidate, share in zip(candidates, shares, strict=True):
+            weights[source, candidate.text] = share
+    pairs = [{"source": source, "target": target} for source, target in weights]
+    columns = tokenize_rows(pairs, tokenizers, limits).to_dict()
+    kept = zip(columns["source"], columns["target"], strict=True)
+    return {**columns, WEIGHT: [weights[pair] for pair in kept]}
+
+
+def with_weights(labelled: Dataset, translated: Dataset) -> Dataset:
+    """Puts pairs with labels, each of weight 1, and those of `translated_pairs` together.
+
+    The weights are divided by their mean over all target tokens, so that a weighted loss divided by
+    the number of tokens stays a mean."""
+    pairs = concatenate_datasets([labelled, translated.remove_columns(WEIGHT)])
+    weights = np.concatenate([np.ones(len(labelled)), translated[WEIGHT][:]])
+    _, tokens = example_lengths(pairs)
+    mean = np.average(weights, weights=tokens)
+    return pairs.add_column(WEIGHT, (weights / mean).astype(np.float32))
