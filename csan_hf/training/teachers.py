@@ -44,7 +44,7 @@ PROBABILITIES = "teacher_probabilities"
 COLUMNS = {TOKENS: np.int32, PROBABILITIES: np.float16}
 """Columns of taught pairs and the type of their numbers, [target tokens, K] as bytes."""
 
-_ROWS_AT_ONCE = 2_000
+_ROWS_AT_ONCE = 1_000
 _TOKENS_IN_BATCH = 4096
 
 Teacher = dict[str, str]
