@@ -201,7 +201,7 @@ def padding_mask(mask: Tensor | None, batch: int, length: int | None, name: str)
             f"{list(mask.shape)}."
         )
     # The values are read on a CPU alone, where that makes nothing wait.
-    if mask.dtype != torch.bool and mask.device.type == "cpu" and not torch.compiler.is_compiling():
+    if mask.dtype != torch.bool and is_plain(mask):
         # An additive mask (0 and -inf, or 0 and -10000) would mean the opposite.
         strange = mask[(mask != 0) & (mask != 1)]
         if strange.numel():

@@ -5,7 +5,7 @@ Shapes: B sentences, I target and J source positions, V entries of the vocabular
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -407,6 +407,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        training_loss: Callable | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Logits of the next target tokens and, with `labels`, their cross-entropy.
@@ -414,10 +415,12 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         Args: those of the model without output projection (`Seq2SeqModel.forward`), and
             decoder_input_ids: [B, I]; default: `labels` shifted right.
             labels: [B, I], the tokens to predict, -100 = ignored.
+            training_loss: Makes the loss of the decoder's states and the output layer, as a
+                function from states to logits.
 
         Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the
             Trainer's `num_items_in_batch`. With `labels` both are those of training, whatever
-            changes logits in generation.
+            changes logits in generation. With `training_loss` there is the `loss` alone.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         options = known_keywords(kwargs, self.encoder_inputs + self.decoder_inputs)
@@ -442,6 +445,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             return_dict=True,
             **options,
         )
+        if training_loss is not None:
+            return Seq2SeqLMOutput(training_loss(outputs.last_hidden_state, self._project))
         logits = self._project(
             outputs.last_hidden_state, outputs.details if labels is None else None
         )
@@ -457,7 +462,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
             decoder_attention_mask=decoder_attention_mask,
         )
         loss = None if labels is None else label_loss(logits, labels, num_items_in_batch)
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
+        return Seq2SeqLMOutput(loss, logits, **passed_on)
 
     def _target_mask(
         self,
@@ -565,17 +570,11 @@ def label_loss(
     logits: Tensor,
     labels: Tensor,
     num_items_in_batch: Tensor | int | None = None,
-    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Cross-entropy of logits [B, I, V] and labels [B, I], summed and divided by `count_labels`."""
     labels = labels.to(logits.device)
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    total = F.cross_entropy(
-        precise.flatten(0, -2),
-        labels.long().flatten(),
-        reduction="sum",
-        label_smoothing=label_smoothing,
-    )
+    total = F.cross_entropy(precise.flatten(0, -2), labels.long().flatten(), reduction="sum")
     return total / count_labels(labels, num_items_in_batch)
 
 

@@ -7,9 +7,10 @@ with needs_extra("train"):
     from .arguments import TranslationTrainingArguments
     from .checkpoints import average_weights
     from .errors import RecipeError
+    from .loss import LabelSmoothedCrossEntropy
     from .recipe import Recipe, load_recipe
     from .run import train_from_recipe
-    from .trainer import LabelSmoothedCrossEntropy, TranslationTrainer
+    from .trainer import TranslationTrainer
 
 __all__ = [
     "LabelSmoothedCrossEntropy",

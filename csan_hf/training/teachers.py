@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from datasets import Dataset, Features, Value, concatenate_datasets
-from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from csan_hf.alignment.aligned_pairs import padded_batch
@@ -29,7 +27,7 @@ from csan_hf.data.prepared import kept_dataset
 from csan_hf.evaluation.launched import on_main_process
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import public_name
-from csan_hf.models.seq2seq_model import IGNORED_LABEL, count_labels
+from csan_hf.models.seq2seq_model import IGNORED_LABEL
 from csan_hf.models.translation import max_positions
 from csan_hf.pipelines.ensemble import EnsembleForConditionalGeneration, check_member
 from csan_hf_runtime.text_files import reading_folder_or_name
@@ -37,6 +35,7 @@ from csan_hf_runtime.texts import batches_by_length
 
 from .arguments import TranslationTrainingArguments
 from .errors import RecipeError, notify, refusing
+from .loss import TaughtLabels
 from .unlabelled import WEIGHT, Unlabelled, translated_pairs, with_weights
 
 TOKENS = "teacher_tokens"
@@ -49,17 +48,6 @@ _TOKENS_IN_BATCH = 4096
 
 Teacher = dict[str, str]
 """The public `name` of a teacher, and the `sha256` of its weights and configuration."""
-
-
-class TaughtLabels(NamedTuple):
-    """Labels [B, I] with the teachers' likeliest tokens and their probabilities [B, I, K], 0 where
-    there is no label, and the weights [B] of the pairs.
-    """
-
-    labels: Tensor
-    tokens: Tensor
-    probabilities: Tensor
-    weights: Tensor
 
 
 # ---- what the teachers say
@@ -328,56 +316,12 @@ class TeacherCollator:
         return batch
 
 
-def take_teaching(inputs: dict[str, Any]) -> TaughtLabels | Tensor:
+def take_teaching(inputs: dict[str, Any]) -> TaughtLabels:
     """Takes `COLUMNS` and `WEIGHT` out of the inputs of a model, and returns the labels, with them
-    if they are there; the weights of pairs that have none are 1.
+    if they are there.
     """
     labels = inputs["labels"]
-    if TOKENS not in inputs:
-        return labels
-    return TaughtLabels(
-        labels,
-        tokens=inputs.pop(TOKENS),
-        probabilities=inputs.pop(PROBABILITIES),
-        weights=inputs.pop(WEIGHT, torch.ones(len(labels), device=labels.device)),
-    )
-
-
-def taught_loss(
-    logits: Tensor,
-    taught: TaughtLabels,
-    num_items_in_batch: Tensor | int | None,
-    *,
-    label_smoothing: float,
-    teacher_weight: float,
-    temperature: float,
-) -> Tensor:
-    """1 - w times the smoothed cross-entropy to the labels plus w times the cross-entropy to the
-    teachers' distributions times the temperature squared, times the weight of the pair, summed over
-    the target tokens and divided by their number.
-
-    Args:
-        logits: The student's [B, I, V]; in the teachers' part they are divided by the temperature,
-            as the teachers' were.
-        taught: The labels, and what the teachers say.
-        num_items_in_batch: See `label_loss`.
-        label_smoothing: See `label_loss`.
-        teacher_weight: w.
-        temperature: The temperature. Its square keeps the size of the gradients (Hinton et al.,
-            2015, section 2).
-    """
-    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    on_labels = F.cross_entropy(
-        precise.flatten(0, -2),
-        taught.labels.flatten(),
-        reduction="none",
-        label_smoothing=label_smoothing,
-    )
-    if temperature != 1:  # which would copy all logits
-        precise = precise / temperature
-    log_probabilities = precise.log_softmax(dim=-1)
-    kept = log_probabilities.gather(-1, taught.tokens.long())
-    on_teachers = -(kept * taught.probabilities).sum(dim=-1) * temperature**2
-    losses = torch.lerp(on_labels.view_as(on_teachers), on_teachers, teacher_weight)
-    total = (losses * taught.weights[:, None]).sum()
-    return total / count_labels(taught.labels, num_items_in_batch)
+    columns = [inputs.pop(name) for name in COLUMNS if name in inputs]
+    if WEIGHT in inputs:
+        columns.append(inputs.pop(WEIGHT)[:, None].expand_as(labels))
+    return TaughtLabels(labels, *columns)

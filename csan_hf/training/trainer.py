@@ -45,7 +45,7 @@ from csan_hf.data.joining import LINE_FEED
 from csan_hf.evaluation.scores import score_translations, search_name
 from csan_hf.families import family_of
 from csan_hf.hub.push import push_checkpoint, push_in_background
-from csan_hf.models.seq2seq_model import label_loss
+from csan_hf.models.seq2seq_model import Seq2SeqForGeneration
 from csan_hf_runtime.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
@@ -70,6 +70,7 @@ from .checkpoints import (
 )
 from .errors import RecipeError, notify, refusing
 from .evaluation import Evaluation
+from .loss import LabelSmoothedCrossEntropy, TaughtLabels, TrainingLoss
 from .stopping import (
     RunError,
     RunGuard,
@@ -77,75 +78,8 @@ from .stopping import (
     prepare_worker,
     signal_blocking_context,
 )
-from .teachers import (
-    COLUMNS,
-    TaughtLabels,
-    Teacher,
-    TeacherCollator,
-    take_teaching,
-    taught_loss,
-)
+from .teachers import COLUMNS, Teacher, TeacherCollator, take_teaching
 from .unlabelled import WEIGHT
-
-
-class LabelSmoothedCrossEntropy:
-    """Cross-entropy per target token with label smoothing, for the Trainer's `compute_loss_func`.
-
-    The smoothing is torch's own (Vaswani et al. 2017, section 5.4): 1 - epsilon on the reference
-    token plus epsilon / V on each of the V entries of the vocabulary. Under gradient accumulation
-    the sum over a micro-batch is divided by the target tokens of the whole batch, so that
-    micro-batches add up to the loss of one large batch.
-
-    Labels that teachers have taught are learned from both, see `taught_loss`.
-
-    Args:
-        epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
-        teacher_weight: w, in (0, 1].
-        teacher_temperature: Temperature of the teachers' part.
-    """
-
-    def __init__(
-        self,
-        epsilon: float = 0.0,
-        *,
-        teacher_weight: float = 0.5,
-        teacher_temperature: float = 1.0,
-    ) -> None:
-        self.epsilon = epsilon
-        self.teacher_weight = teacher_weight
-        self.teacher_temperature = teacher_temperature
-
-    def __call__(
-        self,
-        outputs: Mapping[str, Tensor],
-        labels: Tensor | TaughtLabels,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Tensor:
-        """Computes the loss.
-
-        Args:
-            outputs: A model output with `logits` [B, I, V].
-            labels: Reference token ids [B, I]; -100 is ignored. Or those with what teachers say.
-            num_items_in_batch: Target tokens in the whole accumulated batch; None: those in
-                `labels`.
-
-        Returns:
-            A scalar; 0 (with a gradient of 0) where no label counts.
-        """
-        if isinstance(num_items_in_batch, Tensor):
-            # Under DataParallel the count arrives once per replica
-            num_items_in_batch = num_items_in_batch.reshape(-1)[0]
-        logits = outputs["logits"]
-        if not isinstance(labels, TaughtLabels):
-            return label_loss(logits, labels, num_items_in_batch, self.epsilon)
-        return taught_loss(
-            logits,
-            labels,
-            num_items_in_batch,
-            label_smoothing=self.epsilon,
-            teacher_weight=self.teacher_weight,
-            temperature=self.teacher_temperature,
-        )
 
 
 def _with_stripped_lines(text: str) -> str:
@@ -217,6 +151,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.family = family_of(model.config.model_type)
         if args.world_size > 1:
             self._prepare_for_processes(model, args)
+        self._criterion = LabelSmoothedCrossEntropy(
+            args.label_smoothing_factor,
+            teacher_weight=args.teacher_weight,
+            teacher_temperature=args.teacher_temperature,
+        )
+        network: Any = model
+        if hasattr(network, "get_base_model"):  # with adapters
+            network = network.get_base_model()
+        self._takes_training_loss = isinstance(network, Seq2SeqForGeneration)
         search = search_name(args.generation_num_beams)
         callbacks = [TrainingPicture(search), *callbacks]
         if args.early_stopping_patience is not None:
@@ -231,11 +174,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=tokenizers.source,
-            compute_loss_func=LabelSmoothedCrossEntropy(
-                args.label_smoothing_factor,
-                teacher_weight=args.teacher_weight,
-                teacher_temperature=args.teacher_temperature,
-            ),
+            compute_loss_func=self._loss_of_outputs,
             compute_metrics=self._compute_metrics if args.predict_with_generate else None,
             callbacks=callbacks,
         )
@@ -489,15 +428,28 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool = False,
-        *args: Any,
-        **kwargs: Any,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The smoothed loss in training, in evaluation the model's own."""
         if model.training:
-            inputs["labels"] = take_teaching(inputs)
-            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+            taught = take_teaching(inputs)
+            inputs["labels"] = taught
+            if self._takes_training_loss:
+                inputs["training_loss"] = TrainingLoss(self._criterion, taught, num_items_in_batch)
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         outputs = model(**inputs)
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+    def _loss_of_outputs(
+        self,
+        outputs: Mapping[str, Tensor],
+        labels: TaughtLabels,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """The loss that the model has computed itself, or that of its logits."""
+        if self._takes_training_loss:
+            return outputs["loss"]
+        return self._criterion(outputs, labels, num_items_in_batch)
 
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any

@@ -19,11 +19,12 @@ import csan_hf_runtime.command_line
 from csan_hf.data import DataArguments, TokenizerPair, TokenStream
 from csan_hf.evaluation import translate
 from csan_hf.hub import locality_picture
-from csan_hf.training import TranslationTrainer, callbacks, load_recipe
+from csan_hf.training import TranslationTrainer, callbacks, load_recipe, loss
 from csan_hf.training.teachers import teach
 from csan_hf_runtime.command_line.train import read_command_line
 
 UPDATES, ACCUMULATION = 3, 2
+loss.PIECE_ON_CPU = 10_000  # logits; so that every batch has several pieces
 SIZES = (1, 7, 11)
 
 
