@@ -25,6 +25,7 @@ from networks import (
     make_encoder,
     make_marian,
     make_pairs,
+    output_step,
     random_ids,
     random_text,
     search_step,
@@ -42,7 +43,7 @@ from csan_hf_runtime.graphs import DecoderCache, Graphs
 
 
 def benchmark(
-    comparison: Literal["marian", "long", "steps", "pervasive", "backends"] = "marian",
+    comparison: Literal["marian", "long", "steps", "pervasive", "loss", "backends"] = "marian",
     /,
     *,
     rounds: int = 7,
@@ -66,7 +67,8 @@ def benchmark(
             that all compute what they should; long: encoders of long texts beside LED, LongT5
             (local) and full attention; steps: a token of five beams after sources of 100 to 10,000
             tokens, by the presets lines and long, with torch and ONNX Runtime (memory: with the
-            source's keys); pervasive: Pervasive Attention in float32 and bf16;
+            source's keys); pervasive: Pervasive Attention in float32 and bf16; loss:
+            the output layer and its loss, all logits at once and as the Trainer computes them;
             backends: those of local attention beside the one chosen by default
         rounds: times that each model runs
         only: run only the workloads whose name contains this
@@ -83,6 +85,7 @@ def benchmark(
         "long": long_workloads,
         "steps": step_workloads,
         "pervasive": pervasive_workloads,
+        "loss": loss_workloads,
     }[comparison]
     print_table(compare(workloads(), rounds, only))
 
@@ -286,6 +289,23 @@ def grid_step(make_step: Callable[..., Step], *work: Any, bf16: bool) -> Step:
     """A step of a network that is built first."""
     network = make(PervasiveAttentionConfig(vocab_size=SMALL.vocabulary))
     return make_step(network, *work, bf16=bf16)
+
+
+# --- the output layer and its loss
+
+
+def loss_workloads() -> Iterator[Workload]:
+    """Output layers of several vocabularies, after a check that both have the same gradients."""
+    for positions, width, vocabulary in ((4096, 512, 32000), (4096, 256, 8000), (3000, 256, 400)):
+        size = SMALL._replace(d_model=width, vocabulary=vocabulary)
+        name = f"{positions:,} target tokens of width {width}, {vocabulary:,} words"
+        variants = {
+            way: partial(output_step, positions, size, in_pieces=way == "in pieces")
+            for way in ("whole", "in pieces")
+        }
+        whole, in_pieces = (make_step()() for make_step in variants.values())
+        check_equal(name, in_pieces, whole)
+        yield name, variants
 
 
 if __name__ == "__main__":

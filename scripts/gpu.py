@@ -32,6 +32,7 @@ STAGES: dict[str, tuple[Stage, float]] = {
     "generation": (generation.searches, 60),
     "encoders": (speed.encoders, 45),
     "pervasive": (speed.pervasive, 30),
+    "loss": (speed.losses, 20),
     "training-step": (speed.training_steps, 90),
     "multi30k": (training.multi30k, 180),
 }

@@ -18,6 +18,8 @@ from transformers import (
 from transformers.models.led.modeling_led import LEDEncoder
 
 from csan_hf import CsanConfig
+from csan_hf.training import LabelSmoothedCrossEntropy
+from csan_hf.training.loss import TaughtLabels, TrainingLoss
 
 Step = Callable[[], object]
 MOST_POSITIONS = 4096
@@ -163,6 +165,32 @@ def training_step(
         if optimizer is not None:
             optimizer.step()
         model.zero_grad(set_to_none=True)
+
+    return step
+
+
+def output_step(
+    positions: int, size: Size, *, in_pieces: bool, device: str = "cpu", bf16: bool = False
+) -> Callable[[], Tensor]:
+    """The output layer and its smoothed loss, forward and backward, as the Trainer computes them or
+    with all logits at once; returns the gradient of the weights.
+    """
+    torch.manual_seed(0)
+    states = torch.randn(1, positions, size.d_model, device=device, requires_grad=True)
+    project = nn.Linear(size.d_model, size.vocabulary, bias=False, device=device)
+    labels = random_ids(1, positions, vocabulary=size.vocabulary, device=device)
+    criterion = LabelSmoothedCrossEntropy(0.1)
+    training_loss = TrainingLoss(criterion, TaughtLabels(labels), None)
+    autocast = bf16_autocast(labels, bf16)
+
+    def step() -> Tensor:
+        with autocast:
+            if in_pieces:
+                loss = training_loss(states, project)
+            else:
+                loss = criterion.summed(project(states[0]), labels[0]) / positions
+        _, of_weights = torch.autograd.grad(loss, [states, project.weight])
+        return of_weights
 
     return step
 

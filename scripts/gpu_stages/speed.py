@@ -16,6 +16,7 @@ from networks import (
     make_encoder,
     make_marian,
     make_pairs,
+    output_step,
     random_text,
     training_step,
 )
@@ -80,6 +81,25 @@ def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Ro
         "share of products, %": 100 * counter.get_total_flops() / (taken / 1e3) / setting.rate,
         "peak GiB": peak_gib(step, setting),
     }
+
+
+# --- the output layer and its loss
+
+
+def losses(setting: Setting) -> Iterator[Measurement]:
+    """The output layer and its loss in bf16 autocast, forward and backward: all logits at once, and
+    as the Trainer computes them.
+    """
+    for positions in (64,) if setting.tiny else (4096, 12500, 25000):
+        for way in ("whole", "in pieces"):
+            names: Row = {"target tokens": positions, "logits": way}
+            yield names, partial(_loss, positions, way == "in pieces", setting)
+
+
+def _loss(positions: int, in_pieces: bool, setting: Setting) -> Row:
+    size = size_of(setting)
+    step = output_step(positions, size, in_pieces=in_pieces, device=setting.device, bf16=True)
+    return {"ms": milliseconds(step, setting), "peak GiB": peak_gib(step, setting)}
 
 
 # --- encoders of long texts
