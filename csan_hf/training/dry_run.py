@@ -26,6 +26,7 @@ from csan_hf.data.corpora import BUILT_IN, load_translation_dataset, unlabelled_
 from csan_hf.data.prepared import cache_folder
 from csan_hf.data.tokenization import tokenize_rows
 from csan_hf.families import ModelFamily
+from csan_hf.models.seq2seq_model import Seq2SeqForGeneration
 
 from .arguments import TranslationTrainingArguments
 from .errors import RecipeError, refusing
@@ -226,11 +227,13 @@ def estimate(
             kept[storage._cdata] = storage.nbytes()
         return tensor
 
-    def run() -> None:
+    def run(*, with_logits: bool) -> None:
         dtype = DTYPES[args.precision]
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
             # The base model: without labels and padding nothing depends on the content of a tensor
             output = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
+            if not with_logits:
+                return
             if "logits" in output:
                 logits = output.logits
             else:
@@ -239,9 +242,10 @@ def estimate(
 
     # In two runs: the counter hooks every module, and hooked modules keep more than fused ones
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        run()
+        # Of logits in pieces nothing is kept
+        run(with_logits=not isinstance(model, Seq2SeqForGeneration))
     with counted_flops() as counter:
-        run()
+        run(with_logits=True)
     # In units of forward passes, recomputation included
     backward = 3 if args.activation_checkpointing else 2
     return Estimate(
