@@ -205,6 +205,18 @@ class DataArguments:
             yield "temperature mixes several language_pairs, whose sizes a stream does not tell"
         if self.language_pairs and (self.source_column or self.target_column):
             yield "language_pairs finds columns by language: leave out source_column, target_column"
+        has_several_sources = len({source for source, _ in self.pairs}) > 1
+        for pattern in self.unlabelled_patterns:
+            if has_several_sources and not file_format(pattern) and "{lang}" not in pattern:
+                yield (
+                    f"unlabelled is {pattern!r}, and there are several source languages: write "
+                    "{lang} where the language stands"
+                )
+        if self.unlabelled and self.join > 1:
+            yield (
+                "unlabelled leaves out texts that the corpus has, which join hides: leave out "
+                "join or unlabelled"
+            )
         if self.is_endless and self.join > 1:
             yield (
                 "join needs a corpus that is read as a whole: leave out streaming, or set "

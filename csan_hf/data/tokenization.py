@@ -748,6 +748,9 @@ def tokenize_rows(
     rows: Sequence[dict[str, str]], tokenizers: TokenizerPair, args: DataArguments
 ) -> Dataset:
     """Turns training pairs into a split as `tokenize_dataset` does."""
+    if not rows:  # the tokenizers take no empty list
+        names = ("source", "target", "input_ids", "attention_mask", "labels")
+        return Dataset.from_dict({name: [] for name in names})
     texts = {name: [row[name] for row in rows] for name in ("source", "target")}
     columns: dict[str, list[Any]] = {**texts, **_encode(texts, tokenizers, limits={})}
     kept, _ = _pairs_within({name: np.array(columns.pop(name)) for name in _COUNTS}, args)

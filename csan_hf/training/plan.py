@@ -178,7 +178,9 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
             "data.unlabelled has no translations, which training.teachers make: name them, or "
             "leave it out."
         )
-    _check_initial_folder(recipe.init_from, arguments.output_dir)
+    _check_apart(arguments.output_dir, "init_from", recipe.init_from)
+    for teacher in arguments.teachers or ():
+        _check_apart(arguments.output_dir, "training.teachers", teacher)
     with refusing("The recipe is refused"):
         check_sacrebleu_tokenizer(recipe.bleu_tokenize, "bleu_tokenize")
         if data.further_references:
@@ -218,16 +220,16 @@ def _target_size(config: PreTrainedConfig) -> int:
     return getattr(config, "decoder_vocab_size", None) or config.vocab_size
 
 
-def _check_initial_folder(initial: str | None, output: str) -> None:
-    """Checks that a run does not write where it reads from."""
-    if not initial or not Path(initial).expanduser().exists():
+def _check_apart(output: str, key: str, name: str | None) -> None:
+    """Checks that a run does not write where it reads the model that a key names."""
+    if not name or not Path(name).expanduser().exists():
         return
-    source = Path(initial).expanduser().resolve()
+    source = Path(name).expanduser().resolve()
     folder = Path(output).resolve()
     if source.is_relative_to(folder) or folder.is_relative_to(source):
         raise RecipeError(
-            f"output_dir is {output}, and init_from reads {initial}: one lies in the other, and "
-            "the run would write over what it starts from. Choose another --output_dir."
+            f"output_dir is {output}, and {key} reads {name}: one lies in the other, and the run "
+            "would write over what it reads. Choose another --output_dir."
         )
 
 

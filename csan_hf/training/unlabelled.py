@@ -82,8 +82,13 @@ def translated_pairs(
         for source, pieces, ids in zip(rows["source"], unknown, encoded, strict=True)
         if not pieces and len(ids) <= (limits.max_source_length or 0)
     ]
+    # What had not ended by then is too long with its end, and left out
     translations = TextTranslator(engine).translate(
-        sources, n_best=n_best, return_scores=True, split_sentences="never"
+        sources,
+        n_best=n_best,
+        return_scores=True,
+        split_sentences="never",
+        max_new_tokens=limits.max_target_length,
     )
     weights: dict[tuple[str, str], float] = {}
     for source, hypotheses in zip(sources, translations, strict=True):

@@ -103,6 +103,8 @@ def test_texts_without_translations_are_each_read_once(folder):
     pairs = ["en-de", "en-fr"]
     tagged = arguments(folder, language_pairs=pairs, unlabelled="mono_2.{lang}")
     assert unlabelled_sources(tagged) == [">>de<< eight", ">>fr<< eight"]
+    with pytest.raises(ValueError, match=r"'mono_2\.en', .*several source languages"):
+        arguments(folder, language_pairs=["en-de", "de-en"], unlabelled="mono_2.en")
     assert unlabelled_sources(arguments(folder)) == []
     with pytest.raises(ValueError, match=r"no file for unlabelled .*'nothing\.\{lang\}'"):
         check_files(arguments(folder, unlabelled=["words.tsv", "nothing.{lang}"]))

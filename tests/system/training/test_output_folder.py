@@ -72,16 +72,13 @@ def test_a_new_run_that_does_not_begin_leaves_the_old_one(old_run):
     assert contents(old_run) == before
 
 
+@pytest.mark.parametrize("key", ["init_from", "teachers"])
 @pytest.mark.parametrize("initial", ["run", "run/checkpoint-5", ".", "link"])
-def test_the_folder_that_init_from_reads_is_not_overwritten(initial, old_run):
+def test_the_folder_of_a_model_that_is_read_is_not_overwritten(initial, key, old_run):
     (old_run.parent / "link").symlink_to(old_run)
     before = contents(old_run)
-    with pytest.raises(
-        RecipeError, match=r"init_from reads .*would write over what it starts from"
-    ):
-        train_from_recipe(
-            make_recipe(old_run, f"--overwrite --init_from {old_run.parent / initial}")
-        )
+    with pytest.raises(RecipeError, match=f"{key} reads .*would write over what it reads"):
+        train_from_recipe(make_recipe(old_run, f"--overwrite --{key} {old_run.parent / initial}"))
     assert contents(old_run) == before
 
 

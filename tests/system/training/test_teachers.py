@@ -223,16 +223,31 @@ def test_pairs_and_weights_are_those_of_the_library_s_search(
     assert not made, "what is too long is left out"
 
 
+def test_translations_that_have_not_ended_are_left_out(
+    make_teacher, tokenized, tokenizers, data_arguments, tmp_path
+):
+    model = tiny_marian(len(tokenizers.target))
+    model.final_logits_bias[0, tokenizers.target.eos_token_id] = -1e4
+    model.generation_config.max_length = 4
+    args = TranslationTrainingArguments(
+        output_dir=str(tmp_path), teachers=[str(make_teacher(model))], report_to="none"
+    )
+    unlabelled = Unlabelled(UNLABELLED, data_arguments)
+    with pytest.raises(RecipeError, match="no source gives a training pair"):
+        teach(tokenized["train"], args, tokenizers, cache=tmp_path, unlabelled=unlabelled)
+
+
 # ---- whole runs
 
 
 @pytest.fixture
-def words(teachers, tokenizers, tmp_path):
+def words(make_teacher, tokenizers, tmp_path):
     """The command line of a run with two teachers, whose folders it may lose."""
     tokenizers.save_pretrained(tmp_path / "tokenizer")
     write_lines(tmp_path / "mono.en", UNLABELLED)
-    copies = [shutil.copytree(folder, tmp_path / folder.name) for folder in teachers]
-    names = ",".join(map(str, copies))
+    teachers = [make_teacher(make_ending_marian(tokenizers, seed)) for seed in (0, 1)]
+    copies = [shutil.move(folder, tmp_path) for folder in teachers]
+    names = ",".join(copies)
     return (
         f"{TINY} --output_dir {tmp_path}/run --tokenizer {tmp_path}/tokenizer --teachers {names} "
         f"--cache_dir {tmp_path}/cache --predict_with_generate false --metric_for_best_model loss "
@@ -316,6 +331,8 @@ CANNOT_BE_TRANSLATED = {
     "without teachers": ([], "--teachers null", r"which training\.teachers make"),
     "missing": ([], "--unlabelled nowhere.txt", "no file for unlabelled .*'nowhere.txt'"),
     "empty": (["", " "], "", "there is no text in"),
+    "unknown letters": (["\N{GRINNING FACE}"], "", "no source gives a training pair"),
+    "joined": (UNLABELLED, "--join 3", "texts that the corpus has, which join hides"),
     "known": (["KNOWN"], "", "no source gives a training pair"),
     "another column": (["x\ty"], "--unlabelled {}/mono.tsv", "no column 'en' among 'x', 'y'"),
     "stream": (
