@@ -522,7 +522,9 @@ def _read_unlabelled(args: DataArguments) -> Iterator[Pair]:
 
 
 def without_known_sources(sources: Sequence[str], corpus: DatasetDict) -> list[str]:
-    """Returns the sources that are no line of a source in any split, in no case or Unicode form."""
+    """Returns the sources that equal no line of a source in any split; case and Unicode form are
+    ignored.
+    """
     caseless = [_caseless(source) for source in sources]
     remaining = {*caseless}
     for split in corpus.values():

@@ -415,8 +415,8 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         Args: those of the model without output projection (`Seq2SeqModel.forward`), and
             decoder_input_ids: [B, I]; default: `labels` shifted right.
             labels: [B, I], the tokens to predict, -100 = ignored.
-            training_loss: Makes the loss of the decoder's states and the output layer, as a
-                function from states to logits.
+            training_loss: Function of the decoder's states [B, I, d] and the output layer, which
+                turns states into logits, that returns the loss.
 
         Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the
             Trainer's `num_items_in_batch`. With `labels` both are those of training, whatever

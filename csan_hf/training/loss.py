@@ -45,10 +45,9 @@ class LabelSmoothedCrossEntropy:
     the sum over a micro-batch is divided by the target tokens of the whole batch, so that
     micro-batches add up to the loss of one large batch.
 
-    Labels that teachers have taught are learned from both: the loss is 1 - w times the smoothed
-    loss on the labels plus w times the cross-entropy to the teachers' distributions, with logits
-    divided by the temperature, times its square, which keeps the size of the gradients (Hinton et
-    al., 2015, section 2), and all that times the weight of the pair.
+    With teachers the loss of a token is its pair's weight times [(1 - w) · smoothed cross-entropy +
+    w · T² · cross-entropy of the teachers' distribution and softmax(logits / T)]. T is the
+    temperature, whose square keeps the size of the gradients (Hinton et al., 2015, section 2).
 
     Args:
         epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
@@ -169,13 +168,18 @@ def sum_in_pieces(
     if len(states) <= size:
         return summed(project(states), *targets)
     pieces = zip(*(tensor.split(size) for tensor in (states.detach(), *targets)), strict=True)
-    return _add_pieces(summed, project, states, list(pieces), _learned_by(nothing.grad_fn))
+    return _add_pieces(summed, project, list(pieces), states, _parameters_of(nothing.grad_fn))
 
 
 @torch.compiler.disable  # the compiler cannot follow gradients within a forward pass
-def _add_pieces(*inputs: Any) -> Tensor:
-    summed, project, states, pieces, weights = inputs
-    return _SumOfPieces.apply(summed, project, pieces, states, *weights)
+def _add_pieces(
+    summed: Callable[..., Tensor],
+    project: Projection,
+    pieces: Sequence[tuple[Tensor, ...]],
+    states: Tensor,
+    parameters: Sequence[Tensor],
+) -> Tensor:
+    return _SumOfPieces.apply(summed, project, pieces, states, *parameters)
 
 
 class _SumOfPieces(torch.autograd.Function):
@@ -190,26 +194,27 @@ class _SumOfPieces(torch.autograd.Function):
         project: Projection,
         pieces: Sequence[tuple[Tensor, ...]],
         states: Tensor,
-        *weights: Tensor,
+        *parameters: Tensor,
     ) -> Tensor:
         losses = []
-        of_states = []
-        of_weights: list[Tensor] = []
+        state_gradients = []
+        parameter_gradients: list[Tensor] = []
         for piece, *targets in pieces:
             piece.requires_grad_()
             with torch.enable_grad():
                 loss = summed(project(piece), *targets)
-            of_piece, *gradients = torch.autograd.grad(loss, [piece, *weights])
+            state_gradient, *gradients = torch.autograd.grad(loss, [piece, *parameters])
             losses.append(loss.detach())
-            of_states.append(of_piece)
-            if of_weights:
-                torch._foreach_add_(of_weights, gradients)
+            state_gradients.append(state_gradient)
+            if parameter_gradients:
+                torch._foreach_add_(parameter_gradients, gradients)
             else:
-                of_weights = [
+                # Sums of bfloat16 would lose digits; autograd casts back
+                parameter_gradients = [
                     gradient.to(torch.promote_types(gradient.dtype, torch.float32))
                     for gradient in gradients
                 ]
-        ctx.gradients = [torch.cat(of_states), *of_weights]
+        ctx.gradients = [torch.cat(state_gradients), *parameter_gradients]
         return torch.stack(losses).sum()
 
     @staticmethod
@@ -218,9 +223,9 @@ class _SumOfPieces(torch.autograd.Function):
         return (None, None, None, *(of_input * gradient for of_input in ctx.gradients))
 
 
-def _learned_by(node: Node | None) -> list[Tensor]:
-    """The weights that gradients of a computation flow to, whichever modules hold them."""
-    weights = []
+def _parameters_of(node: Node | None) -> list[Tensor]:
+    """The parameters that gradients of a computation flow to, whichever modules hold them."""
+    parameters = []
     nodes = [node]
     seen = set()
     while nodes:
@@ -229,6 +234,6 @@ def _learned_by(node: Node | None) -> list[Tensor]:
             continue
         seen.add(node)
         if hasattr(node, "variable"):
-            weights.append(node.variable)
+            parameters.append(node.variable)
         nodes += [earlier for earlier, _ in node.next_functions]
-    return weights
+    return parameters

@@ -47,7 +47,7 @@ _ROWS_AT_ONCE = 1_000
 _TOKENS_IN_BATCH = 4096
 
 Teacher = dict[str, str]
-"""The public `name` of a teacher, and the `sha256` of its weights and configuration."""
+"""The public `name` of a teacher, and the `sha256` of its weights and configurations."""
 
 
 # ---- what the teachers say
@@ -178,7 +178,8 @@ class _Classroom:
             if not len(made):  # the library cannot keep it
                 raise RecipeError(
                     "data.unlabelled: no source gives a training pair. They stand in the corpus, "
-                    "are longer than its pairs, or have unknown letters: leave it out."
+                    "have unknown letters, or they or their translations are longer than its "
+                    "pairs: leave it out."
                 )
             return made
 
@@ -234,10 +235,13 @@ def _vocabularies(tokenizers: TokenizerPair) -> list[dict[str, int]]:
 
 
 def _digest(name: str, model: PreTrainedModel) -> str:
-    """A digest of a checkpoint's weights and configuration."""
+    """A digest of a checkpoint's weights, configuration and generation config."""
     fields, _ = PreTrainedConfig.get_config_dict(name)
     fields = {field: value for field, value in fields.items() if not field.startswith("_")}
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    generation: Any = model.generation_config
+    settings = {**generation.to_diff_dict(), "transformers_version": None}
+    content = json.dumps([fields, settings], sort_keys=True, default=str)
+    digest = hashlib.sha256(content.encode())
     for weight, values in sorted(model.state_dict().items()):
         digest.update(weight.encode())
         digest.update(values.cpu().flatten().view(torch.uint8).numpy())
@@ -321,7 +325,10 @@ def take_teaching(inputs: dict[str, Any]) -> TaughtLabels:
     if they are there.
     """
     labels = inputs["labels"]
-    columns = [inputs.pop(name) for name in COLUMNS if name in inputs]
-    if WEIGHT in inputs:
-        columns.append(inputs.pop(WEIGHT)[:, None].expand_as(labels))
-    return TaughtLabels(labels, *columns)
+    weights = inputs.pop(WEIGHT, None)
+    return TaughtLabels(
+        labels=labels,
+        tokens=inputs.pop(TOKENS, None),
+        probabilities=inputs.pop(PROBABILITIES, None),
+        weights=None if weights is None else weights[:, None].expand_as(labels),
+    )

@@ -4,6 +4,8 @@ have no translations, and a student learns of these pairs as of others.
 """
 
 import dataclasses
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,8 +72,8 @@ def translated_pairs(
         limits: Limits of training pairs.
 
     Returns:
-        The columns of training pairs, and `WEIGHT`: the probabilities of the translations of each
-        source, divided by their sum.
+        The columns of training pairs, and `WEIGHT`: the probability of the translation, divided by
+        the sum of those of its source that are left.
     """
     engine = torch_engine(model, tokenizers)
     _, generation = engine.defaults(None, None)
@@ -82,7 +84,7 @@ def translated_pairs(
         for source, pieces, ids in zip(rows["source"], unknown, encoded, strict=True)
         if not pieces and len(ids) <= (limits.max_source_length or 0)
     ]
-    # What had not ended by then is too long with its end, and left out
+    # What has not ended by then is one token over the limit with its end, and dropped
     translations = TextTranslator(engine).translate(
         sources,
         n_best=n_best,
@@ -90,17 +92,21 @@ def translated_pairs(
         split_sentences="never",
         max_new_tokens=limits.max_target_length,
     )
-    weights: dict[tuple[str, str], float] = {}
+    probabilities: dict[tuple[str, str], float] = defaultdict(float)  # as multiples of the best
     for source, hypotheses in zip(sources, translations, strict=True):
-        candidates = [hypothesis for hypothesis in hypotheses if hypothesis.text]
-        logarithms = np.array([candidate.log_probability for candidate in candidates])
-        shares = np.exp(logarithms - np.logaddexp.reduce(logarithms))
-        for candidate, share in zip(candidates, shares, strict=True):
-            weights[source, candidate.text] = share
-    pairs = [{"source": source, "target": target} for source, target in weights]
+        best = max(hypothesis.log_probability for hypothesis in hypotheses)
+        for hypothesis in hypotheses:
+            if hypothesis.text:
+                probability = math.exp(hypothesis.log_probability - best)
+                probabilities[source, hypothesis.text] += probability
+    pairs = [{"source": source, "target": target} for source, target in probabilities]
     columns = tokenize_rows(pairs, tokenizers, limits).to_dict()
-    kept = zip(columns["source"], columns["target"], strict=True)
-    return {**columns, WEIGHT: [weights[pair] for pair in kept]}
+    kept_pairs = list(zip(columns["source"], columns["target"], strict=True))
+    sums: dict[str, float] = defaultdict(float)
+    for source, target in kept_pairs:
+        sums[source] += probabilities[source, target]
+    weights = [probabilities[pair] / sums[pair[0]] for pair in kept_pairs]
+    return {**columns, WEIGHT: weights}
 
 
 def with_weights(labelled: Dataset, translated: Dataset) -> Dataset:

@@ -298,6 +298,7 @@ def _with_teachers(run: Run, systems: dict[str, Settings], runs: list[Run]) -> R
     if not names:
         return run
     teachers = tuple(other for other in runs if other.data == run.data and other.system in names)
+    # Their names: folders would differ where a suite has been moved
     taught = {"training": {"teachers": [teacher.name for teacher in teachers]}}
     return dataclasses.replace(run, recipe=merge(run.recipe, taught), teachers=teachers)
 

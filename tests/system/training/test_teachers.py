@@ -183,7 +183,7 @@ def candidates_of_generate(folders, source, tokenizers):
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
         probabilities = predictions_in_float64(folders, batch).gather(1, labels.T)
         text = tokenizers.target.decode(labels[0], skip_special_tokens=True).strip()
-        candidates.setdefault(text, probabilities.prod().item())
+        candidates[text] = candidates.get(text, 0) + probabilities.prod().item()
     candidates.pop("", None)
     return candidates
 
