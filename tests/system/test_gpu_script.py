@@ -22,7 +22,7 @@ def test_the_rehearsal_runs_every_stage(tmp_path):
     subprocess.run([sys.executable, str(SCRIPTS / "gpu.py"), *arguments], check=True, timeout=600)
     records = json.loads(output.read_text())
     stages = {record["stage"]: record["rows"] for record in records}
-    assert len(stages) == 11
+    assert len(stages) == 12
     for stage, rows in stages.items():
         assert rows, stage
         errors = [row["error"] for row in rows if "error" in row]
