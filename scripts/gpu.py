@@ -62,7 +62,7 @@ def measure(
     Args:
         device: of all stages
         stages: numerics, tokens, flex, compiled, attention, backends, generation, encoders,
-            pervasive, training-step, multi30k (default: all)
+            pervasive, training-step, loss, multi30k (default: all)
         seconds: bound of each stage (default: its own, 30 to 180)
         only: pattern of models or, in the stage flex, of backends
         tiny: small sizes, one round
