@@ -86,8 +86,9 @@ class LabelSmoothedCrossEntropy:
         taught = TaughtLabels(labels) if isinstance(labels, Tensor) else labels
         logits = outputs["logits"].flatten(0, 1)
         targets = _flat_targets(taught, logits.device)
+        # In pieces, too, as float32 copies are made of them
         total = sum_in_pieces(self.summed, lambda piece: piece, logits, targets)
-        return total / _count(taught, num_items_in_batch)
+        return total / _count(taught, num_items_in_batch, logits.device)
 
     def summed(
         self,
@@ -119,8 +120,8 @@ class LabelSmoothedCrossEntropy:
 class TrainingLoss(NamedTuple):
     """The argument `training_loss` of a forward pass: a loss that needs no logits of the model.
 
-    It travels with the batch, so that the output layer is used within the forward pass, as several
-    processes need it, and several GPUs of one process get their own sentences of it.
+    The output layer is used within the forward pass, as several processes require. A named tuple,
+    as DataParallel gives each GPU its rows of one.
     """
 
     criterion: LabelSmoothedCrossEntropy
@@ -136,18 +137,20 @@ class TrainingLoss(NamedTuple):
             flat_states = flat_states[is_label]
             targets = [target[is_label] for target in targets]
         total = sum_in_pieces(self.criterion.summed, project, flat_states, targets)
-        return total / _count(self.taught, self.num_items_in_batch)
+        return total / _count(self.taught, self.num_items_in_batch, states.device)
 
 
 def _flat_targets(taught: TaughtLabels, device: torch.device) -> list[Tensor]:
     return [target.to(device).flatten(0, 1) for target in taught if target is not None]
 
 
-def _count(taught: TaughtLabels, num_items_in_batch: Tensor | int | None) -> Tensor:
+def _count(
+    taught: TaughtLabels, num_items_in_batch: Tensor | int | None, device: torch.device
+) -> Tensor:
     if isinstance(num_items_in_batch, Tensor):
         # Under DataParallel the count arrives once per replica
         num_items_in_batch = num_items_in_batch.reshape(-1)[0]
-    return count_labels(taught.labels, num_items_in_batch)
+    return count_labels(taught.labels, num_items_in_batch).to(device)
 
 
 def sum_in_pieces(

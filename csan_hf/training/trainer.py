@@ -433,7 +433,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """The smoothed loss in training, in evaluation the model's own."""
         if model.training:
             taught = take_teaching(inputs)
-            inputs["labels"] = taught
+            inputs["labels"] = taught  # the library hands them to `_loss_of_outputs`
             if self._takes_training_loss:
                 inputs["training_loss"] = TrainingLoss(self._criterion, taught, num_items_in_batch)
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
