@@ -26,14 +26,14 @@ STAGES: dict[str, tuple[Stage, float]] = {
     "numerics": (numerics.models, 90),
     "tokens": (numerics.tokens, 30),
     "flex": (kernels.flex, 60),
-    "compiled": (compiled.programs, 60),
+    "compiled": (compiled.programs, 120),
     "attention": (kernels.attention, 60),
     "backends": (kernels.backends, 40),
     "generation": (generation.searches, 60),
     "encoders": (speed.encoders, 45),
-    "pervasive": (speed.pervasive, 30),
+    "pervasive": (speed.pervasive, 90),
     "loss": (speed.losses, 20),
-    "training-step": (speed.training_steps, 90),
+    "training-step": (speed.training_steps, 180),
     "multi30k": (training.multi30k, 180),
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub", "datasets", "accelerate")
@@ -125,7 +125,7 @@ def matrix_products(setting: Setting) -> float:
     """Measures and prints the card's rates of bf16 products and of copies; returns the first,
     operations per second.
     """
-    size = 256 if setting.tiny else 8192
+    size = 256 if setting.tiny or setting.device == "cpu" else 8192
     matrix = torch.randn(size, size, device=setting.device, dtype=torch.bfloat16)
     rate = 2 * size**3 / milliseconds(lambda: matrix @ matrix, setting) * 1e3
     copied = 2 * matrix.nbytes * 8

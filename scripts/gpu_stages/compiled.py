@@ -7,39 +7,58 @@ from functools import partial
 
 import torch
 from measuring import Row, relative_error, timed
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from . import numerics
-from .setting import Measurement, Setting
+from .setting import Measurement, Setting, compile_for
 
-MODELS = ("CSAN plain", "CSAN csan_2d", "CSAN local_soft", "CSAN decoder windows", "CSAN long")
+DECODERS = ("CSAN plain", "CSAN csan_2d", "CSAN local_soft", "CSAN decoder windows", "CSAN long")
 
 
 def programs(setting: Setting) -> Iterator[Measurement]:
-    """Compiled against uncompiled, in float32: gradients of a training step, and tokens of
-    greedy search with a static cache, whose step transformers compiles on a GPU.
+    """Compiled against uncompiled, in float32: logits and gradients of training steps of three
+    shapes, and tokens of greedy search with a static cache, whose step transformers compiles on a
+    GPU.
     """
-    names = ("CSAN csan_2d",) if setting.tiny else MODELS
     for name, model in numerics.all_models(setting):
-        if name not in names:
+        if setting.tiny and name != "CSAN csan_2d":
             continue
         model.to(setting.device)
-        yield {"model": name, "compiled": "training step"}, partial(_step, model, setting)
-        yield {"model": name, "compiled": "decoding"}, partial(_decoding, model, setting)
+        yield {"model": name, "compiled": "training steps"}, partial(_steps, model, setting)
+        if name in DECODERS:
+            yield {"model": name, "compiled": "decoding"}, partial(_decoding, model, setting)
 
 
-def _step(model: PreTrainedModel, setting: Setting) -> Row:
+def _steps(model: PreTrainedModel, setting: Setting) -> Row:
     precision = numerics.PRECISIONS["float32"]
     batch = numerics.make_batch(setting.device)
-    expected = numerics.results(model.train(), batch, precision)
-    compiled = torch.compile(model, backend="eager" if setting.tiny else "inductor")
-    results, seconds = timed(lambda: numerics.results(compiled, batch, precision), setting.device)
+    batches = [batch, _cut(batch, 3, 37), _cut(batch, 2, 29)]
+    expected = [numerics.results(model.train(), batch, precision) for batch in batches]
+    compiled = compile_for(setting, model)
+    graphs = []
+    times = []
+    errors = []
+    for batch, (logits, gradients) in zip(batches, expected, strict=True):
+        run = partial(numerics.results, compiled, batch, precision)
+        results, seconds = timed(run, setting.device)
+        errors.append((relative_error(results[0], logits), relative_error(results[1], gradients)))
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        times.append(seconds)
+    worst_logits, worst_gradients = map(max, zip(*errors, strict=True))
     return {
-        "logits": relative_error(results[0], expected[0]),
-        "gradients": relative_error(results[1], expected[1]),
+        "logits": worst_logits,
+        "gradients": worst_gradients,
         "tokens equal": None,
-        "first call, s": seconds,
+        "first call, s": times[0],
+        "graphs": graphs[0],
+        "of two more shapes": graphs[-1] - graphs[0],
     }
+
+
+def _cut(batch: dict[str, Tensor], pairs: int, tokens: int) -> dict[str, Tensor]:
+    """The last pairs of a batch, and so many tokens of each."""
+    return {name: values[-pairs:, :tokens].contiguous() for name, values in batch.items()}
 
 
 def _decoding(model: PreTrainedModel, setting: Setting) -> Row:
@@ -55,4 +74,6 @@ def _decoding(model: PreTrainedModel, setting: Setting) -> Row:
         "gradients": None,
         "tokens equal": numerics.share_of_equal(tokens, expected),
         "first call, s": seconds,
+        "graphs": None,
+        "of two more shapes": None,
     }

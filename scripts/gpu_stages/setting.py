@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from measuring import Row, seconds_of
 from networks import Step
+from torch import nn
 
 Measurement = tuple[Row, Callable[[], Row]]
 """The cells of a row that name what is measured, and what measures the others."""
@@ -40,6 +42,11 @@ class Setting:
     def is_over(self) -> bool:
         """Whether the stage's time is up."""
         return time.monotonic() > self.deadline
+
+
+def compile_for(setting: Setting, model: nn.Module) -> Any:
+    """A model compiled once for all lengths; a rehearsal has no C++ to wait for."""
+    return torch.compile(model, backend="eager" if setting.tiny else "inductor", dynamic=True)
 
 
 def milliseconds(step: Step, setting: Setting, rounds: int = 7) -> float:

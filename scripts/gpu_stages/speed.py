@@ -3,7 +3,9 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
+from unittest import mock
 
 import torch
 from measuring import Row
@@ -24,12 +26,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from csan_hf import PervasiveAttentionConfig
+from csan_hf.models.grid_norm import BACKWARD
 
-from .setting import Measurement, Setting, milliseconds, peak_gib
+from .setting import Measurement, Setting, compile_for, milliseconds, peak_gib
 
 SYSTEMS = ("Marian", "off", "csan_1d", "csan_2d", "local_soft", "long")
 SENTENCE = 32
 """Tokens of a sentence, on either side."""
+WAYS_OF_GRIDS = {
+    "dense": ("by hand", "by autograd", "compiled"),
+    "residual": ("by autograd", "compiled"),
+}
+"""How the backward pass of each network comes about. The one by hand computes the features between
+convolutions again, in a quarter of the memory.
+"""
 
 
 def size_of(setting: Setting) -> Size:
@@ -52,8 +62,8 @@ def training_steps(setting: Setting) -> Iterator[Measurement]:
     of which every fourth pair has three quarters.
     """
     # First what was not yet measured when docs/gpu.md was written
-    cases = [(25000, name, False) for name in ("Marian", "off", "csan_2d", "long")]
-    cases += [(8192, name, True) for name in ("off", "Marian", "csan_2d")]
+    cases = [(25000, name, True) for name in ("off", "Marian", "csan_1d", "csan_2d", "long")]
+    cases += [(25000, name, False) for name in ("off", "Marian", "csan_2d", "long")]
     cases += [(8192, name, False) for name in SYSTEMS]
     if setting.tiny:
         cases = [(256, name, False) for name in SYSTEMS]
@@ -72,7 +82,7 @@ def _training(name: str, tokens: int, is_compiled: bool, setting: Setting) -> Ro
     batch = make_pairs(lengths, size.vocabulary, setting.device)
     with FlopCounterMode(display=False) as counter:
         training_step(model, batch, bf16=True)()
-    forward = torch.compile(model) if is_compiled else model
+    forward = compile_for(setting, model) if is_compiled else model
     step = training_step(forward, batch, bf16=True, optimizer=optimizer)
     taken = milliseconds(step, setting)
     return {
@@ -163,21 +173,29 @@ def pervasive(setting: Setting) -> Iterator[Measurement]:
         aggregation="gated_max",
     )
     networks = {"residual": residual, "dense": dense}
-    for (name, config), precision in itertools.product(networks.items(), ("float32", "bf16")):
-        names: Row = {"network": name, "precision": precision}
-        yield names, partial(_grid, config, precision == "bf16", setting)
+    precisions = ("bf16",) if setting.tiny else ("bf16", "float32")
+    for (name, config), precision in itertools.product(networks.items(), precisions):
+        for way in WAYS_OF_GRIDS[name]:
+            names: Row = {"network": name, "way": way, "precision": precision}
+            yield names, partial(_grid, config, way, precision == "bf16", setting)
 
 
-def _grid(config: PervasiveAttentionConfig, bf16: bool, setting: Setting) -> Row:
+def _grid(config: PervasiveAttentionConfig, way: str, bf16: bool, setting: Setting) -> Row:
     pairs = 2 if setting.tiny else 128
     batch = make_pairs(torch.full((2, pairs), 24), config.vocab_size, setting.device)
-    step = training_step(make(config).to(setting.device), batch, bf16=bf16)
-    taken = milliseconds(step, setting, rounds=5)
+    model = make(config).to(setting.device)
+    step = training_step(model, batch, bf16=bf16)
     with FlopCounterMode(display=False) as counter:
         step()
+    if way == "compiled":
+        step = training_step(compile_for(setting, model), batch, bf16=bf16)
+    by_autograd = mock.patch.dict(BACKWARD, clear=True)
+    with by_autograd if way == "by autograd" else nullcontext():
+        taken = milliseconds(step, setting, rounds=5)
+        peak = peak_gib(step, setting)
     return {
         "ms": taken,
         "floor by bf16 products, ms": 1e3 * counter.get_total_flops() / setting.rate,
         "cells/s": pairs * 24 * 24 / taken * 1e3,
-        "peak GiB": peak_gib(step, setting),
+        "peak GiB": peak,
     }
