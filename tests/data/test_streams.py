@@ -12,6 +12,7 @@ from csan_hf.data import (
     StreamedBatches,
     TokenizerArguments,
     TokenStream,
+    corpora,
     load_translation_dataset,
     train_tokenizers,
 )
@@ -87,7 +88,8 @@ def test_several_pairs_of_languages_take_turns():
     assert len({*sources}) == PAIRS * 2
 
 
-def test_a_mixture_is_drawn_by_its_weights_and_resumed():
+def test_a_mixture_is_drawn_by_its_weights_and_resumed(monkeypatch):
+    monkeypatch.setattr(corpora, "_SAMPLE_SIZE", 100)
     args = arguments(train={"part-0.{lang}": 3, "part-1.{lang}": 1})
     stopped = batches_of(args)
     batches = list(islice(stopped, 7))
