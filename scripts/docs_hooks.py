@@ -35,7 +35,6 @@ PATTERNS = (
     "*.ipynb",
     "LICENSE",
     ":!tests",
-    ":!model_cards/suites/*/report.md",
 )
 ARGUMENTS = {
     "csan_hf.training.arguments.TranslationTrainingArguments": "training",
