@@ -165,12 +165,10 @@ class Canvas:
         if self.places is not None:
             _, height, width = self.size
             image = _spread(cells, self.places.on_canvas, height * width)
-            image = image.view(1, height, width, cells.shape[-1])
-        else:
-            image = self.unpack(cells)
-            if self.above:
-                image = F.pad(image, (0, 0, 0, 0, self.above, 0))
-        return image.permute(0, 3, 1, 2)
+            return image.view(1, height, width, cells.shape[-1]).permute(0, 3, 1, 2)
+        image = self.unpack(cells).permute(0, 3, 1, 2)
+        # No view of a padded tensor: inductor cannot save one for the backward pass of all lengths
+        return F.pad(image, (0, 0, self.above, 0)) if self.above else image
 
     def read(self, image: Tensor) -> Tensor:
         """The cells [R, channels] of an image [S, channels, H, W].

@@ -68,6 +68,7 @@ from .checkpoints import (
     rotate_checkpoints,
     write_stream_state,
 )
+from .compilation import train_uncompiled_on_failure
 from .errors import RecipeError, notify, refusing
 from .evaluation import Evaluation
 from .loss import LabelSmoothedCrossEntropy, TaughtLabels, TrainingLoss
@@ -151,6 +152,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.family = family_of(model.config.model_type)
         if args.world_size > 1:
             self._prepare_for_processes(model, args)
+        if args.torch_compile:
+            train_uncompiled_on_failure()
         self._criterion = LabelSmoothedCrossEntropy(
             args.label_smoothing_factor,
             teacher_weight=args.teacher_weight,

@@ -79,6 +79,14 @@ def test_what_is_not_padded_is_the_canvas():
         assert canvas.size == (2, 6, 5)
 
 
+def test_an_image_for_training_by_inductor_is_no_view():
+    """inductor of torch 2.13 fails on a view saved for a backward pass of all lengths."""
+    canvas = Canvas(shape=(2, 5, 4), size=(2, 7, 4), above=2)
+    image = canvas.paint(torch.randn(2 * 5 * 4, 3, requires_grad=True))
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert not image._is_view()
+
+
 def test_little_room_is_wasted():
     """Of 64 sentences from 3 to 40 tokens a grid padded to the longest is 34 % real."""
     generator = torch.Generator().manual_seed(0)
