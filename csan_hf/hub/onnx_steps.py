@@ -341,7 +341,7 @@ def _reshape(states: Tensor, shape: Tensor, known: tuple[int, ...]) -> Tensor:
 
 
 class _RecurrentEncoder(Encoder):
-    """RNNsearch's encoder with its LSTM as one operation of ONNX, whose gates are i, o, f and g."""
+    """RNNsearch's encoder with each layer as one operation of ONNX."""
 
     def forward(self, inputs: Tensors) -> Tensor:
         """See `Encoder`."""
@@ -350,21 +350,33 @@ class _RecurrentEncoder(Encoder):
         length = real.shape[1]
         embeddings = self.encoder.embed_tokens(inputs["input_ids"])
         order = (torch.arange(length) + (~real).long() * length).argsort(dim=1).unsqueeze(-1)
-        real_first = embeddings.gather(1, order.expand_as(embeddings)).transpose(0, 1)
-        parameters = []
-        for pair in zip(*lstm.all_weights, strict=True):  # of both directions
-            gates = torch.stack(pair).unflatten(1, (4, -1))
-            parameters.append(gates[:, [0, 3, 1, 2]].flatten(1, 2))
-        weights, recurrent, *biases = parameters
-        states = torch.onnx.ops.symbolic(
-            "LSTM",
-            (real_first, weights, recurrent, torch.cat(biases, dim=1), real.sum(dim=1).int()),
-            {"hidden_size": lstm.hidden_size, "direction": "bidirectional"},
-            dtype=embeddings.dtype,
-            shape=(length, 2, real.shape[0], lstm.hidden_size),
-        )
-        states = states.permute(2, 0, 1, 3).flatten(2)
+        states = embeddings.gather(1, order.expand_as(embeddings)).transpose(0, 1)
+        for layer in range(lstm.num_layers):
+            directions = lstm.all_weights[2 * layer : 2 * layer + 2]
+            states = _run_layer(states, real.sum(dim=1), directions)
+        states = states.transpose(0, 1)
         return torch.zeros_like(states).scatter(1, order.expand_as(states), states)
+
+
+def _run_layer(inputs: Tensor, lengths: Tensor, directions: list[list[Tensor]]) -> Tensor:
+    """States [J, B, d] of a bi-directional LSTM over inputs [J, B, ...], real tokens first, as one
+    operation of ONNX, whose gates are i, o, f and g.
+    """
+    parameters = []
+    for pair in zip(*directions, strict=True):
+        gates = torch.stack(pair).unflatten(1, (4, -1))
+        parameters.append(gates[:, [0, 3, 1, 2]].flatten(1, 2))
+    weights, recurrent, *biases = parameters
+    length, batch, _ = inputs.shape
+    width = recurrent.shape[2]
+    states: Tensor = torch.onnx.ops.symbolic(
+        "LSTM",
+        (inputs, weights, recurrent, torch.cat(biases, dim=1), lengths.int()),
+        {"hidden_size": width, "direction": "bidirectional"},
+        dtype=inputs.dtype,
+        shape=(length, 2, batch, width),
+    )
+    return states.transpose(1, 2).flatten(2)
 
 
 class _RecurrentStep(Step):

@@ -24,13 +24,14 @@ class RnnSearchConfig(Seq2SeqConfig):
         target_embed_dim: Width d_t of the target embedding.
         hidden_size: Width d of the decoder's LSTM, and of the encoder's two directions together.
             Even.
+        encoder_layers: Bi-directional LSTMs of the encoder, each on the states of the one before.
         attention: Energy of a decoder state h and an encoder state s: `"dot"` h·s, `"general"` h·(W
             s) (Luong et al., section 3.1) or `"additive"` v·tanh(W h + U s) (Bahdanau et al.,
             appendix A.1.2).
         input_feeding: Whether the attentional state of a step is an input of the next (Luong et
             al., section 3.3).
-        dropout: Dropout of both embeddings and of the attentional state before the output
-            projection.
+        dropout: Dropout of both embeddings, of what one encoder layer gives the next, and of the
+            attentional state before the output projection.
         init_std: Standard deviation of new embeddings; default: their width ** -0.5.
         use_cache: Whether generation keeps the decoder's state.
         decoder_start_token_id: First input of the decoder.
@@ -50,6 +51,7 @@ class RnnSearchConfig(Seq2SeqConfig):
     source_embed_dim: int = bounded(128, 1)
     target_embed_dim: int = bounded(128, 1)
     hidden_size: int = bounded(256, 2)
+    encoder_layers: int = bounded(1, 1)
     attention: Literal["dot", "general", "additive"] = "dot"
     input_feeding: bool = False
     dropout: float | int = bounded(0.2, 0, below=1)

@@ -38,7 +38,7 @@ def run_lstm(
     mask: Tensor | None,
     state: tuple[Tensor, ...] | None = None,
 ) -> Tensor:
-    """Outputs [B, T, d] of one layer over the real tokens of inputs [B, T, ...], zero at padding.
+    """Outputs [B, T, d] over the real tokens of inputs [B, T, ...], zero at padding.
 
     The mask [B, T] is True at real tokens, wherever padding stands (None = all are real); `state`
     is h and c [1, B, d] before the first token, None = zeros."""
@@ -129,13 +129,19 @@ class RnnSearchPreTrainedModel(Seq2SeqPreTrained):
 
 
 class RnnSearchEncoder(RnnSearchPreTrainedModel, FeatureEncoder):
-    """Embedding and one bi-directional LSTM."""
+    """Embedding and bi-directional LSTMs."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.source_embed_dim)
+        layers = config.encoder_layers
         self.lstm = nn.LSTM(
-            config.source_embed_dim, config.hidden_size // 2, batch_first=True, bidirectional=True
+            config.source_embed_dim,
+            config.hidden_size // 2,
+            layers,
+            batch_first=True,
+            dropout=config.dropout if layers > 1 else 0.0,  # torch warns of dropout behind none
+            bidirectional=True,
         )
         self.post_init()
 

@@ -150,7 +150,9 @@ ONNX_MODELS = {
     "pervasive attention, residual": lambda: MODELS["pervasive attention, residual"](
         vocab_size=len(LETTERS), decoder_vocab_size=len(PHONES)
     ),
-    "rnnsearch": lambda: tiny.recurrent(seed=1, hidden_size=64, attention="additive"),
+    "rnnsearch": lambda: tiny.recurrent(
+        seed=1, hidden_size=64, encoder_layers=2, attention="additive"
+    ),
 }
 WITHOUT_ATTENTION = {"csan, lines", "csan, unusual products", "pervasive attention, residual"}
 

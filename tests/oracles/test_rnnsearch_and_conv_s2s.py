@@ -16,13 +16,13 @@ from csan_hf.models.modeling_rnnsearch import RnnSearchForConditionalGeneration
 
 TOKENS = {"vocab_size": 13, "decoder_vocab_size": 11, "dropout": 0.0}
 RECURRENT = {
-    f"{kind}{', fed' if feeding else ''}{', tied' if tied else ''}": {
-        "attention": kind, "input_feeding": feeding, "tie_word_embeddings": tied,
+    f"{kind}{', fed' if feeding else ''}{', tied' if tied else ''}, {layers}": {
+        "attention": kind, "input_feeding": feeding, "tie_word_embeddings": tied, "encoder_layers": layers,
         "source_embed_dim": 5, "target_embed_dim": 6, "hidden_size": 8,
     }
-    for kind, feeding, tied in [
-        ("dot", False, True), ("general", False, False), ("additive", False, True), ("dot", True, False),
-        ("general", True, True), ("additive", True, False),
+    for kind, feeding, tied, layers in [
+        ("dot", False, True, 1), ("general", False, False, 2), ("additive", False, True, 3), ("dot", True, False, 1),
+        ("general", True, True, 2), ("additive", True, False, 1),
     ]
 }  # fmt: skip
 CONVOLUTIONAL = {

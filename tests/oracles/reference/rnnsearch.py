@@ -32,23 +32,28 @@ def lstm_step(
 
 
 def encode(weights: Mapping[str, Tensor], source: list[int]) -> tuple[list[Tensor], Tensor]:
-    """The source states s_j [d], and the last states of both directions in one vector [d]."""
+    """The source states s_j [d] of the last layer, and its last states of both directions in one
+    vector [d]. Each layer reads the states of the one before, the first the embeddings.
+    """
     lstm = "model.encoder.lstm"
-    embedding = weights["model.encoder.embed_tokens.weight"]
-    width = weights[f"{lstm}.weight_hh_l0"].shape[1]  # d / 2
-    forward, backward = {}, {}
+    states = [weights["model.encoder.embed_tokens.weight"][token] for token in source]
+    layer = 0
+    while f"{lstm}.weight_hh_l{layer}" in weights:
+        width = weights[f"{lstm}.weight_hh_l{layer}"].shape[1]  # d / 2
+        forward, backward = {}, {}
 
-    state = embedding.new_zeros(width), embedding.new_zeros(width)
-    for j in range(len(source)):
-        state = lstm_step(weights, lstm, "l0", embedding[source[j]], state)
-        forward[j] = state[0]
+        state = states[0].new_zeros(width), states[0].new_zeros(width)
+        for j in range(len(source)):
+            state = lstm_step(weights, lstm, f"l{layer}", states[j], state)
+            forward[j] = state[0]
 
-    state = embedding.new_zeros(width), embedding.new_zeros(width)
-    for j in reversed(range(len(source))):
-        state = lstm_step(weights, lstm, "l0_reverse", embedding[source[j]], state)
-        backward[j] = state[0]
+        state = states[0].new_zeros(width), states[0].new_zeros(width)
+        for j in reversed(range(len(source))):
+            state = lstm_step(weights, lstm, f"l{layer}_reverse", states[j], state)
+            backward[j] = state[0]
 
-    states = [torch.cat([forward[j], backward[j]]) for j in range(len(source))]
+        states = [torch.cat([forward[j], backward[j]]) for j in range(len(source))]
+        layer += 1
     return states, torch.cat([forward[len(source) - 1], backward[0]])
 
 
