@@ -18,6 +18,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from csan_hf.models.attention_call import ForwardPass
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.models.modeling_csan import add_handicap
+from csan_hf.models.modeling_rnnsearch import BidirectionalLSTM
 from csan_hf_runtime.graphs import LINES, PAST
 
 Tensors = dict[str, Tensor]
@@ -345,25 +346,24 @@ class _RecurrentEncoder(Encoder):
 
     def forward(self, inputs: Tensors) -> Tensor:
         """See `Encoder`."""
-        lstm = self.encoder.lstm
         real = inputs["attention_mask"].bool()
         length = real.shape[1]
         embeddings = self.encoder.embed_tokens(inputs["input_ids"])
         order = (torch.arange(length) + (~real).long() * length).argsort(dim=1).unsqueeze(-1)
         states = embeddings.gather(1, order.expand_as(embeddings)).transpose(0, 1)
-        for layer in range(lstm.num_layers):
-            directions = lstm.all_weights[2 * layer : 2 * layer + 2]
-            states = _run_layer(states, real.sum(dim=1), directions)
+        for layer in self.encoder.layers:
+            states = _run_layer(layer, states, real.sum(dim=1))
         states = states.transpose(0, 1)
         return torch.zeros_like(states).scatter(1, order.expand_as(states), states)
 
 
-def _run_layer(inputs: Tensor, lengths: Tensor, directions: list[list[Tensor]]) -> Tensor:
-    """States [J, B, d] of a bi-directional LSTM over inputs [J, B, ...], real tokens first, as one
-    operation of ONNX, whose gates are i, o, f and g.
+def _run_layer(layer: BidirectionalLSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
+    """A layer's states [J, B, d] of inputs [J, B, ...], real tokens first, as one operation of
+    ONNX, whose gates are i, o, f and g.
     """
+    directions = zip(layer.forwards.all_weights[0], layer.backwards.all_weights[0], strict=True)
     parameters = []
-    for pair in zip(*directions, strict=True):
+    for pair in directions:
         gates = torch.stack(pair).unflatten(1, (4, -1))
         parameters.append(gates[:, [0, 3, 1, 2]].flatten(1, 2))
     weights, recurrent, *biases = parameters

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
@@ -37,24 +36,27 @@ def run_lstm(
     inputs: Tensor,
     mask: Tensor | None,
     state: tuple[Tensor, ...] | None = None,
+    *,
+    backwards: bool = False,
 ) -> Tensor:
     """Outputs [B, T, d] over the real tokens of inputs [B, T, ...], zero at padding.
 
     The mask [B, T] is True at real tokens, wherever padding stands (None = all are real); `state`
-    is h and c [1, B, d] before the first token, None = zeros."""
+    is h and c [1, B, d] before the first token, None = zeros. Padding is read last, so that no real
+    token sees it; packed, sentences would take longer, and a GPU would wait for their lengths."""
     if torch.compiler.is_exporting():
         raise ValueError(
             "RNNsearch cannot be exported: torch.export unrolls an LSTM for one length."
         )
-    if mask is None:
+    if mask is None and not backwards:
         return call_lstm(lstm, inputs, state)[0]
-    lengths = mask.sum(dim=1).clamp(min=1).cpu()
-    real_first = (~mask).long().argsort(dim=1, stable=True).unsqueeze(-1)
-    inputs = inputs.take_along_dim(real_first, 1)
-    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-    packed, _ = lstm(packed, state)
-    outputs, _ = pad_packed_sequence(packed, batch_first=True, total_length=mask.shape[1])
-    outputs = torch.zeros_like(outputs).scatter(1, real_first.expand_as(outputs), outputs)
+    if mask is None:
+        mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool)
+    place = torch.arange(mask.shape[1], device=mask.device)
+    order = torch.where(mask, -place if backwards else place, len(place))
+    order = order.argsort(dim=1, stable=True).unsqueeze(-1)
+    outputs = call_lstm(lstm, inputs.take_along_dim(order, 1), state)[0]
+    outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
@@ -128,26 +130,37 @@ class RnnSearchPreTrainedModel(Seq2SeqPreTrained):
                 init.uniform_(weight, -(module.hidden_size**-0.5), module.hidden_size**-0.5)
 
 
+class BidirectionalLSTM(nn.Module):
+    """Two LSTMs of half the width, which read the sentence forwards and backwards."""
+
+    def __init__(self, in_features: int, width: int) -> None:
+        super().__init__()
+        self.forwards = nn.LSTM(in_features, width // 2, batch_first=True)
+        self.backwards = nn.LSTM(in_features, width // 2, batch_first=True)
+
+    def forward(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """States [B, J, d] of inputs [B, J, in_features]; see `run_lstm`."""
+        states = run_lstm(self.forwards, inputs, mask)
+        return torch.cat([states, run_lstm(self.backwards, inputs, mask, backwards=True)], dim=-1)
+
+
 class RnnSearchEncoder(RnnSearchPreTrainedModel, FeatureEncoder):
-    """Embedding and bi-directional LSTMs."""
+    """Embedding and bi-directional LSTMs, each on the states of the one before."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.source_embed_dim)
-        layers = config.encoder_layers
-        self.lstm = nn.LSTM(
-            config.source_embed_dim,
-            config.hidden_size // 2,
-            layers,
-            batch_first=True,
-            dropout=config.dropout if layers > 1 else 0.0,  # torch warns of dropout behind none
-            bidirectional=True,
-        )
+        width = config.hidden_size
+        layers = [BidirectionalLSTM(config.source_embed_dim, width)]
+        layers += [BidirectionalLSTM(width, width) for _ in range(1, config.encoder_layers)]
+        self.layers = nn.ModuleList(layers)
         self.post_init()
 
     def encode(self, embeddings: Tensor, mask: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See `FeatureEncoder`: states [B, J, d], zero at padding."""
-        states = run_lstm(self.lstm, drop(embeddings, self.config.dropout, self.training), mask)
+        states = embeddings
+        for layer in self.layers:
+            states = layer(drop(states, self.config.dropout, self.training), mask)
         return states, (embeddings, states)
 
 

@@ -17,15 +17,11 @@ ATTENTION = "model.decoder.attention"
 State = tuple[Tensor, Tensor]  # an LSTM's hidden state and its cell, of one width
 
 
-def lstm_step(
-    weights: Mapping[str, Tensor], lstm: str, suffix: str, x: Tensor, state: State
-) -> State:
+def lstm_step(weights: Mapping[str, Tensor], lstm: str, x: Tensor, state: State) -> State:
     """One step of the torch.nn.LSTM called `lstm`; its gates stand in the order i, f, g, o."""
     hidden, cell = state
-    gates = weights[f"{lstm}.weight_ih_{suffix}"] @ x + weights[f"{lstm}.bias_ih_{suffix}"]
-    gates = (
-        gates + weights[f"{lstm}.weight_hh_{suffix}"] @ hidden + weights[f"{lstm}.bias_hh_{suffix}"]
-    )
+    gates = weights[f"{lstm}.weight_ih_l0"] @ x + weights[f"{lstm}.bias_ih_l0"]
+    gates = gates + weights[f"{lstm}.weight_hh_l0"] @ hidden + weights[f"{lstm}.bias_hh_l0"]
     i, f, g, o = gates.chunk(4)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(cell), cell
@@ -35,21 +31,21 @@ def encode(weights: Mapping[str, Tensor], source: list[int]) -> tuple[list[Tenso
     """The source states s_j [d] of the last layer, and its last states of both directions in one
     vector [d]. Each layer reads the states of the one before, the first the embeddings.
     """
-    lstm = "model.encoder.lstm"
     states = [weights["model.encoder.embed_tokens.weight"][token] for token in source]
     layer = 0
-    while f"{lstm}.weight_hh_l{layer}" in weights:
-        width = weights[f"{lstm}.weight_hh_l{layer}"].shape[1]  # d / 2
+    while f"model.encoder.layers.{layer}.forwards.weight_hh_l0" in weights:
+        lstm = f"model.encoder.layers.{layer}"
+        width = weights[f"{lstm}.forwards.weight_hh_l0"].shape[1]  # d / 2
         forward, backward = {}, {}
 
         state = states[0].new_zeros(width), states[0].new_zeros(width)
         for j in range(len(source)):
-            state = lstm_step(weights, lstm, f"l{layer}", states[j], state)
+            state = lstm_step(weights, f"{lstm}.forwards", states[j], state)
             forward[j] = state[0]
 
         state = states[0].new_zeros(width), states[0].new_zeros(width)
         for j in reversed(range(len(source))):
-            state = lstm_step(weights, lstm, f"l{layer}_reverse", states[j], state)
+            state = lstm_step(weights, f"{lstm}.backwards", states[j], state)
             backward[j] = state[0]
 
         states = [torch.cat([forward[j], backward[j]]) for j in range(len(source))]
@@ -112,7 +108,7 @@ def logits(
         x = weights["model.decoder.embed_tokens.weight"][token]
         if input_feeding:
             x = torch.cat([x, attentional])
-        hidden, cell = lstm_step(weights, "model.decoder.lstm", "l0", x, (hidden, cell))
+        hidden, cell = lstm_step(weights, "model.decoder.lstm", x, (hidden, cell))
         attentional, alpha = attend(weights, attention, hidden, source_states)
         rows.append(weights["lm_head.weight"] @ attentional + weights["lm_head.bias"])
         alphas.append(alpha)
