@@ -3,7 +3,7 @@
 
 from typing import Literal
 
-from .configuration_seq2seq import Seq2SeqConfig, bounded
+from .configuration_seq2seq import MOST_LAYERS, Seq2SeqConfig, bounded
 
 
 class RnnSearchConfig(Seq2SeqConfig):
@@ -51,7 +51,7 @@ class RnnSearchConfig(Seq2SeqConfig):
     source_embed_dim: int = bounded(128, 1)
     target_embed_dim: int = bounded(128, 1)
     hidden_size: int = bounded(256, 2)
-    encoder_layers: int = bounded(1, 1)
+    encoder_layers: int = bounded(1, 1, MOST_LAYERS)
     attention: Literal["dot", "general", "additive"] = "dot"
     input_feeding: bool = False
     dropout: float | int = bounded(0.2, 0, below=1)
