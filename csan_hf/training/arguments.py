@@ -294,6 +294,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if not torch.accelerator.is_available():
             # transformers otherwise refuses bf16 on a CPU, and several processes train apart
             self.use_cpu = True
+        if not self.use_cpu and self.accelerator_config is None:
+            # The next batch is copied while the device computes
+            self.accelerator_config = {"non_blocking": True}
         if self.use_cpu:
             self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
             if self.bf16:

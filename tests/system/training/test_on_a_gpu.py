@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Compiled training: where it is the default, and what happens where compiling fails."""
+"""Training on a GPU: where it is compiled, what happens where compiling fails, copies of batches."""
 
 import copy
 import importlib.util
@@ -37,6 +37,12 @@ def test_a_single_gpu_trains_compiled(cards, launched, triton, compiled, tmp_pat
 
 def test_a_cpu_trains_uncompiled_unless_told(make_trainer):
     assert make_trainer().args.torch_compile is False
+
+
+def test_no_batch_waits_for_its_copy_to_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    made = arguments.TranslationTrainingArguments(output_dir=str(tmp_path), bf16=False)
+    assert made.accelerator_config.non_blocking
 
 
 def test_what_cannot_be_compiled_is_trained_as_it_is(make_trainer, monkeypatch, capfd):
