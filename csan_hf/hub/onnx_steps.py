@@ -18,7 +18,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from csan_hf.models.attention_call import ForwardPass
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
 from csan_hf.models.modeling_csan import add_handicap
-from csan_hf.models.modeling_rnnsearch import BidirectionalLSTM
+from csan_hf.models.modeling_rnnsearch import BidirectionalLSTM, reading_order
 from csan_hf_runtime.graphs import LINES, PAST
 
 Tensors = dict[str, Tensor]
@@ -347,31 +347,30 @@ class _RecurrentEncoder(Encoder):
     def forward(self, inputs: Tensors) -> Tensor:
         """See `Encoder`."""
         real = inputs["attention_mask"].bool()
-        length = real.shape[1]
         embeddings = self.encoder.embed_tokens(inputs["input_ids"])
-        order = (torch.arange(length) + (~real).long() * length).argsort(dim=1).unsqueeze(-1)
+        lengths = real.sum(dim=1).int()
+        order = reading_order(real)
         states = embeddings.gather(1, order.expand_as(embeddings)).transpose(0, 1)
         for layer in self.encoder.layers:
-            states = _run_layer(layer, states, real.sum(dim=1))
+            states = _lstm_operation(layer, states, lengths)
         states = states.transpose(0, 1)
         return torch.zeros_like(states).scatter(1, order.expand_as(states), states)
 
 
-def _run_layer(layer: BidirectionalLSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
-    """A layer's states [J, B, d] of inputs [J, B, ...], real tokens first, as one operation of
-    ONNX, whose gates are i, o, f and g.
-    """
+def _lstm_operation(layer: BidirectionalLSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
+    """ONNX's LSTM: states [J, B, d] of inputs [J, B, ...], real tokens first."""
     directions = zip(layer.forwards.all_weights[0], layer.backwards.all_weights[0], strict=True)
     parameters = []
-    for pair in directions:
-        gates = torch.stack(pair).unflatten(1, (4, -1))
+    for direction_pair in directions:
+        gates = torch.stack(direction_pair).unflatten(1, (4, -1))
+        # torch's gates are i, f, g, o, ONNX's i, o, f, g
         parameters.append(gates[:, [0, 3, 1, 2]].flatten(1, 2))
     weights, recurrent, *biases = parameters
     length, batch, _ = inputs.shape
-    width = recurrent.shape[2]
+    width = layer.forwards.hidden_size
     states: Tensor = torch.onnx.ops.symbolic(
         "LSTM",
-        (inputs, weights, recurrent, torch.cat(biases, dim=1), lengths.int()),
+        (inputs, weights, recurrent, torch.cat(biases, dim=1), lengths),
         {"hidden_size": width, "direction": "bidirectional"},
         dtype=inputs.dtype,
         shape=(length, 2, batch, width),

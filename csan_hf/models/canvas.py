@@ -167,7 +167,7 @@ class Canvas:
             image = _spread(cells, self.places.on_canvas, height * width)
             return image.view(1, height, width, cells.shape[-1]).permute(0, 3, 1, 2)
         image = self.unpack(cells).permute(0, 3, 1, 2)
-        # No view of a padded tensor: inductor cannot save one for the backward pass of all lengths
+        # Padded last: inductor of torch 2.13 cannot save a view for a backward pass of all lengths
         return F.pad(image, (0, 0, self.above, 0)) if self.above else image
 
     def read(self, image: Tensor) -> Tensor:

@@ -24,13 +24,13 @@ class RnnSearchConfig(Seq2SeqConfig):
         target_embed_dim: Width d_t of the target embedding.
         hidden_size: Width d of the decoder's LSTM, and of the encoder's two directions together.
             Even.
-        encoder_layers: Bi-directional LSTMs of the encoder, each on the states of the one before.
+        encoder_layers: Bi-directional LSTMs of the encoder, stacked.
         attention: Energy of a decoder state h and an encoder state s: `"dot"` h·s, `"general"` h·(W
             s) (Luong et al., section 3.1) or `"additive"` v·tanh(W h + U s) (Bahdanau et al.,
             appendix A.1.2).
         input_feeding: Whether the attentional state of a step is an input of the next (Luong et
             al., section 3.3).
-        dropout: Dropout of both embeddings, of what one encoder layer gives the next, and of the
+        dropout: Dropout of both embeddings, of the states between encoder layers, and of the
             attentional state before the output projection.
         init_std: Standard deviation of new embeddings; default: their width ** -0.5.
         use_cache: Whether generation keeps the decoder's state.
@@ -45,6 +45,7 @@ class RnnSearchConfig(Seq2SeqConfig):
     """
 
     model_type = "rnnsearch"
+    attribute_map = {"num_hidden_layers": "encoder_layers"}  # noqa: RUF012
 
     vocab_size: int = bounded(12000, 1)
     share_encoder_decoder_embeddings: bool = False
@@ -56,11 +57,6 @@ class RnnSearchConfig(Seq2SeqConfig):
     input_feeding: bool = False
     dropout: float | int = bounded(0.2, 0, below=1)
     init_std: float | int | None = bounded(None, above=0)
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """One, as the library asks for it."""
-        return 1
 
     @property
     def output_dim(self) -> int:

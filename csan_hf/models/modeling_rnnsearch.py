@@ -30,6 +30,17 @@ def call_lstm(lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, ...] | None) -
         return lstm(inputs.float(), state)
 
 
+def reading_order(mask: Tensor, *, backwards: bool = False) -> Tensor:
+    """Positions [B, T, 1] in the order in which an LSTM reads them: real tokens, then padding, so
+    that no real token sees it. The mask [B, T] is True at real tokens.
+    """
+    length = mask.shape[1]
+    positions = torch.arange(length, device=mask.device)
+    if backwards:
+        positions = -positions
+    return torch.where(mask, positions, positions + length).argsort(dim=1).unsqueeze(-1)
+
+
 @torch.compiler.disable
 def run_lstm(
     lstm: nn.LSTM,
@@ -42,8 +53,8 @@ def run_lstm(
     """Outputs [B, T, d] over the real tokens of inputs [B, T, ...], zero at padding.
 
     The mask [B, T] is True at real tokens, wherever padding stands (None = all are real); `state`
-    is h and c [1, B, d] before the first token, None = zeros. Padding is read last, so that no real
-    token sees it; packed, sentences would take longer, and a GPU would wait for their lengths."""
+    is h and c [1, B, d] before the first token, None = zeros. Not packed: `pack_padded_sequence`
+    takes longer on a CPU, and copies the lengths from a GPU."""
     if torch.compiler.is_exporting():
         raise ValueError(
             "RNNsearch cannot be exported: torch.export unrolls an LSTM for one length."
@@ -52,9 +63,7 @@ def run_lstm(
         return call_lstm(lstm, inputs, state)[0]
     if mask is None:
         mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool)
-    place = torch.arange(mask.shape[1], device=mask.device)
-    order = torch.where(mask, -place if backwards else place, len(place))
-    order = order.argsort(dim=1, stable=True).unsqueeze(-1)
+    order = reading_order(mask, backwards=backwards)
     outputs = call_lstm(lstm, inputs.take_along_dim(order, 1), state)[0]
     outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -131,7 +140,9 @@ class RnnSearchPreTrainedModel(Seq2SeqPreTrained):
 
 
 class BidirectionalLSTM(nn.Module):
-    """Two LSTMs of half the width, which read the sentence forwards and backwards."""
+    """Two LSTMs of half the width, which read the sentence forwards and backwards.
+
+    One `nn.LSTM` of two directions would read padding first backwards."""
 
     def __init__(self, in_features: int, width: int) -> None:
         super().__init__()
@@ -140,12 +151,13 @@ class BidirectionalLSTM(nn.Module):
 
     def forward(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """States [B, J, d] of inputs [B, J, in_features]; see `run_lstm`."""
-        states = run_lstm(self.forwards, inputs, mask)
-        return torch.cat([states, run_lstm(self.backwards, inputs, mask, backwards=True)], dim=-1)
+        forward_states = run_lstm(self.forwards, inputs, mask)
+        backward_states = run_lstm(self.backwards, inputs, mask, backwards=True)
+        return torch.cat([forward_states, backward_states], dim=-1)
 
 
 class RnnSearchEncoder(RnnSearchPreTrainedModel, FeatureEncoder):
-    """Embedding and bi-directional LSTMs, each on the states of the one before."""
+    """Embedding and stacked bi-directional LSTMs."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
         super().__init__(config)

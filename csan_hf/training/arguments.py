@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The sections training and generation: their keys, defaults for translation, and checks."""
 
-import importlib.util
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from csan_hf.credentials import WHERE_INSTEAD
 from csan_hf.evaluation.loading import cpu_has_bfloat16, warn_of_slow_bfloat16
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 from csan_hf.families import ModelFamily
-from csan_hf_runtime import is_launched
 from csan_hf_runtime.generation import check_lengths
 from csan_hf_runtime.keys import (
     ABOVE_0,
@@ -39,12 +37,6 @@ def _machine_has_bf16() -> bool:
     if torch.accelerator.is_available():
         return bool(is_torch_bf16_gpu_available())
     return cpu_has_bfloat16()
-
-
-def _machine_compiles() -> bool:
-    """Whether torch compiles for the machine's only GPU; with several it was not tried."""
-    has_one_gpu = torch.cuda.device_count() == 1 and not is_launched()
-    return has_one_gpu and importlib.util.find_spec("triton") is not None
 
 
 _FROM_1 = at_least(1)
@@ -178,9 +170,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """Label smoothing, torch's definition: mass spread over the whole vocabulary."""
     bf16: bool | Literal["auto"] = "auto"  # type: ignore[assignment]
     """bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."""
-    torch_compile: bool | Literal["auto"] = "auto"  # type: ignore[assignment]
-    """torch.compile of forward and backward passes: true, false, or 'auto' = on a single CUDA GPU.
-    What it fails on runs uncompiled.
+    torch_compile: bool = False
+    """Compile forward and backward passes by torch.compile. What fails to compile runs uncompiled.
     """
     max_tokens: int | None = declare(4096, _FROM_1)
     """Tokens in a batch on one device, source plus target, padding included. null: batches of
@@ -289,13 +280,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self._check_best_metric(self.metric_for_best_model.removeprefix("eval_"))
         if self.bf16 == "auto":
             self.bf16 = _machine_has_bf16()
-        if self.torch_compile == "auto":
-            self.torch_compile = not self.use_cpu and _machine_compiles()
         if not torch.accelerator.is_available():
             # transformers otherwise refuses bf16 on a CPU, and several processes train apart
             self.use_cpu = True
         if not self.use_cpu and self.accelerator_config is None:
-            # The next batch is copied while the device computes
+            # The host does not wait for the copy of a batch
             self.accelerator_config = {"non_blocking": True}
         if self.use_cpu:
             self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise

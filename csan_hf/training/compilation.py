@@ -10,33 +10,33 @@ import torch._functorch.config
 from .errors import notify
 
 
-class _FirstFailure(logging.Filter):
-    """Of all failed compilations the first is a notice of one line; the log gets no traceback."""
+class _FailureNotice(logging.Filter):
+    """Replaces the tracebacks of failed compilations by one notice, at the first."""
 
-    is_told = False
+    was_given = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if error is None:
+        if error is None or record.levelno < logging.WARNING:
             return True
-        if not self.is_told:
+        if not self.was_given:
             cause = getattr(error, "inner_exception", error)
             first_line = str(cause).partition("\n")[0]
             notify(
-                "torch.compile failed, and what it failed on is trained uncompiled: "
-                f"{type(cause).__name__}: {first_line} (--torch_compile false does not try it.)"
+                f"torch.compile failed: {type(cause).__name__}: {first_line}. That part is trained "
+                "uncompiled; --torch_compile false skips compiling."
             )
-            self.is_told = True
+            self.was_given = True
         return False
 
 
-_FIRST_FAILURE = _FirstFailure()
+_FAILURE_NOTICE = _FailureNotice()
 
 
 def train_uncompiled_on_failure() -> None:
-    """From now on, what `torch.compile` fails on runs as it is, after one notice."""
-    _FIRST_FAILURE.is_told = False
+    """From now on, in this process, what fails to compile runs uncompiled, after one notice."""
+    _FAILURE_NOTICE.was_given = False
     torch._dynamo.config.suppress_errors = True
-    # Backward passes are compiled with forward passes: later an error would end the training
+    # Backward passes are compiled at once: an error in the backward pass itself is not suppressed
     torch._functorch.config.force_non_lazy_backward_lowering = True
-    logging.getLogger("torch._dynamo.convert_frame").addFilter(_FIRST_FAILURE)
+    logging.getLogger("torch._dynamo.convert_frame").addFilter(_FAILURE_NOTICE)

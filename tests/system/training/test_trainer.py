@@ -124,6 +124,12 @@ def test_bf16_is_automatic_only_where_the_gpu_has_it(card, bf16, tmp_path, monke
     assert arguments.bf16 == bf16
 
 
+def test_the_host_does_not_wait_for_copies_to_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    arguments = TranslationTrainingArguments(output_dir=str(tmp_path), bf16=False)
+    assert arguments.accelerator_config.non_blocking
+
+
 def test_batches_follow_the_bound_the_seed_and_the_epoch(make_trainer, tokenized):
     def batches(seed, epoch):
         loader = make_trainer(seed=seed, max_tokens=300).get_train_dataloader()
