@@ -60,7 +60,7 @@ def published_split(folder: Path) -> dict[str, Pronunciations]:
         with gzip.open(folder / f"{name}.tsv.gz", "rt", encoding="utf-8") as file:
             for line in file:
                 word, phones = line.strip().split("\t")
-                split[name][word.lower()].append(phones)
+                split[name][word.lower()].append(without_stress(phones))
     return split
 
 

@@ -19,6 +19,13 @@ from .layers import attention_weights, drop
 from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
 
+# The encoder was one nn.LSTM of two directions
+FORMER_NAMES = {
+    r"encoder\.lstm\.(\w+)_l0_reverse": r"encoder.layers.0.backwards.\1_l0",
+    r"encoder\.lstm\.(\w+)_l0": r"encoder.layers.0.forwards.\1_l0",
+}
+
+
 def call_lstm(lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, ...] | None) -> Any:
     """`lstm(inputs, state)`; in float32 where autocast asks for bfloat16 that the CPU lacks."""
     is_cpu_autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
@@ -122,6 +129,15 @@ class RnnSearchPreTrainedModel(Seq2SeqPreTrained):
         "AutoModel": "modeling_rnnsearch.RnnSearchModel",
         "AutoModelForSeq2SeqLM": "modeling_rnnsearch.RnnSearchForConditionalGeneration",
     }
+
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any
+    ) -> Any:
+        """As `Seq2SeqPreTrained.from_pretrained`, also where the encoder has its former names."""
+        return super().from_pretrained(
+            *args, key_mapping={**FORMER_NAMES, **(key_mapping or {})}, **kwargs
+        )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -170,7 +170,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """Label smoothing, torch's definition: mass spread over the whole vocabulary."""
     bf16: bool | Literal["auto"] = "auto"  # type: ignore[assignment]
     """bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."""
-    torch_compile: bool = False
+    torch_compile: bool = declare(False, Affects.SPEED)
     """Compile forward and backward passes by torch.compile. What fails to compile runs uncompiled.
     """
     max_tokens: int | None = declare(4096, _FROM_1)

@@ -10,10 +10,12 @@ from huggingface_hub import ModelCard
 from system.hub.elsewhere import card_code
 
 from csan_hf import (
+    ConvS2SConfig,
     CsanConfig,
     CsanForSequenceClassification,
     CsanForTokenClassification,
     PervasiveAttentionConfig,
+    RnnSearchConfig,
 )
 from csan_hf.hub import card_problems, copy_model_card, save_self_contained, write_model_card
 from csan_hf.hub.model_card import build_model_card
@@ -202,6 +204,21 @@ def test_the_papers_that_apply_are_cited(config, cited, run):
     assert {paper for paper in papers if paper in citation} == cited
     assert citation.count("{") == citation.count("}")
     assert len(re.findall(r"^@inproceedings", citation, flags=re.MULTILINE)) == len(cited)
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            RnnSearchConfig(encoder_layers=2),
+            "RNNsearch, a recurrent encoder-decoder with attention.",
+        ),
+        (ConvS2SConfig(), "with attention in every decoder layer."),
+    ],
+)
+def test_networks_without_feed_forward_layers(config, sentence, run):
+    config.save_pretrained(run)
+    assert sentence in write_model_card(run, {}, {}).read_text(encoding="utf-8")
 
 
 def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
