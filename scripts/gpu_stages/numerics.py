@@ -28,6 +28,7 @@ LAYERS = 2
 VOCABULARY = 200
 TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY, "dropout": 0.0}
 SIZE = Size(d_model=128, layers=LAYERS, heads=4, ffn=256, vocabulary=VOCABULARY)
+LINE_TOKEN = 5
 TRANSFORMER = {**SIZE.fields(), "dropout": 0.0, "max_position_embeddings": 512}
 GRIDS: dict[str, dict[str, Any]] = {
     "dense": {},
@@ -81,7 +82,8 @@ def all_models(setting: Setting) -> Iterator[tuple[str, Any]]:
 def _configs() -> Iterator[tuple[str, PreTrainedConfig]]:
     yield "CSAN plain", CsanConfig.preset(None, **TRANSFORMER)
     for name in locality_presets():
-        yield f"CSAN {name}", CsanConfig.preset(name, **TRANSFORMER)
+        marks = {"line_token_id": LINE_TOKEN} if name == "lines" else {}
+        yield f"CSAN {name}", CsanConfig.preset(name, **TRANSFORMER, **marks)
     bias = [{"relative_bias": True}] * LAYERS
     yield (
         "CSAN relative_bias",
