@@ -47,8 +47,8 @@ def drawn_split(pronunciations: Pronunciations) -> dict[str, Pronunciations]:
     words = sorted((word for word in pronunciations if re.fullmatch("[a-z']+", word)), key=digest)
     members = {"test": words[:TEST], "dev": words[TEST : TEST + DEV], "train": words[TEST + DEV :]}
     split: dict[str, Pronunciations] = {}
-    for name, words in members.items():
-        split[name] = {word: list(map(without_stress, pronunciations[word])) for word in words}
+    for name, chosen in members.items():
+        split[name] = {word: list(map(without_stress, pronunciations[word])) for word in chosen}
     return split
 
 

@@ -18,8 +18,7 @@ from .encoder_decoder import FeatureDecoder, FeatureEncoder, make_feature_cache
 from .layers import attention_weights, drop
 from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
-
-# The encoder was one nn.LSTM of two directions
+# The encoder was one nn.LSTM of two directions. In this order: the second pattern matches both names
 FORMER_NAMES = {
     r"encoder\.lstm\.(\w+)_l0_reverse": r"encoder.layers.0.backwards.\1_l0",
     r"encoder\.lstm\.(\w+)_l0": r"encoder.layers.0.forwards.\1_l0",
