@@ -5,6 +5,7 @@ Luong et al.).
 Shapes: B batch, I target and J source positions, T either, d_s and d_t widths of the embeddings, d
 of the states."""
 
+import re
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from .encoder_decoder import FeatureDecoder, FeatureEncoder, make_feature_cache
 from .layers import attention_weights, drop
 from .seq2seq_model import Seq2SeqForGeneration, Seq2SeqModel, Seq2SeqPreTrained
 
-# The encoder was one nn.LSTM of two directions. In this order: the second pattern matches both names
+# The encoder was one nn.LSTM of two directions. The second pattern matches both, so it is the last
 FORMER_NAMES = {
     r"encoder\.lstm\.(\w+)_l0_reverse": r"encoder.layers.0.backwards.\1_l0",
     r"encoder\.lstm\.(\w+)_l0": r"encoder.layers.0.forwards.\1_l0",
@@ -36,15 +37,13 @@ def call_lstm(lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, ...] | None) -
         return lstm(inputs.float(), state)
 
 
-def reading_order(mask: Tensor, *, backwards: bool = False) -> Tensor:
+def reading_order(mask: Tensor) -> Tensor:
     """Positions [B, T, 1] in the order in which an LSTM reads them: real tokens, then padding, so
     that no real token sees it. The mask [B, T] is True at real tokens.
     """
     length = mask.shape[1]
-    positions = torch.arange(length, device=mask.device)
-    if backwards:
-        positions = -positions
-    return torch.where(mask, positions, positions + length).argsort(dim=1).unsqueeze(-1)
+    positions = torch.arange(length, device=mask.device) + (~mask).long() * length
+    return positions.argsort(1).unsqueeze(-1)
 
 
 @torch.compiler.disable
@@ -53,8 +52,6 @@ def run_lstm(
     inputs: Tensor,
     mask: Tensor | None,
     state: tuple[Tensor, ...] | None = None,
-    *,
-    backwards: bool = False,
 ) -> Tensor:
     """Outputs [B, T, d] over the real tokens of inputs [B, T, ...], zero at padding.
 
@@ -65,13 +62,11 @@ def run_lstm(
         raise ValueError(
             "RNNsearch cannot be exported: torch.export unrolls an LSTM for one length."
         )
-    if mask is None and not backwards:
-        return call_lstm(lstm, inputs, state)[0]
     if mask is None:
-        mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool)
-    order = reading_order(mask, backwards=backwards)
+        return call_lstm(lstm, inputs, state)[0]
+    order = reading_order(mask)
     outputs = call_lstm(lstm, inputs.take_along_dim(order, 1), state)[0]
-    outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
+    outputs = outputs.take_along_dim(order.argsort(1), 1)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
@@ -130,13 +125,10 @@ class RnnSearchPreTrainedModel(Seq2SeqPreTrained):
     }
 
     @classmethod
-    def from_pretrained(
-        cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any
-    ) -> Any:
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
         """As `Seq2SeqPreTrained.from_pretrained`, also where the encoder has its former names."""
-        return super().from_pretrained(
-            *args, key_mapping={**FORMER_NAMES, **(key_mapping or {})}, **kwargs
-        )
+        kwargs.setdefault("key_mapping", FORMER_NAMES)
+        return super().from_pretrained(*args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -167,8 +159,9 @@ class BidirectionalLSTM(nn.Module):
     def forward(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """States [B, J, d] of inputs [B, J, in_features]; see `run_lstm`."""
         forward_states = run_lstm(self.forwards, inputs, mask)
-        backward_states = run_lstm(self.backwards, inputs, mask, backwards=True)
-        return torch.cat([forward_states, backward_states], dim=-1)
+        mirrored_mask = None if mask is None else mask.flip(1)
+        backward_states = run_lstm(self.backwards, inputs.flip(1), mirrored_mask).flip(1)
+        return torch.cat([forward_states, backward_states], -1)
 
 
 class RnnSearchEncoder(RnnSearchPreTrainedModel, FeatureEncoder):
@@ -177,11 +170,18 @@ class RnnSearchEncoder(RnnSearchPreTrainedModel, FeatureEncoder):
     def __init__(self, config: RnnSearchConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.source_embed_dim)
-        width = config.hidden_size
-        layers = [BidirectionalLSTM(config.source_embed_dim, width)]
-        layers += [BidirectionalLSTM(width, width) for _ in range(1, config.encoder_layers)]
-        self.layers = nn.ModuleList(layers)
+        widths = [config.source_embed_dim] + [config.hidden_size] * (config.encoder_layers - 1)
+        self.layers = nn.ModuleList(
+            BidirectionalLSTM(width, config.hidden_size) for width in widths
+        )
         self.post_init()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], *args: Any) -> None:
+        """Load weights under their former names, too: transformers saves what it loaded by them."""
+        for former, name in FORMER_NAMES.items():
+            for key in list(state_dict):
+                state_dict[re.sub(former, name, key)] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, *args)
 
     def encode(self, embeddings: Tensor, mask: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See `FeatureEncoder`: states [B, J, d], zero at padding."""

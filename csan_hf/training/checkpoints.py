@@ -333,11 +333,13 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Loads all weights of a model; a sharded model takes its part of each."""
+    if not isinstance(model, FSDPModule):
+        # A model may know names that its state_dict no longer has
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+        check_names(model, missing=set(missing), unexpected=set(unexpected))
+        return
     names = model.state_dict().keys()
     check_names(model, missing=names - weights.keys(), unexpected=weights.keys() - names)
-    if not isinstance(model, FSDPModule):
-        model.load_state_dict(weights, strict=False)
-        return
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()  # generation leaves whole weights behind

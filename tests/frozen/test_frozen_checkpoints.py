@@ -19,6 +19,7 @@ from csan_hf.families import FAMILIES
 from csan_hf.models.locality import PARTS
 from csan_hf.models.short_form import SHORT_FIELDS
 from csan_hf.pipelines import TASK
+from csan_hf.training.checkpoints import load_weights, read_weights
 
 FIXTURES = Path(__file__).parent
 # Written anew by whoever saves: no part of the model
@@ -89,3 +90,12 @@ def test_every_weight_of_the_checkpoint_is_kept(family, tmp_path):
     for name, tensor in old.items():
         assert new[name].dtype == tensor.dtype
         assert torch.equal(new[name], tensor), name
+
+
+@every_family
+def test_its_weights_load_into_a_model_that_is_there(family):
+    """As a resumed run loads them."""
+    expected = load(family)
+    model = type(expected)(expected.config)
+    load_weights(model, read_weights(FIXTURES / family))
+    torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
