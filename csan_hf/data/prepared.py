@@ -151,8 +151,9 @@ def prepare_corpus(
     return prepared
 
 
-def kept_dataset(cache: Path, key: object, make: Callable[[Path], Dataset]) -> Dataset:
-    """Returns further columns of a split, or further pairs, from the cache where they are there.
+def kept_dataset(cache: Path, key: object, make: Callable[[Path], Dataset]) -> Dataset | None:
+    """Returns further columns of a split, or further pairs, from the cache where they are there;
+    None for those without rows.
 
     Args:
         cache: Folder of prepared corpora.
@@ -168,8 +169,13 @@ def kept_dataset(cache: Path, key: object, make: Callable[[Path], Dataset]) -> D
         work_dir = cache / _WORK / name
         with _alone(cache, work_dir):
             if not folder.is_dir():  # another process may have been first
-                make(work_dir).save_to_disk(work_dir / _COLUMNS)
+                made = make(work_dir)
+                (work_dir / _COLUMNS).mkdir()
+                if len(made):  # the library cannot save what has no rows
+                    made.save_to_disk(work_dir / _COLUMNS)
                 _move(work_dir / _COLUMNS, folder)
+    if not any(folder.iterdir()):
+        return None
     with _reading(folder):
         return Dataset.load_from_disk(str(folder))
 

@@ -44,6 +44,8 @@ COLUMNS = {TOKENS: np.int32, PROBABILITIES: np.float16}
 """Columns of taught pairs and the type of their numbers, [target tokens, K] as bytes."""
 
 _ROWS_AT_ONCE = 1_000
+_ROWS_IN_PART = 20_000
+"""What is kept at once: an interrupted run loses less than this."""
 _TOKENS_IN_BATCH = 4096
 
 Teacher = dict[str, str]
@@ -152,19 +154,20 @@ class _Classroom:
         **options: Any,
     ) -> Dataset:
         """Returns the rows that a function of the teachers makes of others, from the cache where
-        they are there.
+        they are there; there they are kept in parts, for a run that is interrupted.
         """
         digests = [teacher["sha256"] for teacher in self.teachers]
 
-        def make(folder: Path) -> Dataset:
+        def make(folder: Path, start: int, end: int) -> Dataset:
             model, loaded = self.load()
             if [teacher["sha256"] for teacher in loaded] != digests:
                 raise RecipeError(
                     "training.teachers: their weights are not those that the run began with. Put "
                     "those back, or choose another --output_dir, or --overwrite to delete the run."
                 )
-            notify(f"{notice}; {self.cache} keeps what they say.")
-            made = rows.map(
+            part = notice if end - start == len(rows) else f"{notice} ({start + 1:,} to {end:,})"
+            notify(f"{part}; {self.cache} keeps what they say.")
+            return rows.select(range(start, end)).map(
                 function,
                 batched=True,
                 batch_size=_ROWS_AT_ONCE,
@@ -175,15 +178,21 @@ class _Classroom:
                 new_fingerprint=folder.name,  # or the library would pickle the model for one
                 desc=notice,
             )
-            if not len(made):  # the library cannot keep it
-                raise RecipeError(
-                    "data.unlabelled: no source gives a training pair. They stand in the corpus, "
-                    "have unknown letters, or they or their translations are longer than its "
-                    "pairs: leave it out."
-                )
-            return made
 
-        return kept_dataset(self.cache, [key, digests, settings], make)
+        parts = []
+        for start in range(0, len(rows), _ROWS_IN_PART):
+            end = min(start + _ROWS_IN_PART, len(rows))
+            make_part = functools.partial(make, start=start, end=end)
+            part = kept_dataset(self.cache, [key, digests, settings, start, end], make_part)
+            if part is not None:
+                parts.append(part)
+        if not parts:
+            raise RecipeError(
+                "data.unlabelled: no source gives a training pair. They stand in the corpus, "
+                "have unknown letters, or they or their translations are longer than its "
+                "pairs: leave it out."
+            )
+        return concatenate_datasets(parts)
 
 
 def check_teacher(name: str) -> None:

@@ -19,6 +19,7 @@ from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, example_lengths, load_translation_dataset
 from csan_hf.hub.public_files import public_files, read_json
 from csan_hf.training import RecipeError, train_from_recipe
+from csan_hf.training import teachers as module
 from csan_hf.training.arguments import TranslationTrainingArguments
 from csan_hf.training.checkpoints import list_checkpoints, read_weights
 from csan_hf.training.dry_run import dry_run
@@ -156,6 +157,43 @@ def test_all_of_a_small_vocabulary_is_kept(
     shape = (labels.shape[1], len(tokenizers.target))
     expected = predictions_in_float64(teachers, batch).gather(1, tokens.reshape(shape).long())
     torch.testing.assert_close(kept.reshape(shape).double(), expected, rtol=tolerance, atol=1e-6)
+
+
+def test_an_interrupted_run_asks_for_the_rest_alone(
+    teachers, tokenized, tokenizers, tmp_path, monkeypatch, capsys
+):
+    args = TranslationTrainingArguments(
+        output_dir=str(tmp_path),
+        teachers=[str(folder) for folder in teachers],
+        bf16=False,
+        report_to="none",
+    )
+    pairs = tokenized["train"].select(range(25))
+    whole, _ = teach(pairs, args, tokenizers, cache=tmp_path / "whole")
+    monkeypatch.setattr(module, "_ROWS_IN_PART", 10)
+    ask = module._distributions
+
+    def interrupted(rows, **options):
+        if rows["labels"][0] == pairs["labels"][10]:
+            raise KeyboardInterrupt
+        return ask(rows, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_distributions", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            teach(pairs, args, tokenizers, cache=tmp_path / "parts")
+    capsys.readouterr()
+    in_parts, _ = teach(pairs, args, tokenizers, cache=tmp_path / "parts")
+    assert in_parts["source"] == whole["source"]
+    told = [
+        np.frombuffer(b"".join(taught["teacher_probabilities"]), np.float16)
+        for taught in (in_parts, whole)
+    ]
+    np.testing.assert_allclose(*told, rtol=0.01)  # batches differ, and their rounding
+    printed = capsys.readouterr().err
+    assert "about 25 pairs (1 to 10)" not in printed
+    assert "about 25 pairs (11 to 20)" in printed
+    assert "about 25 pairs (21 to 25)" in printed
 
 
 # ---- sources without translations
