@@ -150,16 +150,17 @@ class GraphEngine:
     def align(
         self, pairs: Sequence[Pair], read: SourceReader, source_lang: str | None
     ) -> list[Alignment]:
-        """See `Engine`; what of a translation is beyond the model's positions is not aligned."""
+        """See `Engine`; what of a text is beyond the model's positions is not aligned."""
         if not pairs:
             return []
         sources = []
         targets = []
         for source, target in pairs:
             text, mark = read(source)
-            sources.append(self.source.tokenized(text, mark, source_lang))
-            translation = self.target.tokenized(target, language=read.target_lang)
-            targets.append(translation.shortened(self.positions))
+            original = self.source.tokenized(text, mark, source_lang)
+            sources.append(original.shortened(self.positions))
+            translated = self.target.tokenized(target, language=read.target_lang)
+            targets.append(translated.shortened(self.positions))
         ids = padded([text.ids for text in sources], self.source.padding)
         mask = padded([(1,) * len(text.ids) for text in sources], 0)
         labels = padded([text.ids for text in targets], self.target.padding)

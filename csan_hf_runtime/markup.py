@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
+from pathlib import Path
 
 from .options import Markup
+from .text_files import read_lines_with_ends, uncompressed_name
 
 _EMPTY_TAGS = {"area", "br", "embed", "hr", "img", "input", "wbr"}  # of HTML, without an end tag
 # Of HTML: what the standard lays out apart, so that no sentence goes on over such a tag
@@ -29,7 +31,7 @@ _WHITE_SPACES = re.compile(f"[{_WHITE_SPACE}]+")
 _BLOCK_BREAK = "\x1e"
 # What these enclose is code, and not text
 _CODES = {"html": {"script", "style"}, "xliff": {"bpt", "ept", "it", "ph"}}
-_PROTECTED = re.compile(r"\b(?<!-)(?:translate|mtype)\s*=\s*[\"']?(?:no|protected)\b")
+_PROTECTED = {"translate": "no", "mtype": "protected"}
 # Of XLIFF: tags that are empty, and are the beginning and the end of what a pair encloses
 _STARTS = {"bpt": "ept", "bx": "ex", "sc": "ec"}
 _PAIR_NUMBERS = ("rid", "startref", "id")
@@ -228,6 +230,32 @@ class _Extremes:
         return self._choose(numbers[start], numbers[end - 2**power])
 
 
+@dataclass(frozen=True)
+class Page:
+    """A file of HTML, which is one text."""
+
+    text: str
+
+    @classmethod
+    def read(cls, path: Path | str) -> Page:
+        """Reads a file, compressed or not."""
+        return cls("".join(read_lines_with_ends(path)))
+
+    @property
+    def texts(self) -> list[str]:
+        """The one text."""
+        return [self.text]
+
+    def written(self, number: int, translation: str) -> str:
+        """Returns the file with the translation of the text."""
+        return f"{translation}\n"
+
+
+def is_page(path: Path | str) -> bool:
+    """Whether a file is named as one of HTML."""
+    return uncompressed_name(path).lower().endswith((".html", ".htm"))
+
+
 def parse_markup(source: str, kind: Markup) -> MarkedText:
     """Takes the tags out of a text and decodes its entities.
 
@@ -353,7 +381,7 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
         part = _part_of_tag(kind, start, name, attributes, is_end=is_end)
         parts.append(part)
         is_code = name in _CODES[kind] and not is_end and not attributes.endswith("/")
-        if is_code or (part.kind == "start" and _PROTECTED.search(attributes)):
+        if is_code or (part.kind == "start" and _is_protected(attributes)):
             part.kind = "empty"
             code = name
             depth = 1
@@ -383,6 +411,11 @@ def _part_of_single_tag(start: int, name: str, attributes: str) -> _Part:
     if number is not None and name in _STARTS.values():
         return _Part("end", start, f"{name} {number}")
     return _Part("empty", start, name)
+
+
+def _is_protected(attributes: str) -> bool:
+    values = _attribute_values(attributes)
+    return any(values.get(name, "").lower() == value for name, value in _PROTECTED.items())
 
 
 def _attribute_values(attributes: str) -> dict[str, str]:

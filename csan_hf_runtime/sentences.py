@@ -161,9 +161,11 @@ def _first_words(pieces: Sequence[str], word: re.Pattern[str]) -> list[int]:
 
 def is_wide(character: str) -> bool:
     """Whether a character belongs to a script that is written without spaces (or is its
-    punctuation).
+    punctuation): Korean has spaces, and emoji stand anywhere.
     """
-    return unicodedata.east_asian_width(character) in "WF"
+    is_korean = unicodedata.name(character, "").startswith("HANGUL")
+    is_symbol = unicodedata.category(character).startswith("S")
+    return unicodedata.east_asian_width(character) in "WF" and not is_korean and not is_symbol
 
 
 def split_text(

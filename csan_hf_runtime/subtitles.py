@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .sentences import is_wide
-from .text_files import compression_of, read_lines_with_ends
+from .text_files import read_lines_with_ends, uncompressed_name
 
 _NUMBER = r"[ \t\ufeff]*\d+[ \t\r]*\n"
 _TIMES = r"[ \t\ufeff]*\d[\d:.,]*[ \t]*-->.*\n?"
 _HEADER = re.compile(rf"^((?:{_NUMBER})?{_TIMES})", re.MULTILINE)
-_BLANK_LINE = re.compile(r"^(?=[ \t\r]*$)", re.MULTILINE)
-_TAG = r"(?:</?|\{\\)(?=\w)[^<>{}\n]*[>}]"  # <i>, <v Name>, {\an8}, <00:01.000>
-_TAG_OF_NO_MARKUP = r"(?:<(?=\d)|\{\\)[^<>{}\n]*[>}]"
+_BLANK_LINE = re.compile(r"^(?=\r?$)", re.MULTILINE)
+_TAG_OF_NO_MARKUP = r"(?:<\d[\d:.]*>|\{\\\w[^<>{}\n]*\})"  # <00:01.000>, {\an8}
+_WITH_TEXT = r"(?:[cibuv]|font|lang|ruby|rt|span|p|a)[ .\t][^<>{}\n]*"  # <v Name>, <c.loud>
+_TAG = rf"(?:</?(?i:[a-z]\w*[ \t]*/?|{_WITH_TEXT})>|{_TAG_OF_NO_MARKUP})"
 # Begins the words of another speaker, or a line that is sung; a dash before a digit is a minus
 _SIGN = r"(?:[-–—](?!\d)|[♪♫]|>>|&gt;&gt;)"
 _TURN = re.compile(rf"^(?=(?:{_TAG}|[ \t])*(?:{_SIGN}|<v\b))", re.MULTILINE)
@@ -131,8 +132,7 @@ class Subtitles:
 
 def are_subtitles(path: Path | str) -> bool:
     """Whether a file is named as one of subtitles."""
-    name = str(path).lower()
-    return name.removesuffix(compression_of(name)).endswith((".srt", ".vtt"))
+    return uncompressed_name(path).lower().endswith((".srt", ".vtt"))
 
 
 def _parted(lines: str) -> tuple[str, str, str]:

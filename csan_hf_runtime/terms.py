@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
-from .sentences import is_wide
 from .text_files import one_line, read_lines
 from .texts import checked_texts
 
@@ -76,15 +75,30 @@ def _comparable(text: str) -> str:
 
 
 _LONGEST_ENDING = 3  # letters
+# Vowel signs and accents are part of a word, and no letters to Python
+_MARKS = "".join(
+    mark for mark in map(chr, range(0x300, 0x2000)) if unicodedata.category(mark).startswith("M")
+)
+_LETTER = rf"[\w{_MARKS}]"
+# Besides wide ones: Thai and Lao, Burmese, Khmer
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+
+
+def _stands_anywhere(character: str) -> bool:
+    """Whether words that begin or end so stand beside others without a space, as in Chinese, or
+    with particles, as in Korean.
+    """
+    is_wide = unicodedata.east_asian_width(character) in "WF"
+    return is_wide or _WITHOUT_SPACES.match(character) is not None
 
 
 def _as_words(term: str) -> str:
-    end = "" if is_wide(term[-1]) else r"(?!\w)"
+    end = "" if _stands_anywhere(term[-1]) else f"(?!{_LETTER})"
     return _at_word_start(term) + end
 
 
 def _at_word_start(term: str) -> str:
-    start = "" if is_wide(term[0]) else r"(?<!\w)"
+    start = "" if _stands_anywhere(term[0]) else f"(?<!{_LETTER})"
     return start + re.escape(term)
 
 
@@ -93,8 +107,8 @@ def most_letters_after(target: str) -> int | None:
 
     None where anything may follow: signs, and scripts without spaces.
     """
-    last_word = re.search(r"\w*$", _comparable(target))
-    if not last_word or not last_word[0] or is_wide(target[-1]):
+    last_word = re.search(f"{_LETTER}*$", _comparable(target))
+    if not last_word or not last_word[0] or _stands_anywhere(target[-1]):
         return None
     return min(_LONGEST_ENDING, (len(last_word[0]) + 1) // 2)
 
@@ -109,7 +123,7 @@ def lacking(targets: list[str], translation: str) -> list[str]:
     numbered = enumerate(map(_comparable, targets))
     for number, target in sorted(numbered, key=lambda pair: -len(pair[1])):
         most_letters = most_letters_after(target)
-        ending = "" if most_letters is None else rf"\w{{0,{most_letters}}}(?!\w)"
+        ending = "" if most_letters is None else f"{_LETTER}{{0,{most_letters}}}(?!{_LETTER})"
         pattern = _at_word_start(target) + ending
         places[number] = [match.span() for match in re.finditer(pattern, translation)]
     missing = set()

@@ -95,17 +95,17 @@ def open_for_writing(
     unfinished = target.with_name(f".{target.name[:40]}.{secrets.token_hex(6)}")
     if keep_partial:
         unfinished = partial_name(path)
+    ending = compression_of(target.name)
     with _claimed(unfinished, kept_lines) if keep_partial else nullcontext():
         try:
             mode = "a" if keep_partial else "x"
-            ending = compression_of(target.name)
             with _open(unfinished, mode, binary=binary, compression=ending) as file:
                 yield file
             if target.exists():
                 shutil.copymode(target, unfinished)
             os.replace(unfinished, target)
         finally:
-            if unfinished.exists() and not (keep_partial and unfinished.stat().st_size):
+            if unfinished.exists() and not (keep_partial and _has_content(unfinished, ending)):
                 unfinished.unlink()
 
 
@@ -154,9 +154,10 @@ def _is_locked(file: IO[bytes], path: Path) -> bool:
 def check_no_partial(path: Path) -> None:
     """Raises `ValueError` if a file at a `partial_name` holds what a stopped command has left."""
     if path.is_file() and path.stat().st_size:
+        go_on = "" if compression_of(path.stem) else "go on with --resume, or "
         raise ValueError(
-            f"{path} holds what another command has written: if that was stopped, go on with "
-            "--resume, or remove the file; else choose another one."
+            f"{path} holds what another command has written: if that was stopped, {go_on}remove "
+            "the file; else choose another one."
         )
 
 
@@ -169,10 +170,20 @@ def _open(path: Path | str, mode: str, *, binary: bool, compression: str = "") -
     return opener(path, f"{mode}t", encoding="utf-8", newline="\n")
 
 
+def _has_content(path: Path, compression: str) -> bool:
+    with _open(path, "r", binary=False, compression=compression) as file:
+        return file.read(1) != ""
+
+
 def compression_of(name: Path | str) -> str:
     """Returns the ending of a compressed file's name, one of `COMPRESSIONS`, or ""."""
     ending = os.path.splitext(name)[1].lower()
     return ending if ending in COMPRESSIONS else ""
+
+
+def uncompressed_name(name: Path | str) -> str:
+    """Returns a file's name without the ending of a compression."""
+    return os.path.splitext(name)[0] if compression_of(name) else str(name)
 
 
 def _compression_module(compression: str, name: str) -> ModuleType:

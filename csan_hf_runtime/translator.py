@@ -318,6 +318,7 @@ class TextTranslator:
         *,
         options: TranslationOptions,
         prefixes: Iterable[str] | None,
+        terms: Terms | None,
         **how: Any,
     ) -> Finish:
         """Begins to translate lines, whose white space at both ends does not matter, but for the
@@ -327,13 +328,19 @@ class TextTranslator:
         entries: list[list[str]] = [[] for _ in lines]
         returned = options.n_best or 1
         dictionary = self.engine.dictionary
+        predicted_lines = lines
         if dictionary is not None and prefixes is None and not options.sample:
-            entries = [dictionary.pronunciations(line) for line in lines]
-            lines = [
+            entries = [
+                [] if terms and terms.targets_of(line) else dictionary.pronunciations(line)
+                for line in lines
+            ]
+            predicted_lines = [
                 "" if len(known) >= returned else line
                 for line, known in zip(lines, entries, strict=True)
             ]
-        finish_texts = self.begin(lines, options=options, prefixes=prefixes, **how)
+        finish_texts = self.begin(
+            predicted_lines, options=options, prefixes=prefixes, terms=terms, **how
+        )
 
         def finish() -> list[list[Translation]]:
             translations = []
@@ -348,7 +355,7 @@ class TextTranslator:
                 ]
                 if not options.sample:
                     stripped = first_of_each_text(stripped)
-                translations.append(_entries_first(known, stripped, returned))
+                translations.append(_entries_first(line.strip(), known, stripped, returned))
             return translations
 
         return finish
@@ -984,11 +991,13 @@ def _without_tags(text: str, options: TranslationOptions) -> MarkedText:
 
 
 def _entries_first(
-    entries: list[str], predicted: list[Translation], count: int
+    word: str, entries: list[str], predicted: list[Translation], count: int
 ) -> list[Translation]:
     """The dictionary's entries of a word, then predictions that differ, `count` at most."""
     if not entries:
         return predicted
-    translations = [Translation(entry) for entry in entries]
+    translations = [
+        Translation(entry, sentences=[SentenceTranslation(word, entry)]) for entry in entries
+    ]
     translations += (other for other in predicted if other.text not in entries)
     return translations[:count]

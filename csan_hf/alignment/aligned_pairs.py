@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from csan_hf_runtime.alignment import Alignment, TokenizedText
-from csan_hf_runtime.texts import LanguageTags
+from csan_hf_runtime.texts import LanguageTags, warn
 from csan_hf_runtime.windows import windows_of
 
 from ..models.evaluation_view import evaluation_view
-from .positions import check_positions
+from .positions import fixed_positions
 from .tokenized_text import tokenize_texts
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def align_pairs(
         # The faster implementations never have the attention weights
         model.set_attn_implementation("eager")
 
+    shorten = partial(_within_positions, positions=fixed_positions(model))
     padding = tokenizers.source.pad_token_id or 0
     with tqdm(total=total, desc="aligning", unit=" sentences", disable=not progress) as bar:
         for window in windows_of(pairs, size_of=_cells, largest=WINDOW_CELLS):
@@ -74,9 +75,8 @@ def align_pairs(
             # A blank source needs no language
             marked = [read(source) if source.strip() else (source, "") for source in sources]
             texts, prefixes = zip(*marked, strict=True)
-            source_texts = tokenize_texts(tokenizers.source, texts, prefixes=prefixes)
-            target_texts = tokenize_texts(tokenizers.target, targets, target=True)
-            check_positions(model, (len(text.ids) for text in source_texts + target_texts))
+            source_texts = shorten(tokenize_texts(tokenizers.source, texts, prefixes=prefixes))
+            target_texts = shorten(tokenize_texts(tokenizers.target, targets, target=True))
             tokenized = list(zip(source_texts, target_texts, strict=True))
             alignments = {}
             for numbers in _batches(tokenized, batch_size):
@@ -92,6 +92,17 @@ def align_pairs(
                 bar.update(len(numbers))
             for number in range(len(tokenized)):
                 yield alignments[number]
+
+
+def _within_positions(texts: Sequence[TokenizedText], positions: int | None) -> list[TokenizedText]:
+    """Texts as far as the model has positions."""
+    for text in texts:
+        if positions is not None and len(text.ids) > positions:
+            warn(
+                f"A sentence has {len(text.ids)} tokens, and the model positions for {positions}: "
+                f"what is behind is not aligned: {text.text.strip()[:60]!r}..."
+            )
+    return [text.shortened(positions) for text in texts]
 
 
 def _cells(pair: tuple[str, str]) -> int:

@@ -86,7 +86,7 @@ def export_onnx(
         precision: format of the weights; int8 also computes in integers, float16 computes in
             float32
         with_alignments: let the graphs give the attention to the source, too, which alignments,
-            markup, terms and coverage are read from
+            markup and coverage are read from
         check: text, one sentence per line, to translate with torch and with the graphs; the number
             of equal translations is printed
     """

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from csan_hf_runtime.text_files import COMPRESSIONS
+from csan_hf_runtime.text_files import COMPRESSIONS, uncompressed_name
 
-from .readers import Part, file_format, uncompressed
+from .readers import Part, file_format
 
 if TYPE_CHECKING:
     from .corpora import DataArguments
@@ -54,7 +54,7 @@ def find_unlabelled(args: DataArguments) -> list[Part]:
 def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
     """Returns the file of a pattern, compressed or not."""
     path = _path_of(args, pattern, lang)
-    plain = uncompressed(str(path))
+    plain = uncompressed_name(path)
     for candidate in (path, *(Path(plain + ending) for ending in _ENDINGS)):
         if candidate.is_file():
             return candidate
@@ -86,9 +86,9 @@ def _without_star(args: DataArguments, pattern: str, languages: Sequence[str | N
     texts: set[str] = set()
     for lang in languages:
         beginning, _, ending = str(_path_of(args, pattern, lang)).partition("*")
-        ending = uncompressed(ending)
+        ending = uncompressed_name(ending)
         for end in _ENDINGS:
             for path in glob.glob(f"{glob.escape(beginning)}*{glob.escape(ending + end)}"):
-                name = uncompressed(path.removeprefix(beginning))
+                name = uncompressed_name(path.removeprefix(beginning))
                 texts.add(name.removesuffix(ending))
     return [f"{before}{text}{after}" for text in sorted(texts)] or [pattern]

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from csan_hf_runtime.text_files import check_parallel, compression_of, read_lines
+from csan_hf_runtime.text_files import check_parallel, read_lines, uncompressed_name
 
 from .documents import document_pairs
 
@@ -58,13 +58,8 @@ def text_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 def file_format(path: str | Path) -> str:
     """The extension that decides how a file is read: one of `TABLES`, or "" for plain text."""
-    extension = os.path.splitext(uncompressed(str(path)))[1]
+    extension = os.path.splitext(uncompressed_name(path))[1]
     return extension if extension in TABLES else ""
-
-
-def uncompressed(name: str) -> str:
-    """Returns a file's name without the ending of a compression."""
-    return os.path.splitext(name)[0] if compression_of(name) else name
 
 
 def table_pairs(path: Path, columns: tuple[str, str]) -> Iterator[Pair]:

@@ -59,8 +59,7 @@ def align(
 
     Raises:
         ValueError: If the numbers of sentences differ, there is no such layer, a tokenizer is not a
-            fast one, the model gives no cross-attention, a sentence has more tokens than the model
-            has positions, or a language is unknown or missing.
+            fast one, the model gives no cross-attention, or a language is unknown or missing.
     """
     alignments = align_stream(
         model,

@@ -35,14 +35,13 @@ from .public_files import (
 # not stay public
 _NOT_PUBLIC = [
     "training_args.bin",
-    "_*",
     "checkpoint-*/*",
     "last-checkpoint/*",
-    "runs/*",
-    "evaluation/*",
-    "*.pt",
-    "*.pth",
-    "optimizer*",
+    "runs/*/events.out.*",
+    "optimizer.*",
+    "scaler.pt",
+    "scheduler.pt",
+    "rng_state*.pth",
     "complete.json",
     "trainer_state.json",
 ]

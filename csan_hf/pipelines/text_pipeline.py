@@ -25,7 +25,11 @@ _WINDOW_IN_BATCHES = 16
 _LENGTHS = ("max_length", "max_new_tokens")
 # How transformers calls languages, and csan_hf's command
 LANGUAGES = {"source_lang": "src_lang", "target_lang": "tgt_lang"}
-_OPTIONS = {field.name for field in fields(TextOptions)} - {*LANGUAGES, "truncation"}
+_OPTIONS = {field.name for field in fields(TextOptions)} - {
+    *LANGUAGES,
+    "truncation",
+    "max_batch_tokens",
+}
 _OPTIONS |= {"return_scores", "return_words", "return_alignments"}
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from csan_hf_runtime.alignment import pharaoh
+from csan_hf_runtime.markup import Page
 from csan_hf_runtime.settings import Settings
 from csan_hf_runtime.subtitles import Subtitles
 from csan_hf_runtime.text_files import (
@@ -145,17 +146,17 @@ def write_translations(
     *,
     with_scores: bool,
     done: Done,
-    subtitles: Subtitles | None = None,
+    whole_file: Subtitles | Page | None = None,
 ) -> None:
     """Writes the translations of windows of sentences, a line for each hypothesis or sentence, or
-    subtitles.
+    within a file.
 
     Args:
         windows: The hypotheses of each sentence of a window.
         options: Where, and how.
         with_scores: Whether all hypotheses are written, with numbers and log-probabilities.
         done: What a stopped command has left.
-        subtitles: The file whose texts the sentences are.
+        whole_file: The file whose texts the sentences are.
 
     Raises:
         ValueError, OSError, KeyboardInterrupt: What ends the iteration; it says where the lines
@@ -166,8 +167,8 @@ def write_translations(
         write = partial(_as_json, with_alignment=options.alignments is not None)
     elif with_scores:
         write = _as_columns
-    elif subtitles is not None:
-        write = partial(_as_subtitles, subtitles)
+    elif whole_file is not None:
+        write = partial(_within_file, whole_file)
     numbers = itertools.count(done.sentences + 1)
 
     def in_parts() -> Iterator[list[OutputPart]]:
@@ -181,7 +182,7 @@ def write_translations(
         in_parts(),
         path=options.output,
         alignments_path=options.alignments_file,
-        is_kept=subtitles is None or options.output == STANDARD_STREAM,
+        is_kept=whole_file is None or options.output == STANDARD_STREAM,
         written=done.lines,
         kept_lines=done.lines if options.resume else None,
     )
@@ -191,10 +192,10 @@ def _as_text(number: int, hypotheses: list[Translation]) -> Iterable[OutputPart]
     yield OutputPart(f"{one_line(hypotheses[0].text)}\n", hypotheses[0].alignment)
 
 
-def _as_subtitles(
-    subtitles: Subtitles, number: int, hypotheses: list[Translation]
+def _within_file(
+    whole_file: Subtitles | Page, number: int, hypotheses: list[Translation]
 ) -> Iterable[OutputPart]:
-    yield OutputPart(subtitles.written(number - 1, hypotheses[0].text))
+    yield OutputPart(whole_file.written(number - 1, hypotheses[0].text))
 
 
 def _as_json(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from csan_hf_runtime import exported_folder, is_launched, is_main_process, usable_cores
+from csan_hf_runtime.markup import Page, is_page
 from csan_hf_runtime.options import SearchOptions, TextOptions
 from csan_hf_runtime.subtitles import Subtitles, are_subtitles
 from csan_hf_runtime.terms import Terms
@@ -52,13 +53,14 @@ def translate(
     """Translates standard input or a file, line for line; an empty line stays an empty line.
 
     Subtitles, files whose names end in .srt or .vtt, are written with times, numbers, settings and
-    notes as they are, and each cue in at most as many lines as it had.
+    notes as they are, and each cue in at most as many lines as it had. Pages, .html or .htm, are
+    one text each, and need --markup html.
 
     Translations are written as they are made, a few thousand at a time; those of standard input
     also when no line has come for a moment, with --documents behind a blank one, so that a program
     can wait for its answer. If the command is stopped before the end, finished translations are
-    kept: with --output FILE, in FILE.partial, but for subtitles, which are written whole or not at
-    all.
+    kept: with --output FILE, in FILE.partial, but for subtitles and pages, which are written whole
+    or not at all.
 
     Several models are an ensemble: their probabilities are averaged. With --n_best every line of
     the output is the number of a line of the input, from 1, the natural logarithm of the
@@ -70,8 +72,8 @@ def translate(
     Args:
         model: folder of a checkpoint or of ONNX graphs (which need no torch), or Hub name;
             several = an ensemble
-        input: text file, one sentence per line, or subtitles, .srt or .vtt (may be compressed);
-            - = standard input
+        input: text file, one sentence per line, or subtitles, .srt or .vtt, or a page, .html (may
+            be compressed); - = standard input
         prefixes: text file with the beginning of each line's translation, which may end within a
             word; an empty line for none
         terms: file with a source term, a tab and its translation on each line. Where the term
@@ -92,13 +94,25 @@ def translate(
         )
     if output.resume and input == STANDARD_STREAM:
         raise ValueError("--resume needs --input FILE and --output FILE: name both.")
+    if output.resume and search.sample:
+        raise ValueError("--resume would draw other samples: leave it out, or --sample.")
+    if output.resume and text.documents and (output.json_lines or search.n_best is not None):
+        raise ValueError(
+            "--resume finds the end of a document by its blank line, which neither --json_lines "
+            "nor --n_best writes: leave it out."
+        )
     check_readable(input)
     glossary = None if terms is None else Terms.read(terms)
     output.check_files((input, prefixes, terms))
-    subtitles = None
+    whole_file: Subtitles | Page | None = None
+    if are_subtitles(input) or is_page(input):
+        _check_options_of_whole_file(input, output, search, prefixes)
     if are_subtitles(input):
-        _check_subtitle_options(input, output, search, prefixes)
-        subtitles = Subtitles.read(input, keeps_tags=text.markup is not None)
+        whole_file = Subtitles.read(input, keeps_tags=text.markup is not None)
+    elif is_page(input):
+        if text.markup != "html":
+            raise ValueError(f"{input} is a page: add --markup html.")
+        whole_file = Page.read(input)
     with_scores = search.n_best is not None
     done = Done()
     if output.resume:
@@ -108,17 +122,17 @@ def translate(
         if done.sentences and not loading.quiet:
             print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
     sentences: Iterable[str | None]
-    if subtitles is None:
+    if whole_file is None:
         sentences, beginnings = _open_input(input, prefixes, sample=search.sample)
     else:
-        sentences, beginnings = subtitles.texts, None
+        sentences, beginnings = whole_file.texts, None
     if done.sentences:
         sentences = iter(sentences)
         _skip(sentences, done.sentences, input, output)
         if beginnings is not None:
             beginnings = itertools.islice(beginnings, done.sentences, None)
     with _translator(model, processes, loading) as translator:
-        if subtitles is not None and translator.engine.line_token is not None:
+        if are_subtitles(input) and translator.engine.line_token is not None:
             text = text.replaced(documents=text.lines != "alone")
         windows = translator.stream(
             sentences,
@@ -136,11 +150,11 @@ def translate(
             output = output.replaced(output=os.devnull, alignments=None)
         with closing(windows):
             write_translations(
-                windows, output, with_scores=with_scores, done=done, subtitles=subtitles
+                windows, output, with_scores=with_scores, done=done, whole_file=whole_file
             )
 
 
-def _check_subtitle_options(
+def _check_options_of_whole_file(
     input: str, output: OutputOptions, search: SearchOptions, prefixes: str | None
 ) -> None:
     """Refuses options for files with a line for each sentence."""
@@ -154,7 +168,8 @@ def _check_subtitle_options(
     names = [name for name, value in options.items() if value]
     if names:
         raise ValueError(
-            f"{input} has subtitles, which are written as they were: leave out {', '.join(names)}."
+            f"{input} is written as it was, with no line for each text: leave out "
+            f"{', '.join(names)}."
         )
 
 

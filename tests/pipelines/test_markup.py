@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csan_hf_runtime.command_line import main
 from csan_hf_runtime.markup import parse_markup
 from csan_hf_runtime.sentences import split_text
 
@@ -84,6 +85,8 @@ def test_any_markup_comes_back_well_formed(source, words, data):
         ("xliff", "a\n<b\n>b</b>\r\n<i>c</i>", "A\nB\nC", "0-0 1-1 2-2", "A\n<b\n>B</b>\n<i>C</i>"),
         ("html", "<script>1 < 2</script> a", "A", "0-0", "<script>1 < 2</script>A"),
         ("html", "<b translate=no><b>a</b> a</b> a", "A", "0-0", "<b translate=no><b>a</b> a</b>A"),
+        ("html", "<b TRANSLATE='No'>a</b> a", "A", "0-0", "<b TRANSLATE='No'>a</b>A"),
+        ("html", "<b title='?translate=no'>a</b>", "A", "0-0", "<b title='?translate=no'>A</b>"),
         ("xliff", "<mrk mtype='protected'>a</mrk> a", "A", "0-0", "<mrk mtype='protected'>a</mrk>A"),
         ("html", "<img translate='no'> <b translate='yes'>a</b>", "A", "0-0", "<img translate='no'><b translate='yes'>A</b>"),
     ],
@@ -137,3 +140,31 @@ def test_markup_of_any_depth_and_length_is_read(source, expected):
     links = [(word, word) for word in range(len(text.split()))]
     assert restored(source, "html", text, links) == (expected or source)
     assert len(restored(source, "html", text, [])) == len(expected or source)
+
+
+PAGE = """<!DOCTYPE html>
+<html>
+<script>
+if (a < b) { two(); }
+</script>
+<p class="x"
+   id="y">two</p>
+<!-- a
+ comment -->
+</html>
+"""
+
+
+def test_a_page_is_one_text(folder, tmp_path, capsys):
+    (tmp_path / "page.html").write_text(PAGE)
+    words = f"translate --model {folder} --quiet --input {tmp_path}/page.html"
+    assert main(f"{words} --markup html --output {tmp_path}/out.html".split()) == 0
+    [(before, after)] = re.findall(r"(?s)(.*<p[^>]*>).*(</p>.*)", PAGE)
+    written = (tmp_path / "out.html").read_text()
+    assert re.sub(r"\s+", "", written).startswith(re.sub(r"\s+", "", before))
+    assert re.sub(r"\s+", "", written).endswith(re.sub(r"\s+", "", after))
+    assert "if (a < b) { two(); }\n" in written
+    assert main(words.split()) == 2
+    assert "page.html is a page: add --markup html" in capsys.readouterr().err
+    assert main(f"{words} --markup html --n_best 2".split()) == 2
+    assert "with no line for each text: leave out --n_best" in capsys.readouterr().err

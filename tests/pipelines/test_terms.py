@@ -23,11 +23,16 @@ from csan_hf_runtime.terms import Terms, lacking
         ("大東京は", ["Tokyo"]),
         ("York Yorks York", ["York-DE", "York-DE"]),
         ("New\u00a0York, Tür", ["NY", "door"]),
+        ("कमी है", []),
+        ("कम है", ["less"]),
+        ("ฉันกินข้าวทุกวัน", ["rice"]),
+        ("저는 학생입니다", ["student"]),
     ],
 )
 def test_terms_are_found_as_whole_words(source, targets):
     names = {"New York": "NY", "York": "York-DE", "New York Times": "Times-NY", "C++": "cpp"}
     names |= {"Yorks": "York-DE", "東京": "Tokyo", "Tu\u0308r": "door"}
+    names |= {"कम": "less", "ข้าว": "rice", "학생": "student"}
     assert Terms(names).targets_of(source) == targets
 
 
@@ -47,6 +52,7 @@ def test_terms_are_found_as_whole_words(source, targets):
         ("a,b b,c,d", "a,b,c,d", "a,b"),
         ("Tür Café", "Tu\u0308ren, Cafe\u0301", ""),
         ("Cafe\u0301", "Caféterie", "Cafe\u0301"),
+        ("कम", "कमरा", "कम"),
     ],
 )
 def test_each_target_has_a_place_of_its_own_where_a_word_begins(targets, translation, missing):

@@ -9,6 +9,7 @@ import pytest
 from csan_hf.data import train_tokenizer
 from csan_hf_runtime import exported_folder
 from csan_hf_runtime.dictionary import DICTIONARY, PronouncingDictionary
+from csan_hf_runtime.terms import Terms
 from csan_hf_runtime.translator import TextTranslator
 
 COLONEL = "K ER1 N AH0 L"
@@ -39,6 +40,19 @@ def test_candidates_begin_with_the_dictionary(pronouncer):
     for candidates in (read, colonel):
         assert len({candidate.text for candidate in candidates}) == 3
     assert colonel[1].log_probability < 0
+
+
+def test_a_word_with_a_term_is_not_looked_up(pronouncer):
+    terms = Terms({"colonel": "T UW1"})
+    [[colonel], [abacus]] = pronouncer.translate(["colonel", "abacus"], terms=terms)
+    assert "T UW1" in colonel.text
+    assert abacus.text == "AE1 B AH0 K AH0 S"
+
+
+def test_an_entry_has_its_word_as_a_sentence(pronouncer):
+    [[colonel]] = pronouncer.translate([" colonel"])
+    [sentence] = colonel.sentences
+    assert (sentence.source_text, sentence.translation_text) == ("colonel", COLONEL)
 
 
 def test_samples_and_prefixes_are_the_models(pronouncer):

@@ -108,6 +108,19 @@ def test_a_line_is_read_in_parts():
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "space"),
+    [
+        ("你好。", "我是学生。", ""),
+        ("안녕하세요.", "저는 학생입니다.", " "),
+        ("Great 😀", "See you.", " "),
+    ],
+)
+def test_sentences_are_set_apart_as_their_script_is_written(first, second, space):
+    split_text = SplitText(("a", "b"), ("", " ", ""))
+    assert split_text.join([first, second]) == first + space + second
+
+
+@pytest.mark.parametrize(
     ("segments", "gap", "tag", "translations", "last_link"),
     [
         (("a b", "c"), " ", "", ["x", "y z"], (2, 2)),

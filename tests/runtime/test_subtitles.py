@@ -76,6 +76,8 @@ def test_all_but_the_texts_stays_byte_for_byte(content, texts, read):
         ("<i>It</i> is <i>nine</i>.", "It is nine.", "Ja.", "Ja."),
         ("{\\an8}<i>It</i> is {\\i1}nine", "It is nine", "Ja", "{\\an8}Ja"),
         ("<00:01.000>It <00:02.000>is 2 <3", "It is 2 <3", "Ja", "Ja"),
+        ("<b>I <3 you -> if x<y and y>z", "I <3 you -> if x<y and y>z", "Ja", "<b>Ja"),
+        ("Great 😀\nyes", "Great 😀 yes", "Unglaublich 😀", "Unglaublich\n😀"),
     ],
 )  # fmt: skip
 def test_a_cue_is_one_text_and_keeps_its_lines_and_outer_tags(
@@ -98,6 +100,13 @@ def test_inner_tags_are_for_who_puts_them_back_and_are_not_broken(read):
     translation = '<font color="red" size="9">Es</font> ist so'
     written = '<font color="red" size="9">Es</font>\nist so'
     assert joined(subtitles, [translation]) == f"{TIMES}{{\\an8}}{written}\n"
+
+
+def test_a_line_of_spaces_is_within_a_cue_of_webvtt(read):
+    content = f"WEBVTT\n\n{TIMES}It is\n \nnine.\n\nNOTE nothing\n"
+    subtitles = read(content)
+    assert subtitles.texts == ["It is nine."]
+    assert joined(subtitles, ["Ja"]) == content.replace("It is\n \nnine.", "Ja")
 
 
 def test_signs_of_webvtt_are_entities(read):

@@ -264,6 +264,21 @@ def test_text_is_compressed_by_its_name_and_read_by_its_content(name, unpack, tm
     assert list(read_lines(tmp_path / name)) == []
 
 
+def test_of_a_compressed_file_without_a_line_nothing_is_kept(tmp_path):
+    def write(text):
+        with open_for_writing(tmp_path / "x.gz", keep_partial=True) as file:
+            file.write(text)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write("")
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(KeyboardInterrupt):
+        write("half")
+    with pytest.raises(ValueError, match="if that was stopped, remove the file"):
+        write("")
+
+
 def test_half_of_a_compressed_file_is_compressed(tmp_path):
     with open_for_writing(tmp_path / "x.gz", keep_partial=True) as file:
         file.write("half\n")

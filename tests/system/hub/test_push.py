@@ -159,7 +159,9 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     left = {"training_args.bin": TOKEN.encode(), "last-checkpoint/rng_state.pth": TOKEN.encode()}
-    hub_here.repositories["tester/trained"] = Repository(left.copy())
+    of_user = {"_quarto.yml", "voices/a.pt", "runs/notes.md", "optimizer_notes.md"}
+    others = dict.fromkeys(of_user, b"")
+    hub_here.repositories["tester/trained"] = Repository(left | others)
     for name, value in {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.chdir(person)
@@ -168,12 +170,13 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
     repository = hub_here.repositories["tester/trained"]
     code = {path.name for path in output.glob("*.py")}
     assert "modeling_csan.py" in code
-    assert set(repository.files) == PUBLIC | code == set(public_files(output))
+    assert set(repository.files) - of_user == PUBLIC | code == set(public_files(output))
+    assert of_user < set(repository.files)
     for name, content in repository.files.items():
         for private in (TOKEN, USER, str(tmp_path), str(ROOT)):
             assert private.encode() not in content, (name, private)
     for files in repository.history[:2]:
-        assert set(files) <= PUBLIC | code | set(left)
+        assert set(files) <= PUBLIC | code | set(left) | of_user
     assert repository.messages == [
         "Training in progress, step 2",
         "Training in progress, step 4",

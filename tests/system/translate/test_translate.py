@@ -288,6 +288,14 @@ def test_a_resumed_command_says_where_it_goes_on(words, tmp_path, capsys):
     assert (tmp_path / "out").read_text().startswith("zwei\n\n")
 
 
+@pytest.mark.parametrize(
+    "options", ["--sample", "--documents --json_lines", "--documents --n_best 2"]
+)
+def test_a_command_whose_end_cannot_be_found_is_not_resumed(words, tmp_path, capsys, options):
+    assert run(f"{words} --output {tmp_path}/out --resume {options}") == 2
+    assert "leave it out" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("forked_pools")
 def test_a_dead_worker_is_said_with_what_was_kept(words, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
