@@ -36,6 +36,7 @@ from csan_hf_runtime.command_line.common import ModelOptions, PositiveInt
 from csan_hf_runtime.options import CorpusOptions
 from csan_hf_runtime.text_files import (
     VARIANTS,
+    check_folder_or_name,
     check_writable,
     open_parallel,
     path_inside,
@@ -344,6 +345,10 @@ def _write(
     """Checks that the files can be written, then evaluates, and writes and prints the results in
     the main process.
     """
+    if output_dir is None:
+        check_folder_or_name(names[0], "model")
+        if not Path(names[0]).is_dir():
+            raise ValueError(f"{names[0]} is no folder here, to write to: pass --output_dir.")
     output = output_dir or path_inside(names[0], "evaluation")
     kind = "forced" if forced else "scores"
     ending = "forced.jsonl" if forced else "hypotheses.txt"

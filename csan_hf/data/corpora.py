@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import random
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -468,6 +469,7 @@ def load_translation_dataset(
     if args.temperature and "train" in parts:
         weights = [len(rows) ** (1 / args.temperature) for rows in parts["train"]]
         corpus["train"] = _mixed(parts["train"], weights, args.data_seed)
+        report.read["train"] += len(corpus["train"]) - sum(map(len, parts["train"]))
     return DatasetDict(corpus), report
 
 
@@ -522,16 +524,21 @@ def _read_unlabelled(args: DataArguments) -> Iterator[Pair]:
 
 
 def without_known_sources(sources: Sequence[str], corpus: DatasetDict) -> list[str]:
-    """Returns the sources that equal no line of a source in any split; case and Unicode form are
-    ignored.
+    """Returns the sources that equal no source in any split, and no line of one; the tag of a
+    language, case and Unicode form are ignored.
     """
-    caseless = [_caseless(source) for source in sources]
+    caseless = [_caseless(_untagged(source)) for source in sources]
     remaining = {*caseless}
     for split in corpus.values():
         for batch in split.select_columns("source").iter(10_000):
-            lines = LINE_FEED.join(batch["source"]).split(LINE_FEED)
-            remaining.difference_update(map(_caseless, lines))
+            texts = list(map(_untagged, batch["source"]))
+            texts += LINE_FEED.join(texts).split(LINE_FEED)
+            remaining.difference_update(map(_caseless, texts))
     return [source for source, form in zip(sources, caseless, strict=True) if form in remaining]
+
+
+def _untagged(source: str) -> str:
+    return re.sub(r"^>>\S+<< ", "", source)
 
 
 def check_files(args: DataArguments) -> None:

@@ -58,7 +58,7 @@ def text_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 def file_format(path: str | Path) -> str:
     """The extension that decides how a file is read: one of `TABLES`, or "" for plain text."""
-    extension = os.path.splitext(uncompressed_name(path))[1]
+    extension = os.path.splitext(uncompressed_name(path))[1].lower()
     return extension if extension in TABLES else ""
 
 

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from csan_hf.alignment.aligned_pairs import padded_batch
+from csan_hf.data.joining import LINE_FEED
 from csan_hf.models.evaluation_view import evaluation_view
 from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime.engine import source_reader
@@ -52,14 +53,18 @@ def score_forced(
     tokenizers = tokenizers.with_languages(src_lang, tgt_lang)
     engine = torch_engine(view, tokenizers)
     read = source_reader(engine, src_lang, tgt_lang)
+    number = getattr(view.config, "line_token_id", engine.line_token)
+    line_token = LINE_FEED if number is None else str(tokenizers.target.decode([number]))
     inputs = []
     for text in sources:
         text, mark = read(text)
-        inputs.append(torch.tensor(engine.source.encode(mark + text)))
-    labels = [
-        torch.tensor(tokenizers.target(text_target=text, verbose=False)["input_ids"])
-        for text in targets
-    ]
+        marked = f"{mark}{text}".replace(LINE_FEED, line_token)
+        inputs.append(torch.tensor(engine.source.encode(marked)))
+    labels = []
+    for text in targets:
+        marked = text.replace(LINE_FEED, line_token)
+        ids = tokenizers.target(text_target=marked, verbose=False)["input_ids"]
+        labels.append(torch.tensor(ids))
     lengths = [max(len(source), len(target)) for source, target in zip(inputs, labels, strict=True)]
     batches = list(batches_by_length(lengths, max_batch_tokens))
     if processes is not None:

@@ -8,10 +8,10 @@ a system, pooled over the systems compared. The part of it that comes from singl
 bootstrap's variance, too; it counts once, and never takes more from the bootstrap's interval than
 that of the seeds gives back.
 
-For systems of one run, the draws are those of `sacrebleu --paired-bs` and the p-values of a
-randomisation those of `--paired-ar` with the same seed and number of samples. All p-values here are
-of both sides, which those of `--paired-bs` are not; that of two systems of exactly the same score
-is 1."""
+For systems of one run, the draws are those of `sacrebleu --paired-bs` and of `--paired-ar` with the
+same seed and number of samples. All p-values here are of both sides, which those of `--paired-bs`
+are not, and count differences by chance that are as large as the one found, which sacreBLEU does
+not: that of two systems of the same score is 1."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -258,16 +258,13 @@ def compare_resampled(system: Resampled, baseline: Resampled, variance: SeedVari
 
 
 def _p_value(chance: np.ndarray, difference: float, samples: int) -> float:
-    """Returns how often chance exceeds a difference, which counts as one of the samples; no less
-    than 1 of them.
+    """Returns how often chance is at least as large as a difference, which counts as one of the
+    samples; no less than 1 of them.
     """
-    # For two systems of equal score, sacreBLEU's strict comparison would give the smallest possible
-    # p-value
-    if not difference:
-        return 1.0
+    # Equal sums may differ in their last digits
+    as_large = chance >= abs(difference) * (1 - 1e-9)
     # Of 100 draws a sample, where seeds vary
-    exceeding = int((chance > abs(difference)).sum()) * samples / len(chance)
-    return (exceeding + 1) / (samples + 1)
+    return (int(as_large.sum()) * samples / len(chance) + 1) / (samples + 1)
 
 
 def check_test(test: str, runs: int, baseline_runs: int) -> None:

@@ -77,6 +77,11 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
         )
     if not starts_anew and list_checkpoints(output):
         _check_same_experiment(recipe, output)
+    for folder in filter(Path.is_dir, entries):
+        if starts_anew and any(folder.rglob(MARK)):
+            raise RecipeError(
+                f"{folder} holds another run, which --overwrite would delete: move it elsewhere."
+            )
 
 
 def begin_run(recipe: Recipe, output: Path) -> None:

@@ -52,6 +52,7 @@ from .recipe import (
 )
 
 DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
+"""Settings of generation; `max_length` is higher where training targets are longer."""
 _PRETRAINED_TARGET = f"{PRETRAINED}_target"
 
 
@@ -188,7 +189,15 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     if with_data:
         with refusing("The data cannot be used"):
             check_files(data)
+    is_drawn = data.validation_size and not data.is_endless
+    if not (data.dataset or data.validation or is_drawn or arguments.eval_strategy == "no"):
+        raise RecipeError(
+            "The data has no validation set: set data.validation, or --validation_size N, or "
+            "--eval_strategy no."
+        )
     generation = {**DEFAULT_GENERATION, **recipe.generation}
+    if "max_length" not in recipe.generation:
+        generation["max_length"] = max(generation["max_length"], data.max_target_length or 0)
     if "max_new_tokens" in recipe.generation and "max_length" not in recipe.generation:
         del generation["max_length"]
     converter = None

@@ -114,11 +114,11 @@ def test_texts_without_translations_are_each_read_once(folder):
 
 def test_texts_that_stand_in_a_corpus_are_known(folder):
     corpus = DatasetDict(
-        train=Dataset.from_dict({"source": ["One", "two\nthree"]}),
+        train=Dataset.from_dict({"source": ["One", "two\nthree", ">>de<< five"]}),
         test=Dataset.from_dict({"source": ["caf\u00e9"]}),
     )
-    sources = ["one", "THREE", "two three", "cafe\u0301", "four"]
-    assert without_known_sources(sources, corpus) == ["two three", "four"]
+    sources = ["one", "THREE", "two\nThree", "cafe\u0301", ">>fr<< Five", "four"]
+    assert without_known_sources(sources, corpus) == ["four"]
 
 
 @pytest.fixture
@@ -557,8 +557,10 @@ def test_corpora_and_pairs_of_languages_are_mixed(options, name, share, folder):
             write_lines(folder / file, [f"{corpus} {number}" for number in range(size)])
     args = arguments(folder, **options)
     check_files(args)
-    rows = load(args)["train"]["source"][:]
+    corpus, report = load_translation_dataset(args)
+    rows = corpus["train"]["source"][:]
     assert rows == load(args)["train"]["source"][:]
     counts = Counter(text.split()[-2] for text in rows)
     assert counts[name] / len(rows) == pytest.approx(share, abs=0.1 if name == "real" else 0.07)
     assert len({*rows}) == sum(SIZES[corpus] for corpus in counts), "all of each are there"
+    assert report.read["train"] == len(rows)

@@ -98,6 +98,7 @@ def files_in(folder):
         # Models and files
         ("translate --model {none} --input {text}", "error: There is no folder {none} to read the model from.\n"),
         ("translate --model owner/none --input {text}", "error: There is no folder owner/none here, and that name cannot be read from the Hub: "),
+        ("evaluate --model owner/none --source {text} --reference {text}", "error: owner/none is no folder here, to write to: pass --output_dir.\n"),
         ("evaluate --model {none} --source {empty} --reference {empty}", "error: {empty} is empty: there is nothing to score.\n"),
         ("evaluate --model {none} --source {empty} --reference {empty} --forced", "error: {empty} is empty: there is nothing to score.\n"),
         ("evaluate --hypotheses {short} --source {text} --reference {text}", "short has 1: line 2"),

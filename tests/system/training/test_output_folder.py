@@ -94,6 +94,17 @@ def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(old_run, tmp_path):
     assert elsewhere.read_text() == "mine"
 
 
+def test_another_run_within_a_folder_is_not_deleted(old_run):
+    inner = old_run / "runs" / "inner"
+    inner.mkdir(parents=True)
+    (inner / MARK).touch()
+    with pytest.raises(
+        RecipeError, match=r"runs holds another run, which --overwrite would delete"
+    ):
+        train_from_recipe(make_recipe(old_run))
+    assert (inner / MARK).is_file()
+
+
 def test_a_file_is_no_folder_for_a_run(tmp_path):
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(RecipeError, match=r"mine cannot be written to \(it is a file\)"):

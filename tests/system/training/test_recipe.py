@@ -669,6 +669,27 @@ def test_a_value_that_cannot_work_is_refused(words, told, checkpoint, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_long_targets_are_generated_whole(tmp_path):
+    words = f"{TINY} --data.max_target_length 1024 --output_dir {tmp_path}"
+    recipe = parse(words)
+    recipe.generation.clear()
+    assert resolve(recipe).generation["max_length"] == 1024
+    assert resolve(parse(f"{words} --generation.max_length 99")).generation["max_length"] == 99
+
+
+@pytest.mark.parametrize("run", [dry_run, train_from_recipe])
+def test_a_missing_validation_set_is_told_before_anything_is_read(run, tmp_path):
+    for language in ("en", "de"):
+        (tmp_path / f"train.{language}").write_text("one\ntwo\n")
+    words = (
+        f"multi30k_csan_1d --data_dir {tmp_path} --data.train train.{{lang}} --data.test null "
+        f"--data.validation null --output_dir {tmp_path}/run"
+    )
+    with pytest.raises(RecipeError, match=r"no validation set: set data\.validation, or --valid"):
+        run(parse(words))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_small_corpus_may_not_give_the_tokens_of_generation(tmp_path):
     plan = resolve(parse(f"numbers --suppress_tokens [900] --output_dir {tmp_path}"))
     tokenizer = train_tokenizer(["one"], vocab_size=300)

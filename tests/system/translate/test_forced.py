@@ -37,6 +37,15 @@ def test_scores_are_those_of_the_loss(make):
     assert model.training
 
 
+def test_lines_are_ended_by_the_models_mark():
+    letters = tokenizer("abcd")
+    pair = TokenizerPair(letters, letters)
+    mark = letters.convert_tokens_to_ids("d")
+    model = csan(vocab_size=len(letters), line_token_id=mark, cross_locality=[{"line": True}] * 2)
+    lines, marked = (score_forced(model, pair, [text], [text]) for text in ("a\nb", "adb"))
+    assert lines == marked
+
+
 @pytest.mark.parametrize("use", [align, score_forced])
 def test_the_callers_tokenizers_stay_as_they_are(use, tmp_path):
     model, own = nllb(tmp_path)
