@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts the wheels that scripts/gpu.py needs beside torch into a folder, for a machine without a network:
 #   scripts/gpu_wheels.sh build/wheels
-# There (Python 3.12 with torch 2.11 or newer; numpy, pandas, pyarrow, PyYAML, Jinja2, matplotlib, safetensors, sacrebleu,
+# There (Python 3.12 with torch 2.12 or newer; numpy, pandas, pyarrow, PyYAML, Jinja2, matplotlib, safetensors, sacrebleu,
 # sentencepiece, accelerate and tensorboard, which images for GPUs have):
 #   python3 -m pip install --no-index --no-deps --upgrade --target /tmp/site build/wheels/*.whl
 #   PYTHONPATH=/tmp/site:. python3 scripts/gpu.py --device cuda --output gpu.json

@@ -30,6 +30,7 @@ def programs(setting: Setting) -> Iterator[Measurement]:
             yield {"model": name, "compiled": "decoding"}, partial(_decoding, model, setting)
 
 
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 def _steps(model: PreTrainedModel, setting: Setting) -> Row:
     precision = numerics.PRECISIONS["float32"]
     batch = numerics.make_batch(setting.device)

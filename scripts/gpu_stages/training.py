@@ -62,8 +62,6 @@ def _start(name: str, folder: Path, setting: Setting) -> subprocess.Popen[bytes]
         options |= TINY
     else:
         recipe = "multi30k_transformer"
-        if setting.data_dir is None:
-            raise ValueError("--data_dir is the folder of Multi30k")
         options["data.data_dir"] = setting.data_dir
     command = [sys.executable, "-m", "csan_hf", "train", recipe]
     command += ["--output_dir", str(folder / name)]
