@@ -7,7 +7,7 @@ Masks are boolean, True = visible.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -200,9 +200,10 @@ class CarriedValue:
     def previous(self) -> Any:
         """The number after all earlier decoding steps, [B, C, 1] (C = H or 1) or 0.0."""
         layers = [] if self.cache is None else self.cache.layers
-        if self.layer >= len(layers) or not layers[self.layer].is_initialized:
+        keys = layers[self.layer].keys if self.layer < len(layers) else None
+        if keys is None or not keys.shape[2]:
             return 0.0
-        return layers[self.layer].keys[:, :, -1:, 0]
+        return keys[:, :, -1:, 0]
 
     def mask_padding(self, values: Tensor) -> Tensor:
         """`values` [B, C, I] with 0 where the query is padding."""
@@ -242,7 +243,7 @@ class AttentionCall:
             output may be anything.
         shared: What other layers of the forward pass have computed; all calls with it agree in
             padding and positions.
-        terms: Terms of the layer's locality methods.
+        terms: Terms of the layer's locality methods, which these compute from a call without any.
         carried: What a method carries from query to query, earlier decoding steps included.
         lines: The `Lines` (lines.py) of queries and keys, where a method needs them.
     """
@@ -266,10 +267,6 @@ class AttentionCall:
         self.energy_terms = [term for term in self.terms if term.energy is not None]
         self.visibility_terms = [term for term in self.terms if term.visible is not None]
         self.value_terms = [term for term in self.terms if term.value is not None]
-
-    def with_terms(self, terms: Sequence[Term]) -> "AttentionCall":
-        """The call with terms, which locality methods compute from the call without any."""
-        return replace(self, terms=terms)
 
     @property
     def query_positions(self) -> Tensor:

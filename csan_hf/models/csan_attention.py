@@ -6,6 +6,7 @@ Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -206,7 +207,7 @@ class CsanAttention(nn.Module):
         shared.terms = [method.term(self._module_of(method), call) for method in methods]
         if self.observe_terms is not None:
             self.observe_terms(shared.terms)
-        call = call.with_terms(shared.terms)
+        call = replace(call, terms=shared.terms)
         implementation = self.config._attn_implementation or "eager"
         backend = implementation if implementation in _LOCAL_BACKENDS else None
         if backend == "eager" and wants_weights:

@@ -276,6 +276,15 @@ class LocalHard(GaussianMethod):
         return GaussianTerm(center, width)
 
 
+class ExactLinear(nn.Linear):
+    """A linear layer that computes in the type of its input, whatever that of its weights."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., d] -> [..., n]."""
+        output = F.linear(input, self.weight.to(input.dtype))
+        return output if self.bias is None else output + self.bias
+
+
 class StepPredictor(LocalityModule):
     """How far a centre moves on at each query, softplus(u_h · tanh(W q_i) + b_h) tokens, each
     head's window D, and the gain g by which the centre follows what the heads attend to.
@@ -290,8 +299,8 @@ class StepPredictor(LocalityModule):
         self.initial_width = width
         self.initial_gain = gain
         self.ends_within = ends_within
-        self.query_proj = nn.Linear(site.d_model, site.d_model // 2, bias=False)
-        self.step_proj = nn.Linear(site.d_model // 2, 1 if gain > 0 else site.num_heads)
+        self.query_proj = ExactLinear(site.d_model, site.d_model // 2, bias=False)
+        self.step_proj = ExactLinear(site.d_model // 2, 1 if gain > 0 else site.num_heads)
         self.log_width = nn.Parameter(torch.zeros(site.num_heads))
         if gain > 0:
             self.gain_logit = nn.Parameter(torch.zeros(1))
@@ -311,10 +320,8 @@ class StepPredictor(LocalityModule):
         carried = call.carried
         query = at_least_float32(_merge_heads(call.query))
         with torch.autocast(query.device.type, enabled=False):
-            # Whatever the type of the weights
-            hidden = torch.tanh(query @ self.query_proj.weight.T.to(query.dtype))  # [B, I, d / 2]
-            steps = hidden @ self.step_proj.weight.T.to(query.dtype) + self.step_proj.bias
-            steps = F.softplus(steps.transpose(1, 2))
+            hidden = torch.tanh(self.query_proj(query))  # [B, I, d / 2]
+            steps = F.softplus(self.step_proj(hidden).transpose(1, 2))
             steps = carried.mask_padding(steps)  # [B, C, I]
             width = raise_to_floor(torch.exp(at_least_float32(self.log_width)))[None, :, None]
             before = carried.previous - 1.0

@@ -86,8 +86,9 @@ class SinusoidalPositionalEmbedding(nn.Module):
         self.weight.copy_(self.create_weight(self.num_positions))
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        # The sinusoids are in no state dict, and after `to_empty` the table holds anything
-        self.reset_parameters()
+        if self.kind != "learned":
+            # The sinusoids are in no state dict, and after `to_empty` the table holds anything
+            self.reset_parameters()
         super()._load_from_state_dict(*args, **kwargs)
 
     def create_weight(self, end: int) -> Tensor:

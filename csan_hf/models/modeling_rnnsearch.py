@@ -267,14 +267,16 @@ class RnnSearchDecoder(RnnSearchPreTrainedModel, FeatureDecoder):
             last_forward = forward[row, real.cumsum(dim=1).argmax(dim=1)]
             last_backward = backward[row, real.argmax(dim=1)]
         last = torch.cat([last_forward, last_backward], dim=-1)
-        return F.pad(torch.tanh(self.bridge(last)), (0, self.config.output_dim))
+        # Not the config's width, on which peft may have an effect
+        fed = self.attention.output_projection.out_features
+        return F.pad(torch.tanh(self.bridge(last)), (0, fed))
 
     def _split(self, state: Tensor) -> tuple[Tensor, ...]:
         """h, c and the fed state of a state [B, 2d + output_dim], [1, B, ...] each."""
         width = self.config.hidden_size
         return tuple(
             part.unsqueeze(0).contiguous()
-            for part in state.split([width, width, self.config.output_dim], dim=-1)
+            for part in state.tensor_split((width, 2 * width), dim=-1)
         )
 
 

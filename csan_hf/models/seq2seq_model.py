@@ -160,8 +160,7 @@ class Seq2SeqPreTrained(PreTrainedModel):
     def check_weights(self, source: str | os.PathLike, missing: set[str]) -> None:
         """Refuse missing weights that the checkpoint should have; all those of an adapter."""
         if missing and not self._hf_peft_config_loaded:
-            saved = self.saved_weights()
-            missing = {name for name in missing if name.removeprefix("model.") in saved}
+            missing = without_prefix(missing) & self.saved_weights()
         check_complete(source, missing)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -331,6 +331,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
                     decoder_input_ids=_on_device(decoder_input_ids, member.device),
                     decoder_attention_mask=_on_device(decoder_attention_mask, member.device),
                     encoder_outputs=encoded,
+                    labels=_on_device(labels, member.device),
                     use_cache=use_cache,
                     **{CACHE: member_cache},
                 )

@@ -4,6 +4,7 @@ nothing is held in contract/.
 """
 
 import pytest
+import tiny
 import torch
 from families import every_family, sources
 
@@ -51,6 +52,16 @@ def test_assisted_generation_equals_greedy(family, helper):
         helps = {"assistant_model": family.tiny_model(seed=1 if helper == "itself" else 3)}
     expected = model.generate(**batch, **ASSISTED)
     assert model.generate(**batch, **ASSISTED, **helps).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_drafts_of_which_none_is_right_leave_the_centre_where_it_was(seed):
+    moving = {**tiny.PLAIN, "cross_locality": [{"moving_gaussian": {"gain": 0.1}}] * 2}
+    model, stranger = (tiny.csan(number, **moving) for number in (1, seed))
+    batch = sources((5,))
+    expected = model.generate(**batch, **ASSISTED)
+    found = model.generate(**batch, **ASSISTED, assistant_model=stranger)
+    assert found.tolist() == expected.tolist()
 
 
 @every_family

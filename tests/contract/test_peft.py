@@ -22,6 +22,14 @@ UNTIED = {"tie_word_embeddings": False}
 CASES = {
     "csan, all linear layers": (CSAN, "all-linear", {}),
     "csan, separate vocabularies": (CSAN, ["q_proj", "v_proj"], CSAN.separate),
+    "csan, steps of moving Gaussians": (
+        CSAN,
+        ["step_proj"],
+        {
+            "cross_localness_layers": None,
+            "cross_locality": [{"moving_gaussian": {"gain": 0.1}}] * 2,
+        },
+    ),
     "pervasive attention, one vocabulary": (PERVASIVE, ["output_projection"], PERVASIVE.shared),
     "pervasive attention, 1×1 convolutions": (PERVASIVE, ["conv1"], {}),
     "pervasive attention, the aggregation's attention": (
@@ -30,6 +38,7 @@ CASES = {
         {"aggregation": "attention"},
     ),
     "rnnsearch, the attentional state": (RECURRENT, ["output_projection"], RECURRENT.shared),
+    "rnnsearch, all linear layers": (RECURRENT, "all-linear", {"hidden_size": 20}),
     "rnnsearch, additive attention": (
         RECURRENT,
         ["key_projection", "query_projection"],

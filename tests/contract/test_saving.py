@@ -74,6 +74,16 @@ def test_a_model_made_on_the_meta_device_gets_its_positions_back(family, options
     assert_same(model, loaded.eval())
 
 
+def test_learned_positions_outlast_the_loading_of_some_weights():
+    """As peft loads an adapter."""
+    model = FAMILIES["csan"].tiny_model(position_embeddings="learned")
+    positions = model.get_encoder().embed_positions.weight
+    positions.data += 1
+    expected = positions.clone()
+    model.load_state_dict({}, strict=False)
+    assert torch.equal(positions, expected)
+
+
 @every_family
 def test_a_device_map_that_offloads_to_disk(family, tmp_path):
     """Only Pervasive Attention rounds otherwise, led from its fused computation."""

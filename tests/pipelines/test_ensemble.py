@@ -161,3 +161,15 @@ def test_probabilities_are_averaged():
     chosen = steps.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
     torch.testing.assert_close(outputs.loss, -chosen[real].mean())
     assert ensemble(**SOURCE, labels=torch.full((2, 3), -100)).loss == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", [{"line": True}, {"moving_gaussian": {"ends_within": 1}}])
+def test_forced_targets_are_not_hindered_as_in_generation(method):
+    model = tiny.csan(**tiny.PLAIN, line_token_id=7, cross_locality=[method] * 2)
+    ensemble = EnsembleForConditionalGeneration.of([model, model])
+    source = tiny.padded_sources((3,), words=tiny.VOCABULARY)
+    labels = tiny.labels_of((9,))
+    torch.testing.assert_close(
+        ensemble(**source, labels=labels).loss, model(**source, labels=labels).loss
+    )
