@@ -40,6 +40,7 @@ from csan_hf_runtime.text_files import (
     check_writable,
     open_parallel,
     path_inside,
+    uncompressed_name,
     write_json,
     write_lines,
 )
@@ -216,7 +217,7 @@ def _read_documents(source: str, reference: list[str], hypotheses: str | None) -
 
 
 def _name_of_set(source: str) -> str:
-    return Path(source).name.split(".")[0]
+    return Path(uncompressed_name(source)).stem
 
 
 def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
@@ -224,6 +225,8 @@ def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
         raise ValueError(f"There is no recipe {path}: pass --recipe, or --source and --reference.")
     recipe = load_recipe(path)
     data = recipe.data_arguments()
+    if names is None and data.dataset is None and not data.validation_size:
+        names = [name for name in data.split_names if name != "train"]  # which may be large
     splits, _ = load_translation_dataset(data, names)
     names = names or [name for name in splits if name != "train"]
     return _TestSets(
@@ -240,9 +243,9 @@ def _scoring(
 ) -> dict[str, Any]:
     """Checks how test sets are to be scored, and returns the arguments of `_score`."""
     check_sacrebleu_tokenizer(tokenize, "--bleu_tokenize")
-    for name in metrics or ():
-        load_metric(name).check_requirements()
     chosen_metrics: Sequence[str] = metrics or tests.metrics or DEFAULT_METRICS
+    for name in chosen_metrics:
+        load_metric(name).check_requirements()
     if tests.has_several_references:
         check_several_references(chosen_metrics)
     return {

@@ -637,11 +637,8 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
         )
     words = [_caseless(source) for source in rows["source"][:]]
     counts = Counter(words)
-    if len(counts) == len(rows):
-        halves = rows.train_test_split(test_size=size, seed=args.data_seed)
-        return DatasetDict(train=halves["train"], validation=halves["test"])
     # A source of several pairs, such as a word of several pronunciations, is on one side
-    sources = list(counts)
+    sources = [source for source in counts if source]
     random.Random(args.data_seed).shuffle(sources)
     held_out: set[str] = set()
     for source in sources:

@@ -33,7 +33,11 @@ from csan_hf.data.tokenization import (
     SPECIAL_TOKENS,
     add_language_tags,
 )
-from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer, check_several_references
+from csan_hf.evaluation.metrics import (
+    check_sacrebleu_tokenizer,
+    check_several_references,
+    load_metric,
+)
 from csan_hf.families import ModelFamily
 from csan_hf.models.configuration_seq2seq import Seq2SeqConfig
 from csan_hf.models.translation import language_id
@@ -186,6 +190,8 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
         check_sacrebleu_tokenizer(recipe.bleu_tokenize, "bleu_tokenize")
         if data.further_references:
             check_several_references(arguments.metrics)
+        for name in arguments.metrics:
+            load_metric(name).check_requirements()
     if with_data:
         with refusing("The data cannot be used"):
             check_files(data)

@@ -31,11 +31,12 @@ def places(folder, of_two_languages, tmp_path):
         "nothing.vtt": b"WEBVTT\n\n00:01.000 --> 00:02.500\n\nNOTE two\n",
         "out.partial": b"zwei\nneun\n",
         "ranked.partial": b"1\t-1.0000\tzwei\n1\t-2.0000\tneun\n",
-        "page.hypotheses.txt": b"two\nnine\n",
+        "text.hypotheses.txt": b"two\nnine\n",
     }.items():
         (tmp_path / name).write_bytes(content)
     shutil.copytree(folder, tmp_path / "model")
     places = {path.name.partition(".")[0]: path for path in tmp_path.iterdir()}
+    places["text"] = tmp_path / "text"  # not what is made of it
     places |= {name: tmp_path / name for name in ("out", "none")}
     return places | {"here": tmp_path, "languages": of_two_languages}
 
@@ -51,7 +52,7 @@ def files_in(folder):
         (TRANSLATE + "--output {text}", "choose another file"),
         (TRANSLATE + "--output {short} --prefixes {short}", "choose another file"),
         ("translate --model {model} --input {here}/out.partial --output {here}/out", "choose another"),
-        ("evaluate --model {model} --source {page} --reference {text} --output_dir {here}", "choose another"),
+        ("evaluate --model {model} --source {text} --reference {text}.hypotheses.txt --output_dir {here}", "choose another"),
         (ALIGN + "--output {here}/x --heat_map {here}/./x", "choose two files"),
         ("align {model} --source {text} --output {none} --translations {none}", "choose two files"),
         (ALIGN + "--heat_map {text}", "text is read, too, and would be overwritten"),
