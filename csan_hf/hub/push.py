@@ -106,7 +106,8 @@ def check_checkpoint(
             problems.append(f"{Path(error.filename).name} is missing, which other code imports")
         except YAMLError as error:
             problems.append(f"README.md has no valid metadata: {error}")
-    if not problems and load:
+    # An ensemble brings no code and needs csan_hf
+    if not problems and load and config.get("model_type") != "ensemble":
         if not trust_remote_code and (foreign := foreign_code(directory)):
             raise ValueError(
                 f"{directory}: the check would run code that is not that of this csan_hf "

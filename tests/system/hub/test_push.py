@@ -192,6 +192,16 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
     assert card_problems(ModelCard(card), results, pipeline_tag="translation") == []
 
 
+def test_an_ensemble_is_complete_without_code(ensemble, tokenizers, tmp_path):
+    ensemble.save_pretrained(tmp_path)
+    tokenizers.save_pretrained(tmp_path)
+    write_model_card(tmp_path, {"license": "mit", "language": ["en", "de"]}, {})
+    check_checkpoint(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "This needs csan_hf." in card
+    assert "load without it" not in card
+
+
 def test_a_hub_that_is_out_of_reach_is_said(joint, tmp_path, monkeypatch):
     directory = save_self_contained(*joint, tmp_path / "model")
 
