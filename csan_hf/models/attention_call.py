@@ -220,7 +220,8 @@ class CarriedValue:
                 self.cache.layers.append(StaticSlidingWindowLayer(1, sliding_window=1))
             elif self.cache.layer_class_to_replicate is None:
                 self.cache.layers.append(DynamicSlidingWindowLayer(2))
-        self.cache.update(values.unsqueeze(-1), values.unsqueeze(-1), self.layer)
+        states = values.unsqueeze(-1)
+        self.cache.update(states, states, self.layer)
 
 
 @dataclass

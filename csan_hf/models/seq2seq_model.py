@@ -160,7 +160,8 @@ class Seq2SeqPreTrained(PreTrainedModel):
     def check_weights(self, source: str | os.PathLike, missing: set[str]) -> None:
         """Refuse missing weights that the checkpoint should have; all those of an adapter."""
         if missing and not self._hf_peft_config_loaded:
-            missing = without_prefix(missing) & self.saved_weights()
+            saved = self.saved_weights()
+            missing = {name for name in missing if name.removeprefix("model.") in saved}
         check_complete(source, missing)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -290,8 +291,11 @@ class Seq2SeqModel(Seq2SeqPreTrained):
         """See `Seq2SeqPreTrained`."""
         if not self.config.share_encoder_decoder_embeddings:
             return {}
-        stacks = [name for name in ("encoder", "decoder") if hasattr(self, name)]
-        return {f"{stack}.embed_tokens.weight": "shared.weight" for stack in stacks}
+        return {
+            f"{stack}.embed_tokens.weight": "shared.weight"
+            for stack in ("encoder", "decoder")
+            if hasattr(self, stack)
+        }
 
     def get_input_embeddings(self) -> nn.Module:
         """The source embedding (the shared one, where shared)."""
