@@ -239,7 +239,7 @@ class Page:
     @classmethod
     def read(cls, path: Path | str) -> Page:
         """Reads a file, compressed or not."""
-        return cls("".join(read_lines_with_ends(path)))
+        return cls("".join(read_lines_with_ends(path)).removeprefix("\ufeff"))
 
     @property
     def texts(self) -> list[str]:

@@ -20,8 +20,11 @@ _TIMES = r"[ \t\ufeff]*\d[\d:.,]*[ \t]*-->.*\n?"
 _HEADER = re.compile(rf"^((?:{_NUMBER})?{_TIMES})", re.MULTILINE)
 _BLANK_LINE = re.compile(r"^(?=\r?$)", re.MULTILINE)
 _TAG_OF_NO_MARKUP = r"(?:<\d[\d:.]*>|\{\\\w[^<>{}\n]*\})"  # <00:01.000>, {\an8}
-_WITH_TEXT = r"(?:[cibuv]|font|lang|ruby|rt|span|p|a)[ .\t][^<>{}\n]*"  # <v Name>, <c.loud>
-_TAG = rf"(?:</?(?i:[a-z]\w*[ \t]*/?|{_WITH_TEXT})>|{_TAG_OF_NO_MARKUP})"
+_WITH_TEXT = r"(?:v|lang)[ .\t][^<>{}\n]*"  # <v Name>
+_ATTRIBUTE = r"""[ \t]+[\w:-]+=(?:"[^"<>\n]*"|'[^'<>\n]*'|[^\s<>]*)"""
+# <i>, <c.loud>, <font size=9>
+_WITH_ATTRIBUTES = rf"[a-z]\w*(?:\.[\w.-]+)?(?:{_ATTRIBUTE})*[ \t]*/?"
+_TAG = rf"(?:</?(?i:{_WITH_TEXT}|{_WITH_ATTRIBUTES})>|{_TAG_OF_NO_MARKUP})"
 # Begins the words of another speaker, or a line that is sung; a dash before a digit is a minus
 _SIGN = r"(?:[-–—](?!\d)|[♪♫]|>>|&gt;&gt;)"
 _TURN = re.compile(rf"^(?=(?:{_TAG}|[ \t])*(?:{_SIGN}|<v\b))", re.MULTILINE)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
 from .text_files import one_line, read_lines
@@ -65,8 +65,11 @@ class Terms:
         candidates = [term for term in self._targets if term in source]
         if not candidates:
             return []
-        terms = re.findall("|".join(map(_as_words, candidates)), source)
-        return [self._targets[term] for term in dict.fromkeys(terms)]
+        patterns = []
+        for (before, behind), terms in groupby(candidates, key=_edges):
+            patterns.append(f"{before}(?:{'|'.join(map(re.escape, terms))}){behind}")
+        terms_in_source = re.findall("|".join(patterns), source)
+        return [self._targets[term] for term in dict.fromkeys(terms_in_source)]
 
 
 def _comparable(text: str) -> str:
@@ -75,11 +78,12 @@ def _comparable(text: str) -> str:
 
 
 _LONGEST_ENDING = 3  # letters
-# Vowel signs and accents are part of a word, and no letters to Python
-_MARKS = "".join(
-    mark for mark in map(chr, range(0x300, 0x2000)) if unicodedata.category(mark).startswith("M")
+# Vowel signs and accents are part of a word, and no letters to Python: of Latin, Hebrew, Arabic and
+# the scripts of India, but their full stops
+_LETTER = (
+    r"[\w\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u0670"
+    r"\u0900-\u0963\u0966-\u0dff]"
 )
-_LETTER = rf"[\w{_MARKS}]"
 # Besides wide ones: Thai and Lao, Burmese, Khmer
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 
@@ -88,18 +92,15 @@ def _stands_anywhere(character: str) -> bool:
     """Whether words that begin or end so stand beside others without a space, as in Chinese, or
     with particles, as in Korean.
     """
-    is_wide = unicodedata.east_asian_width(character) in "WF"
-    return is_wide or _WITHOUT_SPACES.match(character) is not None
+    has_wide_form = unicodedata.east_asian_width(character) in "WF"
+    return has_wide_form or _WITHOUT_SPACES.match(character) is not None
 
 
-def _as_words(term: str) -> str:
-    end = "" if _stands_anywhere(term[-1]) else f"(?!{_LETTER})"
-    return _at_word_start(term) + end
-
-
-def _at_word_start(term: str) -> str:
-    start = "" if _stands_anywhere(term[0]) else f"(?<!{_LETTER})"
-    return start + re.escape(term)
+def _edges(term: str) -> tuple[str, str]:
+    """Patterns of what may stand before a term and behind it."""
+    before = "" if _stands_anywhere(term[0]) else f"(?<!{_LETTER})"
+    behind = "" if _stands_anywhere(term[-1]) else f"(?!{_LETTER})"
+    return before, behind
 
 
 def most_letters_after(target: str) -> int | None:
@@ -124,7 +125,8 @@ def lacking(targets: list[str], translation: str) -> list[str]:
     for number, target in sorted(numbered, key=lambda pair: -len(pair[1])):
         most_letters = most_letters_after(target)
         ending = "" if most_letters is None else f"{_LETTER}{{0,{most_letters}}}(?!{_LETTER})"
-        pattern = _at_word_start(target) + ending
+        before, _ = _edges(target)
+        pattern = before + re.escape(target) + ending
         places[number] = [match.span() for match in re.finditer(pattern, translation)]
     missing = set()
     while places:

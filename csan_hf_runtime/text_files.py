@@ -18,7 +18,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, TextIO
@@ -171,8 +171,12 @@ def _open(path: Path | str, mode: str, *, binary: bool, compression: str = "") -
 
 
 def _has_content(path: Path, compression: str) -> bool:
-    with _open(path, "r", binary=False, compression=compression) as file:
+    if not path.stat().st_size:
+        return False
+    reading = _open(path, "r", binary=False, compression=compression)
+    with suppress(EOFError, OSError), reading as file:  # of a full disk
         return file.read(1) != ""
+    return True
 
 
 def compression_of(name: Path | str) -> str:

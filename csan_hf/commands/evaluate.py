@@ -226,7 +226,8 @@ def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
     recipe = load_recipe(path)
     data = recipe.data_arguments()
     if names is None and data.dataset is None and not data.validation_size:
-        names = [name for name in data.split_names if name != "train"]  # which may be large
+        # Training pairs, which may be many, are not read
+        names = [name for name in data.split_names if name != "train"]
     splits, _ = load_translation_dataset(data, names)
     names = names or [name for name in splits if name != "train"]
     return _TestSets(

@@ -202,12 +202,12 @@ def paired_test(
 ) -> PairedTest:
     """Tests whether a system differs from a baseline on the same segments.
 
-    - `"bootstrap"` (Koehn, 2004): how often the difference on a resampled test set is further from
-      its mean, to either side, than the real difference is from 0. (sacreBLEU and Moses look at one
+    - `"bootstrap"` (Koehn, 2004): how often the difference on a resampled test set is as far from
+      its mean, to either side, as the real difference is from 0. (sacreBLEU and Moses look at one
       side: of equal systems about one in ten has a p-value below 0.05 there. The interval is of
       percentiles: of skewed differences it may leave out 0 where the p-value is above 0.05.)
     - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging
-      hypotheses at random, segment by segment, differ by more than the real ones. The runs of a
+      hypotheses at random, segment by segment, differ by as much as the real ones. The runs of a
       segment are exchanged together, as they are much alike; the p-value is about these runs, and
       only the interval about others.
 

@@ -77,10 +77,12 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
         )
     if not starts_anew and list_checkpoints(output):
         _check_same_experiment(recipe, output)
-    for folder in filter(Path.is_dir, entries):
-        if starts_anew and any(folder.rglob(MARK)):
+    if not starts_anew:
+        return
+    for entry in entries:
+        if entry.is_dir() and not entry.is_symlink() and any(entry.rglob(MARK)):
             raise RecipeError(
-                f"{folder} holds another run, which --overwrite would delete: move it elsewhere."
+                f"{entry} holds another run, which would be deleted: move it elsewhere."
             )
 
 

@@ -195,15 +195,15 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     if with_data:
         with refusing("The data cannot be used"):
             check_files(data)
-    is_drawn = data.validation_size and not data.is_endless
-    if not (data.dataset or data.validation or is_drawn or arguments.eval_strategy == "no"):
+    has_validation = data.dataset or data.validation or data.validation_size
+    if not has_validation and arguments.eval_strategy != "no":
         raise RecipeError(
             "The data has no validation set: set data.validation, or --validation_size N, or "
             "--eval_strategy no."
         )
-    generation = {**DEFAULT_GENERATION, **recipe.generation}
-    if "max_length" not in recipe.generation:
-        generation["max_length"] = max(generation["max_length"], data.max_target_length or 0)
+    # With the token that starts a target
+    longest = max(DEFAULT_GENERATION["max_length"], (data.max_target_length or 0) + 1)
+    generation = {**DEFAULT_GENERATION, "max_length": longest, **recipe.generation}
     if "max_new_tokens" in recipe.generation and "max_length" not in recipe.generation:
         del generation["max_length"]
     converter = None

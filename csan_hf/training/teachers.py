@@ -179,13 +179,15 @@ class _Classroom:
                 desc=notice,
             )
 
-        parts = []
-        for start in range(0, len(rows), _ROWS_IN_PART):
+        def part_from(start: int) -> Dataset | None:
             end = min(start + _ROWS_IN_PART, len(rows))
             make_part = functools.partial(make, start=start, end=end)
-            part = kept_dataset(self.cache, [key, digests, settings, start, end], make_part)
-            if part is not None:
-                parts.append(part)
+            return kept_dataset(self.cache, [key, digests, settings, start, end], make_part)
+
+        starts = range(0, len(rows), _ROWS_IN_PART)
+        for start in starts[self.args.process_index :: self.args.world_size]:
+            part_from(start)  # each process makes some
+        parts = [part for part in map(part_from, starts) if part is not None]
         if not parts:
             raise RecipeError(
                 "data.unlabelled: no source gives a training pair. They stand in the corpus, "

@@ -111,7 +111,10 @@ def translate(
         whole_file = Subtitles.read(input, keeps_tags=text.markup is not None)
     elif is_page(input):
         if text.markup != "html":
-            raise ValueError(f"{input} is a page: add --markup html.")
+            raise ValueError(
+                f"{input} is a page: add --markup html, or rename a file with a sentence on each "
+                "line."
+            )
         whole_file = Page.read(input)
     with_scores = search.n_best is not None
     done = Done()
@@ -168,7 +171,7 @@ def _check_options_of_whole_file(
     names = [name for name, value in options.items() if value]
     if names:
         raise ValueError(
-            f"{input} is written as it was, with no line for each text: leave out "
+            f"{input} is translated as one file, with no line for each text: leave out "
             f"{', '.join(names)}."
         )
 

@@ -156,7 +156,7 @@ if (a < b) { two(); }
 
 
 def test_a_page_is_one_text(folder, tmp_path, capsys):
-    (tmp_path / "page.html").write_text(PAGE)
+    (tmp_path / "page.html").write_text(f"\ufeff{PAGE}")
     words = f"translate --model {folder} --quiet --input {tmp_path}/page.html"
     assert main(f"{words} --markup html --output {tmp_path}/out.html".split()) == 0
     [(before, after)] = re.findall(r"(?s)(.*<p[^>]*>).*(</p>.*)", PAGE)

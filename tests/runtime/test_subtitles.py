@@ -76,6 +76,8 @@ def test_all_but_the_texts_stays_byte_for_byte(content, texts, read):
         ("<i>It</i> is <i>nine</i>.", "It is nine.", "Ja.", "Ja."),
         ("{\\an8}<i>It</i> is {\\i1}nine", "It is nine", "Ja", "{\\an8}Ja"),
         ("<00:01.000>It <00:02.000>is 2 <3", "It is 2 <3", "Ja", "Ja"),
+        ('<div class="x">It <em id=9>is</em></div>', "It is", "Ja", '<div class="x">Ja</div>'),
+        ("I <b and c> <i am>", "I <b and c> <i am>", "Ja", "Ja"),
         ("<b>I <3 you -> if x<y and y>z", "I <3 you -> if x<y and y>z", "Ja", "<b>Ja"),
         ("Great 😀\nyes", "Great 😀 yes", "Unglaublich 😀", "Unglaublich\n😀"),
     ],

@@ -159,7 +159,7 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     left = {"training_args.bin": TOKEN.encode(), "last-checkpoint/rng_state.pth": TOKEN.encode()}
-    of_user = {"_quarto.yml", "voices/a.pt", "runs/notes.md", "optimizer_notes.md"}
+    of_user = {"_quarto.yml", "voices/a.pt", "runs/notes.md", "optimizer.md"}
     others = dict.fromkeys(of_user, b"")
     hub_here.repositories["tester/trained"] = Repository(left | others)
     for name, value in {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}.items():

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from csan_hf.training.output_folder import (
     LOCK_FILE,
     MARK,
     begin_run,
+    check_output_folder,
     lock_folder,
 )
 from csan_hf.training.run import train_from_recipe
@@ -99,10 +101,13 @@ def test_another_run_within_a_folder_is_not_deleted(old_run):
     inner.mkdir(parents=True)
     (inner / MARK).touch()
     with pytest.raises(
-        RecipeError, match=r"runs holds another run, which --overwrite would delete"
+        RecipeError, match=r"runs holds another run, which would be deleted: move it"
     ):
         train_from_recipe(make_recipe(old_run))
     assert (inner / MARK).is_file()
+    elsewhere = shutil.move(old_run / "runs", old_run.parent / "elsewhere")
+    (old_run / "runs").symlink_to(elsewhere)  # of which the link alone is deleted
+    check_output_folder(make_recipe(old_run), old_run)
 
 
 def test_a_file_is_no_folder_for_a_run(tmp_path):

@@ -673,7 +673,7 @@ def test_long_targets_are_generated_whole(tmp_path):
     words = f"{TINY} --data.max_target_length 1024 --output_dir {tmp_path}"
     recipe = parse(words)
     recipe.generation.clear()
-    assert resolve(recipe).generation["max_length"] == 1024
+    assert resolve(recipe).generation["max_length"] == 1025, "with the start"
     assert resolve(parse(f"{words} --generation.max_length 99")).generation["max_length"] == 99
 
 
