@@ -630,13 +630,14 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
     """The training pairs, without a validation set drawn at random, and the set."""
     rows = load()
     size = args.validation_size or 0
-    if len(rows) <= size:
-        raise ValueError(
-            f"validation_size is {size}, and there are {len(rows)} training pairs to draw from: "
-            f"choose a lower one, such as --validation_size {max(1, len(rows) // 10)}"
-        )
     words = [_caseless(source) for source in rows["source"][:]]
     counts = Counter(words)
+    pairs = len(rows) - counts[""]
+    if pairs <= size:
+        raise ValueError(
+            f"validation_size is {size}, and there are {pairs} training pairs to draw from: "
+            f"choose a lower one, such as --validation_size {max(1, pairs // 10)}"
+        )
     # A source of several pairs, such as a word of several pronunciations, is on one side
     sources = [source for source in counts if source]
     random.Random(args.data_seed).shuffle(sources)
