@@ -171,8 +171,9 @@ def _open(path: Path | str, mode: str, *, binary: bool, compression: str = "") -
 
 
 def _has_content(path: Path, compression: str) -> bool:
-    if not path.stat().st_size:
-        return False
+    size = path.stat().st_size
+    if not compression or not size:
+        return size > 0
     reading = _open(path, "r", binary=False, compression=compression)
     with suppress(EOFError, OSError), reading as file:  # of a full disk
         return file.read(1) != ""

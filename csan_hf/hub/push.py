@@ -38,6 +38,8 @@ _NOT_PUBLIC = [
     "checkpoint-*/*",
     "last-checkpoint/*",
     "runs/*events.out.*",
+    "evaluation/scores.json",  # of csan_hf, with the model's path
+    "evaluation/forced.json",
     "optimizer.pt",
     "optimizer.bin",
     "scaler.pt",

@@ -158,7 +158,8 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
         "training": {**TRAIN["training"], "run_name": f"{person}/run"},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    left = {"training_args.bin": TOKEN.encode(), "last-checkpoint/rng_state.pth": TOKEN.encode()}
+    names = ["training_args.bin", "last-checkpoint/rng_state.pth", "evaluation/scores.json"]
+    left = dict.fromkeys(names, TOKEN.encode())
     of_user = {"_quarto.yml", "voices/a.pt", "runs/notes.md", "optimizer.md"}
     others = dict.fromkeys(of_user, b"")
     hub_here.repositories["tester/trained"] = Repository(left | others)
