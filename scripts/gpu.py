@@ -63,7 +63,7 @@ def measure(
         device: of all stages
         stages: numerics, tokens, flex, compiled, attention, backends, generation, encoders,
             pervasive, training-step, loss, multi30k (default: all)
-        seconds: bound of each stage (default: its own, 20 to 180)
+        seconds: bound of each stage (default: its own, 20 to 400)
         only: pattern of models or, in the stage flex, of backends
         tiny: small sizes, one round
         data_dir: Multi30k, for the stage that trains
