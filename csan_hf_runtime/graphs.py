@@ -142,14 +142,9 @@ class Graphs:
             part = slice(start, start + rows)
             inputs = {"input_ids": ids[part], "attention_mask": mask[part]}
             parts += self._encoder.run(None, inputs)
-        states = np.concatenate(parts)
-        return self.project(states, ids, mask)
-
-    def project(self, states: np.ndarray, ids: np.ndarray, mask: np.ndarray) -> Tensors:
-        """Returns the same by the encoder's states [B, J, d] of the sources."""
-        tensors = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+        tensors = {"encoder_hidden_states": np.concatenate(parts), "encoder_attention_mask": mask}
         if self._source is not None:
-            known = {"encoder_hidden_states": states, "input_ids": ids}
+            known = {**tensors, "input_ids": ids}
             inputs = {node.name: known[node.name] for node in self._source.get_inputs()}
             names = [node.name for node in self._source.get_outputs()]
             tensors.update(zip(names, self._source.run(names, inputs), strict=True))

@@ -96,7 +96,7 @@ class MarkedText:
             target_words=[match.span() for match in target_word.finditer(translation)],
             targets=targets,
         )
-        return sides.render(self.tags, 0, len(translation))
+        return sides.render(self.tags)
 
 
 @dataclass
@@ -148,10 +148,10 @@ class _Sides:
                 linked = number
             self._next_linked[number] = linked
 
-    def render(self, tags: Iterable[Tag], start: int, end: int) -> str:
-        """Writes a part of the translation with the tags that stand in it, however deep."""
+    def render(self, tags: Iterable[Tag]) -> str:
+        """Writes the translation with the tags that stand in it, however deep."""
         marked: list[str] = []
-        open_tags = [_OpenTag(self._in_order(tags), start, end)]
+        open_tags = [_OpenTag(self._in_order(tags), 0, len(self.translation))]
         while open_tags:
             around = open_tags[-1]
             placed = next(around.children, None)
@@ -375,7 +375,7 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
             start = text_start + len(source[text_start:start].rstrip(_WHITE_SPACE))
             end = _end_of(_WHITE_SPACES, source, end)
         if text_start < start:
-            content = _unescaped(source[text_start:start])
+            content = unescaped(source[text_start:start])
             parts.append(_Part("text", text_start, content=content))
         text_start = end
         part = _part_of_tag(kind, start, name, attributes, is_end=is_end)
@@ -386,7 +386,7 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
             code = name
             depth = 1
     if not code and text_start < len(source):
-        parts.append(_Part("text", text_start, content=_unescaped(source[text_start:])))
+        parts.append(_Part("text", text_start, content=unescaped(source[text_start:])))
     return parts
 
 
@@ -423,10 +423,10 @@ def _attribute_values(attributes: str) -> dict[str, str]:
     tokens = _ATTRIBUTE.findall(attributes)
     for name, equals, value in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if equals == "=":
-            values[name.lower()] = _unescaped(value.strip("\"'"))
+            values[name.lower()] = unescaped(value.strip("\"'"))
     return values
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
     """A text with its entities decoded; Python refuses numbers of more than 4,300 digits."""
     return html.unescape(re.sub(r"&#0*([0-9]{1,8})[0-9]*", r"&#\1", text))

@@ -106,7 +106,10 @@ class SearchOptions(BeamOptions):
             settings |= {"do_sample": True, "num_beams": 1}
         elif self.num_beams is None and not defaults.do_sample:
             settings["num_beams"] = max(defaults.num_beams, self.n_best or 1)
-        return {name: value for name, value in settings.items() if value is not None}
+        chosen = {name: value for name, value in settings.items() if value is not None}
+        if self.max_length is not None:
+            chosen.setdefault("max_new_tokens", None)  # the model's, which else comes first
+        return chosen
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ places.
 
 from __future__ import annotations
 
-import html
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .markup import unescaped
 from .sentences import is_wide
 from .text_files import read_lines_with_ends, uncompressed_name
 
@@ -95,7 +95,7 @@ class Subtitles:
                 before, marked_text, after = _parted(lines)
                 text = re.sub(_TAG_OF_NO_MARKUP if keeps_tags else _TAG, "", marked_text)
                 if has_entities:
-                    text = html.unescape(text)
+                    text = unescaped(text)
                 text_lines = [line for line in map(str.strip, text.splitlines()) if line]
                 if not text_lines:
                     kept += lines

@@ -267,7 +267,7 @@ def check_writable(path: Path | str, inputs: Iterable[Path | str | None] = ()) -
     for name in inputs:
         if name is not None and os.path.isfile(name) and Path(os.path.realpath(name)) in written:
             raise ValueError(f"{path} is read, too, and would be overwritten: choose another file.")
-    if target.exists() and not target.is_dir():
+    if Path(path).exists() and not target.is_dir():  # a pipe in /dev/fd exists by this name alone
         return
     folder = next(parent for parent in target.parents if parent.exists())
     if target.is_dir():

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypedDict
 
-from .options import SplitSentences, Unknown
-from .sentences import EVERY_LINE, SplitText, UsualSource, split_text
-from .text_files import counted
+from .options import Unknown
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +181,7 @@ class LanguageTags:
         """Returns a text without the tag of its target language, and what stands before it.
 
         A tag within a text is text, unless the text begins with it and no language is given. The
-        two, joined, are what the model reads.
+        two, joined, are what the model reads. A blank text needs no language.
 
         Raises:
             ValueError: There is neither a language nor a tag that the model knows.
@@ -193,7 +191,7 @@ class LanguageTags:
             names = "|".join(map(re.escape, self._tags))
             text = re.sub(f">>(?=(?:{names})<<)", "> >", text)
             return text, f"{self._tags[language]} {prefix}"
-        if self._tags and (language or not self.leading(prefix + text)):
+        if self._tags and text.strip() and (language or not self.leading(prefix + text)):
             first = next(iter(self._tags.values()))
             raise ValueError(
                 f"The model translates into {', '.join(self._tags)}: give one of them as the "
@@ -228,51 +226,6 @@ class SourceReader:
         if not mark and self.prefix is None:
             mark = self.usual_prefix
         return text, mark
-
-
-def notice_of_splits(usual: UsualSource, lines: str) -> str:
-    """Says that lines were split at their sentences, and how to prevent it."""
-    return (
-        f"{lines} had more text than the model was trained on (in 99 % of the cases at most "
-        f"{counted(usual.sentences, 'sentence')} and {usual.tokens} tokens): translated "
-        "sentence by sentence. split_sentences='never' leaves lines whole."
-    )
-
-
-def split_texts(
-    texts: Iterable[str],
-    *,
-    split_sentences: SplitSentences,
-    usual: UsualSource | None,
-    limit: int | None,
-    language: str | None,
-    tag_of: Callable[[str], str],
-    count_tokens: Callable[[str], int],
-) -> list[SplitText]:
-    """Splits texts into what a model takes; see `split_text`.
-
-    Args:
-        texts: The texts.
-        split_sentences: Which lines are split into sentences.
-        usual: Tokens and sentences that 99 % of the training sources had at most; None = not
-            known, or of no importance.
-        limit: The most tokens of a segment.
-        language: Of the texts.
-        tag_of: Returns the tag of a language that a text begins with, or nothing.
-        count_tokens: Counts the tokens of a segment, special ones included.
-    """
-    most = {"auto": usual, "always": EVERY_LINE, "never": None}[split_sentences]
-    return [
-        split_text(
-            text,
-            count_tokens=count_tokens,
-            limit=limit,
-            language=language,
-            usual=most,
-            tag=tag_of(text),
-        )
-        for text in texts
-    ]
 
 
 def batches_by_length(

@@ -16,16 +16,16 @@ from . import is_main_process
 from .alignment import Alignment
 from .constraints import Endings
 from .coverage import uncovered_sentences
-from .engine import Engine, Pair, SourceBatch, source_reader
+from .engine import Engine, Pair, SourceBatch, padded, source_reader
 from .generation import Generation
 from .markup import MarkedText, parse_markup
 from .options import TranslationOptions
 from .prefixes import Prefix, PrefixLines
 from .scores import is_scored
 from .search import Hypothesis
-from .sentences import SplitText, sentences_of
+from .sentences import EVERY_LINE, SplitText, sentences_of, split_text
 from .terms import Terms, lacking, most_letters_after
-from .text_files import one_line
+from .text_files import counted, one_line
 from .texts import (
     SentenceTranslation,
     SourceReader,
@@ -35,8 +35,6 @@ from .texts import (
     check_letters,
     checked_texts,
     first_of_each_text,
-    notice_of_splits,
-    split_texts,
     warn,
     warn_once,
     words_of,
@@ -551,18 +549,25 @@ class TextTranslator:
     def _split(self, texts: Sequence[str], request: _Request) -> list[SplitText]:
         options = request.options
         usual = None if options.truncation else request.generation.usual_source
-        splits = split_texts(
-            texts,
-            split_sentences=options.split_sentences,
-            usual=usual,
-            limit=None if options.truncation else self.source_limit,
-            language=self._language(request),
-            tag_of=partial(request.read.tags.leading, language=options.target_lang),
-            count_tokens=lambda text: len(request.encode(text)),
-        )
+        most = {"auto": usual, "always": EVERY_LINE, "never": None}[options.split_sentences]
+        splits = [
+            split_text(
+                text,
+                count_tokens=lambda segment: len(request.encode(segment)),
+                limit=None if options.truncation else self.source_limit,
+                language=self._language(request),
+                usual=most,
+                tag=request.read.tags.leading(text, options.target_lang),
+            )
+            for text in texts
+        ]
         is_split = any(split.split_lines for split in splits)
         if is_split and options.split_sentences == "auto" and usual is not None:
-            warn_once(notice_of_splits(usual, "Some lines"))
+            warn_once(
+                "Some lines had more text than the model was trained on (in 99 % of the cases at "
+                f"most {counted(usual.sentences, 'sentence')} and {usual.tokens} tokens): "
+                "translated sentence by sentence. split_sentences='never' leaves lines whole."
+            )
         return splits
 
     def _forced(self, prefixes: Sequence[str], splits: Sequence[SplitText]) -> list[Prefix]:
@@ -586,7 +591,10 @@ class TextTranslator:
                 f"{asked_for} needs a model that attends line by line (preset lines): this one "
                 "translates lines one by one."
             )
-        if self.engine.line_token is None or options.lines == "alone":
+        mark = self.engine.line_token
+        is_alone = mark is None or options.lines == "alone"
+        # Lines that have the mark in their text cannot be told apart
+        if is_alone or any(mark in request.encode(segment) for segment in segments):
             return _alone(range(len(segments)))
         limit = self.source_limit or _NO_LIMIT
         most = min(limit, _MOST_TOKENS_TOGETHER)
@@ -656,13 +664,9 @@ class TextTranslator:
         forced: Sequence[Prefix] = (),
     ) -> SourceBatch:
         sources = [self._encoded(unit, segments, request) for unit in batch]
-        lengths = np.array(list(map(len, sources)))
-        ids = np.full((len(sources), lengths.max()), self.engine.source.padding)
-        for row, source in enumerate(sources):
-            ids[row, : lengths[row]] = source
         return SourceBatch(
-            ids,
-            mask=(np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64),
+            padded(sources, self.engine.source.padding),
+            mask=padded([[1] * len(source) for source in sources], 0),
             limits=np.array([self._limit(unit, segments, request) for unit in batch]),
             generation=request.generation,
             returned=request.options.n_best or 1,

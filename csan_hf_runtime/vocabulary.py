@@ -125,9 +125,9 @@ class Vocabulary(ABC):
         """Special tokens, without those of unknown letters."""
         return self.special - {self.unknown}
 
+    @abstractmethod
     def holds(self, token: str) -> bool:
         """Whether a text is one token."""
-        return self.numbers().get(token) not in (None, self.unknown)
 
     def language_id(self, language: str) -> int:
         """Returns the token of a language of a multilingual model.

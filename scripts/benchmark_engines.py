@@ -24,7 +24,7 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.scores import search_name
 from csan_hf.hub.onnx import export_onnx
 from csan_hf_runtime.command_line import run
-from csan_hf_runtime.text_files import read_lines
+from csan_hf_runtime.text_files import open_parallel
 from csan_hf_runtime.translator import TextTranslator
 
 BATCHES = (1, 16, 64)
@@ -65,7 +65,7 @@ def benchmark(
         rounds: times that each engine runs
     """
     transformers_logging.set_verbosity_error()
-    pairs = list(zip(read_lines(input), read_lines(reference), strict=True))[:sentences]
+    pairs = list(zip(*open_parallel(input, reference), strict=True))[:sentences]
     sources, references = zip(*sorted(pairs, key=lambda pair: len(pair[0])), strict=True)
     with tempfile.TemporaryDirectory() as directory:
         engines = start_engines(model, Path(directory), threads)

@@ -60,6 +60,8 @@ def prepare_debian(
         translation = translations.get(key, [])
         if len(paragraphs) == len(translation):
             documents[tuple(zip(paragraphs, translation, strict=True))] = None
+    if held_out < 1:
+        raise ValueError(f"--held_out must be at least 1, got {held_out}.")
     families = families_of(list(documents))
     if len(families) <= 2 * held_out:
         raise ValueError(

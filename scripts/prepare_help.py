@@ -20,7 +20,7 @@ import jsonargparse
 
 from csan_hf.evaluation.pieces import Pair, group_pieces
 from csan_hf_runtime.command_line import script
-from csan_hf_runtime.text_files import read_lines, write_lines
+from csan_hf_runtime.text_files import open_parallel, read_lines, write_lines
 
 TEST_SHARE = 0.015
 VALIDATION_SHARE = 0.03
@@ -198,7 +198,7 @@ def print_joined(segments: Path, translations: Path, pages: Path) -> None:
         translations: a translation of each
         pages: source of the pages, test_pages.de
     """
-    translated = zip(read_lines(segments), read_lines(translations), strict=True)
+    translated = zip(*open_parallel(segments, translations), strict=True)
     joined_pages = [joined(page) for page in group_pieces(read_lines(pages), translated)]
     for _, translation in joined_pages:
         print(translation)

@@ -18,11 +18,13 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass
 class Repository:
-    """Files by path, the messages of the commits, and the files as each of them left them."""
+    """Files by path, the messages of the commits, the files as each of them left them, and the
+    names of branches, which all hold the newest files."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
     history: list[dict[str, bytes]] = field(default_factory=list)
+    branches: set[str] = field(default_factory=lambda: {"main"})
 
     @property
     def commit(self) -> str:
@@ -35,12 +37,14 @@ class Repository:
             digest.update(path.encode() + b"\0" + files[path])
         return digest.hexdigest()
 
-    def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
-        """The name and files of a commit; of a branch, those of the newest."""
+    def at(self, revision: str) -> tuple[str, dict[str, bytes]] | None:
+        """The name and files of a commit; of a branch, those of the newest; None of others."""
         commits = {
             self.name(files, number): files for number, files in enumerate(self.history, start=1)
         }
-        return (revision, commits[revision]) if revision in commits else (self.commit, self.files)
+        if revision in self.branches:
+            return self.commit, self.files
+        return (revision, commits[revision]) if revision in commits else None
 
 
 class LoopbackHub:
@@ -90,6 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
             commit = self._commit(self.hub.repositories[match[1]], body)
             url = f"{self.hub.url}/{match[1]}/commit/{commit}"
             self._json({"commitUrl": url, "commitOid": commit, "pullRequestUrl": None})
+        elif match := re.fullmatch(r"/api/models/(.+)/branch/(.+)", path):
+            self.hub.repositories[match[1]].branches.add(unquote(match[2]))
+            self._json({})
         else:
             self._error("RepoNotFound")
 
@@ -122,7 +129,10 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self.hub.repositories.get(match[1]) if match else None
         if repository is None:
             return self._error("RepoNotFound")
-        commit, files = repository.at((resolved[2] if resolved else described[3]) or "main")
+        found = repository.at((resolved[2] if resolved else described[3]) or "main")
+        if found is None:
+            return self._error("RevisionNotFound")
+        commit, files = found
         oids = {path: hashlib.sha1(content).hexdigest() for path, content in sorted(files.items())}
         if resolved:
             headers = {"X-Repo-Commit": commit}

@@ -21,6 +21,7 @@ from yaml import YAMLError
 
 from csan_hf.evaluation.loading import load_engine
 from csan_hf.hub.model_card import EXAMPLES
+from csan_hf_runtime import exported_folder
 from csan_hf_runtime.engine import source_reader
 from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.languages import base_language
@@ -156,7 +157,7 @@ class DemoModel:
         # Or fail now, without a page
         self.translator.translate(["1"], num_beams=1, **self._languages)
         self.num_beams = generation.num_beams
-        card = _card_of(name)
+        card = _card_of(str(exported_folder(name) or name))
         pairs: list[Any] = [
             [
                 source_lang or vocabulary.source_language,

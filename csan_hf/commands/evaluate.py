@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from csan_hf.data import load_translation_dataset
 from csan_hf.data.documents import document_lines, read_documents, read_translations
-from csan_hf.data.joining import LINE_FEED
 from csan_hf.evaluation.corpus_translation import best_texts
 from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.launched import launched_processes
@@ -230,6 +229,8 @@ def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
         names = [name for name in data.split_names if name != "train"]
     splits, _ = load_translation_dataset(data, names)
     names = names or [name for name in splits if name != "train"]
+    if not names:
+        raise ValueError(f"{path} has no split to score but train: pass --source and --reference.")
     return _TestSets(
         {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in names},
         metrics=recipe.training.get("metrics"),
@@ -246,7 +247,10 @@ def _scoring(
     check_sacrebleu_tokenizer(tokenize, "--bleu_tokenize")
     chosen_metrics: Sequence[str] = metrics or tests.metrics or DEFAULT_METRICS
     for name in chosen_metrics:
-        load_metric(name).check_requirements()
+        metric = load_metric(name)
+        metric.check_requirements()
+        if metric.needs == "alignments" and not tests.translations:
+            raise ValueError(f"{name} scores alignments: csan-hf align --gold FILE prints it.")
     if tests.has_several_references:
         check_several_references(chosen_metrics)
     return {
@@ -268,8 +272,8 @@ def _score(
     sources, references = test_set
     scores = score_translations(hypotheses, references, sources=sources, **scoring)
     scores["sentences"] = len(sources)
-    if documents and any(LINE_FEED in reference for reference in references):
-        scores["lines"] = score_lines(hypotheses, references, sources=sources, **scoring)
+    if documents:
+        scores |= score_lines(hypotheses, references, sources=sources, **scoring)
     if by_length:
         scores["by_length"] = score_by_length(
             sources, hypotheses, references, samples=BOOTSTRAP_SAMPLES, **scoring
@@ -282,9 +286,10 @@ def _score_file(
 ) -> None:
     """Scores translations that exist already."""
     [(name, test_set)] = tests.sets.items()
-    scores = {name: _score(tests.translations, test_set, **scoring)}
     if output_dir is not None:
         check_writable(output_dir / "scores.json", tests.paths)
+    scores = {name: _score(tests.translations, test_set, **scoring)}
+    if output_dir is not None:
         write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
     _print_table(scores)
 
@@ -356,7 +361,7 @@ def _write(
     output = output_dir or path_inside(names[0], "evaluation")
     kind = "forced" if forced else "scores"
     ending = "forced.jsonl" if forced else "hypotheses.txt"
-    files = {name: path_inside(output, f"{name or 'test'}.{ending}") for name in tests.sets}
+    files = {name: path_inside(output, f"{name}.{ending}") for name in tests.sets}
     table = path_inside(output, f"{kind}.json")
     for path in (*files.values(), table):
         check_writable(path, tests.paths)
@@ -415,9 +420,6 @@ def _print_lengths(name: str, groups: list[dict], metrics: list[type[CorpusMetri
             f"{group['hypothesis_words']:.1f}",
         ]
         for metric in metrics:
-            decimals = metric.decimals
-            low, high = group[f"{metric.name}_interval"]
-            cells.append(
-                f"{group[metric.name]:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
-            )
+            low, high = map(metric.format, group[f"{metric.name}_interval"])
+            cells.append(f"{metric.format(group[metric.name])} [{low}, {high}]")
         print(f"| {' | '.join(cells)} |")

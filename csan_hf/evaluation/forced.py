@@ -15,6 +15,7 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from csan_hf.alignment import check_positions
 from csan_hf.alignment.aligned_pairs import padded_batch
 from csan_hf.data.joining import LINE_FEED
 from csan_hf.models.evaluation_view import evaluation_view
@@ -66,6 +67,7 @@ def score_forced(
         ids = tokenizers.target(text_target=marked, verbose=False)["input_ids"]
         labels.append(torch.tensor(ids))
     lengths = [max(len(source), len(target)) for source, target in zip(inputs, labels, strict=True)]
+    check_positions(view, lengths)
     batches = list(batches_by_length(lengths, max_batch_tokens))
     if processes is not None:
         batches = batches[processes.process_index :: processes.num_processes]

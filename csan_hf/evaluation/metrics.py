@@ -430,19 +430,15 @@ def find_metric(name: str) -> type[CorpusMetric]:
     return _METRICS[name]
 
 
-def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> CorpusMetric:
+def load_metric(name: str, *, tokenize: str | None = None) -> CorpusMetric:
     """Makes a metric by its name; `tokenize` is sacreBLEU's tokenizer, which only some need,
     without network.
     """
-    metric = find_metric(name)
-    if metric.uses_tokenizer:
-        arguments["tokenize"] = tokenize
-    return metric(**arguments)
+    metric: Any = find_metric(name)
+    return metric(tokenize=tokenize) if metric.uses_tokenizer else metric()
 
 
-def load_metrics(
-    names: Iterable[str] = DEFAULT_METRICS, *, tokenize: str | None = None
-) -> list[CorpusMetric]:
+def load_metrics(names: Iterable[str], *, tokenize: str | None = None) -> list[CorpusMetric]:
     """Makes several metrics; see `load_metric`."""
     return [load_metric(name, tokenize=tokenize) for name in names]
 

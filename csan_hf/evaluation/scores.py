@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from csan_hf.data.documents import document_lines
+from csan_hf.data.joining import LINE_FEED
 from csan_hf_runtime.extras import needs_extra
 from csan_hf_runtime.text_files import VARIANTS
 
@@ -63,9 +64,14 @@ def score_lines(
     sources: Collection[str],
     **options: Any,
 ) -> dict[str, Any]:
-    """Scores documents line by line; the other arguments and the result are those of
-    `score_translations`, and `sentences` is the number of lines.
+    """Scores documents line by line; the other arguments are those of `score_translations`.
+
+    Returns:
+        `lines`: its result, and in `sentences` the number of lines; nothing where each document is
+        a line.
     """
+    if not any(LINE_FEED in reference for reference in references):
+        return {}
     reference_lines = list(document_lines(references, references))
     scores = score_translations(
         list(document_lines(hypotheses, references)),
@@ -73,7 +79,7 @@ def score_lines(
         sources=list(document_lines(sources, references)),
         **options,
     )
-    return scores | {"sentences": len(reference_lines)}
+    return {"lines": scores | {"sentences": len(reference_lines)}}
 
 
 def group_by_length(sources: Collection[str]) -> list[np.ndarray]:

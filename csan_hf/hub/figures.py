@@ -16,7 +16,6 @@ from csan_hf_runtime.text_files import open_for_writing, write_text
 with needs_extra("train"):
     import matplotlib
     from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
 # Okabe and Ito (2008): told apart also without red or green, and on white as on black
@@ -40,9 +39,7 @@ def new_figure(
     layout: Literal["constrained"] | None = "constrained",
 ) -> Figure:
     """Makes a figure that needs no display, in inches; plot in it within `figure_style`."""
-    figure = Figure(figsize=(width, height), layout=layout)
-    FigureCanvasAgg(figure)  # no global state
-    return figure
+    return Figure(figsize=(width, height), layout=layout)
 
 
 def figure_style() -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..models import CsanConfig
+from ..models import CsanConfig, PervasiveAttentionConfig
 from ..models.csan_attention import CsanAttention
 from ..models.locality import AttentionSite, LayerLocality, LocalityMethod
 from .locality_reach import caption, layer_groups
@@ -131,6 +131,7 @@ def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str,
         config: The fields of a `PervasiveAttentionConfig`, as in `config.json`.
         task: Not used: the family has no classifiers.
     """
+    config = PervasiveAttentionConfig.from_dict(config).to_dict()
     layers = config["num_layers"]
     kernel = config["kernel_size"]
     reach = layers * (kernel // 2)

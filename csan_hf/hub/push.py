@@ -169,7 +169,7 @@ def push_checkpoint(
         repo_id: `owner/name`; created if missing.
         private: Whether a new repository is private; None = the account's default.
         token: A write token; None = the one of `hf auth login`.
-        revision: Branch; None = main.
+        revision: Branch, created if missing; None = main.
         commit_message: The commit's message.
         check: Whether to refuse an incomplete checkpoint (`check_checkpoint`).
         trust_remote_code: See `check_checkpoint`.
@@ -187,6 +187,7 @@ def push_checkpoint(
     api = HfApi(token=token)
     try:
         api.create_repo(repo_id, private=private, exist_ok=True)
+        _make_branch(api, repo_id, revision)
         private_files = filter_repo_objects(
             api.list_repo_files(repo_id, revision=revision), allow_patterns=_NOT_PUBLIC
         )
@@ -209,6 +210,12 @@ def push_checkpoint(
         raise ConnectionError(
             f"The Hub cannot be reached, {directory} was not uploaded: {error}"
         ) from error
+
+
+def _make_branch(api: HfApi, repo_id: str, revision: str | None) -> None:
+    """Makes a branch where there is none, but for a pull request, which the Hub makes."""
+    if revision is not None and not revision.startswith("refs/"):
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
 
 
 def _pinned_card(card: CommitOperationAdd, repo_id: str, commit: str) -> CommitOperationAdd:
@@ -261,7 +268,9 @@ def push_in_background(
                 os.link(path.resolve(), folder / name)
             except OSError:  # a file system without hard links
                 shutil.copyfile(path, folder / name)
-        job = HfApi(token=token).create_commit(
+        api = HfApi(token=token)
+        _make_branch(api, repo_id, revision)
+        job = api.create_commit(
             repo_id,
             additions_of(folder, run / "recipe.yaml"),
             revision=revision,

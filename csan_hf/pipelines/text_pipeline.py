@@ -198,7 +198,11 @@ class TextTranslationPipeline(TranslationPipeline):
             check_text(inputs)  # neither a text nor several
         if isinstance(inputs, Sequence):
             return iter([list(inputs)])
-        texts = iter(inputs) if hasattr(inputs, "__iter__") else _items(inputs)
+        texts: Iterator[str]
+        if hasattr(inputs, "__iter__"):
+            texts = iter(inputs)
+        else:  # a data set of torch may have these two methods alone
+            texts = map(inputs.__getitem__, range(len(inputs)))
         size = 1 if batch_size == 1 else _WINDOW_IN_BATCHES * batch_size
         return iter(lambda: list(islice(texts, size)), [])
 
@@ -261,12 +265,6 @@ def _check_beams(returned: int, generation: Generation) -> None:
             f"num_return_sequences={returned} needs as many beams, got "
             f"num_beams={generation.num_beams}; or do_sample=True."
         )
-
-
-def _items(dataset: Any) -> Iterator[str]:
-    """The texts of a data set of torch, which may have `__getitem__` and `__len__` alone."""
-    for number in range(len(dataset)):
-        yield dataset[number]
 
 
 def _as_dict(translation: Translation, options: TranslationOptions) -> dict[str, Any]:

@@ -85,11 +85,10 @@ class TorchEngine:
         Generation.from_dict(_known(settings_of_call))  # whose errors name no file
         settings |= settings_of_call
         # Arguments that are no settings, such as a streamer, are the library's
-        self._needs_library = bool(
-            Generation.unknown_settings(settings)
-            or self._arguments.keys() - names - {"generation_config"}
-            or type(model).generate is not GenerationMixin.generate
-        )
+        others = self._arguments.keys() - names - {"generation_config"}
+        self._of_library = sorted(Generation.unknown_settings(settings).keys() | others)
+        if type(model).generate is not GenerationMixin.generate:
+            self._of_library.append("the model's own generate")
         if settings.get("decoder_start_token_id") is None:
             settings["decoder_start_token_id"] = settings.get("bos_token_id")
         self._generation = Generation.from_dict(_known(settings), "generation_config.json: ")
@@ -118,10 +117,10 @@ class TorchEngine:
         is_library_drawing = batch.generation.do_sample and batch.generator is None
         is_bound = bool(batch.prefixes or batch.phrases)
         is_elsewhere = self.model.device.type != "cpu" and not is_bound
-        if not (self._needs_library or is_library_drawing or is_elsewhere):
+        if not (self._of_library or is_library_drawing or is_elsewhere):
             return search_batch(batch, self._decoder(batch))
         if is_bound:
-            names = ", ".join(sorted(self._arguments))
+            names = ", ".join(self._of_library) or "do_sample"
             raise ValueError(
                 f"Terms and prefixes cannot be searched for with all of {names}: leave out what "
                 "only the library's search has."

@@ -30,13 +30,13 @@ from csan_hf_runtime.keys import (
 )
 
 
-def _machine_has_bf16() -> bool:
-    """Whether bf16 is computed in hardware."""
+def _device_has_bf16(use_cpu: bool) -> bool:
+    """Whether a training's device computes bf16 in hardware."""
+    if use_cpu:
+        return cpu_has_bfloat16()
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if torch.accelerator.is_available():
-        return bool(is_torch_bf16_gpu_available())
-    return cpu_has_bfloat16()
+    return bool(is_torch_bf16_gpu_available())
 
 
 _FROM_1 = at_least(1)
@@ -278,11 +278,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.early_stopping_patience = None
         if self.metric_for_best_model is not None:
             self._check_best_metric(self.metric_for_best_model.removeprefix("eval_"))
-        if self.bf16 == "auto":
-            self.bf16 = _machine_has_bf16()
+        if self.early_stopping_patience is not None and self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss"
         if not torch.accelerator.is_available():
             # transformers otherwise refuses bf16 on a CPU, and several processes train apart
             self.use_cpu = True
+        if self.bf16 == "auto":
+            self.bf16 = _device_has_bf16(self.use_cpu)
         if not self.use_cpu and self.accelerator_config is None:
             # The host does not wait for the copy of a batch
             self.accelerator_config = {"non_blocking": True}

@@ -68,10 +68,11 @@ class ScoreEarlyStopping(EarlyStoppingCallback):
         super().on_evaluate(args, state, control, metrics, **kwargs)
         if control.should_training_stop and state.is_world_process_zero:
             best_step = ranked_steps(args, state.log_history)[0]
+            scores = scores_by_step(state.log_history, args.metric_for_best_model or "loss")
             tqdm.write(
                 f"Early stopping at step {state.global_step}: no better "
                 f"{args.metric_for_best_model} in {self.early_stopping_patience_counter} "
-                f"evaluations (best {state.best_metric:.2f} at step {best_step}).",
+                f"evaluations (best {scores[best_step]:.2f} at step {best_step}).",
                 file=sys.stderr,
             )
 
@@ -188,7 +189,7 @@ class TranslationProgress(ProgressCallback):
         ]
         metrics = _metrics_in_log(logs)
         for metric in metrics:
-            score = f"{logs[f'eval_{metric.name}']:.{metric.decimals}f}"
+            score = metric.format(logs[f"eval_{metric.name}"])
             self.shown[metric.label] = score
             parts.append(f"{metric.label} {score}")
         if metrics:

@@ -163,7 +163,8 @@ def _describe_model(plan: Plan) -> list[str]:
             f"  {type(model).__name__}: its costs depend on the tokens, and are not known "
             "beforehand"
         ]
-    vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
+    is_joint = getattr(config, "share_encoder_decoder_embeddings", True)
+    vocabularies = "1 vocabulary" if is_joint else "2 vocabularies"
     rate = matrix_product_rate(args)
     seconds = costs.flops / (UTILISATION * rate)
     update = "an update"

@@ -123,11 +123,11 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     now = recipe.values()
     changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
     fixed = [key for key in changed if affected_by(key) & Affects.TRAINING]
-    if _length_is_free(now):
-        fixed = [key for key in fixed if key not in _LENGTHS]
     newest = next(whole_checkpoints(output), None)
-    if newest is not None and 0 < now["training.max_steps"] < checkpoint_step(newest):
-        fixed.append("training.max_steps")  # the recipe would not say what made these weights
+    # The recipe would not say what made these weights
+    is_behind = newest is not None and 0 < now["training.max_steps"] < checkpoint_step(newest)
+    if _length_is_free(now) and not is_behind:
+        fixed = [key for key in fixed if key not in _LENGTHS]
     if "model" in fixed:  # all fields of its config differ with it
         fixed = [key for key in fixed if not key.startswith("config.")]
     if fixed:

@@ -41,6 +41,7 @@ from csan_hf.evaluation.metrics import (
 from csan_hf.families import ModelFamily
 from csan_hf.models.configuration_seq2seq import Seq2SeqConfig
 from csan_hf.models.translation import language_id
+from csan_hf.pipelines.ensemble import target_size
 from csan_hf_runtime.characters import join_ranges
 from csan_hf_runtime.text_files import reading_folder_or_name
 
@@ -92,6 +93,10 @@ class Plan:
         """
 
         def learn(splits: DatasetDict) -> TokenizerPair:
+            if "train" not in splits:
+                raise ValueError(
+                    f"there is no split train, only {', '.join(splits)}: set data.train"
+                )
             with refusing("The section tokenizer is refused"):
                 trained = train_tokenizers(splits["train"], self.recipe.tokenizer_arguments())
             add_language_tags(trained, language_tags(self.data.pairs))
@@ -125,7 +130,7 @@ class Plan:
         if positions and "max_length" not in self.recipe.generation and "max_length" in generation:
             generation["max_length"] = min(generation["max_length"], positions)
         with refusing("The section generation is refused"):  # a corpus may give fewer tokens
-            check_generation(generation, _target_size(model.config))
+            check_generation(generation, target_size(model.config))
         model.generation_config.update(**generation)
         model.generation_config._from_model_config = False
         self._describe_sources(model, corpus)
@@ -217,7 +222,7 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     if tokenizers is not None:
         _set_line_token(config, recipe, tokenizers)
     with refusing("The section generation is refused"):
-        check_generation(generation, _target_size(config))
+        check_generation(generation, target_size(config))
     _check_positions(recipe, data, config)
     return Plan(
         recipe=recipe,
@@ -229,10 +234,6 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
         converter=converter,
         generation=generation,
     )
-
-
-def _target_size(config: PreTrainedConfig) -> int:
-    return getattr(config, "decoder_vocab_size", None) or config.vocab_size
 
 
 def _check_apart(output: str, key: str, name: str | None) -> None:

@@ -25,10 +25,9 @@ import csan_hf
 from csan_hf.data import PreparedCorpus, TokenizerPair, TokenStream
 from csan_hf.data.corpora import unlabelled_sources, without_known_sources
 from csan_hf.data.documents import document_lines
-from csan_hf.data.joining import LINE_FEED
 from csan_hf.data.prepared import cache_folder
 from csan_hf.evaluation.launched import on_main_process
-from csan_hf.evaluation.scores import score_lines, score_table, search_name
+from csan_hf.evaluation.scores import score_lines, score_table
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf_runtime.text_files import digest_of_lines, path_inside, write_json, write_lines
 
@@ -222,7 +221,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     state = trainer.state
     metric = args.metric_for_best_model
     last = {"weights": f"the last update ({state.global_step})", "steps": [state.global_step]}
-    if validation is None or metric is None:
+    if validation is None or metric is None or not args.load_best_model_at_end:
         return last
     if trainer.is_deepspeed_enabled:
         # No process has all weights; the Trainer has loaded the best checkpoint
@@ -316,7 +315,7 @@ def finish_run(
             "training_set": trainer.describe_run()["training_set"],
             "references": references,
         },
-        "environment": describe_environment(),
+        "environment": describe_environment(trainer.args.device),
     }
     if trainer.teachers:
         results["teachers"] = list(trainer.teachers)
@@ -377,8 +376,7 @@ def _write_folder(
         # A pickle; recipe.yaml says the same readably
         (output / "training_args.bin").unlink(missing_ok=True)
         write_json(output / "results.json", results)
-        search = search_name(trainer.args.generation_num_beams)
-        draw_training(trainer.state.log_history, output / "training.png", search)
+        draw_training(trainer.state.log_history, output / "training.png", trainer.search)
         write_model_card(output, recipe.to_dict(), results)
     trainer.accelerator.wait_for_everyone()
 
@@ -394,8 +392,7 @@ def _score_split(
     lines: Iterable[str] = hypotheses
     if documents:
         lines = document_lines(hypotheses, split["target"])
-    if documents and any(LINE_FEED in reference for reference in split["target"]):
-        scores["lines"] = score_lines(
+        scores |= score_lines(
             hypotheses,
             split["target"],
             sources=split["source"],
@@ -431,15 +428,17 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
     return "\n".join(lines)
 
 
-def describe_environment() -> dict[str, str | int]:
-    """Returns the versions of the libraries that compute, the device and the number of threads."""
+def describe_environment(device: torch.device) -> dict[str, str | int]:
+    """Returns the versions of the libraries that compute, what the device is, and how many of them
+    there are, or how many threads.
+    """
     packages = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
     environment: dict[str, str | int] = {
         package: importlib.metadata.version(package) for package in packages
     }
     environment["python"] = platform.python_version()
     environment["csan_hf"] = csan_hf.__version__
-    if torch.cuda.is_available():
+    if device.type == "cuda":
         environment["device"] = torch.cuda.get_device_name()
         environment["devices"] = torch.cuda.device_count()
         return environment

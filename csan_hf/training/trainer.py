@@ -163,8 +163,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         if hasattr(network, "get_base_model"):  # with adapters
             network = network.get_base_model()
         self._takes_training_loss = isinstance(network, Seq2SeqForGeneration)
-        search = search_name(args.generation_num_beams)
-        callbacks = [TrainingPicture(search), *callbacks]
+        self.search = search_name(args.generation_num_beams or model.generation_config.num_beams)
+        callbacks = [TrainingPicture(self.search), *callbacks]
         if args.early_stopping_patience is not None:
             callbacks.append(
                 ScoreEarlyStopping(args.early_stopping_patience, args.early_stopping_threshold)
@@ -185,7 +185,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.label_smoother = None
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
-        self.add_callback(TranslationProgress(search))
+        self.add_callback(TranslationProgress(self.search))
         self.guard = RunGuard(args)
         self.add_callback(self.guard)
         self._tokens_seen: Tensor | None = None  # since the last report of the speed

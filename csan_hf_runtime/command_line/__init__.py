@@ -87,7 +87,6 @@ OPTIONS = {
         "source language of a multilingual model, in the code of the model: de, deu_Latn"
     ),
     "target_lang": "target language of a multilingual model, in the code of the model",
-    "num_beams": "number of beams (default: the model's)",
     "max_batch_tokens": "source tokens in a batch",
     "device": "cpu, cuda, cuda:1... (default: the GPU if there is one)",
     "trust_remote_code": "run model code from the checkpoint",

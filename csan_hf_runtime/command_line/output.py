@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from csan_hf_runtime.alignment import pharaoh
@@ -63,7 +64,7 @@ class OutputOptions(Settings):
                 "--alignments -: name a file, or add --json_lines, which holds them, too."
             )
         if len({os.path.realpath(path) for path in self.files}) < len(self.files):
-            raise ValueError(f"--output and --alignments are {self.output}: choose two files.")
+            raise ValueError("--output and --alignments are the same file: choose two files.")
         if self.resume and (self.output == STANDARD_STREAM or any(map(compression_of, self.files))):
             raise ValueError(
                 "--resume needs --input FILE and --output FILE, and goes on with no compressed "
@@ -95,7 +96,7 @@ class Done(NamedTuple):
     lines: int = 0
 
 
-def lines_done(outputs: list[str], *, is_numbered: bool, documents: bool = False) -> Done:
+def lines_done(outputs: list[str], *, is_numbered: bool, is_json: bool, documents: bool) -> Done:
     """Finds the last sentence, or the last document, that is there whole in what a stopped command
     has left of the translations, and their alignments.
     """
@@ -111,11 +112,11 @@ def lines_done(outputs: list[str], *, is_numbered: bool, documents: bool = False
         lines = max((number for number, line in numbered_lines if not line.strip()), default=0)
     sentences = lines
     first_line = next(iter(read_lines(partial_files[0])), "") if lines else ""
+    was_json = first_line.startswith('{"line": 1, "translations": [')
+    if lines and was_json != is_json:
+        raise _other_options(partial_files[0], "--json_lines", was_given=was_json)
     if not is_numbered and re.match(r"1\t-?\d+\.\d{4}\t", first_line):
-        raise ValueError(
-            f"{partial_files[0]} was written with --n_best: resume with the options that it was "
-            "written with."
-        )
+        raise _other_options(partial_files[0], "--n_best", was_given=True)
     if is_numbered and lines:
         # The last sentence may lack hypotheses
         number = "0"
@@ -125,12 +126,16 @@ def lines_done(outputs: list[str], *, is_numbered: bool, documents: bool = False
                 number = number_of_line
                 lines = place
         if not number.isdecimal():
-            raise ValueError(
-                f"{partial_files[0]} was not written with --n_best: resume with the options that "
-                "it was written with."
-            )
+            raise _other_options(partial_files[0], "--n_best", was_given=False)
         sentences = int(number) - 1
     return Done(sentences, lines)
+
+
+def _other_options(path: Path, option: str, *, was_given: bool) -> ValueError:
+    was = "was" if was_given else "was not"
+    return ValueError(
+        f"{path} {was} written with {option}: resume with the options that it was written with."
+    )
 
 
 class OutputPart(NamedTuple):

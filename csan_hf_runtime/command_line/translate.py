@@ -120,7 +120,13 @@ def translate(
     done = Done()
     if output.resume:
         is_numbered = with_scores and not output.json_lines
-        find = partial(lines_done, output.files, is_numbered=is_numbered, documents=text.documents)
+        find = partial(
+            lines_done,
+            output.files,
+            is_numbered=is_numbered,
+            is_json=output.json_lines,
+            documents=text.documents,
+        )
         done = _on_main_process(find, loading)
         if done.sentences and not loading.quiet:
             print(f"Going on behind line {done.sentences:,} of {input}.", file=sys.stderr)
@@ -231,8 +237,11 @@ def _translator(
             from csan_hf_runtime.graph_engine import GraphEngine
             from csan_hf_runtime.translator import TextTranslator
 
-            threads = int(os.environ.get("OMP_NUM_THREADS", usable_cores()))
-            translator = TextTranslator.from_directory(graphs, threads=threads)
+            # OpenMP lets it have a number for each level of nested threads
+            threads, _, _ = os.environ.get("OMP_NUM_THREADS", "").partition(",")
+            translator = TextTranslator.from_directory(
+                graphs, threads=int(threads) if threads.isdecimal() else usable_cores()
+            )
             load_in_pool = partial(GraphEngine.from_directory, graphs)
         if processes is not None and not is_launched():
             from csan_hf_runtime.pool import EnginePool

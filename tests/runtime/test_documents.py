@@ -24,26 +24,30 @@ TEXT = "one dog\n\n  two words\nmuch of them\n\tnine\n"
 LINES = ["one dog", "two words", "much of them", "nine"]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A model that knows lines, its tokenizers, and the folder of its graphs."""
+def model_of_lines(mark):
+    """A model that knows lines, which this mark ends, and its tokenizers."""
     tokenizer = train_tokenizer(WORDS, 320)
-    tokenizer.add_tokens([AddedToken("\n", normalized=False)])
-    mark = tokenizer.convert_tokens_to_ids("\n")
+    tokenizer.add_tokens([AddedToken(mark, normalized=False)])
     model = tiny.csan(
         seed=4,
         **{
             **tiny.PLAIN,
             "vocab_size": len(tokenizer),
             "sinusoids": None,
-            "line_token_id": mark,
+            "line_token_id": tokenizer.convert_tokens_to_ids(mark),
             "encoder_locality": [{"window": 5, "relative_positions": 3}] * 2,
             "decoder_locality": [{"window": 5, "relative_positions": 3}] * 2,
             "cross_locality": [{"line": True, "moving_gaussian": True}] * 2,
         },
     )
     model.generation_config.max_length = 9
-    pair = TokenizerPair(tokenizer, tokenizer)
+    return model, TokenizerPair(tokenizer, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A model that knows lines, its tokenizers, and the folder of its graphs."""
+    model, pair = model_of_lines("\n")
     folder = tmp_path_factory.mktemp("lines") / "graphs"
     export_onnx(model, folder, with_attention=True, tokenizers=pair)
     return model, pair, folder
@@ -250,6 +254,12 @@ def test_the_tag_of_a_language_is_that_of_a_text(made):
         translator.translate([">>de<< one dog\ntwo words"])
         translator.translate(["one dog\ntwo words"], target_lang="de")
     assert seen[0] == seen[1]
+
+
+def test_a_mark_in_the_text_of_a_line_ends_no_line():
+    translator = TextTranslator(torch_engine(*model_of_lines("</p>")))
+    [[translation]] = translator.translate(["one</p>two\nnine"])
+    assert [sentence.source_text for sentence in translation.sentences] == ["one</p>two", "nine"]
 
 
 def test_links_and_tags_are_of_lines(translator):

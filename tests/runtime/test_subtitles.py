@@ -113,6 +113,8 @@ def test_a_line_of_spaces_is_within_a_cue_of_webvtt(read):
 
 def test_signs_of_webvtt_are_entities(read):
     head = "WEBVTT\n\n00:01.000 --> 00:02.000\n"
+    [text] = read(f"{head}&#{5000 * '1'};\n").texts
+    assert text == "\ufffd"
     subtitles = read(f"{head}2 --&gt; 9 &amp; 1\n")
     assert subtitles.texts == ["2 --> 9 & 1"]
     assert joined(subtitles, ["<3> --> 9 & 1"]) == f"{head}&lt;3> --&gt; 9 &amp; 1\n"

@@ -45,6 +45,9 @@ def test_what_cannot_be_written_is_known_before_anything_is_written(tmp_path, mo
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     with pytest.raises(PermissionError):
         check_writable(tmp_path / "new/file")
+    for end in os.pipe():
+        with os.fdopen(end):
+            check_writable(f"/dev/fd/{end}")
     assert os.listdir(tmp_path) == ["file"]
 
 

@@ -159,7 +159,7 @@ WITHOUT_LINKS = {"return_alignments": False, "num_beams": 2}
         ("mbart", {}, FOREIGN, {"source_lang": "de_DE", "target_lang": "en_XX", **WITHOUT_LINKS}),
         ("mbart50", {}, FOREIGN, {"source_lang": "de_DE", "target_lang": "fr_XX", **WITHOUT_LINKS}),
         ("tags", {"num_beams": 2}, FOREIGN, {"target_lang": "fr"}),
-        ("tags", {"num_beams": 2}, [">>fr<< one. two.", ">>de<< zwei"], {}),
+        ("tags", {"num_beams": 2}, [">>fr<< one. two.", " ", "", ">>de<< zwei"], {}),
     ],
     ids=str,
 )  # fmt: skip
@@ -190,6 +190,16 @@ def test_order_and_lines_are_kept_and_batches_change_nothing(translator_of):
     for tokens in (1, 30, 4096):
         assert texts_of(translate(TEXTS, max_batch_tokens=tokens)) == alone
     assert translate([]) == []
+
+
+def test_a_length_that_is_asked_for_comes_before_the_models(translator_of):
+    translate = translator_of(max_length=None, max_new_tokens=9, suppress_tokens=[1]).translate
+    longest, long, short = (
+        tokens_of_words(translation)
+        for options in ({}, {"max_new_tokens": 4}, {"max_length": 5})
+        for [translation] in translate(["Two words."], return_words=True, **options)
+    )
+    assert short == long != longest
 
 
 def test_a_stream_is_translated_window_by_window(translator_of, monkeypatch):

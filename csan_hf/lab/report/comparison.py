@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics, tokenizer_of
+from csan_hf.evaluation.metrics import (
+    DEFAULT_METRICS,
+    CorpusMetric,
+    check_sacrebleu_tokenizer,
+    load_metrics,
+    tokenizer_of,
+)
 from csan_hf.evaluation.pieces import Pair
 from csan_hf.evaluation.scores import bleu_by_order, count_words, group_by_length
 from csan_hf.evaluation.significance import (
@@ -48,6 +54,7 @@ def check_settings(
     """Returns the metrics, if they and the test fit the number of runs of each system, before any
     translates.
     """
+    check_sacrebleu_tokenizer(tokenize, "bleu_tokenize")
     table = load_metrics(metrics, tokenize=tokenize)
     for metric in table:
         metric.check_requirements()

@@ -162,7 +162,10 @@ def attention_plots(
     sources = [sources[n] for n in pairs_within_positions(model, tokenizers, sources)]
     if not any(source.strip() for source in sources):
         return
-    statistics = attention_statistics(model, tokenizers, sources, progress=progress)
+    try:
+        statistics = attention_statistics(model, tokenizers, sources, progress=progress)
+    except ValueError:  # LED's attention is none of all pairs
+        return
     last = statistics.mass.shape[2] - 1
     layers = range(1, len(statistics.entropy) + 1)
     heads = range(1, statistics.entropy.shape[1] + 1)

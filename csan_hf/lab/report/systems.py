@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -90,7 +89,7 @@ def load_systems(
     progress: bool = False,
     src_lang: str | None = None,
     tgt_lang: str | None = None,
-    **search: Any,
+    num_beams: int | None = None,
 ) -> list[System]:
     """Reads the translations of systems, or makes them; files are checked before a checkpoint
     translates.
@@ -106,7 +105,7 @@ def load_systems(
         progress: Shows bars on standard error.
         src_lang: Language of the sources, for checkpoints of several.
         tgt_lang: Language of the translations, likewise.
-        search: Options of `csan_hf_runtime.options.BeamOptions`.
+        num_beams: Beams of checkpoints; None = each one's own.
 
     Raises:
         ValueError: If a file has another number of lines than there are sources.
@@ -146,14 +145,14 @@ def load_systems(
                 else:
                     logger.warning(f"{name}: {path} gives no attention and is shown without it.")
                 _, generation = engine.defaults(src_lang, tgt_lang)
-                system.search = search_name(search.get("num_beams") or generation.num_beams)
+                system.search = search_name(num_beams or generation.num_beams)
             windows = TextTranslator(engine).stream(
                 list(sources),
                 progress=progress,
                 split_sentences="never",
                 source_lang=src_lang,
                 target_lang=tgt_lang,
-                **search,
+                num_beams=num_beams,
             )
             system.runs.append(list(best_texts(windows)))
         systems.append(system)

@@ -5,6 +5,7 @@ import sys
 import time
 
 from csan_hf.data.corpora import load_translation_dataset
+from csan_hf.data.documents import document_lines
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.training.record import RunRecord
@@ -36,9 +37,12 @@ def translate_ensembles(records: SuiteRecords, *, progress: bool = True) -> None
         hypotheses = {}
         for name in names:
             sources = list(splits[name]["source"])
-            hypotheses[name] = translate(
+            translations = translate(
                 model, tokenizers, sources, progress=progress, split_sentences="never"
             )
+            if data.documents:
+                translations = list(document_lines(translations, splits[name]["target"]))
+            hypotheses[name] = translations
         member_results = [records.record(member).results for member in members]
         trainings = [results["training"] for results in member_results]
         record = RunRecord(

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from csan_hf.training.errors import RecipeError
+from csan_hf.training.errors import RecipeError, refusing
 from csan_hf.training.recipe import read_yaml
 from csan_hf.training.record import FINISHED, RECIPE, RunRecord, fingerprint_of
 
@@ -116,9 +116,14 @@ class SuiteRecords:
         """Raises `RecipeError` if a run, finished or not, has what another recipe trained."""
         for run in self.runs:
             recipe = self.recipe(run)
-            if recipe is not None and fingerprint_of(recipe) != fingerprint_of(run.recipe):
+            if recipe is None:
+                continue
+            folder = run.folder(self.output)
+            with refusing(str(folder)):
+                fingerprint = fingerprint_of(recipe)
+            if fingerprint != fingerprint_of(run.recipe):
                 raise RecipeError(
-                    f"{run.folder(self.output)} was trained by another recipe than the suite now "
+                    f"{folder} was trained by another recipe than the suite now "
                     f"has for {run.name}: choose another folder, or delete that one."
                 )
 

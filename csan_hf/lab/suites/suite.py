@@ -194,7 +194,7 @@ def _expand(content: Settings, chosen: Settings, base: Settings, name: str) -> S
     data = _with_size(content, chosen, "data")
     baseline = content.get("baseline", next(iter(systems)))
     _require(
-        baseline in systems,
+        baseline in list(systems),
         f"the baseline {baseline!r} is not one of the systems {', '.join(systems)}.",
     )
     recipes = {}
@@ -325,7 +325,7 @@ def _ensembles(content: Settings, runs: list[Run]) -> Iterator[Run]:
         _require(
             isinstance(members, list)
             and members
-            and systems.issuperset(members)
+            and all(member in list(systems) for member in members)
             and name not in systems,
             f"ensembles.{name} must list systems ({', '.join(sorted(systems))}), under a name "
             "that no system has.",
@@ -347,7 +347,7 @@ def _lengths(
     if title is None:
         return None
     _require(
-        title in tables,
+        title in list(tables),
         f"lengths must name a table ({', '.join(tables)}), got {title!r}.",
     )
     columns = tables[title]

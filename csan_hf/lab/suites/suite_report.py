@@ -168,7 +168,7 @@ def _search(suite: Suite) -> str:
     """How the runs translate: greedy, beam 5."""
     names = []
     for run in suite.runs:
-        generation = {**DEFAULT_GENERATION, **run.recipe.get("generation", {})}
+        generation = DEFAULT_GENERATION | (run.recipe.get("generation") or {})
         names.append(search_name(generation["num_beams"]))
     return " or ".join(dict.fromkeys(names))
 

@@ -50,7 +50,10 @@ class Speed:
     def run_seconds(self, recipe: Recipe) -> float:
         """Seconds of a whole run."""
         args = recipe.training_arguments()
-        evaluations = args.max_steps // (args.eval_steps or math.inf)
+        interval = args.eval_steps or math.inf
+        if interval < 1:  # a share of all updates
+            interval = math.ceil(args.max_steps * interval)
+        evaluations = 0 if args.eval_strategy == "no" else args.max_steps // interval
         return args.max_steps * self.seconds + evaluations * self.evaluation + self.scoring
 
 
@@ -210,13 +213,15 @@ def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> 
     model: Any = trainer.model
     model.eval()
 
-    def seconds_of_a_sentence(num_beams: int | None) -> float:
+    usual_beams = model.generation_config.num_beams or 1
+
+    def seconds_of_a_sentence(num_beams: int) -> float:
         start = time.perf_counter()
         with trainer.accelerator.autocast():
             model.generate(
                 input_ids=batch["input_ids"].to(model.device),
                 attention_mask=batch["attention_mask"].to(model.device),
-                num_beams=num_beams or 1,
+                num_beams=num_beams,
                 max_length=None,
                 max_new_tokens=length,
             )
@@ -224,7 +229,7 @@ def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> 
 
     evaluation = 0.0
     if trainer.args.predict_with_generate:
-        evaluation = seconds_of_a_sentence(trainer.args.generation_num_beams)
-    scoring = seconds_of_a_sentence(model.generation_config.num_beams)
+        evaluation = seconds_of_a_sentence(trainer.args.generation_num_beams or usual_beams)
+    scoring = seconds_of_a_sentence(usual_beams)
     sentences = sum(len(split) for split in splits.values())
     return evaluation * len(splits["validation"]), scoring * sentences

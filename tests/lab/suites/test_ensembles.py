@@ -89,7 +89,8 @@ def test_members_are_all_seeds_of_the_systems_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("members", "said"), [([], "must list systems"), (["2D"], "must list systems (1D, plain)")]
+    ("members", "said"),
+    [([], "must list systems"), (["2D"], "must list systems (1D, plain)"), ([["1D"]], "must list")],
 )
 def test_members_must_be_systems(tmp_path, members, said):
     with pytest.raises(RecipeError, match=re.escape(said)):

@@ -72,6 +72,7 @@ def test_a_report_shows_curves_failures_and_places(tmp_path):
     ("changes", "message"),
     [
         ({"lengths": "joind"}, r"lengths must name a table \(joined\), got 'joind'"),
+        ({"lengths": ["joined"]}, r"lengths must name a table \(joined\), got \['joined'\]"),
         (
             {"tables": {"joined": {"4": ["test_x4"]}}},
             "must be numbers of sentences joined: 1 with a split",

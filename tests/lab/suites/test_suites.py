@@ -87,6 +87,7 @@ def test_all_seeds_of_a_system_teach(tmp_path):
         ({"metric": "wre"}, "no metric 'wre'"),
         ({"metric": None}, "the key metric is missing"),
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems plain"),
+        ({"baseline": ["plain"]}, r"the baseline \['plain'\] is not one of the systems plain"),
         (
             {"systems": {"x": {"published": 3}}},
             r"systems\.x: published must hold names and their settings, got 3",

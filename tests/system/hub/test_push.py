@@ -103,7 +103,8 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
         # No folder of its name
         directory = save_self_contained(model, tokenizers, tmp_path / "saved" / name)
         write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
-    push_checkpoint(tmp_path / "saved/tester/csan", "tester/csan", check=False)
+    push_checkpoint(tmp_path / "saved/tester/csan", "tester/csan", check=False, revision="new")
+    assert "new" in hub_here.repositories["tester/csan"].branches
     assert main(["push", str(tmp_path / "saved/tester/grid"), "tester/grid"]) == 0
     card = push_classifier(hub_here, joint, tmp_path)
     found, printed = load_elsewhere(hub_here, tmp_path, list(expected), SENTENCES, [card.content])

@@ -187,6 +187,8 @@ def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized,
     folder = Path(trainer.args.output_dir)
     expected = average_weights([folder / f"checkpoint-{step}" for step in chosen["steps"]])
     assert_weights(trainer.model, expected)
+    trainer.args.load_best_model_at_end = False
+    assert choose_weights(trainer, tokenized["validation"])["steps"] == [30]
 
 
 def test_average_is_only_taken_where_it_is_better(make_trainer, tokenized):
@@ -240,7 +242,6 @@ def test_early_stopping_names_the_best_as_they_are_ranked(make_trainer, capsys):
     args = make_trainer(early_stopping_patience=1).args
     state = _state([5, 5])
     state.log_history[0]["eval_loss"], state.log_history[1]["eval_loss"] = 0.2, 0.1
-    state.best_metric = 5.0
     ScoreEarlyStopping(1).on_evaluate(args, state, TrainerControl(), {"eval_bleu": 5.0})
     assert "(best 5.00 at step 2)" in capsys.readouterr().err
 
