@@ -30,7 +30,7 @@ from csan_hf_runtime.keys import (
 )
 
 
-def _device_has_bf16(use_cpu: bool) -> bool:
+def device_has_bf16(*, use_cpu: bool) -> bool:
     """Whether a training's device computes bf16 in hardware."""
     if use_cpu:
         return cpu_has_bfloat16()
@@ -284,7 +284,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             # transformers otherwise refuses bf16 on a CPU, and several processes train apart
             self.use_cpu = True
         if self.bf16 == "auto":
-            self.bf16 = _device_has_bf16(self.use_cpu)
+            self.bf16 = device_has_bf16(use_cpu=self.use_cpu)
         if not self.use_cpu and self.accelerator_config is None:
             # The host does not wait for the copy of a batch
             self.accelerator_config = {"non_blocking": True}

@@ -186,7 +186,8 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
         "Card with the revision to load",
     ]
     # the first one by its name, the last one by the code of its card, as it stands there
-    hub_here.repositories["tester/first"] = Repository(repository.history[0])
+    first = repository.history[0]
+    hub_here.repositories["tester/first"] = Repository(dict(first), ["first"], [first])
     card = repository.files["README.md"].decode()
     loaded, _ = load_elsewhere(hub_here, tmp_path, ["tester/first"], ["zwölf"], [card])
     assert loaded["tester/first"][0].keys() == {"translation_text"}

@@ -17,7 +17,7 @@ from transformers import TrainerControl, TrainerState
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.families import FAMILIES
 from csan_hf.training import LabelSmoothedCrossEntropy
-from csan_hf.training.arguments import TranslationTrainingArguments
+from csan_hf.training.arguments import TranslationTrainingArguments, device_has_bf16
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, read_weights
 from csan_hf.training.errors import RecipeError
@@ -115,13 +115,16 @@ def test_generation_length_is_never_20_by_accident(make_trainer):
 @pytest.mark.parametrize(
     ("card", "bf16"), [(7, False), (8, True)]
 )  # Turing emulates it, Ampere has it
-def test_bf16_is_automatic_only_where_the_gpu_has_it(card, bf16, tmp_path, monkeypatch):
+def test_bf16_is_automatic_only_where_the_device_has_it(card, bf16, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = SimpleNamespace(major=card)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    arguments = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-    assert arguments.bf16 == bf16
+    assert device_has_bf16(use_cpu=False) == bf16
+    for has_bf16 in (True, False):  # the card, which is not used, does not matter
+        monkeypatch.setattr("csan_hf.training.arguments.cpu_has_bfloat16", lambda: has_bf16)
+        arguments = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+        assert arguments.bf16 == has_bf16
 
 
 def test_the_host_does_not_wait_for_copies_to_a_gpu(tmp_path, monkeypatch):
