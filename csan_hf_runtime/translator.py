@@ -592,15 +592,16 @@ class TextTranslator:
                 "translates lines one by one."
             )
         mark = self.engine.line_token
-        is_alone = mark is None or options.lines == "alone"
-        # Lines that have the mark in their text cannot be told apart
-        if is_alone or any(mark in request.encode(segment) for segment in segments):
+        if mark is None or options.lines == "alone":
             return _alone(range(len(segments)))
         limit = self.source_limit or _NO_LIMIT
         most = min(limit, _MOST_TOKENS_TOGETHER)
         lengths = [len(request.encode(segment)) for segment in segments]
-        units = []
+        units: list[_Unit] = []
         for document in _documents(splits, across_texts=options.documents):
+            if any(mark in request.encode(segments[number]) for number in document):
+                units += _alone(document)  # with the mark in their text they cannot be told apart
+                continue
             begin = document.start
             for number in document:
                 if number > begin and sum(lengths[begin : number + 1]) > most:

@@ -269,14 +269,15 @@ def push_in_background(
             except OSError:  # a file system without hard links
                 shutil.copyfile(path, folder / name)
         api = HfApi(token=token)
-        _make_branch(api, repo_id, revision)
-        job = api.create_commit(
-            repo_id,
-            additions_of(folder, run / "recipe.yaml"),
-            revision=revision,
-            commit_message=commit_message,
-            run_as_future=True,
-        )
+        additions = additions_of(folder, run / "recipe.yaml")
+
+        def upload() -> CommitInfo:
+            _make_branch(api, repo_id, revision)
+            return api.create_commit(
+                repo_id, additions, revision=revision, commit_message=commit_message
+            )
+
+        job = api.run_as_future(upload)
         kept = stack.pop_all()
     job.add_done_callback(lambda _: kept.close())
     return job

@@ -236,7 +236,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     generation_num_beams: int | None = declare(1, _FROM_1)
     """Beams at the evaluations during training; the final scores use generation.num_beams."""
     load_best_model_at_end: bool = declare(True, Affects.SCORES)
-    """Return to the best checkpoint when training ends."""
+    """Return to the best checkpoint when training ends, or to an average; false keeps the last
+    weights."""
     metrics: list[str] = declare([*DEFAULT_METRICS], _METRICS_OF_TRANSLATIONS)
     """Metrics of the translations: bleu, chrf, ter...; an unknown name lists all."""
     metric_for_best_model: str | None = "bleu"

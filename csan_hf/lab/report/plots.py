@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from csan_hf.alignment import Alignment, pairs_within_positions
 from csan_hf.data import TokenizerPair
@@ -28,6 +29,8 @@ from csan_hf.lab.analysis.charts import (
 
 from .page import ReportPlot
 from .systems import System, WordAlignment, tagged_sources
+
+logger = logging.get_logger(__name__)
 
 _ALIGNED_AT_ONCE = 16
 _EXAMPLE_WORDS = range(5, 16)
@@ -164,7 +167,8 @@ def attention_plots(
         return
     try:
         statistics = attention_statistics(model, tokenizers, sources, progress=progress)
-    except ValueError:  # LED's attention is none of all pairs
+    except ValueError as error:  # LED's attention is none of all pairs
+        logger.warning(str(error))
         return
     last = statistics.mass.shape[2] - 1
     layers = range(1, len(statistics.entropy) + 1)
