@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 from transformers import PreTrainedModel
-from transformers.utils import logging
 
 from csan_hf.alignment import Alignment, pairs_within_positions
 from csan_hf.data import TokenizerPair
@@ -29,8 +28,6 @@ from csan_hf.lab.analysis.charts import (
 
 from .page import ReportPlot
 from .systems import System, WordAlignment, tagged_sources
-
-logger = logging.get_logger(__name__)
 
 _ALIGNED_AT_ONCE = 16
 _EXAMPLE_WORDS = range(5, 16)
@@ -160,16 +157,14 @@ def attention_plots(
     """Draws where the encoder of a model looks, if it has attention, in sentences that it has
     positions for.
     """
-    if not hasattr(model.config, "encoder_attention_heads"):
+    config = model.config
+    # LED's attention weights are those of windows
+    if not hasattr(config, "encoder_attention_heads") or hasattr(config, "attention_window"):
         return
     sources = [sources[n] for n in pairs_within_positions(model, tokenizers, sources)]
     if not any(source.strip() for source in sources):
         return
-    try:
-        statistics = attention_statistics(model, tokenizers, sources, progress=progress)
-    except ValueError as error:  # LED's attention is none of all pairs
-        logger.warning(str(error))
-        return
+    statistics = attention_statistics(model, tokenizers, sources, progress=progress)
     last = statistics.mass.shape[2] - 1
     layers = range(1, len(statistics.entropy) + 1)
     heads = range(1, statistics.entropy.shape[1] + 1)

@@ -194,7 +194,7 @@ def _expand(content: Settings, chosen: Settings, base: Settings, name: str) -> S
     data = _with_size(content, chosen, "data")
     baseline = content.get("baseline", next(iter(systems)))
     _require(
-        baseline in list(systems),
+        baseline in list(systems),  # a list can be asked for what has no hash, too
         f"the baseline {baseline!r} is not one of the systems {', '.join(systems)}.",
     )
     recipes = {}
