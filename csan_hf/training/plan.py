@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.integrations import get_reporting_integration_callbacks
 
+from csan_hf.alignment.positions import fixed_positions
 from csan_hf.data import (
     DataArguments,
     PreparedCorpus,
@@ -542,10 +543,12 @@ def _check_shapes(
 
 
 def _check_positions(recipe: Recipe, data: DataArguments, config: PreTrainedConfig) -> None:
-    """Checks that a model with learned positions has one for every token of the longest sentence
-    allowed.
+    """Checks that a model with an embedding for each position has one for every token of the
+    longest sentence allowed.
     """
-    if getattr(config, "position_embeddings", None) != "learned":
+    with torch.device("meta"):
+        positions = fixed_positions(find_family(recipe.model).model_class(config))
+    if positions is None:
         return
     lengths = {
         "data.max_source_length": data.max_source_length,
@@ -553,8 +556,8 @@ def _check_positions(recipe: Recipe, data: DataArguments, config: PreTrainedConf
         "generation.max_length": recipe.generation.get("max_length"),
     }
     for name, length in lengths.items():
-        if length is not None and length > config.max_position_embeddings:
+        if length is not None and length > positions:
             raise RecipeError(
-                f"config.max_position_embeddings is {config.max_position_embeddings}, but {name} "
-                f"lets {length} tokens in: raise the first or lower the second."
+                f"config.max_position_embeddings is {positions}, but {name} lets {length} tokens "
+                "in: raise the first or lower the second."
             )

@@ -642,6 +642,10 @@ def checkpoint(tmp_path_factory):
             f"{LEARNED} --generation.max_length 2000",
             "is 1024, but generation.max_length lets 2000 tokens in",
         ),
+        (
+            "numbers_conv_s2s --max_position_embeddings 200",
+            "is 200, but data.max_source_length lets 256 tokens in",
+        ),
         # of a checkpoint
         (
             "--dataset numbers --init_from CHECKPOINT --local_window 4",
