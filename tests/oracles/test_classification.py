@@ -88,8 +88,8 @@ def test_logits_are_scores_of_the_encoders_states(head, locality):
             expected = logits[row]
         else:
             expected = logits[row, :length]
-        found = states @ model.score.weight.T + model.score.bias
-        assert_close(found, expected, rtol=0, atol=1e-5)
+        scores = states @ model.score.weight.T + model.score.bias
+        assert_close(scores, expected, rtol=0, atol=1e-5)
         # Without a mask every position is real
         assert_close(model(ids).logits[0], expected, rtol=0, atol=1e-5)
 

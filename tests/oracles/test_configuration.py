@@ -116,8 +116,8 @@ def test_the_preset_for_long_texts_is_local_in_every_layer():
     plain = CsanConfig.preset("long", decoder_layers=1, cross_locality=[None], sinusoids="marian")
     assert plain.specifications("cross") == [None]
     assert plain.position_embeddings == "sinusoidal"
-    one = CsanConfig.preset("long", encoder_layers=2, localness_layers=[1])
-    assert one.encoder_locality == [None, {"window": 11, "relative_positions": 16}]
+    partly_local = CsanConfig.preset("long", encoder_layers=2, localness_layers=[1])
+    assert partly_local.encoder_locality == [None, {"window": 11, "relative_positions": 16}]
 
 
 def test_a_preset_takes_fields_and_suggests_names():

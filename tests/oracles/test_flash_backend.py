@@ -83,11 +83,12 @@ def check_against_the_oracle(case):
     tensors = {name: tensor.double() for name, tensor in draw_tensors(case).items()}
     is_real = torch.tensor(True) if real is None else torch.tensor(real)[:, None, :, None]
     tensors["upstream"] *= is_real
-    found, expected = run_product(case, tensors, "flash"), run_oracle(case, tensors)
+    actual = run_product(case, tensors, "flash")
+    expected = run_oracle(case, tensors)
     for name, tensor in expected.items():
-        assert found[name].isfinite().all()
+        assert actual[name].isfinite().all()
         counted = is_real if name == "output" else 1
-        assert_close(found[name] * counted, tensor * counted, rtol=0, atol=1e-12)
+        assert_close(actual[name] * counted, tensor * counted, rtol=0, atol=1e-12)
 
 
 def test_windows_and_areas_equal_the_oracle(kernel_anywhere):

@@ -65,9 +65,9 @@ class LoopedAttention:
         outputs = []
         for place, query in enumerate(attention.q_proj(queries)):
             line = min(target[: place + 1].count(MARK), last)
-            own = [j for j, number in enumerate(lines_of(source)) if number == line]
-            keys = attention.k_proj(states[own]).unflatten(-1, (attention.num_heads, -1))
-            values = attention.v_proj(states[own]).unflatten(-1, (attention.num_heads, -1))
+            positions = [j for j, number in enumerate(lines_of(source)) if number == line]
+            keys = attention.k_proj(states[positions]).unflatten(-1, (attention.num_heads, -1))
+            values = attention.v_proj(states[positions]).unflatten(-1, (attention.num_heads, -1))
             heads = query.unflatten(-1, (attention.num_heads, -1))
             energies = torch.einsum("hd,jhd->hj", heads, keys) * attention.scaling
             if moving is not None:
@@ -76,7 +76,7 @@ class LoopedAttention:
                 hidden = torch.tanh(moving.query_proj(query))
                 step = nn.functional.softplus(moving.step_proj(hidden))
                 center = center + step
-                distance = torch.arange(len(own)) - center[:, None]
+                distance = torch.arange(len(positions)) - center[:, None]
                 width = moving.log_width.exp()[:, None]
                 energies = energies - 2 * (distance / width) ** 2
                 weights = energies.softmax(-1)
@@ -271,16 +271,16 @@ def test_lines_can_be_given():
     ids = batch.pop("input_ids")
     expected = model(ids, **batch, decoder_input_ids=targets).logits
     marks = (targets == MARK).long().cumsum(-1)
-    given = {
+    embedded = {
         "inputs_embeds": model.get_input_embeddings()(ids),
         "line_ids": torch.tensor([lines_of(row) for row in ids.tolist()]),
         "decoder_inputs_embeds": model.get_input_embeddings()(targets),
         "decoder_line_ids": marks,
     }
-    torch.testing.assert_close(model(**batch, **given).logits, expected)
-    del given["line_ids"]
+    torch.testing.assert_close(model(**batch, **embedded).logits, expected)
+    del embedded["line_ids"]
     with pytest.raises(ValueError, match=r"line by line.*line_ids"):
-        model(**batch, **given)
+        model(**batch, **embedded)
 
 
 def test_labels_are_scored_as_they_are():

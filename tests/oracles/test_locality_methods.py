@@ -137,7 +137,8 @@ def run_oracle(attention, queries, states, padding):
         (attention.v_proj, states),
     )
     heads = [
-        projection(given).unflatten(2, (H, D)).transpose(1, 2) for projection, given in projections
+        projection(inputs).unflatten(2, (H, D)).transpose(1, 2)
+        for projection, inputs in projections
     ]
     methods = [method for method in attention.locality.methods if method.term is not None]
     area = attention.locality.area
@@ -201,10 +202,16 @@ def test_equals_the_oracle(name, part):
                     msg=lambda text, at=where: f"{at}alone: {text}",
                 )
             if output.requires_grad:
-                found = gradients(output, states, attention.parameters())
-                for one, other in zip(found, expected_gradients, strict=True):
+                output_gradients = gradients(output, states, attention.parameters())
+                for gradient, expected_gradient in zip(
+                    output_gradients, expected_gradients, strict=True
+                ):
                     assert_close(
-                        one, other, rtol=1e-4, atol=1e-5, msg=lambda text, at=where: at + text
+                        gradient,
+                        expected_gradient,
+                        rtol=1e-4,
+                        atol=1e-5,
+                        msg=lambda text, at=where: at + text,
                     )
 
 
@@ -266,10 +273,10 @@ def assert_equal_at_real_tokens(function, reference, parameters, side):
         reference(states, padding).float()[real],
     )
     assert_close(*outputs, rtol=1e-5, atol=1e-5)
-    for one, other in zip(
+    for gradient, expected_gradient in zip(
         *(gradients(output, states, parameters) for output in outputs), strict=True
     ):
-        assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("length", [1, 3, 9])
@@ -291,11 +298,11 @@ def test_block_equals_the_oracle(length, side):
 @pytest.mark.parametrize("side", PADDINGS)
 def test_convolutions_equal_the_oracle(side):
     attention = make_attention({"cnn": {"kernel_size": 3, "layers": 2}, "window": 3})
-    own = dict(attention.cnn.named_parameters())
+    parameters = dict(attention.cnn.named_parameters())
     assert_equal_at_real_tokens(
         attention.before,
-        lambda states, padding: convolutions(states, own, key_padding_mask=padding),
-        own.values(),
+        lambda states, padding: convolutions(states, parameters, key_padding_mask=padding),
+        parameters.values(),
         side,
     )
 
@@ -343,9 +350,9 @@ def test_a_moving_gaussian_keeps_its_place_in_caches_that_others_make():
     parts = EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))
     for cache in (DynamicCache(), parts):
         assert torch.equal(model.generate(**sources, **search, cache=cache), expected)
-    one = {name: tensor[:1] for name, tensor in sources.items()}
-    looked_up = model.generate(**one, max_new_tokens=20, prompt_lookup_num_tokens=3)
-    assert torch.equal(looked_up, model.generate(**one, max_new_tokens=20))
+    first_source = {name: tensor[:1] for name, tensor in sources.items()}
+    looked_up = model.generate(**first_source, max_new_tokens=20, prompt_lookup_num_tokens=3)
+    assert torch.equal(looked_up, model.generate(**first_source, max_new_tokens=20))
 
 
 @pytest.mark.parametrize("length", [10, 100, 1000])

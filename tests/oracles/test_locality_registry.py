@@ -79,13 +79,11 @@ def test_a_method_from_outside_is_drawn_and_described(strided, tmp_path):
 @torch.no_grad()
 def test_every_backend_runs_a_method_from_outside(strided, implementation):
     sources = padded_sources((9, 4))
-    eager, other = (
-        tiny_model(attn_implementation=name, **strided) for name in ("eager", implementation)
-    )
-    for model in (eager, other):
+    models = [tiny_model(attn_implementation=name, **strided) for name in ("eager", implementation)]
+    for model in models:
         model.model.encoder.layers[0].self_attn.strided.strength.fill_(0.3)
     real = sources["attention_mask"].bool()
-    states = [model.get_encoder()(**sources).last_hidden_state[real] for model in (eager, other)]
+    states = [model.get_encoder()(**sources).last_hidden_state[real] for model in models]
     torch.testing.assert_close(*states, rtol=1e-4, atol=1e-5)
 
 

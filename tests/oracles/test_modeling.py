@@ -120,11 +120,12 @@ def test_without_positions_order_is_what_locality_says(implementation):
         ("relative positions alone", torch.arange(3, 18)),
     ):
         encoder = tiny_model(attn_implementation=implementation, **LOCALITIES[name]).get_encoder()
-        states, found = encoder(ids).last_hidden_state, encoder(ids[:, kept]).last_hidden_state
+        states = encoder(ids).last_hidden_state
+        states_of_kept = encoder(ids[:, kept]).last_hidden_state
         inside = (
             slice(None) if name == "no positions" else slice(4, -4)
         )  # two layers of windows of 5
-        assert_close(found[:, inside], states[:, kept][:, inside], rtol=0, atol=1e-5)
+        assert_close(states_of_kept[:, inside], states[:, kept][:, inside], rtol=0, atol=1e-5)
     assert (encoder(ids.flip(1)).last_hidden_state.flip(1) - states).abs().max() > 0.1, (
         "order counts"
     )
@@ -232,11 +233,11 @@ def test_nothing_and_everything():
 def test_where_it_is_torchs():
     """In compiled programs, under torch.func, and where there are too few elements to gain."""
     states = torch.rand(3, COUNT)
-    each = torch.func.vmap(drop, in_dims=(0, None), randomness="different")(states, 0.5)
-    assert not torch.equal(each[0] == 0, each[1] == 0)
+    dropped = torch.func.vmap(drop, in_dims=(0, None), randomness="different")(states, 0.5)
+    assert not torch.equal(dropped[0] == 0, dropped[1] == 0)
     compiled = torch.compile(drop, backend="eager", fullgraph=True)
-    for function, given in ((compiled, states), (drop, states[0, :100])):
+    for function, inputs in ((compiled, states), (drop, states[0, :100])):
         torch.manual_seed(0)
-        output = function(given, 0.5)
+        output = function(inputs, 0.5)
         torch.manual_seed(0)
-        assert torch.equal(output, F.dropout(given, 0.5))
+        assert torch.equal(output, F.dropout(inputs, 0.5))

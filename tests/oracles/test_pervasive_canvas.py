@@ -52,12 +52,11 @@ def test_every_cell_has_its_place_and_no_window_meets_another_sentence(sizes, st
 def assert_windows_stay_inside(canvas, image, grid, real, above, beside):
     """What a window at a cell sees on the canvas is what it sees in the cell's own grid."""
     pad = torch.nn.functional.pad
-    own = pad((grid * real.unsqueeze(-1)).squeeze(-1), (beside, beside, above, 0))
+    padded_grid = pad((grid * real.unsqueeze(-1)).squeeze(-1), (beside, beside, above, 0))
     for row in range(above + 1):
         for column in range(2 * beside + 1):
-            expected = own[:, row : row + grid.shape[1], column : column + grid.shape[2]].unsqueeze(
-                -1
-            )
+            window = padded_grid[:, row : row + grid.shape[1], column : column + grid.shape[2]]
+            expected = window.unsqueeze(-1)
             seen = pad(image, (beside, beside))[:, :, column : column + image.shape[2]]
             seen = seen[:, row : seen.shape[1] - above + row]
             assert torch.equal(canvas.read(seen.unsqueeze(1)), canvas.pack(expected))

@@ -31,7 +31,7 @@ def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
     """
     labels = labels_of(TARGETS)
     labels[0, 1] = labels[1, 0] = labels[1, 3] = -100
-    found = []
+    results = []
     for masked in (False, True):
         model = tiny_model(kernel_size=3).double().train()
         batch = {**padded_sources(SOURCES), "labels": labels}
@@ -41,7 +41,7 @@ def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
             batch["decoder_attention_mask"] = mask_of(TARGETS)
         outputs = model(**batch)
         outputs.loss.backward()
-        found.append(
+        results.append(
             (
                 outputs.loss,
                 outputs.logits[mask_of(TARGETS).bool()],
@@ -49,7 +49,7 @@ def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
                 gradients(model),
             )
         )
-    assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+    assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("aggregation", ["max", "average", "max_attention"])
@@ -94,14 +94,16 @@ def test_a_cache_of_other_sentences_or_another_model_is_refused():
     _, [first] = decode_in_steps(model, sources, targets, [2])
     fewer = {name: tensor[:2] for name, tensor in sources.items()}
     shorter = {name: tensor[:, :4] for name, tensor in sources.items()}
-    for other, given in (
+    for second_model, second_sources in (
         (model, fewer),
         (model, shorter),
         (tiny_model(kernel_size=3, num_layers=1), sources),
     ):
-        ids = {"decoder_input_ids": targets["decoder_input_ids"][: len(given["input_ids"])]}
+        ids = {
+            "decoder_input_ids": targets["decoder_input_ids"][: len(second_sources["input_ids"])]
+        }
         with pytest.raises(ValueError, match="`cache` must hold"):
-            decode_in_steps(other, given, ids, [1], cache=first.cache, start=2)
+            decode_in_steps(second_model, second_sources, ids, [1], cache=first.cache, start=2)
 
 
 # Tables 1 and 2 of the paper: kernel, layers, parameters in millions; then the two variants of k =
@@ -136,6 +138,6 @@ def published_model(**options) -> PervasiveAttentionForConditionalGeneration:
 
 @pytest.mark.parametrize(("options", "millions"), PUBLISHED.values(), ids=PUBLISHED)
 def test_published_sizes(options, millions, request):
-    found = published_model(**options).num_parameters_with_masked_taps() / 1e6
+    counted = published_model(**options).num_parameters_with_masked_taps() / 1e6
     bound = MISSED.get(request.node.callspec.id, ROUNDING)
-    assert abs(found - millions) <= bound, f"{found:.4f}M"
+    assert abs(counted - millions) <= bound, f"{counted:.4f}M"

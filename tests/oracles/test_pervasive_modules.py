@@ -130,7 +130,7 @@ def test_one_norm_rests(how):
     """In eval mode, or without a trainable parameter: its statistics stay and are what is
     normalised with.
     """
-    found = []
+    results = []
     name = "model.decoder.dense_block.layers.1.norm2"
     for model in (
         tiny_model(kernel_size=3).double().train(),
@@ -139,12 +139,12 @@ def test_one_norm_rests(how):
         norm = model.get_submodule(name)
         before = statistics(model)
         norm.eval() if how == "eval" else norm.requires_grad_(False)
-        found.append(step(model))
+        results.append(step(model))
         assert before.keys() - moved(model, before) == {
             f"{name}.running_mean",
             f"{name}.running_var",
         }
-    assert_close(*found, rtol=1e-9, atol=1e-9)
+    assert_close(*results, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
@@ -204,13 +204,13 @@ def test_statistics_are_float32_in_every_type(dtype, tmp_path):
     model = tiny_model()
     before = statistics(model)
     model.save_pretrained(tmp_path)
-    for made in (tiny_model().to(dtype), type(model).from_pretrained(tmp_path, dtype=dtype)):
-        assert made.lm_head.weight.dtype == dtype
-        assert all(buffer.dtype == torch.float32 for buffer in statistics(made).values())
-        assert_close(statistics(made), before, rtol=0, atol=0)
+    for cast_model in (tiny_model().to(dtype), type(model).from_pretrained(tmp_path, dtype=dtype)):
+        assert cast_model.lm_head.weight.dtype == dtype
+        assert all(buffer.dtype == torch.float32 for buffer in statistics(cast_model).values())
+        assert_close(statistics(cast_model), before, rtol=0, atol=0)
     if dtype == torch.bfloat16:
-        made.train()(**BATCH).logits.float().square().sum().backward()
-        assert all(buffer.dtype == torch.float32 for buffer in statistics(made).values())
+        cast_model.train()(**BATCH).logits.float().square().sum().backward()
+        assert all(buffer.dtype == torch.float32 for buffer in statistics(cast_model).values())
     assert all(
         buffer.dtype == torch.float64 for buffer in statistics(tiny_model().double()).values()
     )

@@ -129,12 +129,12 @@ def assert_equals_oracle(
             assert_close(without_gradients[row].double(), expected[row], rtol=bound, atol=bound)
         weigh(actual).backward()
         for name, parameter in model.named_parameters():
-            found, right = (
+            gradient, expected_gradient = (
                 torch.zeros_like(p) if p.grad is None else p.grad for p in (parameter, leaves[name])
             )
             assert_close(
-                found.double(),
-                right,
+                gradient.double(),
+                expected_gradient,
                 rtol=tolerance,
                 atol=tolerance,
                 msg=lambda text, name=name: f"{name}: {text}",
@@ -260,9 +260,9 @@ def test_running_statistics(batch, gated, momentum):
     assert {name.rpartition(".")[0] for name in after if name.endswith("running_mean")} == set(
         statistics
     )
-    for name, found in statistics.items():
-        assert found.count == cells
-        mean, variance = found.running(
+    for name, norm_statistics in statistics.items():
+        assert norm_statistics.count == cells
+        mean, variance = norm_statistics.running(
             before[f"{name}.running_mean"], before[f"{name}.running_var"], momentum
         )
         assert_close(after[f"{name}.running_mean"], mean, rtol=1e-9, atol=1e-9)
@@ -281,9 +281,9 @@ def test_alignments(aggregation, batch, variant):
     model = tiny_model(aggregation=aggregation, kernel_size=3, **variant).double()
     labels = torch.randint(2, TARGET_VOCABULARY, batch["decoder_input_ids"].shape)
     outputs = model(**batch, labels=labels, output_attentions=True)
-    (found,) = outputs.cross_attentions
+    (alignments,) = outputs.cross_attentions
     B, J = batch["input_ids"].shape
-    assert found.shape == (B, 1, labels.shape[1], J)
+    assert alignments.shape == (B, 1, labels.shape[1], J)
     result = run_oracle(model, batch)
     right = result.attention
     if aggregation != "attention":
@@ -291,7 +291,7 @@ def test_alignments(aggregation, batch, variant):
     for b, i in result.logits:
         for j in range(J):
             expected = right.get((b, i, j), torch.tensor(0.0, dtype=torch.float64))
-            assert_close(found[b, 0, i, j], expected, rtol=1e-9, atol=1e-9)
+            assert_close(alignments[b, 0, i, j], expected, rtol=1e-9, atol=1e-9)
 
 
 def test_torch_func_differentiates():
@@ -301,6 +301,6 @@ def test_torch_func_differentiates():
     def loss_of(parameters: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(model, parameters, (), batch).loss
 
-    found = torch.func.grad(loss_of)(dict(model.named_parameters()))
+    functional_gradients = torch.func.grad(loss_of)(dict(model.named_parameters()))
     model(**batch).loss.backward()
-    assert_close(found, gradients(model), rtol=1e-6, atol=1e-6)
+    assert_close(functional_gradients, gradients(model), rtol=1e-6, atol=1e-6)

@@ -32,7 +32,7 @@ def test_the_collators_mask_decides_without_labels(eos):
         {"input_ids": [3, 4, 5, 1][: 2 + row], "labels": labels}
         for row, labels in enumerate(targets)
     ]
-    found = []
+    running_statistics = []
     for keep_labels in (True, False):
         model = tiny_model(kernel_size=3, eos_token_id=eos).double().train()
         batch = TargetMaskCollator(tokenizer("defghijk"), model=model)(features)
@@ -41,8 +41,8 @@ def test_the_collators_mask_decides_without_labels(eos):
         if not keep_labels:
             del batch["labels"]
         model(**batch)
-        found.append(statistics(model))
-    assert_close(found[1], found[0], rtol=0, atol=0)
+        running_statistics.append(statistics(model))
+    assert_close(running_statistics[1], running_statistics[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("eos", [1, [1, 4], None], ids=["one end", "two ends", "no end"])
@@ -102,12 +102,12 @@ def test_a_reset_cache_serves_other_weights_and_another_batch():
     batch = {**padded_sources((5, 3)), "decoder_input_ids": torch.tensor([[2, 3, 4], [5, 6, 7]])}
     cache = model(**batch, use_cache=True).cache
     model.load_state_dict(tiny_model(seed=7, kernel_size=5).state_dict())
-    other = {
+    other_batch = {
         **padded_sources((4, 2, 6)),
         "decoder_input_ids": torch.tensor([[2, 3], [5, 6], [1, 2]]),
     }
-    for each in (batch, other):
+    for inputs in (batch, other_batch):
         cache.reset()
         assert cache.get_seq_length() == 0
-        expected = model(**each, use_cache=False).logits
-        assert_close(model(**each, cache=cache).logits, expected, rtol=0, atol=1e-5)
+        expected = model(**inputs, use_cache=False).logits
+        assert_close(model(**inputs, cache=cache).logits, expected, rtol=0, atol=1e-5)

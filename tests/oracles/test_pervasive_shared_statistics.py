@@ -32,8 +32,8 @@ def run_half(rank: int, address: str, folder: str) -> None:
     steps = [train_step(HALVES[rank], dist.group.WORLD)]
     BACKWARD.clear()  # autograd differentiates the second step
     steps.append(train_step(HALVES[rank], dist.group.WORLD))
-    for found in steps:
-        for name, tensor in found.items():
+    for tensors in steps:
+        for name, tensor in tensors.items():
             if "running" not in name and tensor.is_floating_point():
                 dist.all_reduce(tensor)
     torch.save(steps, f"{folder}/{rank}.pt")
@@ -64,13 +64,13 @@ def test_two_forwards_before_one_backward(alone):
     """Gradients are those of each forward's own statistics, which the other one has changed
     meanwhile.
     """
-    found = []
+    group_gradients = []
     for group in (None, alone):
         model = tiny_model(num_layers=2).double().train()
         model.synchronize_batch_norm(group)
         sum(model(**half).loss for half in HALVES).backward()
-        found.append(gradients(model))
-    assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
+        group_gradients.append(gradients(model))
+    assert_close(group_gradients[1], group_gradients[0], rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -79,8 +79,8 @@ def test_one_cell_is_refused_in_training(alone, shared):
     model = tiny_model().train()
     model.synchronize_batch_norm(alone if shared else None)
     before = statistics(model)
-    one = {"input_ids": torch.tensor([[1]]), "labels": torch.tensor([[1]])}
+    single_cell = {"input_ids": torch.tensor([[1]]), "labels": torch.tensor([[1]])}
     with pytest.raises(ValueError, match=r"at least 2 real cells .* got 1" if shared else "got 1"):
-        model(**one)
+        model(**single_cell)
     assert_close(statistics(model), before, rtol=0, atol=0)
-    assert model.eval()(**one).logits.isfinite().all()
+    assert model.eval()(**single_cell).logits.isfinite().all()

@@ -91,9 +91,9 @@ def test_logits_attentions_and_gradients_equal_the_loops(options, side):
     for n, (sentence, translation) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         logits, attentions = expected(model, options, weights, sentence, translation)
         assert_close(output.logits[n, rows[n]], logits)
-        for own, loop in zip(output.cross_attentions, attentions, strict=True):
-            assert_close(own[n, 0][rows[n]][:, columns[n]], loop)
-            assert_close(own[n, 0][rows[n]].sum(-1), loop.sum(-1))
+        for attention, expected_attention in zip(output.cross_attentions, attentions, strict=True):
+            assert_close(attention[n, 0][rows[n]][:, columns[n]], expected_attention)
+            assert_close(attention[n, 0][rows[n]].sum(-1), expected_attention.sum(-1))
         total = total + (logits * directions[n, rows[n]]).sum()
     total.backward()
     for name, parameter in model.named_parameters():

@@ -81,8 +81,8 @@ def test_layers_that_see_something_else_share_nothing(implementation, monkeypatc
 
     shared = everything()
     monkeypatch.setattr(AttentionCall, "share", lambda self, name, make: make())
-    for one, other in zip(shared, everything(), strict=True):
-        assert torch.equal(one, other)
+    for logits, expected_logits in zip(shared, everything(), strict=True):
+        assert torch.equal(logits, expected_logits)
 
 
 @dataclass

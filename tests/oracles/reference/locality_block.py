@@ -56,13 +56,13 @@ def masked_self_attention(
             outputs.append(torch.zeros_like(state))
             continue
         scores = [
-            TANH_SCALE * torch.tanh((target @ state + source @ other + bias) / TANH_SCALE)
-            for other in visible
+            TANH_SCALE * torch.tanh((target @ state + source @ seen + bias) / TANH_SCALE)
+            for seen in visible
         ]
         weights = torch.softmax(
             torch.stack(scores), dim=0
         )  # [visible, w]: one softmax for each feature
-        outputs.append(sum(weight * other for weight, other in zip(weights, visible, strict=True)))
+        outputs.append(sum(weight * seen for weight, seen in zip(weights, visible, strict=True)))
     return outputs
 
 
@@ -82,29 +82,31 @@ def one_direction(
     tokens: list[Tensor], parameters: dict[str, Tensor], direction: str, block_length: int
 ) -> list[Tensor]:
     """u_i [w] of every token of one sentence."""
-    own = {
+    weights = {
         name.removeprefix(direction + "."): p
         for name, p in parameters.items()
         if name.startswith(direction)
     }
-    mapped = [F.elu(own["input.weight"] @ x + own["input.bias"]) for x in tokens]
+    mapped = [F.elu(weights["input.weight"] @ x + weights["input.bias"]) for x in tokens]
     blocks = [mapped[start : start + block_length] for start in range(0, len(mapped), block_length)]
-    local = [masked_self_attention(block, own, "intra", direction) for block in blocks]
-    summaries = [summary_of(block, own, "summary") for block in local]
-    context = masked_self_attention(summaries, own, "inter", direction)
+    local = [masked_self_attention(block, weights, "intra", direction) for block in blocks]
+    summaries = [summary_of(block, weights, "summary") for block in local]
+    context = masked_self_attention(summaries, weights, "inter", direction)
     outputs = []
     for block, h_of_block, v, o in zip(blocks, local, summaries, context, strict=True):
         gate = torch.sigmoid(
-            own["gate.context.weight"] @ o + own["gate.local.weight"] @ v + own["gate.local.bias"]
+            weights["gate.context.weight"] @ o
+            + weights["gate.local.weight"] @ v
+            + weights["gate.local.bias"]
         )
         e = gate * o + (1 - gate) * v
         for x, h in zip(block, h_of_block, strict=True):
             features = torch.cat([x, h, e])
             candidate = F.elu(
-                own["fusion.candidate.weight"] @ features + own["fusion.candidate.bias"]
+                weights["fusion.candidate.weight"] @ features + weights["fusion.candidate.bias"]
             )
             fusion_gate = torch.sigmoid(
-                own["fusion.gate.weight"] @ features + own["fusion.gate.bias"]
+                weights["fusion.gate.weight"] @ features + weights["fusion.gate.bias"]
             )
             outputs.append(fusion_gate * candidate + (1 - fusion_gate) * x)
     return outputs

@@ -59,13 +59,15 @@ def convolutions(
         real = [i for i in range(I) if key_padding_mask is None or bool(key_padding_mask[b, i])]
         states = [hidden_states[b, i].double() for i in real]
         for n in range(num_convolutions):
-            own = {
+            layer = {
                 name.removeprefix(f"{n}."): p.double()
                 for name, p in parameters.items()
                 if name.startswith(f"{n}.")
             }
-            before = [normalised(x, own["norm.weight"], own["norm.bias"], epsilon) for x in states]
-            states = [x + F.relu(convolved(before, own, i)) for i, x in enumerate(states)]
+            before = [
+                normalised(x, layer["norm.weight"], layer["norm.bias"], epsilon) for x in states
+            ]
+            states = [x + F.relu(convolved(before, layer, i)) for i, x in enumerate(states)]
         for i in range(I):
             outputs.append(
                 states[real.index(i)]

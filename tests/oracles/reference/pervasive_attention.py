@@ -183,7 +183,7 @@ class Network:
 
     def residual_features(self, grid: Grid) -> Grid:
         """H of the residual block: the mean of its input and of what each layer makes."""
-        made = [grid]
+        features = [grid]
         for index in range(self.config.num_layers):
             name = f"{DECODER}.residual_block.layers.{index}"
             of_channels, bias = (
@@ -202,8 +202,8 @@ class Network:
             for cell, vector in grid.items():
                 hidden = torch.relu(self.linear(vector, f"{name}.fc1"))
                 grid[cell] = math.sqrt(0.5) * (vector + self.linear(hidden, f"{name}.fc2"))
-            made.append(dict(grid))
-        return {cell: sum(layer[cell] for layer in made) / len(made) for cell in grid}
+            features.append(dict(grid))
+        return {cell: sum(layer[cell] for layer in features) / len(features) for cell in grid}
 
     def features(self, grid: Grid) -> Grid:
         """H: the dense block, the transition, the last norm; or the residual block."""
