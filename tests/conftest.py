@@ -194,8 +194,8 @@ def folder(model, saved):
 
 @pytest.fixture(scope="session")
 def ensemble(model, tokenizers):
-    other = tiny.csan(seed=1, vocab_size=len(tokenizers.source))
-    return EnsembleForConditionalGeneration.of([model, other])
+    second_member = tiny.csan(seed=1, vocab_size=len(tokenizers.source))
+    return EnsembleForConditionalGeneration.of([model, second_member])
 
 
 @pytest.fixture(scope="session")

@@ -129,10 +129,10 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self.hub.repositories.get(match[1]) if match else None
         if repository is None:
             return self._error("RepoNotFound")
-        found = repository.at((resolved[2] if resolved else described[3]) or "main")
-        if found is None:
+        snapshot = repository.at((resolved[2] if resolved else described[3]) or "main")
+        if snapshot is None:
             return self._error("RevisionNotFound")
-        commit, files = found
+        commit, files = snapshot
         oids = {path: hashlib.sha1(content).hexdigest() for path, content in sorted(files.items())}
         if resolved:
             headers = {"X-Repo-Commit": commit}

@@ -48,10 +48,10 @@ ELSEWHERE = (
 
 
 def blocks(readme, language):
-    found = re.findall(
+    matches = re.findall(
         rf"^( *)```{language}\n(.*?)^\1```", readme.read_text(), flags=re.DOTALL | re.MULTILINE
     )
-    return [textwrap.dedent(text) for _, text in found]
+    return [textwrap.dedent(text) for _, text in matches]
 
 
 @pytest.fixture(scope="module")

@@ -221,9 +221,9 @@ def test_the_models_own_translations(tokenizers, family):
     alignments = align(model, tokenizers, SOURCES, num_beams=2)
     assert [alignment.target.text for alignment in alignments] == expected
     assert alignments[1].target.text == ""
-    again = align(model, tokenizers, SOURCES, expected)
-    for alignment, other in zip(alignments, again, strict=True):
-        np.testing.assert_array_equal(alignment.matrix, other.matrix)
+    forced_alignments = align(model, tokenizers, SOURCES, expected)
+    for alignment, forced_alignment in zip(alignments, forced_alignments, strict=True):
+        np.testing.assert_array_equal(alignment.matrix, forced_alignment.matrix)
 
 
 def test_shares_of_channels(tokenizers):

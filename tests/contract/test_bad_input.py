@@ -144,9 +144,9 @@ def test_labels_of_minus_100_only_cost_nothing(model, num_items_in_batch):
 
 def test_labels_may_be_a_slice_and_a_loss_has_the_precision_of_its_model(model):
     slices = torch.cat([LABELS, LABELS], 1)[:, : LABELS.shape[1]]
-    found = model.double()(input_ids=IDS, attention_mask=MASK, labels=slices).loss
-    assert found.dtype == torch.float64
-    assert torch.equal(found, model(input_ids=IDS, attention_mask=MASK, labels=LABELS).loss)
+    loss = model.double()(input_ids=IDS, attention_mask=MASK, labels=slices).loss
+    assert loss.dtype == torch.float64
+    assert torch.equal(loss, model(input_ids=IDS, attention_mask=MASK, labels=LABELS).loss)
 
 
 LONG = {"input_ids": torch.full((1, 40), 3), "labels": torch.full((1, 30), 4)}

@@ -49,14 +49,14 @@ def programs_after(
     counts = []
     for batch in batches:
         expected = model(**batch)
-        found = compiled(**batch)
+        compiled_outputs = compiled(**batch)
         for name in {"logits", "last_hidden_state"} & expected.keys():
-            assert_close(found[name], expected[name], **tolerance)
+            assert_close(compiled_outputs[name], expected[name], **tolerance)
         if backend == "aot_eager":
-            for outputs, module in ((expected, model), (found, twin)):
+            for outputs, module in ((expected, model), (compiled_outputs, twin)):
                 module.zero_grad()
                 outputs.loss.backward()
-            assert_close(found.loss, expected.loss)
+            assert_close(compiled_outputs.loss, expected.loss)
             assert_close(gradients(twin), gradients(model), **tolerance)
             assert_close(dict(twin.named_buffers()), dict(model.named_buffers()), **tolerance)
         counts.append(counter.frame_count)

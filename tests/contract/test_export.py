@@ -196,8 +196,8 @@ def exported(tmp_path_factory):
 def test_same_translations(name, exported):
     model, folder = exported(name)
     batch = sources((9, 3, 7, 1))  # another number and other lengths than were traced
-    one = {key: tensor[:1] for key, tensor in batch.items()}
-    for inputs in (batch, tiny.padded_on_the_left(batch), one):
+    first_source = {key: tensor[:1] for key, tensor in batch.items()}
+    for inputs in (batch, tiny.padded_on_the_left(batch), first_source):
         count = len(inputs["input_ids"])
         whole = {**inputs, "decoder_input_ids": targets(count, 12)}
         torch.testing.assert_close(

@@ -60,8 +60,8 @@ def test_drafts_of_which_none_is_right_leave_the_centre_where_it_was(seed):
     model, stranger = (tiny.csan(number, **moving) for number in (1, seed))
     batch = sources((5,))
     expected = model.generate(**batch, **ASSISTED)
-    found = model.generate(**batch, **ASSISTED, assistant_model=stranger)
-    assert found.tolist() == expected.tolist()
+    assisted = model.generate(**batch, **ASSISTED, assistant_model=stranger)
+    assert assisted.tolist() == expected.tolist()
 
 
 @every_family
@@ -75,8 +75,8 @@ def test_other_ways_to_give_the_source(family, num_beams):
     mask = batch["attention_mask"]
     encoded = model.get_encoder()(**batch)
     for source in ({"inputs_embeds": embeddings}, {"encoder_outputs": encoded}):
-        found = model.generate(**source, attention_mask=mask, **search)
-        assert found.tolist() == expected
+        translations = model.generate(**source, attention_mask=mask, **search)
+        assert translations.tolist() == expected
 
 
 @every_family

@@ -34,9 +34,9 @@ def test_near_float32(family, dtype, training):
     ].std()
     assert error < TOLERANCE[dtype]
     outputs.loss.backward()
-    found = gradients(model)
-    assert found.keys() == {name for name, _ in model.named_parameters()}
-    assert all(gradient.isfinite().all() for gradient in found.values())
+    gradients_by_name = gradients(model)
+    assert gradients_by_name.keys() == {name for name, _ in model.named_parameters()}
+    assert all(gradient.isfinite().all() for gradient in gradients_by_name.values())
 
 
 @pytest.mark.parametrize("normalize_before", [False, True], ids=["post-norm", "pre-norm"])

@@ -24,10 +24,10 @@ def attribute_writes(monkeypatch):
 
     def watch(model):
         watched = {
-            id(thing): thing for thing in (model.config, model.generation_config, *model.modules())
+            id(part): part for part in (model.config, model.generation_config, *model.modules())
         }
         written = []
-        for kind in {type(thing) for thing in watched.values()}:
+        for kind in {type(part) for part in watched.values()}:
 
             def set_attribute(self, name, value, original=kind.__setattr__):
                 if id(self) in watched:
@@ -64,9 +64,9 @@ def test_helpers_leave_a_model_in_training_as_it_is(family, function, attribute_
     model.train()
     written = attribute_writes(model)
     if function == "align":
-        found = [pair.target.text for pair in align(model, *arguments, max_new_tokens=4)]
+        translations = [pair.target.text for pair in align(model, *arguments, max_new_tokens=4)]
     else:
-        found = translate(model, *arguments, max_new_tokens=4)
-    assert found == expected
+        translations = translate(model, *arguments, max_new_tokens=4)
+    assert translations == expected
     assert written == []
     assert all(module.training for module in model.modules())

@@ -123,10 +123,10 @@ def test_a_cache_is_not_cleared_while_a_corpus_is_prepared(folder, monkeypatch):
 
 def test_a_preparation_that_begins_while_the_cache_is_cleared_waits(folder, monkeypatch):
     args = arguments(folder)
-    other = arguments(folder, max_source_length=9)
+    later_args = arguments(folder, max_source_length=9)
     prepared(args)
     cache = cache_folder(args.cache_dir)
-    thread = threading.Thread(target=prepared, args=[other])
+    thread = threading.Thread(target=prepared, args=[later_args])
 
     def prepare_first(path):
         if thread.ident is None:

@@ -62,21 +62,21 @@ def test_agrees_with_sacrebleu(name, scorer, small_chunks):
         return next(column for key, column in table.items() if key != "System")
 
     first, second = expected("ar", 333)
-    found = paired_test(metric, [counts], [baseline], test="randomisation", samples=333)
+    randomisation = paired_test(metric, [counts], [baseline], test="randomisation", samples=333)
     if name == "ter":  # has differences that are as large, which sacreBLEU does not count
-        assert found.p_value > second.p_value
+        assert randomisation.p_value > second.p_value
     else:
-        assert found.p_value == second.p_value
-    assert found.difference == second.score - first.score
+        assert randomisation.p_value == second.p_value
+    assert randomisation.difference == second.score - first.score
     first, second = expected("bs", 300)
-    found = paired_test(metric, [counts], [baseline], samples=300)
-    assert found.difference == second.score - first.score
+    bootstrap = paired_test(metric, [counts], [baseline], samples=300)
+    assert bootstrap.difference == second.score - first.score
     draws = [resample(metric, [run], samples=300).draws for run in (baseline, counts)]
     for drawn, result in zip(draws, (first, second), strict=True):
         low, high = confidence_interval(drawn[:, 0])
         assert (high - low) / 2 == pytest.approx(result.ci, abs=1e-4)  # sacreBLEU adds in float32
     drawn = np.abs(draws[1] - draws[0])  # sacreBLEU's p-value is of one side
-    exceeding = (drawn - drawn.mean() > abs(found.difference)).sum()
+    exceeding = (drawn - drawn.mean() > abs(bootstrap.difference)).sum()
     assert (exceeding + 1) / (300 + 1) == second.p_value
 
 
@@ -104,16 +104,16 @@ def test_a_few_segments_are_as_significant_as_their_signs(differing, exact):
     ones = np.ones(200)
     ours = np.stack([ones, ones], axis=1)
     theirs = np.stack([(np.arange(200) >= differing).astype(float), ones], axis=1)
-    found = paired_test(metric, [ours], [theirs], test="randomisation")
-    assert found.p_value == pytest.approx(exact, abs=0.01)
+    comparison = paired_test(metric, [ours], [theirs], test="randomisation")
+    assert comparison.p_value == pytest.approx(exact, abs=0.01)
 
 
 def test_a_system_does_not_differ_from_itself():
     ours, theirs, references = corpus()
     metric = load_metric("wer")
     counts, baseline = (metric.statistics(lines, references) for lines in (ours, theirs))
-    found = paired_test(metric, [counts], [baseline], samples=200)
-    assert found.difference < 0, "fewer errors"
+    comparison = paired_test(metric, [counts], [baseline], samples=200)
+    assert comparison.difference < 0, "fewer errors"
     for test in ("randomisation", "bootstrap"):
         same = paired_test(metric, [counts], [counts], test=test, samples=50)
         assert (same.difference, same.interval, same.p_value) == (0, (0, 0), 1)
@@ -165,10 +165,11 @@ def test_equal_systems_seem_to_differ_as_often_as_promised(
     generator = np.random.default_rng(11)
 
     def system(number):
-        own = of_segment * generator.standard_normal(segments)
+        segment_effects = of_segment * generator.standard_normal(segments)
         return [
             np.stack(
-                [own + noise + of_run * generator.standard_normal(), np.ones(segments)], axis=1
+                [segment_effects + noise + of_run * generator.standard_normal(), np.ones(segments)],
+                axis=1,
             )
             for noise in of_segment_in_run * generator.standard_normal((number, segments))
         ]

@@ -156,8 +156,8 @@ def test_probabilities_are_averaged():
     steps = torch.stack(probabilities).mean(dim=0).log()
     outputs = ensemble(**SOURCE, labels=labels)
     real = labels != -100
-    found = outputs.logits.log_softmax(-1)
-    torch.testing.assert_close(found[real], steps[real], atol=2e-5, rtol=1e-5)
+    log_probabilities = outputs.logits.log_softmax(-1)
+    torch.testing.assert_close(log_probabilities[real], steps[real], atol=2e-5, rtol=1e-5)
     chosen = steps.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
     torch.testing.assert_close(outputs.loss, -chosen[real].mean())
     assert ensemble(**SOURCE, labels=torch.full((2, 3), -100)).loss == 0

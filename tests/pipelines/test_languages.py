@@ -66,13 +66,13 @@ def test_languages(family, library_log):
     tokens = output["translation_token_ids"]
     assert tokenizer.decode(tokens, skip_special_tokens=True) == expected
     # Another language in a call is another input of the model, and of that call alone
-    if other := OTHERS.get(name):
-        differs = as_documented(name, model, tokenizer, source, other)
+    if other_language := OTHERS.get(name):
+        differs = as_documented(name, model, tokenizer, source, other_language)
         assert differs != expected
-        assert translator(TEXT, tgt_lang=other) == [{"translation_text": differs}]
+        assert translator(TEXT, tgt_lang=other_language) == [{"translation_text": differs}]
         if source is not None:
-            from_other = as_documented(name, model, tokenizer, other, target)
-            assert translator(TEXT, src_lang=other) == [{"translation_text": from_other}]
+            from_other = as_documented(name, model, tokenizer, other_language, target)
+            assert translator(TEXT, src_lang=other_language) == [{"translation_text": from_other}]
         assert translator(TEXT) == [{"translation_text": expected}]
     assert "no effect" not in library_log.text
 
@@ -112,24 +112,24 @@ def test_the_language_of_a_call_is_of_that_call_alone(tmp_path):
     translator = translation_pipeline(
         model, tokenizer=tokenizer, tgt_lang="deu_Latn", device="cpu", max_length=12
     )
-    own = translator._tokenize(TEXT)["input_ids"]
+    default_ids = translator._tokenize(TEXT)["input_ids"]
     french = translator._tokenize(TEXT, src_lang="fra_Latn")["input_ids"]
-    assert french != own
+    assert french != default_ids
     translator(TEXT, src_lang="fra_Latn")
-    assert translator._tokenize(TEXT)["input_ids"] == own
+    assert translator._tokenize(TEXT)["input_ids"] == default_ids
 
     tokenized = threading.Event()
 
-    def tokenize_own():
+    def tokenize_by_default():
         ids = translator._tokenize(TEXT)["input_ids"]
         tokenized.set()
         return ids
 
     with ThreadPoolExecutor(1) as threads:
         with source_language(tokenizer, "fra_Latn"):
-            other = threads.submit(tokenize_own)
+            other_thread = threads.submit(tokenize_by_default)
             assert not tokenized.wait(0.05), "another thread has tokenized in this one's language"
-        assert other.result() == own
+        assert other_thread.result() == default_ids
 
 
 def test_what_has_no_effect_is_said(joint, tmp_path, library_log):

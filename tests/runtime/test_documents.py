@@ -45,7 +45,7 @@ def model_of_lines(mark):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def exported(tmp_path_factory):
     """A model that knows lines, its tokenizers, and the folder of its graphs."""
     model, pair = model_of_lines("\n")
     folder = tmp_path_factory.mktemp("lines") / "graphs"
@@ -54,16 +54,16 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture(params=["graphs", "torch"])
-def translator(request, made):
-    model, pair, folder = made
+def translator(request, exported):
+    model, pair, folder = exported
     if request.param == "graphs":
         return TextTranslator.from_directory(folder)
     return TextTranslator(torch_engine(model, pair))
 
 
-def lines_by_the_library(made, lines, **settings):
+def lines_by_the_library(exported, lines, **settings):
     """Translations of some lines as one source, by `generate`."""
-    model, pair, _ = made
+    model, pair, _ = exported
     tokenizer = pair.source
     mark = tokenizer.convert_tokens_to_ids("\n")
     ids = []
@@ -82,41 +82,46 @@ def lines_by_the_library(made, lines, **settings):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_lines_of_a_text_are_translated_together(num_beams, translator, made):
+def test_lines_of_a_text_are_translated_together(num_beams, translator, exported):
     [[translation]] = translator.translate([TEXT], num_beams=num_beams)
-    expected = lines_by_the_library(made, LINES, num_beams=num_beams)
+    expected = lines_by_the_library(exported, LINES, num_beams=num_beams)
     assert [sentence.translation_text.strip() for sentence in translation.sentences] == expected
     assert [sentence.source_text for sentence in translation.sentences] == LINES
-    one, two, three, four = (sentence.translation_text for sentence in translation.sentences)
-    assert translation.text == f"{one}\n\n  {two}\n{three}\n\t{four}\n"
+    first, second, third, fourth = (sentence.translation_text for sentence in translation.sentences)
+    assert translation.text == f"{first}\n\n  {second}\n{third}\n\t{fourth}\n"
     [[alone]] = translator.translate([TEXT], num_beams=num_beams, lines="alone")
-    each = [lines_by_the_library(made, [line], num_beams=num_beams)[0] for line in LINES]
-    assert [sentence.translation_text.strip() for sentence in alone.sentences] == each
-    assert each != expected
+    expected_alone = [
+        lines_by_the_library(exported, [line], num_beams=num_beams)[0] for line in LINES
+    ]
+    assert [sentence.translation_text.strip() for sentence in alone.sentences] == expected_alone
+    assert expected_alone != expected
 
 
 def test_batches_hypotheses_and_scores_are_of_lines(translator):
     texts = [TEXT, "one", "", "two\nthree words\n\nfour"]
     whole = translator.translate(texts, n_best=2, num_beams=3, return_words=True)
     for text, translations in zip(texts, whole, strict=True):
-        if text:
-            assert len(translations) == 2
         [alone] = translator.translate([text], n_best=2, num_beams=3, return_words=True)
-        assert [each.text for each in alone] == [each.text for each in translations]
-        for each in translations if text else ():
-            assert len(each.sentences) == len(text.split("\n")) - text.count(
-                "\n\n"
-            ) - text.endswith("\n")
-            assert all(sentence.log_probability < 0 for sentence in each.sentences)
+        assert [translation.text for translation in alone] == [
+            translation.text for translation in translations
+        ]
+        if not text:
+            continue
+        assert len(translations) == 2
+        filled_lines = len(text.split("\n")) - text.count("\n\n") - text.endswith("\n")
+        for translation in translations:
+            assert len(translation.sentences) == filled_lines
+            assert all(sentence.log_probability < 0 for sentence in translation.sentences)
 
 
 def test_lines_of_a_file_are_documents_up_to_blank_ones(translator):
     lines = ["one dog", "two words", "", "much of them", "nine", ""]
-    found = translator.translate(lines, documents=True)
+    translations = translator.translate(lines, documents=True)
     for document in (slice(0, 2), slice(3, 5)):
         [[expected]] = translator.translate(["\n".join(lines[document])])
-        assert [each[0].text for each in found[document]] == expected.text.split("\n")
-    assert found[2][0].text == found[5][0].text == ""
+        texts = [hypotheses[0].text for hypotheses in translations[document]]
+        assert texts == expected.text.split("\n")
+    assert translations[2][0].text == translations[5][0].text == ""
     with pytest.raises(ValueError, match="prefixes are of texts that are translated alone"):
         translator.translate(lines, documents=True, prefixes=[""] * 6)
 
@@ -139,13 +144,13 @@ def test_a_stream_of_documents_is_cut_between_them(translator, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "how"), [("", {"documents": True}), ("--lines alone", {"lines": "alone"})]
 )
-def test_the_cues_of_a_file_are_a_document(options, how, made, tmp_path, capsys, monkeypatch):
+def test_the_cues_of_a_file_are_a_document(options, how, exported, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     cues = []
     for second, line in enumerate(["", *LINES, ""]):
         cues.append(f"00:{second:02}.000 --> 00:{second:02}.900\n{line}\n")
     (tmp_path / "film.vtt").write_text("WEBVTT\n\n" + "\n".join(cues))
-    _, _, folder = made
+    _, _, folder = exported
     words = f"translate --model {folder} --input {tmp_path}/film.vtt --quiet {options}"
     assert main(words.split()) == 0
     written = capsys.readouterr().out.splitlines()[3::3]
@@ -153,17 +158,17 @@ def test_the_cues_of_a_file_are_a_document(options, how, made, tmp_path, capsys,
     assert written == ["", *[translation.text for [translation] in translations], ""]
 
 
-def test_a_file_of_strings_keeps_its_lines(made, tmp_path, capsys):
-    _, _, folder = made
+def test_a_file_of_strings_keeps_its_lines(exported, tmp_path, capsys):
+    _, _, folder = exported
     lines = ["", "\tone dog", "  two words  ", "   ", "much of them", ""]
     (tmp_path / "strings").write_text("\n".join(lines))
     assert main(f"translate --model {folder} --input {tmp_path}/strings --documents".split()) == 0
     written = capsys.readouterr().out.split("\n")
-    [[two], [one]] = TextTranslator.from_directory(folder).translate(
+    [[of_two_lines], [of_one_line]] = TextTranslator.from_directory(folder).translate(
         ["one dog\ntwo words", "much of them"]
     )
-    first, second = two.text.split("\n")
-    assert written == ["", f"\t{first}", f"  {second}", "   ", one.text, ""]
+    first, second = of_two_lines.text.split("\n")
+    assert written == ["", f"\t{first}", f"  {second}", "   ", of_one_line.text, ""]
 
 
 def test_a_long_document_is_cut_between_lines_with_some_of_context(translator, monkeypatch):
@@ -208,8 +213,8 @@ def test_the_progress_of_documents_adds_up(translator):
     assert min(told) >= 0
 
 
-def test_a_stopped_command_goes_on_behind_a_document(made, tmp_path, capsys):
-    _, _, folder = made
+def test_a_stopped_command_goes_on_behind_a_document(exported, tmp_path, capsys):
+    _, _, folder = exported
     lines = ["one", "", "two", "nine words", "", "much"]
     (tmp_path / "in").write_text("\n".join(lines))
     words = f"translate --model {folder} --input {tmp_path}/in --output {tmp_path}/out --documents"
@@ -234,14 +239,14 @@ def test_a_text_may_begin_with_a_blank_line(translator):
     assert translation.text == f"\n  {first}\n{second}"
 
 
-def test_the_tag_of_a_language_is_that_of_a_text(made):
-    model, pair, _ = made
+def test_the_tag_of_a_language_is_that_of_a_text(exported):
+    model, pair, _ = exported
     seen = []
     tagged = copy.deepcopy(pair)
     add_language_tags(tagged, [">>de<<", ">>fr<<"])
-    other = copy.deepcopy(model)
-    other.resize_token_embeddings(len(tagged.source))
-    engine = torch_engine(other, tagged)
+    tagged_model = copy.deepcopy(model)
+    tagged_model.resize_token_embeddings(len(tagged.source))
+    engine = torch_engine(tagged_model, tagged)
     translator = TextTranslator(engine)
     search = module._search
 

@@ -144,8 +144,8 @@ def test_words_are_looked_up_as_the_model_reads_them(make, word):
 def test_the_spelling_itself_comes_first(read, word, pronunciations, tmp_path):
     path = tmp_path / DICTIONARY
     path.write_bytes(gzip.compress(b"Polish\tA\ncat\tK AE1 T\ndon't\tD OW1 N T\npolish\tB"))
-    found = PronouncingDictionary(path, read).pronunciations(word)
-    assert found == (pronunciations if read is normalize else pronunciations[:1])
+    entries = PronouncingDictionary(path, read).pronunciations(word)
+    assert entries == (pronunciations if read is normalize else pronunciations[:1])
 
 
 @pytest.mark.parametrize(

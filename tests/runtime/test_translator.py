@@ -172,14 +172,16 @@ def test_translations_of_graphs_are_those_of_torch(name, settings, texts, option
         tokenizers.source.model_max_length = 12
     options = {"return_words": True, "return_alignments": True} | options
     expected = TextTranslator(torch_engine(model, tokenizers)).translate(texts, **options)
-    found = TextTranslator.from_directory(folder).translate(texts, **options)
-    assert len({*texts_of(found)}) > 1
-    for several, others in zip(found, expected, strict=True):
-        for row, other in zip(several, others, strict=True):
-            assert row.text == other.text
-            assert row.log_probability == pytest.approx(other.log_probability, rel=1e-4, abs=1e-5)
-            assert tokens_of_words(row) == tokens_of_words(other)
-            assert row.alignment == other.alignment
+    translations = TextTranslator.from_directory(folder).translate(texts, **options)
+    assert len({*texts_of(translations)}) > 1
+    for hypotheses, expected_hypotheses in zip(translations, expected, strict=True):
+        for hypothesis, expected_hypothesis in zip(hypotheses, expected_hypotheses, strict=True):
+            assert hypothesis.text == expected_hypothesis.text
+            assert hypothesis.log_probability == pytest.approx(
+                expected_hypothesis.log_probability, rel=1e-4, abs=1e-5
+            )
+            assert tokens_of_words(hypothesis) == tokens_of_words(expected_hypothesis)
+            assert hypothesis.alignment == expected_hypothesis.alignment
 
 
 def test_order_and_lines_are_kept_and_batches_change_nothing(translator_of):
@@ -336,7 +338,7 @@ def test_a_translation_that_leaves_out_a_sentence_is_warned_of(translator_of, ca
 def test_letters_that_a_vocabulary_does_not_have_are_named(translator_of, caplog):
     translator = translator_of("letters")
     texts = ["two", "☃two", "", "☃ Ж☃"]
-    [[two], [warned], [blank], _] = translator.translate(texts, first_line=7, return_scores=True)
+    [[known], [warned], [blank], _] = translator.translate(texts, first_line=7, return_scores=True)
     assert warned.log_probability < 0
     assert blank.text == ""
     assert "line 8: the source vocabulary does not have '☃'." in caplog.text
@@ -344,7 +346,7 @@ def test_letters_that_a_vocabulary_does_not_have_are_named(translator_of, caplog
     assert "line 7:" not in caplog.text
     caplog.clear()
     skipped = translator.translate(["two", *["☃"] * 12], unknown="skip", return_scores=True)
-    assert texts_of(skipped) == [two.text, *[""] * 12]
+    assert texts_of(skipped) == [known.text, *[""] * 12]
     assert skipped[1][0].log_probability == 0
     assert "line 11:" in caplog.text
     assert "... and so in 2 more lines." in caplog.text

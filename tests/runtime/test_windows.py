@@ -21,7 +21,7 @@ def test_what_was_made_before_an_error_is_handed_on(count):
         yield from range(5)
         raise KeyError
 
-    made = ahead(items(), count)
-    assert [next(made) for _ in range(5)] == [*range(5)]
+    prefetched = ahead(items(), count)
+    assert [next(prefetched) for _ in range(5)] == [*range(5)]
     with pytest.raises(KeyError):
-        next(made)
+        next(prefetched)

@@ -21,11 +21,11 @@ def holds(tokens, *phrases):
     """Whether each of the phrases has tokens that are no other's."""
     if not phrases:
         return True
-    phrase, *others = phrases
+    phrase, *later_phrases = phrases
     for start in range(len(tokens)):
         end = start + len(phrase)
         remaining = [*tokens[:start], None, *tokens[end:]]
-        if tokens[start:end] == phrase and holds(remaining, *others):
+        if tokens[start:end] == phrase and holds(remaining, *later_phrases):
             return True
     return False
 
@@ -39,17 +39,19 @@ def found_by(model, batch, phrases, *, most, returned=1, **settings):
         phrases=phrases,
         returned=returned,
     )
-    found = torch_engine(model).search(sources)
-    return [[one.tolist() for one, _ in several] for several in found]
+    translations = []
+    for hypotheses in torch_engine(model).search(sources):
+        translations.append([tokens.tolist() for tokens, _ in hypotheses])
+    return translations
 
 
-def lacked(found, phrases):
+def lacked(translations, phrases):
     """The numbers of the sources with a hypothesis that does not hold their phrases."""
-    return [
-        number
-        for number, several in enumerate(found)
-        if not all(holds(tokens, *phrases[number]) for tokens in several)
-    ]
+    numbers = []
+    for number, hypotheses in enumerate(translations):
+        if not all(holds(tokens, *phrases[number]) for tokens in hypotheses):
+            numbers.append(number)
+    return numbers
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
@@ -60,7 +62,7 @@ def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty)
     model = tiny.csan(seed=3, vocab_size=6)
     batch = sources((5,), words=6)
     settings = {"num_beams": 5**4, "early_stopping": "never", "length_penalty": length_penalty}
-    [[found]] = found_by(model, batch, [phrases], most=most, **settings)
+    [[best]] = found_by(model, batch, [phrases], most=most, **settings)
     words = [token for token in range(6) if token != EOS]
     endings = [[*w, EOS] for length in range(most) for w in product(words, repeat=length)]
     endings = [tokens for tokens in endings if holds(tokens, *phrases)]
@@ -74,7 +76,7 @@ def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty)
         logits = model(**repeated, decoder_input_ids=inputs).logits
     steps = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     totals = (steps * (torch.arange(most) < lengths[:, None])).sum(1)
-    assert found == endings[(totals / lengths**length_penalty).argmax()]
+    assert best == endings[(totals / lengths**length_penalty).argmax()]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,7 +86,7 @@ def test_sentences_of_a_batch_are_translated_as_alone(name, beams):
     batch = sources((9, 3, 7, 1, 12))
     together = found_by(model, batch, PHRASES, most=20, num_beams=beams)
     for number, phrases in enumerate(PHRASES):
-        row = {key: each[number : number + 1] for key, each in batch.items()}
+        row = {key: tensor[number : number + 1] for key, tensor in batch.items()}
         assert found_by(model, row, [phrases], most=20, num_beams=beams) == [together[number]]
     assert lacked(together, PHRASES) == []
     if beams > 1:
@@ -99,9 +101,9 @@ def test_every_returned_hypothesis_holds_them_and_padding_may_stand_on_the_left(
     batch = tiny.padded_on_the_left(sources((9, 3, 7, 1, 12)))
     model.final_logits_bias[0, EOS] += 4.0  # ends are likely before the phrases are there
     settings = {"num_beams": 6, "early_stopping": early_stopping}
-    found = found_by(model, batch, PHRASES, most=20, returned=3, **settings)
-    assert lacked(found, PHRASES) == []
-    assert all(len({*map(tuple, several)}) == 3 for several in found)
+    translations = found_by(model, batch, PHRASES, most=20, returned=3, **settings)
+    assert lacked(translations, PHRASES) == []
+    assert all(len({*map(tuple, hypotheses)}) == 3 for hypotheses in translations)
 
 
 def test_one_that_has_no_room_for_them_holds_what_it_can():

@@ -94,7 +94,7 @@ def compare(model, engine, seed, batch, **more_settings):
     if generator.random() < 0.3:
         beginnings = [Prefix(generator.sample(range(20, 35), 2)), *[Prefix([])] * 3]
     tokens, scores = of_the_library(model, settings, batch, limits, returned, beginnings)
-    found = engine.search(
+    translations = engine.search(
         source_batch(
             batch,
             settings,
@@ -104,7 +104,7 @@ def compare(model, engine, seed, batch, **more_settings):
             prefixes=beginnings or (),
         )
     )
-    hypotheses = [hypothesis for several in found for hypothesis in several]
+    hypotheses = [hypothesis for several in translations for hypothesis in several]
     assert len(hypotheses) == len(tokens)
     for hypothesis, row, values in zip(hypotheses, tokens, scores, strict=True):
         length = len(hypothesis.tokens)
@@ -131,9 +131,9 @@ def test_what_the_search_does_not_have_is_left_to_the_library(arguments):
     engine = torch_engine(model, **arguments)
     _, generation = engine.defaults(None, None)
     settings = {"num_beams": generation.num_beams, "eos_token_id": 1, "decoder_start_token_id": 0}
-    found = engine.search(source_batch(batch, settings, [12, 9, 12, 12], with_scores=True))
+    translations = engine.search(source_batch(batch, settings, [12, 9, 12, 12], with_scores=True))
     expected = model.generate(**batch, **arguments, max_length=12)
-    for [hypothesis], row, limit in zip(found, expected, [12, 9, 12, 12], strict=True):
+    for [hypothesis], row, limit in zip(translations, expected, [12, 9, 12, 12], strict=True):
         assert hypothesis.tokens.tolist() == row[1 : 1 + len(hypothesis.tokens)].tolist()
         assert len(hypothesis.tokens) < limit
         assert (hypothesis.log_probabilities < 0).all()
@@ -161,8 +161,8 @@ def test_samples_have_the_distribution_of_the_library(options):
 def test_no_hypothesis_is_empty_whatever_the_length_penalty(length_penalty, engine_of):
     settings = {"decoder_start_token_id": 0, "num_beams": 3, "length_penalty": length_penalty}
     batch = source_batch(sources(LENGTHS), settings, [99] * len(LENGTHS), returned=3)
-    found = engine_of("rnnsearch", True)[1].search(batch)
-    assert all(len(hypothesis.tokens) for several in found for hypothesis in several)
+    translations = engine_of("rnnsearch", True)[1].search(batch)
+    assert all(len(hypothesis.tokens) for hypotheses in translations for hypothesis in hypotheses)
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,11 @@ def test_every_option_that_existed_is_still_there(name):
     """With its default and choices; frozen/options.json is what every command had when it was
     frozen.
     """
-    here = {}
+    actions = {}
     for action in build_parser(function_of(name))._actions:
-        here |= dict.fromkeys([action.dest, *action.option_strings], action)
+        actions |= dict.fromkeys([action.dest, *action.option_strings], action)
     for option, frozen in FROZEN[name].items():
-        action = here[option]
+        action = actions[option]
         assert (action.nargs == 0) == (frozen.get("nargs") == 0), option
         if action.option_strings:
             assert action.required == frozen.get("required", False), option

@@ -141,8 +141,8 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
             )
             assert np.argmax(shown) == np.argmax([mark for _, mark in translated.marked(last)[1]])
             colour = [
-                each.get_attribute("style")
-                for each in chromium.find_elements(By.CSS_SELECTOR, path)
+                token.get_attribute("style")
+                for token in chromium.find_elements(By.CSS_SELECTOR, path)
             ]
             assert colour.index(colour[-1]) == last, "the clicked word alone has its colour"
         for text, message in (
@@ -154,7 +154,7 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
             )
             chromium.find_element(By.ID, "translate").click()
             wait.until(
-                lambda _, message=message: any(message in each for each in texts(".toast-body"))
+                lambda _, message=message: any(message in toast for toast in texts(".toast-body"))
             )
         body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\na\r\n--x--\r\n'
         upload = Request(
@@ -168,8 +168,8 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
 
 def colours(words):
     """How strongly each word is marked: the opacity of its background; nothing while nothing is."""
-    found = [
-        re.findall(r"[\d.]+", word.value_of_css_property("background-color")) for word in words
-    ]
-    opacities = [float(numbers[3]) if len(numbers) > 3 else 1.0 for numbers in found]
+    opacities = []
+    for word in words:
+        channels = re.findall(r"[\d.]+", word.value_of_css_property("background-color"))
+        opacities.append(float(channels[3]) if len(channels) > 3 else 1.0)
     return opacities if any(opacities) else []

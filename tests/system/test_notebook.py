@@ -26,12 +26,12 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     assert shown.count("BLEU on the test set:") == 2
     assert shown.count("image/png") == 3
     assert not re.search("stderr|error|/home|/root|/tmp", shown), "only what a reader needs is kept"
-    parameters, *rest = ["".join(cell["source"]) for cell in cells]
+    parameters, *later_cells = ["".join(cell["source"]) for cell in cells]
     names: dict = {}
     exec(parameters, names)
     assert names.keys() - {"__builtins__"} == FEW.keys()
     names.update(FEW)
-    for number, source in enumerate(rest, start=1):
+    for number, source in enumerate(later_cells, start=1):
         exec(compile(source, f"cell {number}", "exec"), names)
     assert capsys.readouterr().out.count("BLEU on the test set:") == 2
     tuned = AutoConfig.from_pretrained("runs/notebook-tuned")

@@ -135,19 +135,19 @@ def unexplained_skips(rows: Outcomes) -> list[str]:
     """Tests that Marian passed in the same run and a class skipped, unless the table of skips has
     them.
     """
-    found = []
+    unexplained = []
     for row, tests in rows.items():
         if row.startswith("Marian"):
             continue
         beside = rows.get("MarianMTModel" if row.startswith(_GENERATIVE) else "MarianModel", {})
-        found += [
+        unexplained += [
             f"{row}.{test}"
             for test in tests
             if tests[test] == "skipped"
             and beside.get(test) == "passed"
             and not reason_to_skip(row, test)
         ]
-    return sorted(found)
+    return sorted(unexplained)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

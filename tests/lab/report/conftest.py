@@ -39,7 +39,7 @@ def invented():
 def report():
     sources, references, (ours, theirs) = make_translations(45, (0.15, 0.4))
     systems = [System("ours", [ours]), System("theirs", [theirs])]
-    made = compare_systems(
+    comparison = compare_systems(
         systems, sources, references, metrics=["chrf", "wer", "exact_match"], samples=50
     )
     source_words, target_words = len(sources[0].split()), len(ours[0].split())
@@ -47,5 +47,5 @@ def report():
         [99 if column == row else -5 for column in range(source_words)]
         for row in range(target_words)
     ]
-    made.systems[0].alignments = {0: WordAlignment(matrix, [(2, 0), (0, 1)])}
-    return made
+    comparison.systems[0].alignments = {0: WordAlignment(matrix, [(2, 0), (0, 1)])}
+    return comparison

@@ -233,7 +233,8 @@ return [found, edges];
 def test_a_phone_needs_no_sideways_scrolling_and_long_names_have_room(page, report, tmp_path):
     names = [f"{'transformer_with_areas_' * 3}{number}" for number in (1, 2)]
     systems = [
-        dataclasses.replace(own, name=name) for own, name in zip(report.systems, names, strict=True)
+        dataclasses.replace(system, name=name)
+        for system, name in zip(report.systems, names, strict=True)
     ]
     write_report(dataclasses.replace(report, systems=systems), tmp_path / "long.html")
     inside = "n.getBoundingClientRect().left >= n.closest('td').getBoundingClientRect().left"

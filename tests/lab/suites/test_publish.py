@@ -58,13 +58,13 @@ def test_the_report_and_its_records_are_published_and_nothing_else(suite, output
 
 
 def test_records_are_the_same_where_they_are_published(suite, output, public):
-    here = SuiteRecords(suite, output)
-    there = SuiteRecords(suite, public)
-    assert there.finished == list(suite.runs)
+    records = SuiteRecords(suite, output)
+    published = SuiteRecords(suite, public)
+    assert published.finished == list(suite.runs)
     for run in suite.runs:
-        assert there.record(run).hypotheses == here.record(run).hypotheses
-        assert there.record(run).results == here.record(run).results
-        assert there.record(run).fingerprint() == here.record(run).fingerprint()
+        assert published.record(run).hypotheses == records.record(run).hypotheses
+        assert published.record(run).results == records.record(run).results
+        assert published.record(run).fingerprint() == records.record(run).fingerprint()
 
 
 @pytest.mark.parametrize("name", ["documents", "lengths", "multi30k"])
@@ -134,9 +134,9 @@ def test_without_a_report_nothing_is_published(suite, output, tmp_path):
 def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(
     suite, output, public, monkeypatch, written
 ):
-    other = 40 * ["other"]
+    other_translations = 40 * ["other"]
     for run in suite.runs:
-        write_lines(run.folder(output) / "hypotheses/validation.txt", other)
+        write_lines(run.folder(output) / "hypotheses/validation.txt", other_translations)
     calls = iter(range(written))
 
     def write(path, content):
@@ -151,7 +151,9 @@ def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(
     assert SuiteRecords(suite, public).finished == []
     assert len(publish_suite(suite, output, public)) == len(PUBLISHED)
     records = SuiteRecords(suite, public)
-    assert all(records.record(run).hypotheses["validation"] == other for run in suite.runs)
+    assert all(
+        records.record(run).hypotheses["validation"] == other_translations for run in suite.runs
+    )
 
 
 def test_other_data_are_noticed(suite, output, public):

@@ -141,12 +141,12 @@ def test_runs_of_another_recipe_are_refused(tmp_path, finished):
             finish(run, tmp_path)
         else:
             prepare(run, tmp_path)
-    other = make_suite(tmp_path, steps=2)
+    shorter_suite = make_suite(tmp_path, steps=2)
     message = r"was trained by another recipe .* plain, one, seed 1"
     with pytest.raises(RecipeError, match=message):
-        train_all(other, tmp_path)
+        train_all(shorter_suite, tmp_path)
     with pytest.raises(RecipeError, match=message):
-        run_suite(other, tmp_path, only="report")
+        run_suite(shorter_suite, tmp_path, only="report")
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,14 @@ def test_updates_are_those_of_training(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TranslationTrainer, "training_step", training_step)
     recipe = tiny_recipe(tmp_path, "--bf16 true --gradient_accumulation_steps 2 --max_tokens 400")
-    found = training_speed.measure_speed({"plain": recipe})["plain"]
+    speed = training_speed.measure_speed({"plain": recipe})["plain"]
     assert types == {torch.bfloat16}
     assert len(batches) == 2 * 2 * (training_speed.WARM_UP + 1)  # one of two updates is timed
     for (first, total), (second, same) in zip(batches[::2], batches[1::2], strict=True):
         assert first + second == total == same
-    assert found.relative == 1.0
-    assert min(found.scoring, found.evaluation) > 0
-    assert found.run_seconds(recipe) > 4 * found.seconds
+    assert speed.relative == 1.0
+    assert min(speed.scoring, speed.evaluation) > 0
+    assert speed.run_seconds(recipe) > 4 * speed.seconds
 
 
 def test_no_system_pays_for_the_one_before(monkeypatch):
@@ -56,10 +56,10 @@ def test_no_system_pays_for_the_one_before(monkeypatch):
 
     monkeypatch.setattr(training_speed.time, "perf_counter", lambda: now[0])
     systems = {"plain": 1.0, "equal": 1.0, "half": 2.0}
-    found = training_speed.time_in_turn(
+    times = training_speed.time_in_turn(
         {name: updates(name, seconds) for name, seconds in systems.items()}, 12, 0.0
     )
-    assert found == {name: [(seconds, 10.0)] * 12 for name, seconds in systems.items()}
+    assert times == {name: [(seconds, 10.0)] * 12 for name, seconds in systems.items()}
     places = [order[start : start + 6 : 2].index("plain") for start in range(0, len(order), 6)]
     assert set(places) == {0, 1, 2}
     assert (

@@ -111,10 +111,10 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
     (table,) = tables_of(suite, tmp_path)
     assert table.between_seeds.degrees == 4
     assert table.between_seeds.variance == pytest.approx(50)  # of 10, 0, -10 and 0, 0, 0
-    several, one = (table.rows[name].pooled.interval for name in ("1D", "2D"))
+    three_seeds, single_seed = (table.rows[name].pooled.interval for name in ("1D", "2D"))
     # Their segments are the same, but 1 + 1/3 of the variance between seeds counts instead of 1/3 +
     # 1/3
-    assert 1.2 < (one[1] - one[0]) / (several[1] - several[0]) <= 2**0.5
+    assert 1.2 < (single_seed[1] - single_seed[0]) / (three_seeds[1] - three_seeds[0]) <= 2**0.5
     assert table.unequal_seeds[0] == "plain"
     assert table.rows["plain"].between_seeds == pytest.approx(10)
     assert table.rows["2D"].between_seeds is None
@@ -131,7 +131,7 @@ def test_signs_flipped_by_hand():
 
 def test_signs_flipped_where_a_seed_moves_all():
     generator = np.random.default_rng(5)
-    found = {"alone": 0, "with seeds": 0}
+    rejections = {"alone": 0, "with seeds": 0}
     for _ in range(300):
         # Ten languages and one training each for two systems, whose seeds are known by 8 degrees of
         # freedom
@@ -139,10 +139,11 @@ def test_signs_flipped_where_a_seed_moves_all():
             0.3 * generator.standard_normal(10) + np.sqrt(2 / 3) * generator.standard_normal()
         )
         variance = SeedVariance(generator.chisquare(8) / 8, 0.0, 8)
-        found["alone"] += sign_flip_test(differences) < 0.05
-        found["with seeds"] += sign_flip_test(differences, variance=variance, per_run=2 / 3) < 0.05
-    assert found["alone"] > 0.5 * 300
-    assert 0.01 * 300 < found["with seeds"] < 0.08 * 300
+        rejections["alone"] += sign_flip_test(differences) < 0.05
+        with_seeds = sign_flip_test(differences, variance=variance, per_run=2 / 3)
+        rejections["with seeds"] += with_seeds < 0.05
+    assert rejections["alone"] > 0.5 * 300
+    assert 0.01 * 300 < rejections["with seeds"] < 0.08 * 300
     few = [0.5, 1.0, 1.5]
     assert (
         sign_flip_test(few, variance=SeedVariance(0.0, 0.0, 8), per_run=1.0)
@@ -173,8 +174,8 @@ def test_seeds_that_differ_more_than_those_of_others():
     for share in (0.6, 0.9, 0.975):
         expected = pytest.approx(2 * (1 - share), abs=0.02)
         assert unequal_seeds_p_value([system(1 - share), system(share)]) == expected
-    one = Resampled(np.ones(1), np.ones((1, 1)))
-    assert unequal_seeds_p_value([system(1.0), one]) == 1
+    single_run = Resampled(np.ones(1), np.ones((1, 1)))
+    assert unequal_seeds_p_value([system(1.0), single_run]) == 1
     assert unequal_seeds_p_value([system(0.0), system(0.0)]) == 1
 
 

@@ -158,17 +158,17 @@ def test_loads_where_the_package_is_not_installed(
     torch.testing.assert_close(torch.tensor(states), encoder(ids).last_hidden_state)
 
 
-def assert_same_translator(model, tokenizers, found, directory):
+def assert_same_translator(model, tokenizers, elsewhere, directory):
     """What was translated with a checkpoint elsewhere, and what was saved there beside it."""
     assert set(os.listdir(directory)) >= CODE[model.config.model_type]
     assert CLASSIFICATION not in os.listdir(directory)
     target = getattr(tokenizers, "target", tokenizers)
     source = getattr(tokenizers, "source", tokenizers)
-    here = TranslationPipeline(
+    expected = TranslationPipeline(
         model=model, tokenizer=source, target_tokenizer=target, device="cpu"
     )(SENTENCES)
-    assert len({result["translation_text"] for result in here}) > 2
-    assert found == [here] * 7
+    assert len({result["translation_text"] for result in expected}) > 2
+    assert elsewhere == [expected] * 7
     # what was loaded and saved there is as complete as what was saved here
     for suffix in ("again", "parts"):
         again = directory.with_name(f"{directory.name}-{suffix}")
@@ -178,11 +178,11 @@ def assert_same_translator(model, tokenizers, found, directory):
             assert saved == read_json(directory / name)
 
 
-def assert_same_classifier(classifier, tokenizer, task, found, tmp_path):
+def assert_same_classifier(classifier, tokenizer, task, elsewhere, tmp_path):
     """How a checkpoint classified elsewhere, and what was saved there beside it."""
     sentences = [sentence for sentence in SENTENCES if sentence]
     expected = pipeline(task, model=classifier, tokenizer=tokenizer, device="cpu")(sentences)
-    answers, name = found
+    answers, name = elsewhere
     assert name == type(classifier).__name__
     for answer in answers:
         assert flat(answer) == pytest.approx(flat(expected), abs=1e-5)
@@ -249,8 +249,8 @@ def cached(pair, tmp_path, monkeypatch):
 @pytest.mark.parametrize("revision", ["main", "v2"])
 def test_the_target_tokenizer_is_of_the_models_revision(revision, cached):
     commit = (cached / "refs" / revision).read_text()
-    others = {"main": "v2", "v2": "main"}
-    (cached / "refs" / others[revision]).unlink()
+    other_revision = {"main": "v2", "v2": "main"}[revision]
+    (cached / "refs" / other_revision).unlink()
     expected = TokenizerPair.from_pretrained(cached / "snapshots" / commit).target.get_vocab()
     hub = {"revision": revision}
     load = CsanForConditionalGeneration.from_pretrained
@@ -328,7 +328,11 @@ def flat(answer):
     """Everything that a pipeline answered, in one dict."""
     if isinstance(answer, dict | list):
         items = answer.items() if isinstance(answer, dict) else enumerate(answer)
-        return {f"{key} {rest}": leaf for key, value in items for rest, leaf in flat(value).items()}
+        leaves = {}
+        for key, value in items:
+            for path, leaf in flat(value).items():
+                leaves[f"{key} {path}"] = leaf
+        return leaves
     return {"": answer}
 
 

@@ -95,14 +95,14 @@ def inputs_for(model, length=9):
     return {**sources, "decoder_input_ids": torch.randint(4, 20, (3, length - 2))}
 
 
-def assert_same(one, other, length=9, **options):
-    inputs = inputs_for(one, length)
+def assert_same(model, converted, length=9, **options):
+    inputs = inputs_for(model, length)
     with torch.no_grad():
-        assert_close(other(**inputs).logits, one(**inputs).logits, atol=1e-5, rtol=1e-5)
-    options |= {**sources_for(one, length), "max_new_tokens": length + 3}
+        assert_close(converted(**inputs).logits, model(**inputs).logits, atol=1e-5, rtol=1e-5)
+    options |= {**sources_for(model, length), "max_new_tokens": length + 3}
     for search in ({}, {"num_beams": 4, "num_return_sequences": 2}):
-        found = other.generate(**options, **search)
-        assert torch.equal(found, one.generate(**options, **search))
+        translations = converted.generate(**options, **search)
+        assert torch.equal(translations, model.generate(**options, **search))
 
 
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS.keys())
@@ -158,8 +158,8 @@ def test_bart_and_mbart(model_class, config_class, overrides, tmp_path):
     assert csan.num_parameters() == model.num_parameters() - 4 * model.config.d_model
     model.save_pretrained(tmp_path / "bart")
     assert run_script(tmp_path / "bart", tmp_path / "csan") == 0
-    for found in (csan, CsanForConditionalGeneration.from_pretrained(tmp_path / "csan")):
-        assert_same(model, found, decoder_start_token_id=2)
+    for converted in (csan, CsanForConditionalGeneration.from_pretrained(tmp_path / "csan")):
+        assert_same(model, converted, decoder_start_token_id=2)
     options = {**sources_for(model), "max_new_tokens": 9, "decoder_start_token_id": 2}
     static = csan.generate(**options, cache_implementation="static")
     assert torch.equal(static, model.generate(**options))

@@ -63,15 +63,15 @@ def test_metadata_and_text_say_what_was_measured(run):
         "metrics": ["bleu", "chrf"],
     }
     assert vars(data).items() >= expected.items()
-    found = {(result.dataset_split, result.metric_type): result for result in data.eval_results}
-    assert {key: result.metric_value for key, result in found.items()} == {
+    measured = {(result.dataset_split, result.metric_type): result for result in data.eval_results}
+    assert {key: result.metric_value for key, result in measured.items()} == {
         ("validation", "bleu"): 96.0,
         ("validation", "chrf"): 98.2,
         ("test", "bleu"): 97.12,
         ("test", "chrf"): 98.2,
     }
-    assert found["test", "bleu"].metric_args == {"signature": ENTRY["bleu_signature"]}
-    assert found["test", "bleu"].dataset_name == "numbers"
+    assert measured["test", "bleu"].metric_args == {"signature": ENTRY["bleu_signature"]}
+    assert measured["test", "bleu"].dataset_name == "numbers"
     for phrase in (
         "max_tokens: 4000",
         "window of 11 tokens",

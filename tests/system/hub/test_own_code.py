@@ -126,9 +126,9 @@ def test_a_second_file_of_a_name_is_refused(place, capsys):
 
 
 def test_a_file_of_ones_own_does_not_replace_one_of_the_package(place, caplog, monkeypatch):
-    own = place / "own" / "distances.py"
-    own.parent.mkdir()
-    own.write_text(METHOD)
+    own_file = place / "own" / "distances.py"
+    own_file.parent.mkdir()
+    own_file.write_text(METHOD)
     monkeypatch.syspath_prepend(place)
     importlib.import_module("own.distances")
     for name in ("configuration_csan.py", "distances.py"):

@@ -107,8 +107,10 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
     assert "new" in hub_here.repositories["tester/csan"].branches
     assert main(["push", str(tmp_path / "saved/tester/grid"), "tester/grid"]) == 0
     card = push_classifier(hub_here, joint, tmp_path)
-    found, printed = load_elsewhere(hub_here, tmp_path, list(expected), SENTENCES, [card.content])
-    assert found == expected
+    translations, printed = load_elsewhere(
+        hub_here, tmp_path, list(expected), SENTENCES, [card.content]
+    )
+    assert translations == expected
     assert "entity" in "".join(printed)
 
 
@@ -162,8 +164,8 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
     names = ["training_args.bin", "last-checkpoint/rng_state.pth", "evaluation/scores.json"]
     left = dict.fromkeys(names, TOKEN.encode())
     of_user = {"_quarto.yml", "voices/a.pt", "runs/notes.md", "optimizer.md"}
-    others = dict.fromkeys(of_user, b"")
-    hub_here.repositories["tester/trained"] = Repository(left | others)
+    user_files = dict.fromkeys(of_user, b"")
+    hub_here.repositories["tester/trained"] = Repository(left | user_files)
     for name, value in {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.chdir(person)

@@ -98,17 +98,17 @@ def translate_all(trainer: TranslationTrainer, folder: Path, processes=None) -> 
 def work(folder: Path, family: str) -> dict:
     trainer = make_trainer(folder, family)
     batches = list(itertools.islice(trainer.get_train_dataloader(), UPDATES * ACCUMULATION))
-    found = {
+    results = {
         "evaluated": evaluate(trainer, folder),
         "translated": translate_all(trainer, folder, PartialState()),
     }
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    found |= {"batches": batches, "losses": losses, "weights": trainer.model.state_dict()}
+    results |= {"batches": batches, "losses": losses, "weights": trainer.model.state_dict()}
     if family == "pervasive_attention":
         norm = trainer.model.model.decoder.dense_block.feature_norm
-        found["shares"] = norm.process_group is torch.distributed.group.WORLD
-    return found
+        results["shares"] = norm.process_group is torch.distributed.group.WORLD
+    return results
 
 
 def train_student(folder: Path, *, accumulation: int) -> dict:
@@ -119,10 +119,10 @@ def train_student(folder: Path, *, accumulation: int) -> dict:
 
 
 def main(folder: Path, arguments: list[str]) -> None:
-    found = {family: work(folder, family) for family in ("csan", "pervasive_attention")}
-    found["stream"] = read_stream(folder)
-    found["student"] = train_student(folder, accumulation=ACCUMULATION)
-    torch.save(found, folder / f"found-{PartialState().process_index}.pt")
+    results = {family: work(folder, family) for family in ("csan", "pervasive_attention")}
+    results["stream"] = read_stream(folder)
+    results["student"] = train_student(folder, accumulation=ACCUMULATION)
+    torch.save(results, folder / f"found-{PartialState().process_index}.pt")
     PartialState().wait_for_everyone()
     # the end of the run draws the picture that is looked for
     callbacks.draw_training = locality_picture.draw_locality = lambda what, path, *search: None

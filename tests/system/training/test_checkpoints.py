@@ -96,9 +96,9 @@ def test_average_is_summed_in_float32(tmp_path):
     assert average["count"] == 0
 
 
-@pytest.mark.parametrize("other", [{"w": torch.zeros(2)}, {"v": torch.zeros(1)}])
-def test_different_models_have_no_average(tmp_path, other):
-    paths = [make_checkpoint(tmp_path, 1), make_checkpoint(tmp_path, 2, other)]
+@pytest.mark.parametrize("other_weights", [{"w": torch.zeros(2)}, {"v": torch.zeros(1)}])
+def test_different_models_have_no_average(tmp_path, other_weights):
+    paths = [make_checkpoint(tmp_path, 1), make_checkpoint(tmp_path, 2, other_weights)]
     with pytest.raises(ValueError, match=r"checkpoint-2 and .*checkpoint-1 hold different weights"):
         average_weights(paths)
 

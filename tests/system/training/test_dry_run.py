@@ -77,24 +77,24 @@ def test_estimate_is_that_of_the_real_model():
         recipe = parse(f"--max_tokens 240 --bf16 false --output_dir x {words}")
         return module.estimate(model, recipe.training_arguments(), FAMILIES[family])
 
-    found, double = estimate(), estimate("--max_tokens 480")
+    single, double = estimate(), estimate("--max_tokens 480")
     grid = estimate("--max_cells 1800", "pervasive_attention")
-    assert (found.pairs, double.pairs, grid.pairs) == (4, 8, 2)
-    assert found.states == 16 * sum(parameter.numel() for parameter in model.parameters())
+    assert (single.pairs, double.pairs, grid.pairs) == (4, 8, 2)
+    assert single.states == 16 * sum(parameter.numel() for parameter in model.parameters())
     tokens = 4 * module.SENTENCE_LENGTH
     # 2 operations for a weight and a token, once forward and twice backward; keys and values of 3
     # heads in the encoder
     matrices = sum(weight.numel() for name, weight in model.named_parameters() if weight.ndim == 2)
     attention = 2 * 2 * tokens * module.SENTENCE_LENGTH * 32 * (3 + 1 + 1)
-    assert found.flops == 6 * tokens * matrices + 3 * 2 * attention
-    assert 4 * tokens * 32 * 10 < found.activations < 4 * tokens * 32 * 500
-    assert 1.9 * found.activations < double.activations < 2 * found.activations, (
+    assert single.flops == 6 * tokens * matrices + 3 * 2 * attention
+    assert 4 * tokens * 32 * 10 < single.activations < 4 * tokens * 32 * 500
+    assert 1.9 * single.activations < double.activations < 2 * single.activations, (
         "neither weights nor a tensor twice"
     )
-    assert estimate("--gradient_accumulation_steps 3").flops == 3 * found.flops
+    assert estimate("--gradient_accumulation_steps 3").flops == 3 * single.flops
     again = estimate("--activation_checkpointing")
-    assert 3 * again.flops == 4 * found.flops
-    assert 3 * again.activations < found.activations
+    assert 3 * again.flops == 4 * single.flops
+    assert 3 * again.activations < single.activations
 
 
 def test_data_that_is_there_is_counted_and_checked(tmp_path):
@@ -136,9 +136,9 @@ def test_operations_of_an_lstm_count():
     model = RnnSearchForConditionalGeneration(config)
     lstm = 2 * 25 * 2 * 4 * 4 * (8 + 4) + 2 * 20 * 4 * 8 * (8 + 8)  # two directions of 4, one of 8
     attention = 2 * 20 * 25 * 8 * 2 + 2 * 20 * 16 * 8
-    rest = 2 * 20 * 8 * 30 + 2 * 8 * 16  # the output projection, and the first state
+    output_and_start = 2 * 20 * 8 * 30 + 2 * 8 * 16  # the output projection, and the first state
     flops = target_token_flops(model, source_length=25, target_length=20)
-    assert flops * 20 == lstm + attention + rest
+    assert flops * 20 == lstm + attention + output_and_start
 
 
 def test_operations_inside_fused_attention_count():
@@ -156,8 +156,8 @@ def test_operations_inside_fused_attention_count():
         + 30 * d * target
     )
     attention = 2 * d * (source * source + target * target + source * target)
-    found = target_token_flops(model, source_length=source, target_length=target)
-    assert found * target == 2 * (linear + attention)
+    flops = target_token_flops(model, source_length=source, target_length=target)
+    assert flops * target == 2 * (linear + attention)
 
 
 def test_layers_that_training_drops_count():

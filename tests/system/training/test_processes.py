@@ -76,8 +76,8 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    found = [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in (0, 1)]
-    return folder, found, result
+    processes = [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in (0, 1)]
+    return folder, processes, result
 
 
 def pad_together(batches):
@@ -115,8 +115,8 @@ def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family)
     """Uneven halves, accumulation, label smoothing and, in Pervasive Attention, shared batch
     statistics included.
     """
-    folder, found, _ = launched
-    halves = [process[family]["batches"] for process in found]
+    folder, processes, _ = launched
+    halves = [process[family]["batches"] for process in processes]
     counts = [[int(batch["labels"].ne(-100).sum()) for batch in half] for half in halves]
     assert all(left != right for left, right in zip(*counts, strict=True)), (
         "the test wants uneven halves"
@@ -126,7 +126,7 @@ def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family)
     losses = train_alone(model, [pad_together(batches) for batches in zip(*halves, strict=True)])
     rounding = 1e-6 if family == "csan" else 5e-6  # statistics are sums in another order
     weights = model.state_dict()
-    for process in found:
+    for process in processes:
         assert process["pervasive_attention"]["shares"], "the statistics of batch normalisation"
         assert process[family]["losses"] == pytest.approx(losses, abs=2e-6)
         torch.testing.assert_close(
@@ -139,12 +139,12 @@ def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_evaluations_and_translations_are_put_together_without_loss_or_copies(launched, family):
     """Sizes that two processes cannot share equally, one sentence for two processes among them."""
-    folder, found, _ = launched
+    folder, processes, _ = launched
     trainer = make_trainer(folder, family)
     alone = evaluate(trainer, folder)
     translated = translate_all(trainer, folder)
-    assert [process[family]["translated"] for process in found] == [translated, translated]
-    for process in found:
+    assert [process[family]["translated"] for process in processes] == [translated, translated]
+    for process in processes:
         for size in SIZES:
             hypotheses, metrics = process[family]["evaluated"][size]
             assert hypotheses == alone[size][0]
@@ -156,16 +156,16 @@ def test_evaluations_and_translations_are_put_together_without_loss_or_copies(la
 
 def test_processes_share_a_stream(launched):
     """Every pair once in a pass; tests/data/test_streams.py resumes such streams."""
-    _, found, _ = launched
-    assert sorted(found[0]["stream"] + found[1]["stream"]) == STREAMED
+    _, processes, _ = launched
+    assert sorted(processes[0]["stream"] + processes[1]["stream"]) == STREAMED
 
 
 def test_processes_learn_of_a_teacher_as_one_does(launched):
-    folder, found, _ = launched
+    folder, processes, _ = launched
     alone = train_student(folder, accumulation=2 * ACCUMULATION)
-    for process in found:
+    for process in processes:
         torch.testing.assert_close(process["student"], alone, rtol=1e-5, atol=1e-6)
-    untaught = found[0]["csan"]["weights"]
+    untaught = processes[0]["csan"]["weights"]
     assert not torch.equal(untaught["model.shared.weight"], alone["model.shared.weight"])
 
 

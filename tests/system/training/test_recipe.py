@@ -157,8 +157,8 @@ def test_only_what_a_user_can_mend_is_refused():
 def test_another_family_on_the_command_line_is_not_described_as_the_files(read):
     text = "name: A\ndescription: A CSAN.\n"
     assert read(text, "--seed 3").description == "A CSAN."
-    other = read(text, "--model t5 --name B")
-    assert (other.name, other.description) == ("B", None)
+    t5_recipe = read(text, "--model t5 --name B")
+    assert (t5_recipe.name, t5_recipe.description) == ("B", None)
 
 
 def test_lists_on_the_command_line():
@@ -322,9 +322,13 @@ def test_a_recipe_builds_on_another(read):
     expected["training"]["seed"] = 5
     built = read("base: numbers\nconfig: {d_model: 64}\ntraining: {seed: 5}")
     assert built.to_dict() == expected
-    other = read("base: numbers\nmodel: rnnsearch\nconfig: {hidden_size: 64}")
-    assert other.config == {"hidden_size": 64}, "fields of another family's network mean nothing"
-    assert (other.name, other.description) == (None, None), "nor does what its card says"
+    rnnsearch_recipe = read("base: numbers\nmodel: rnnsearch\nconfig: {hidden_size: 64}")
+    assert rnnsearch_recipe.config == {"hidden_size": 64}, (
+        "fields of another family's network mean nothing"
+    )
+    assert (rnnsearch_recipe.name, rnnsearch_recipe.description) == (None, None), (
+        "nor does what its card says"
+    )
 
 
 SECRET = "hf_" + "sEcReT9x" * 4

@@ -65,8 +65,8 @@ def predictions_in_float64(folders, batch):
         target = labels[labels != -100]
         pair = {"input_ids": source[None], "labels": target[None]}
         with torch.no_grad():
-            each = [model(**pair).logits[0].softmax(-1) for model in models]
-        rows.append(torch.stack(each).mean(0))
+            distributions = [model(**pair).logits[0].softmax(-1) for model in models]
+        rows.append(torch.stack(distributions).mean(0))
     return torch.cat(rows)
 
 
@@ -246,19 +246,19 @@ def test_pairs_and_weights_are_those_of_the_library_s_search(
     assert (weights[:9] == of_one).all()
     _, tokens = example_lengths(pairs)
     assert np.average(weights, weights=tokens) == pytest.approx(1), "the loss stays a mean"
-    made = {}
+    pair_weights = {}
     for pair in pairs.select(range(9, len(pairs))):
         assert pair["input_ids"] == tokenizers.source(pair["source"])["input_ids"]
         assert pair["labels"] == tokenizers.target(text_target=pair["target"])["input_ids"]
         assert len(pair["teacher_tokens"]) == 4 * 16 * len(pair["labels"])
-        made.setdefault(pair["source"], {})[pair["target"]] = pair["pair_weight"]
+        pair_weights.setdefault(pair["source"], {})[pair["target"]] = pair["pair_weight"]
     expected = {source: candidates_of_generate(names, source, tokenizers) for source in UNLABELLED}
     assert len({tuple(candidates) for candidates in expected.values()}) > 1
     for source, candidates in expected.items():
         unit = of_one / sum(candidates.values())
         weights = {text: unit * probability for text, probability in candidates.items()}
-        assert made.pop(source) == pytest.approx(weights, rel=1e-4)
-    assert not made, "what is too long is left out"
+        assert pair_weights.pop(source) == pytest.approx(weights, rel=1e-4)
+    assert not pair_weights, "what is too long is left out"
 
 
 def test_translations_that_have_not_ended_are_left_out(

@@ -19,13 +19,13 @@ TARGETS = ["b", "c c a b", "", "a", "b a c b a a c"]
 
 @pytest.mark.parametrize("make", [csan, grid, recurrent, convolutional])
 def test_scores_are_those_of_the_loss(make):
-    own = tokenizer("abc")
-    pair = TokenizerPair(own, own)
+    letter_tokenizer = tokenizer("abc")
+    pair = TokenizerPair(letter_tokenizer, letter_tokenizer)
     model = make(vocab_size=6, decoder_vocab_size=6)
     expected = []
     for source, target in zip(SOURCES, TARGETS, strict=True):
-        labels = own(target, return_tensors="pt").input_ids
-        inputs = own(source, return_tensors="pt", return_token_type_ids=False)
+        labels = letter_tokenizer(target, return_tensors="pt").input_ids
+        inputs = letter_tokenizer(source, return_tensors="pt", return_token_type_ids=False)
         expected.append(-model(**inputs, labels=labels).loss.item() * labels.numel())
     model.train()
     for tokens in (1, 9, 4096):
@@ -48,33 +48,33 @@ def test_lines_are_ended_by_the_models_mark():
 
 @pytest.mark.parametrize("use", [align, score_forced])
 def test_the_callers_tokenizers_stay_as_they_are(use, tmp_path):
-    model, own = nllb(tmp_path)
-    own.padding_side = "left"
+    model, nllb_tokenizer = nllb(tmp_path)
+    nllb_tokenizer.padding_side = "left"
     names = ("src_lang", "tgt_lang", "padding_side", "prefix_tokens", "suffix_tokens")
-    before = {name: getattr(own, name) for name in names}
-    ids = own("zwei")["input_ids"]
-    pair = TokenizerPair(own, own)
+    before = {name: getattr(nllb_tokenizer, name) for name in names}
+    ids = nllb_tokenizer("zwei")["input_ids"]
+    pair = TokenizerPair(nllb_tokenizer, nllb_tokenizer)
     use(model, pair, ["zwei"], ["German:"], src_lang="eng_Latn", tgt_lang="fra_Latn")
-    assert {name: getattr(own, name) for name in names} == before
-    assert own("zwei")["input_ids"] == ids
+    assert {name: getattr(nllb_tokenizer, name) for name in names} == before
+    assert nllb_tokenizer("zwei")["input_ids"] == ids
 
 
 def test_the_command_writes_a_score_for_each_line(tmp_path, capsys):
     """With a tiny NLLB checkpoint, whose sources and targets begin with their languages."""
-    model, own = nllb(tmp_path)
-    for part in (model, own):
+    model, nllb_tokenizer = nllb(tmp_path)
+    for part in (model, nllb_tokenizer):
         part.save_pretrained(tmp_path / "model")
     lines = ["zwei drei", "German:"]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
     words = f"evaluate --model {tmp_path}/model --device cpu --quiet --output_dir {tmp_path}"
     words += f" --forced --source_lang eng_Latn --target_lang fra_Latn --source {tmp_path}/text"
     assert run(f"{words} --reference {tmp_path}/text") == 0
-    own.src_lang = "eng_Latn"
-    own.tgt_lang = "fra_Latn"
+    nllb_tokenizer.src_lang = "eng_Latn"
+    nllb_tokenizer.tgt_lang = "fra_Latn"
     losses = []
     counts = []
     for text in lines:
-        inputs = own(text, text_target=text, return_tensors="pt")
+        inputs = nllb_tokenizer(text, text_target=text, return_tensors="pt")
         counts.append(inputs["labels"].numel())
         losses.append(model(**inputs).loss.item() * counts[-1])
     written = map(json.loads, (tmp_path / "text.forced.jsonl").read_text().splitlines())

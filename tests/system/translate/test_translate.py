@@ -82,7 +82,10 @@ def test_n_best_lines(words, model, tokenizers, capsys, monkeypatch):
     assert run(words) == 0
     lines = []
     for number, hypotheses in enumerate(expected, 1):
-        lines += [f"{number}\t{each.log_probability:.4f}\t{each.text}" for each in hypotheses]
+        lines += [
+            f"{number}\t{hypothesis.log_probability:.4f}\t{hypothesis.text}"
+            for hypothesis in hypotheses
+        ]
     assert capsys.readouterr().out.splitlines() == lines
     assert run(f"{words} --json_lines") == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -134,8 +137,8 @@ def test_processes_write_the_same_lines(words, tmp_path, capsys, monkeypatch):
 def test_several_models_are_an_ensemble(
     words, folder, ensemble, saved, tokenizers, tmp_path, capsys
 ):
-    other = saved(ensemble.members[1])
-    words = words.replace(" --input", f" {other} --max_length 12 --input")
+    second_folder = saved(ensemble.members[1])
+    words = words.replace(" --input", f" {second_folder} --max_length 12 --input")
     assert run(words) == 0
     expected = translate(ensemble, tokenizers, SENTENCES, max_length=12)
     assert capsys.readouterr().out.splitlines() == expected
@@ -144,7 +147,7 @@ def test_several_models_are_an_ensemble(
     assert "BLEU" in capsys.readouterr().out
     assert (tmp_path / "out/in.hypotheses.txt").read_text().splitlines() == expected
     written = json.loads((tmp_path / "out/scores.json").read_text())
-    assert written["model"] == [str(folder), str(other)]
+    assert written["model"] == [str(folder), str(second_folder)]
     assert written["scores"]["in"]["sentences"] == len(SENTENCES)
 
 
