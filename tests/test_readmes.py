@@ -4,6 +4,7 @@ runs.
 """
 
 import gzip
+import itertools
 import os
 import re
 import runpy
@@ -168,7 +169,8 @@ def test_commands_run(readme, workplace, monkeypatch, standard_input, capsys):
 
 def test_the_blocks_are_found():
     assert sum(len(blocks(readme, "python")) for readme in READMES) >= 5
-    assert {name for readme in READMES for name, *_ in commands(readme)} >= {"train", "align"}
+    shown = itertools.chain.from_iterable(map(commands, READMES))
+    assert {name for name, *_ in shown} >= {"train", "align"}
 
 
 @pytest.mark.parametrize(
@@ -190,13 +192,11 @@ def test_every_path_in_a_guide_or_a_recipe_is_there():
         *ROOT.glob("csan_hf/**/*.yaml"),
         *ROOT.glob("csan_hf/**/*.sbatch"),
     ]
-    named = {
-        path.rstrip(".")
-        for text in texts
-        if text.name != "CHANGELOG.md"
-        for path in re.findall(
-            r"(?<![\w/.])(?:csan_hf|scripts|tests)/[\w./-]+", text.read_text(encoding="utf-8")
-        )
-    }
+    pattern = re.compile(r"(?<![\w/.])(?:csan_hf|scripts|tests)/[\w./-]+")
+    named = set()
+    for text in texts:
+        if text.name != "CHANGELOG.md":
+            paths = pattern.findall(text.read_text(encoding="utf-8"))
+            named.update(path.rstrip(".") for path in paths)
     assert len(named) > 20
     assert not [path for path in named if not (ROOT / path).exists()]

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What pyproject.toml, constraints.txt and the scripts say agrees, for every Python that is named."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -28,7 +29,7 @@ def listed(name):
 
 
 EXTRAS = ("train", "lab", "onnx", "dev")
-LISTED = [requirement for name in ("dependencies", *EXTRAS) for requirement in listed(name)]
+LISTED = [*itertools.chain.from_iterable(map(listed, ("dependencies", *EXTRAS)))]
 REQUIREMENTS = [
     requirement for requirement in LISTED if requirement.name != "csan_hf"
 ]  # of dev: the other extras
@@ -108,7 +109,9 @@ def test_the_small_distribution_asks_for_the_same_versions():
 def test_a_wheel_has_every_file_that_is_not_python(name):
     package = ROOT / name
     patterns = tomllib.loads(PROJECT)["tool"]["setuptools"]["package-data"][name]
-    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    packed = set()
+    for pattern in patterns:
+        packed.update(package.glob(pattern))
     files = {
         path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     }

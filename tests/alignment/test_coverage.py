@@ -26,7 +26,9 @@ def tokenizer():
 def slow(alignment, sentences):
     """The definition, a token at a time."""
     text = "".join(sentences)
-    places = [number for number, sentence in enumerate(sentences) for _ in sentence]
+    places = []
+    for number, sentence in enumerate(sentences):
+        places += [number] * len(sentence)
     sentence_of = {}
     for token, start in enumerate(alignment.source.starts[: len(alignment.source.ids)]):
         if alignment.source.word_of_token[token] is not None:

@@ -1,6 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """attn_implementation: what runs computes the same, what cannot run says what to use instead."""
 
+from itertools import product
+
 import pytest
 import tiny
 import torch
@@ -58,7 +60,7 @@ CROSS = (True, False)
 @pytest.mark.parametrize(
     ("locality", "expected"),
     [
-        ({}, {(*part, layer) for part in (ENCODER, DECODER, CROSS) for layer in (0, 1)}),
+        ({}, {(*part, layer) for part, layer in product((ENCODER, DECODER, CROSS), (0, 1))}),
         (
             {
                 "encoder_locality": [{"window": 5, "head_area": 3}, None],

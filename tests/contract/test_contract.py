@@ -2,6 +2,7 @@
 """Every model, of whatever family, locality and attention implementation, keeps these invariants."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import tiny
@@ -59,8 +60,7 @@ MODELS = {
     f"csan, {name}, {implementation}": partial(
         tiny.csan, seed=2, attn_implementation=implementation, **locality
     )
-    for name, locality in LOCALITIES.items()
-    for implementation in IMPLEMENTATIONS
+    for (name, locality), implementation in product(LOCALITIES.items(), IMPLEMENTATIONS)
 }
 for family, variants in (
     (tiny.grid, GRIDS),

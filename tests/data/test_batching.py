@@ -1,5 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import math
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def test_every_example_once_within_the_bound_and_equally_many_batches_for_every_
     sampler = kind(source, target, bound, **limits)
     sampler.set_epoch(epoch)
     batches = list(sampler)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(pairs)))
+    assert sorted(chain.from_iterable(batches)) == list(range(len(pairs)))
     assert len(batches) == len(sampler)
     assert len(batches) % replicas == 0
     assert all(batches)

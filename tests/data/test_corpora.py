@@ -199,10 +199,10 @@ def test_documents_are_cut_into_pieces_of_lines(documents):
 def test_sizes_count_documents(documents):
     data = load(documents(validation=None, validation_size=1, test_size=2))
     assert len(data["test"]) == 2
-    lines = {
-        split: {line for piece in data[split]["source"] for line in piece.split("\n")}
-        for split in ("train", "validation")
-    }
+    lines = {}
+    for split in ("train", "validation"):
+        pieces = data[split]["source"]
+        lines[split] = {*itertools.chain.from_iterable(piece.split("\n") for piece in pieces)}
     assert not lines["train"] & lines["validation"]
     assert lines["validation"] in map(set, DOCUMENTS)
 

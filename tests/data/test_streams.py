@@ -3,7 +3,7 @@
 
 import json
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_a_resumed_stream_gives_every_pair_once_in_a_pass(taken, corpus, process
         batches = list(islice(stopped, taken))
         left = PAIRS // 2 // processes - taken
         batches += islice(batches_of(args, state=stopped.state_dict(), **share), left)
-        seen.update(source for batch in batches for source in batch)
+        seen.update(chain.from_iterable(batches))
     assert seen == Counter(f"en {number}" for number in range(PAIRS))
 
 
@@ -76,14 +76,14 @@ def test_a_resumed_stream_gives_every_pair_once_in_a_pass(taken, corpus, process
 def test_pairs_that_a_training_set_would_not_hold_are_left_out(longest, folder):
     (folder / "part-0.en").write_text("\n" * 4 + "a b c d e f g h i\n" + "en 7\n" * 3)
     batches = islice(batches_of(arguments(max_source_length=longest)), 2 * PAIRS)
-    sources = {source for batch in batches for source in batch}
+    sources = {*chain.from_iterable(batches)}
     kept = {"en 7", *(f"en {number}" for number in range(8, PAIRS))}
     assert sources == (kept if longest == 6 else kept | {"a b c d e f g h i"})
 
 
 def test_several_pairs_of_languages_take_turns():
     args = arguments(language_pairs=["en-de", "de-en"], buffer_size=PAIRS * 2)
-    sources = [source for batch in islice(batches_of(args), PAIRS) for source in batch]
+    sources = [*chain.from_iterable(islice(batches_of(args), PAIRS))]
     assert sources[:4] == [">>de<< en 0", ">>en<< de 0", ">>de<< en 1", ">>en<< de 1"]
     assert len({*sources}) == PAIRS * 2
 
@@ -95,7 +95,7 @@ def test_a_mixture_is_drawn_by_its_weights_and_resumed(monkeypatch):
     batches = list(islice(stopped, 7))
     batches += islice(batches_of(args, state=stopped.state_dict()), 93)
     assert batches == list(islice(batches_of(args), 100))
-    sources = Counter(source for batch in batches for source in batch)
+    sources = Counter(chain.from_iterable(batches))
     assert sum(sources[f"en {number}"] for number in range(8)) == pytest.approx(150, abs=15)
     assert len(sources) == 16
 

@@ -313,7 +313,7 @@ def test_groups_are_those_of_the_whole_corpus_by_length():
         assert group["reference_words"] == pytest.approx((lengths[rows] + 1).mean())
         assert group["hypothesis_words"] == pytest.approx(np.minimum(lengths[rows] + 1, 8).mean())
         scores = score_translations(
-            *([lines[row] for row in rows] for lines in (hypotheses, references))
+            [hypotheses[row] for row in rows], [references[row] for row in rows]
         )
         assert (group["bleu"], group["chrf"]) == (scores["bleu"], scores["chrf"])
     assert end == max(lengths)

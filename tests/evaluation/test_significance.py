@@ -29,18 +29,20 @@ WORDS = [f"word{number}" for number in range(12)]
 def corpus():
     """References, and two systems of which the first makes fewer errors."""
     generator = random.Random(1)
-    references = [
-        [generator.choice(WORDS) for _ in range(generator.randint(3, 9))] for _ in range(70)
-    ]
 
-    def system(errors):
-        noisy = [
-            [generator.choice(WORDS) if generator.random() < errors else word for word in line]
-            for line in references
-        ]
-        return [" ".join(line) for line in noisy]
+    def sentence():
+        return [generator.choice(WORDS) for _ in range(generator.randint(3, 9))]
 
-    return system(0.2), system(0.26), [" ".join(line) for line in references]
+    references = [sentence() for _ in range(70)]
+
+    def spoil(line, rate):
+        return " ".join(
+            generator.choice(WORDS) if generator.random() < rate else word for word in line
+        )
+
+    ours = [spoil(line, 0.2) for line in references]
+    theirs = [spoil(line, 0.26) for line in references]
+    return ours, theirs, [" ".join(line) for line in references]
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 caches, padding.
 """
 
+from itertools import product
+
 import pytest
 import torch
 from reference import locality_methods as oracle
@@ -50,7 +52,7 @@ ENCODER_ALONE = {
         "neighbor": True,
     },
 }
-CASES = [(name, part) for name in (*SPECIFICATIONS, *GAUSSIANS) for part in ("encoder", "decoder")]
+CASES = [*product((*SPECIFICATIONS, *GAUSSIANS), ("encoder", "decoder"))]
 CASES += [(name, "encoder") for name in ENCODER_ALONE]
 CROSS_ALONE = {
     "moving gaussian": {"moving_gaussian": 3.0},
@@ -436,7 +438,10 @@ def test_layers_share_tables(method, tmp_path):
 
     def tables(stack):
         modules = [getattr(layer.self_attn, method, None) for layer in stack.layers]
-        return {parameter for module in filter(None, modules) for parameter in module.parameters()}
+        parameters = set()
+        for module in filter(None, modules):
+            parameters.update(module.parameters())
+        return parameters
 
     model = model_of(shared=True)
     sources = padded_sources((9, 4))

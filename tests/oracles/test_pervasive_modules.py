@@ -240,9 +240,9 @@ def test_refreshed_statistics_are_averages_over_the_batches():
         model.refresh_batch_statistics([batch])
         singles.append(statistics(model))
     assert model.refresh_batch_statistics(iter(data)) == 4
-    expected = {
-        name: torch.stack([single[name] for single in singles]).mean(0) for name in singles[0]
-    }
+    expected = {}
+    for name in singles[0]:
+        expected[name] = torch.stack([single[name] for single in singles]).mean(0)
     assert_close(statistics(model), expected, rtol=1e-9, atol=1e-12)
 
 

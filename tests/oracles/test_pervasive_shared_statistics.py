@@ -14,7 +14,8 @@ from csan_hf.models.grid_norm import BACKWARD
 # Four pairs with padding; the halves hold different numbers of real cells.
 BATCH = {**padded_sources((3, 6, 6, 5)), "labels": labels_of((5, 2, 5, 5))}
 HALVES = [
-    {name: tensor[rows] for name, tensor in BATCH.items()} for rows in (slice(0, 2), slice(2, 4))
+    {name: tensor[:2] for name, tensor in BATCH.items()},
+    {name: tensor[2:] for name, tensor in BATCH.items()},
 ]
 
 

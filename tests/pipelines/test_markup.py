@@ -45,10 +45,10 @@ def marked_texts(draw, depth=3):
 def parents(marked):
     """The tag around each tag, by their numbers."""
     root = ElementTree.fromstring(f"<root>{marked}</root>")
-    pairs = [
-        (child.tag, child.get("id"), parent.get("id")) for parent in root.iter() for child in parent
-    ]
-    return Counter(pairs)
+    pairs = Counter()
+    for parent in root.iter():
+        pairs.update((child.tag, child.get("id"), parent.get("id")) for child in parent)
+    return pairs
 
 
 @given(marked_texts(), st.lists(st.sampled_from(["u", "v,", "&w", "(y)."]), max_size=6), st.data())

@@ -125,9 +125,10 @@ def texts_of(results):
 
 
 def tokens_of_words(translation):
-    return [
-        (word["word"], [token["token"] for token in word["tokens"]]) for word in translation.words
-    ]
+    words = []
+    for word in translation.words:
+        words.append((word["word"], [token["token"] for token in word["tokens"]]))
+    return words
 
 
 USUAL = {"tokens": 6, "sentences": 1, "language": "en"}
@@ -196,11 +197,14 @@ def test_order_and_lines_are_kept_and_batches_change_nothing(translator_of):
 
 def test_a_length_that_is_asked_for_comes_before_the_models(translator_of):
     translate = translator_of(max_length=None, max_new_tokens=9, suppress_tokens=[1]).translate
-    longest, long, short = (
-        tokens_of_words(translation)
-        for options in ({}, {"max_new_tokens": 4}, {"max_length": 5})
-        for [translation] in translate(["Two words."], return_words=True, **options)
-    )
+
+    def tokens(**options):
+        [[translation]] = translate(["Two words."], return_words=True, **options)
+        return tokens_of_words(translation)
+
+    longest = tokens()
+    long = tokens(max_new_tokens=4)
+    short = tokens(max_length=5)
     assert short == long != longest
 
 

@@ -64,7 +64,9 @@ def test_the_best_of_all_that_hold_the_phrases_is_found(phrases, length_penalty)
     settings = {"num_beams": 5**4, "early_stopping": "never", "length_penalty": length_penalty}
     [[best]] = found_by(model, batch, [phrases], most=most, **settings)
     words = [token for token in range(6) if token != EOS]
-    endings = [[*w, EOS] for length in range(most) for w in product(words, repeat=length)]
+    endings = []
+    for length in range(most):
+        endings += [[*beginning, EOS] for beginning in product(words, repeat=length)]
     endings = [tokens for tokens in endings if holds(tokens, *phrases)]
     if not phrases:  # free search takes those that are cut, too
         endings += map(list, product(words, repeat=most))

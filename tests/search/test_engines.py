@@ -5,6 +5,7 @@ of generation_config.json that it takes, without work on sentences that are done
 
 import math
 import random
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def compare(model, engine, seed, batch, **more_settings):
             prefixes=beginnings or (),
         )
     )
-    hypotheses = [hypothesis for several in translations for hypothesis in several]
+    hypotheses = [*chain.from_iterable(translations)]
     assert len(hypotheses) == len(tokens)
     for hypothesis, row, values in zip(hypotheses, tokens, scores, strict=True):
         length = len(hypothesis.tokens)
@@ -162,7 +163,7 @@ def test_no_hypothesis_is_empty_whatever_the_length_penalty(length_penalty, engi
     settings = {"decoder_start_token_id": 0, "num_beams": 3, "length_penalty": length_penalty}
     batch = source_batch(sources(LENGTHS), settings, [99] * len(LENGTHS), returned=3)
     translations = engine_of("rnnsearch", True)[1].search(batch)
-    assert all(len(hypothesis.tokens) for hypotheses in translations for hypothesis in hypotheses)
+    assert all(len(hypothesis.tokens) for hypothesis in chain.from_iterable(translations))
 
 
 @pytest.mark.parametrize(

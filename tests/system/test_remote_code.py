@@ -2,6 +2,7 @@
 """Code of a checkpoint runs where it is trusted, and nobody is asked on the way."""
 
 import ast
+import itertools
 import json
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def loaders(path):
 
 
 def test_every_loader_is_told_whether_code_is_trusted():
-    calls = [call for path in PRODUCT for call in loaders(path)]
+    calls = [*itertools.chain.from_iterable(map(loaders, PRODUCT))]
     assert len(calls) > 5
     assert [place for place, keywords in calls if "trust_remote_code" not in keywords] == []
 

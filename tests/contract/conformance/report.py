@@ -6,6 +6,7 @@ It reads the reports, so it works with and without pytest-xdist."""
 
 from __future__ import annotations  # for pytest 8.0, which does not export its reporter
 
+import itertools
 from fnmatch import fnmatch
 
 import pytest
@@ -119,7 +120,7 @@ def _outcomes(reporter: pytest.TerminalReporter) -> Outcomes:
     """Class -> test -> outcome, where a failed or skipped part decides."""
     order = ("passed", "skipped", "failed")
     rows: Outcomes = {}
-    for report in [report for reports in reporter.stats.values() for report in reports]:
+    for report in itertools.chain.from_iterable(reporter.stats.values()):
         if (
             isinstance(report, pytest.TestReport)
             and _FILE in report.nodeid

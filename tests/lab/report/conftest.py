@@ -3,6 +3,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from csan_hf.lab.report import System, compare_systems
@@ -14,9 +15,11 @@ WORDS = ["ein", "Hund", "Mann", "läuft", "schläft", "rot", "<b>", "&"]
 def make_translations(sentences, errors):
     """Sources, references, and a system for each rate of errors."""
     generator = random.Random(1)
-    references = [
-        [generator.choice(WORDS) for _ in range(generator.randint(2, 9))] for _ in range(sentences)
-    ]
+
+    def sentence():
+        return [generator.choice(WORDS) for _ in range(generator.randint(2, 9))]
+
+    references = [sentence() for _ in range(sentences)]
 
     def spoil(line, rate):
         return " ".join(
@@ -26,7 +29,9 @@ def make_translations(sentences, errors):
     sources = [
         f"source {number} {' '.join(line).upper()}" for number, line in enumerate(references)
     ]
-    systems = [[spoil(line, rate) for line in references] for rate in errors]
+    systems = []
+    for rate in errors:
+        systems.append([spoil(line, rate) for line in references])
     return sources, [" ".join(line) for line in references], systems
 
 
@@ -43,9 +48,6 @@ def report():
         systems, sources, references, metrics=["chrf", "wer", "exact_match"], samples=50
     )
     source_words, target_words = len(sources[0].split()), len(ours[0].split())
-    matrix = [
-        [99 if column == row else -5 for column in range(source_words)]
-        for row in range(target_words)
-    ]
+    matrix = np.where(np.eye(target_words, source_words), 99, -5).tolist()
     comparison.systems[0].alignments = {0: WordAlignment(matrix, [(2, 0), (0, 1)])}
     return comparison

@@ -12,11 +12,6 @@ from csan_hf.recipes import SUITES
 from csan_hf.training.errors import RecipeError
 from csan_hf.training.plan import resolve
 
-SIZES = [
-    (name, size)
-    for name in SUITES.names()
-    for size in yaml.safe_load(SUITES.file(name).read_text())["sizes"]
-]
 BASE = {
     "model": "csan",
     "config": {"d_model": 16, "encoder_layers": 2, "local_window": 7, "head_area": 3},
@@ -40,6 +35,12 @@ SUITE = {
     "tables": {"dev": ["validation"], "test": ["test"]},
     "sizes": {"small": {"base": "base.yaml", "settings": {"training": {"max_steps": 20}}}},
 }
+
+
+def sizes_of_suites():
+    for name in SUITES.names():
+        for size in yaml.safe_load(SUITES.file(name).read_text())["sizes"]:
+            yield name, size
 
 
 def write_suite(folder, **changes):
@@ -178,7 +179,7 @@ def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
         load_suite(write_suite(tmp_path, sizes=sizes))
 
 
-@pytest.mark.parametrize(("name", "size"), SIZES)
+@pytest.mark.parametrize(("name", "size"), [*sizes_of_suites()])
 def test_the_suites_of_the_repository(name, size, tmp_path):
     suite = load_suite(name, size=size)
     assert {run.system for run in suite.runs} == set(suite.systems)

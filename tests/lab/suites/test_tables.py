@@ -185,19 +185,12 @@ def test_several_tests_beside_bonferroni_of_every_set():
     for number in range(1, 7):
         p_values = [*(generator.random(number) ** 3)]
         p_values[-1] = p_values[0]
-        sets = [
-            set(chosen)
-            for size in range(1, number + 1)
-            for chosen in combinations(range(number), size)
-        ]
-        expected = [
-            max(
-                min(1, len(chosen) * min(p_values[member] for member in chosen))
-                for chosen in sets
-                if place in chosen
-            )
-            for place in range(number)
-        ]
+        expected = [0.0] * number
+        for size in range(1, number + 1):
+            for members in combinations(range(number), size):
+                bonferroni = min(1, size * min(p_values[member] for member in members))
+                for member in members:
+                    expected[member] = max(expected[member], bonferroni)
         assert holm_adjusted(p_values) == pytest.approx(expected)
     assert holm_adjusted([]) == []
 

@@ -5,6 +5,7 @@ Written from the definition (Yang et al., NAACL 2019, equations 4-9, and the pre
 4-8), not from the product. Only dot products and the softmax of one query are vectorised. Autograd
 differentiates it."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -83,7 +84,7 @@ def local_attention(
             for i in range(I):
                 position = J - I + i if causal else i
                 positions = visible_positions(position, J, window, real, causal)
-                visible = [(s, j) for s in heads for j in positions]
+                visible = list(itertools.product(heads, positions))
                 if not visible:
                     outputs.append(query.new_zeros(D))
                     continue

@@ -64,10 +64,7 @@ class Sentence:
 
     def mean_key(self, i: int) -> Tensor:
         """The mean [d] of the keys that query i may know of, before they were split into heads."""
-        keys = [
-            torch.cat([self.key[h, j] for h in range(self.key.shape[0])])
-            for j in range(self.length(i))
-        ]
+        keys = [self.key[:, j].flatten() for j in range(self.length(i))]
         return sum(keys) / len(keys)
 
 

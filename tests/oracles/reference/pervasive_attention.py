@@ -203,7 +203,10 @@ class Network:
                 hidden = torch.relu(self.linear(vector, f"{name}.fc1"))
                 grid[cell] = math.sqrt(0.5) * (vector + self.linear(hidden, f"{name}.fc2"))
             features.append(dict(grid))
-        return {cell: sum(layer[cell] for layer in features) / len(features) for cell in grid}
+        mean = {}
+        for cell in grid:
+            mean[cell] = sum(layer[cell] for layer in features) / len(features)
+        return mean
 
     def features(self, grid: Grid) -> Grid:
         """H: the dense block, the transition, the last norm; or the residual block."""

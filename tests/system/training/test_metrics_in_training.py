@@ -162,7 +162,10 @@ def words_and_phones(tmp_path_factory):
     folder = tmp_path_factory.mktemp("g2p")
     draw = random.Random(1)
     words = ["".join(draw.choices(list(PHONES), k=draw.randint(2, 4))) for _ in range(90)]
-    lines = [f"{word}\t{' '.join(PHONES[letter] for letter in word)}\n" for word in words]
+    lines = []
+    for word in words:
+        phones = " ".join(PHONES[letter] for letter in word)
+        lines.append(f"{word}\t{phones}\n")
     for split, part in (("train", lines[:70]), ("dev", lines[70:80]), ("test", lines[80:])):
         (folder / f"abc_{split}.tsv").write_text("".join(part), encoding="utf-8")
     recipe = parse(

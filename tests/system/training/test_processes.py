@@ -117,7 +117,9 @@ def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family)
     """
     folder, processes, _ = launched
     halves = [process[family]["batches"] for process in processes]
-    counts = [[int(batch["labels"].ne(-100).sum()) for batch in half] for half in halves]
+    counts = []
+    for half in halves:
+        counts.append([int(batch["labels"].ne(-100).sum()) for batch in half])
     assert all(left != right for left, right in zip(*counts, strict=True)), (
         "the test wants uneven halves"
     )

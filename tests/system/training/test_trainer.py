@@ -2,6 +2,7 @@
 """The trainer: order of predictions, schedule, batches, averaging, ends of runs, smoothed loss."""
 
 import math
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,7 +52,7 @@ def test_bpe_dropout_cuts_training_sentences_anew_and_no_others(
     epochs = []
     for _ in range(2):
         batches = [batch["input_ids"] for batch in trainer.get_train_dataloader()]
-        rows = [tuple(ids[ids != 0].tolist()) for batch in batches for ids in batch]
+        rows = [tuple(ids[ids != 0].tolist()) for ids in chain.from_iterable(batches)]
         assert sorted(map(tokenizers.source.decode, rows)) == texts
         assert max(map(len, rows)) <= max(map(len, usual))
         assert len({*rows} - usual) > 200

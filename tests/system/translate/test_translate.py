@@ -110,7 +110,9 @@ def test_alignments_stand_beside_the_translations(words, folder, tmp_path, capsy
     words += " --alignments"
     assert run(f"{words} - --json_lines") == 0
     results = [json.loads(line)["translations"][0] for line in capsys.readouterr().out.splitlines()]
-    links = [" ".join(f"{s}-{t}" for s, t in result["alignment"]) for result in results]
+    links = []
+    for result in results:
+        links.append(" ".join(f"{s}-{t}" for s, t in result["alignment"]))
     assert links == expected.splitlines()
     (tmp_path / "in").write_text("\n".join(f"<p>{text}</p>" for text in SENTENCES))
     assert run(f"{words} {tmp_path}/links --markup html --processes=2") == 0
