@@ -19,7 +19,11 @@ from csan_hf import (
     RnnSearchForConditionalGeneration,
 )
 
-PAD, EOS, START = 0, 1, 0  # in every family
+# Special tokens of every family
+PAD = 0
+EOS = 1
+START = 0
+
 WORDS = (2, 11)  # first, and one after the last: tokens that the tiny vocabularies of all have
 
 # Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.

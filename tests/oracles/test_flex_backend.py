@@ -27,7 +27,9 @@ def call_of(
 
 def visible_by_definition(call: AttentionCall) -> Tensor:
     """[B, H, I, N, J], query by query."""
-    (batch, heads, queries, _), keys, area = call.query.shape, call.key.shape[2], call.area
+    batch, heads, queries, _ = call.query.shape
+    keys = call.key.shape[2]
+    area = call.area
     visible = torch.zeros(batch, heads, queries, area.head_area, keys, dtype=torch.bool)
     for b, h, i, slot in product(*map(range, visible.shape[:-1])):
         position, head = i + keys - queries, h + slot - area.head_area // 2

@@ -87,7 +87,8 @@ def test_dead_channels_point_nowhere():
     """A channel that is 0 everywhere has its maximum at no source token, nor at padding."""
     model = PervasiveAttentionModel(tiny_model(kernel_size=3).config).eval()
     norm = model.decoder.final_norm
-    norm.bias[:2], norm.weight[:2] = -1.0, 0.0
+    norm.bias[:2] = -1.0
+    norm.weight[:2] = 0.0
     batch = padded_on_the_left(padded_batch(SOURCES, TARGETS))
     share = model(**batch, output_attentions=True).cross_attentions[0][:, 0]
     assert share[batch["attention_mask"].eq(0).unsqueeze(1).expand_as(share)].eq(0).all()

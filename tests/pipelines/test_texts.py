@@ -212,7 +212,9 @@ def log_probabilities(model, tokenizer, text, tokens):
 
 
 def test_padding_counts_where_it_was_generated():
-    pad, end, word = 0, 1, 5
+    pad = 0
+    end = 1
+    word = 5
     tokens = np.array([pad, word, pad, end, pad, pad])
     counted = is_scored(tokens, ends=end, special={pad, end}, padding=pad)
     assert counted.tolist() == [True] * 4 + [False] * 2

@@ -316,7 +316,9 @@ def test_the_card_is_whole_keeps_the_rules_and_agrees_with_its_run(path):
     card = ModelCard.load(path)
     results = read_json(path.with_suffix(".json"))
     assert results.keys() >= {"model", "parameters", "chosen", "scores", "training", "environment"}
-    languages, signature = ["en"], "per_signature"  # a pronouncer's
+    # A pronouncer's
+    languages = ["en"]
+    signature = "per_signature"
     if path.stem != "pronouncer_english":
         languages = card.data.language
         signature = "bleu_signature"

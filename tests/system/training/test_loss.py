@@ -17,8 +17,12 @@ from torch.testing import assert_close
 from csan_hf.training import LabelSmoothedCrossEntropy, loss
 from csan_hf.training.loss import TaughtLabels, TrainingLoss
 
-SMOOTHING, WEIGHT, TEMPERATURE = 0.2, 0.3, 2.0
-LABELS, ROWS, KNOWN = 13, 3, 4
+SMOOTHING = 0.2
+WEIGHT = 0.3
+TEMPERATURE = 2.0
+LABELS = 13
+ROWS = 3
+KNOWN = 4
 LOGITS = 120  # in a piece: two or a few positions
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
 
