@@ -19,7 +19,9 @@ def fixed_positions(model: PreTrainedModel) -> int | None:
     number.
     """
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and "position" in name.rpartition(".")[2]:
+        is_learned = getattr(module, "kind", None) == "learned"  # of CSAN
+        is_table = is_learned or isinstance(module, nn.Embedding)
+        if is_table and "position" in name.rpartition(".")[2]:
             return getattr(model.config, "max_position_embeddings", None)
     return None
 

@@ -7,7 +7,6 @@ Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -278,7 +277,7 @@ class _CsanStep(Step):
                 index = (sentence[:, None, None], head[:, None], places[:, None])
                 layer.keys = layer.keys[index]
                 layer.values = layer.values[index]
-        return masks._replace(lines=replace(masks.lines, places=None))
+        return masks._replace(lines=masks.lines._replace(places=None))
 
     def fill(self, past: Tensors) -> EncoderDecoderCache:
         """See `Step`; the source's keys and values, and sums that begin with 0, are there, too."""

@@ -173,12 +173,12 @@ class ForwardPass:
 
     Attributes:
         masks: See `AttentionCall.share`.
-        terms: Those of the attention that ran last.
+        tokens_left: `Term.tokens_left` of the last term that knows it.
     """
 
     def __init__(self) -> None:
         self.masks: dict[Hashable, Any] = {}
-        self.terms: Sequence[Term] = ()
+        self.tokens_left: Tensor | None = None
 
 
 @dataclass
@@ -226,7 +226,7 @@ class CarriedValue:
 
 @dataclass
 class AttentionCall:
-    """One attention of one layer. A position is a token's rank among the real tokens.
+    """One attention of one layer. A position is counted from the first real token.
 
     Not causal and with a window, I = J.
 

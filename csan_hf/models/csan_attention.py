@@ -204,10 +204,13 @@ class CsanAttention(nn.Module):
             lines=masks.lines,
         )
         methods = [method for method in self.methods if method.term is not None]
-        shared.terms = [method.term(self._module_of(method), call) for method in methods]
+        terms = [method.term(self._module_of(method), call) for method in methods]
+        for term in terms:
+            if term.tokens_left is not None:
+                shared.tokens_left = term.tokens_left
         if self.observe_terms is not None:
-            self.observe_terms(shared.terms)
-        call = replace(call, terms=shared.terms)
+            self.observe_terms(terms)
+        call = replace(call, terms=terms)
         implementation = self.config._attn_implementation or "eager"
         backend = implementation if implementation in _LOCAL_BACKENDS else None
         if backend == "eager" and wants_weights:

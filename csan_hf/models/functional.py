@@ -72,6 +72,10 @@ def local_attention(
             "positions, with a `window` alone there are as many of both."
         )
     if isinstance(bias, Tensor):
+        if not bias.is_floating_point():
+            raise ValueError(
+                "`bias` is added to the energies: give 0 and -inf, not True and False."
+            )
         bias.expand(batch, heads, queries, keys)  # torch refuses other shapes
         bias = DenseBias(torch.atleast_1d(bias))
     call = AttentionCall(

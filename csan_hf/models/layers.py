@@ -67,7 +67,9 @@ class SinusoidalPositionalEmbedding(nn.Module):
         pad_token_id: int | None = None,
     ) -> None:
         super().__init__()
-        self.num_positions = min(num_positions, self.LONGEST_TABLE)
+        self.num_positions = num_positions
+        if kind != "learned":
+            self.num_positions = min(num_positions, self.LONGEST_TABLE)
         self.embedding_dim = embedding_dim
         self.kind = kind
         self.first_position = 0

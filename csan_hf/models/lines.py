@@ -10,8 +10,8 @@ Shapes: B sentences, I queries, J source tokens, W of them in the lines of the q
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,7 @@ from .attention_call import AttentionCall, CarriedValue, Cells, Term
 from .locality import LocalityMethod
 
 
-@dataclass
-class Lines:
+class Lines(NamedTuple):
     """The lines of one forward pass of a decoder.
 
     Attributes:
@@ -71,7 +70,7 @@ class Lines:
         """
         start = self.first.amin(-1)
         length = (self.first + self.length).amax(-1) - start
-        width = length.max().item()
+        width = length.max().clamp(min=1).item()  # 1 where no source has a real token
         torch._check(width >= 1)
         torch._check(width <= self.key.shape[1])
         steps = torch.arange(width, device=start.device)
@@ -80,7 +79,7 @@ class Lines:
         if masks.first_real is not None:
             places += masks.first_real[:, None]
         return masks._replace(
-            lines=replace(self, key=self.key.gather(1, places), places=places),
+            lines=self._replace(key=self.key.gather(1, places), places=places),
             padding=real,
             first_real=-start,
         )

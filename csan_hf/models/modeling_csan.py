@@ -443,11 +443,10 @@ def add_handicap(masks: AttentionMasks, of_lines: Tensor | None) -> Tensor | Non
     """Handicaps of the logits of end, mark and others in generation, [B, I, 3]: `of_lines`,
     and from an end far from the source's (`Term.tokens_left`); `masks` are of cross-attention.
     """
-    terms = () if masks.shared is None else masks.shared.terms
-    left = [term.tokens_left for term in terms if term.tokens_left is not None]
-    if not left:
+    left = None if masks.shared is None else masks.shared.tokens_left
+    if left is None:
         return of_lines
-    of_end = F.pad(left[0].clamp(0.0, END_HANDICAP)[..., None], (0, 2))
+    of_end = F.pad(left.clamp(0.0, END_HANDICAP)[..., None], (0, 2))
     return of_end if of_lines is None else of_end + of_lines
 
 

@@ -82,9 +82,11 @@ class _CsanClassifier(CsanPreTrainedModel):
     auto_map = _AUTO_MAP
     translates = False
     output_class: ClassVar[type[ModelOutput]]
+    loss_name: ClassVar[str]
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
+        self.loss_type = self.loss_name  # the library guesses it by the name of the class
         self.num_labels: int = config.num_labels  # type: ignore[assignment]
         self.model = CsanEncoderModel(config)
         self.dropout = nn.Dropout(
@@ -107,9 +109,9 @@ class _CsanClassifier(CsanPreTrainedModel):
         Args:
             input_ids: [B, T], or instead `inputs_embeds` [B, T, d].
             attention_mask: [B, T], 1 = a real token.
-            labels: What the class says, -100 = ignored. `ValueError` where they have another shape
-                or type. The loss is their mean (0 where all are ignored), or their sum divided by
-                the Trainer's `num_items_in_batch`.
+            labels: What the class says; a class of -100 is ignored. `ValueError` where they have
+                another shape or type. The loss is their mean (0 where all are ignored), or their
+                sum divided by the Trainer's `num_items_in_batch`.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         options = known_keywords(kwargs)
@@ -149,6 +151,7 @@ class CsanForSequenceClassification(_CsanClassifier):
     multiple labels otherwise."""
 
     output_class = SequenceClassifierOutput
+    loss_name = "ForSequenceClassification"
 
     def _features(self, states: Tensor, attention_mask: Tensor | None) -> Tensor:
         return masked_mean(states, attention_mask)
@@ -181,6 +184,7 @@ class CsanForTokenClassification(_CsanClassifier):
     """
 
     output_class = TokenClassifierOutput
+    loss_name = "ForTokenClassification"
 
 
 def _check_labels(labels: Tensor, shape: torch.Size, are_classes: bool) -> None:

@@ -484,7 +484,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             cache: Cache of earlier rows.
             inputs_embeds: [B, I, d_t] instead of `input_ids`.
             use_cache: Whether to keep rows; default: the config's, outside training.
-            output_attentions: Whether to return `cross_attentions` and `grid`, too.
+            output_attentions: Whether to return `cross_attentions` and `details`, the grid, too.
             output_hidden_states: Whether to return `hidden_states`, too.
 
         Raises:

@@ -209,16 +209,6 @@ class Seq2SeqPreTrained(PreTrainedModel):
         if self.translates and not self.config.share_encoder_decoder_embeddings:
             keep_target_tokenizer(self, config_file.parent / TARGET_TOKENIZER_SUBFOLDER)
 
-    def _check_and_adjust_attn_implementation(
-        self, attn_implementation: str | None, *args: Any, **kwargs: Any
-    ) -> str:
-        """Refuse a choice without effect; the library's error would suggest to ask for support."""
-        if attn_implementation not in (None, "eager") and not self._supports_sdpa:
-            raise ValueError(
-                f"{self.config.model_type} attends in one way: leave {attn_implementation=} unset."
-            )
-        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
-
     def tied_weights(self) -> dict[str, str]:
         """Source of each tied weight, both by name, under the current config."""
         if not hasattr(self, "model"):
@@ -286,6 +276,10 @@ class Seq2SeqModel(Seq2SeqPreTrained):
 
     encoder: Any
     decoder: Any
+
+    def __init__(self, config: Any) -> None:
+        config.validate_fields()  # they may have changed since the config was made
+        super().__init__(config)
 
     def tied_weights(self) -> dict[str, str]:
         """See `Seq2SeqPreTrained`."""
@@ -422,7 +416,7 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
                 turns states into logits, that returns the loss.
 
         Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the
-            Trainer's `num_items_in_batch`. With `labels` both are those of training, whatever
+            Trainer's `num_items_in_batch`. With either both are those of training, whatever
             changes logits in generation. With `training_loss` there is the `loss` alone.
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
@@ -450,9 +444,9 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         )
         if training_loss is not None:
             return Seq2SeqLMOutput(training_loss(outputs.last_hidden_state, self._project))
-        logits = self._project(
-            outputs.last_hidden_state, outputs.details if labels is None else None
-        )
+        # A Trainer that smooths labels takes them out of its inputs, and passes their number alone
+        is_scored = labels is not None or num_items_in_batch is not None
+        logits = self._project(outputs.last_hidden_state, None if is_scored else outputs.details)
         passed_on = {
             name: value for name, value in outputs.items() if hasattr(Seq2SeqLMOutput, name)
         }

@@ -135,6 +135,7 @@ class _Encoders(nn.Module):
             encoded = member.get_encoder()(
                 input_ids.to(member.device),
                 attention_mask=_on_device(attention_mask, member.device),
+                return_dict=True,
             )
             name = "last_hidden_state" if number == 0 else f"member_{number}"
             outputs[name] = encoded[0]
@@ -182,7 +183,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
     def of(cls, models: Sequence[PreTrainedModel]) -> EnsembleForConditionalGeneration:
         """An ensemble of models that are loaded; the members of an ensemble count one by one.
 
-        The first one's generation config is the ensemble's.
+        The first one's generation config is the ensemble's. They are put into evaluation mode.
         """
         members: list[Any] = []
         for model in models:
@@ -295,7 +296,8 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
                 shifted right.
             encoder_outputs: Outputs of `get_encoder()`, instead of sources.
             cache: The `EnsembleCache` of earlier target positions, as an ensemble returned it.
-            labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy.
+            labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy, or
+                their sum over the Trainer's `num_items_in_batch`.
             use_cache: Whether to return a cache.
             **kwargs: Attentions and hidden states, which `generate` may ask for, differ between
                 members and are not returned.
@@ -303,6 +305,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
         Raises:
             ValueError: The cache is another model's.
         """
+        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         known_keywords(kwargs)
         if not isinstance(cache, EnsembleCache | None):
             raise ValueError(
@@ -333,6 +336,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
                     encoder_outputs=encoded,
                     labels=_on_device(labels, member.device),
                     use_cache=use_cache,
+                    return_dict=True,
                     **{CACHE: member_cache},
                 )
                 caches.append(outputs.cache)
@@ -342,7 +346,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
         if cache is None and None not in caches:
             cache = EnsembleCache(caches)
         # Log-probabilities are their own logits
-        loss = None if labels is None else label_loss(mean, labels)
+        loss = None if labels is None else label_loss(mean, labels, num_items_in_batch)
         return Seq2SeqLMOutput(loss, mean, cache)
 
 

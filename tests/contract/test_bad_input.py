@@ -182,6 +182,11 @@ def test_learned_positions_refuse_what_they_do_not_have(make, options):
     assert model(input_ids=LONG["input_ids"][:, :8], labels=LONG["labels"][:, :8]).loss.isfinite()
 
 
+def test_learned_positions_are_as_many_as_the_config_says():
+    model = tiny.csan(position_embeddings="learned", max_position_embeddings=16_500)
+    assert model.get_encoder().embed_positions.weight.shape[0] == 16_500
+
+
 def change_config(folder, **fields) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps({**read_json(path), **fields}))

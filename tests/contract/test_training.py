@@ -64,6 +64,33 @@ def test_labels_are_smoothed(family, tmp_path):
     assert_close(trainer.compute_loss(model, dict(batch)), expected)
 
 
+@pytest.mark.parametrize("method", [{"line": True}, {"moving_gaussian": {"ends_within": 1}}])
+@torch.no_grad()
+def test_a_trainer_that_smooths_labels_scores_logits_as_they_are(method, tmp_path):
+    """Those of generation have handicaps."""
+    model = tiny.csan(**tiny.PLAIN, line_token_id=7, cross_locality=[method] * 2)
+    rows = [{"input_ids": [3, 4, 5, 8, 9, 1], "labels": [6, 7, 4, 1]}]
+    collate = DataCollatorForSeq2Seq(tiny.tokenizer(("a",)), model=model)
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path), label_smoothing_factor=0.1, use_cpu=True, report_to=[]
+    )
+    trainer = Seq2SeqTrainer(model, arguments, data_collator=collate, eval_dataset=rows)
+    batch = collate(rows)
+    expected = F.cross_entropy(
+        model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1
+    )
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), abs=1e-5)
+
+
+@every_family
+def test_fields_are_checked_when_a_model_is_made(family):
+    """They may have changed since the config was made."""
+    config = family.tiny_model().config
+    config.decoder_vocab_size = -3
+    with pytest.raises(ValueError, match="`decoder_vocab_size`"):
+        family.model_class(config)
+
+
 @every_family
 def test_the_loss_is_torchs_cross_entropy(family):
     """Labels of -100 do not count, and labels are not shifted a second time."""

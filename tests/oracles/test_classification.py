@@ -56,6 +56,20 @@ def labels_for(model, batch, problem_type="single_label_classification"):
 # What they compute
 
 
+@both_heads
+def test_a_class_derived_from_a_head_has_its_loss(head):
+    class Derived(head):
+        pass
+
+    batch = padded_sources((4, 6))
+    model = tiny(head)
+    derived = Derived(model.config)
+    derived.load_state_dict(model.state_dict())
+    labels = labels_for(model, batch)
+    loss = derived.eval()(**batch, labels=labels).loss
+    assert torch.equal(loss, model(**batch, labels=labels).loss)
+
+
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("locality", [PLAIN, EVERYTHING])
 @both_heads

@@ -283,6 +283,15 @@ def test_lines_can_be_given():
         model(**batch, **embedded)
 
 
+@torch.no_grad()
+def test_a_cache_takes_sources_of_padding_alone():
+    model = make_model(MOVING)
+    masked = {"input_ids": torch.full((2, 4), 5), "attention_mask": torch.zeros(2, 4)}
+    targets = targets_of(2, 3)
+    expected = model(**masked, decoder_input_ids=targets, use_cache=False).logits
+    torch.testing.assert_close(model(**masked, decoder_input_ids=targets).logits, expected)
+
+
 def test_labels_are_scored_as_they_are():
     """Losses and the logits of labels know no forbidden tokens."""
     model = make_model(MOVING)

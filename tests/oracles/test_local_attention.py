@@ -528,6 +528,7 @@ def test_no_queries_give_an_empty_output(backend, keys, causal, padded):
         ({"key_padding_mask": torch.ones(2, 5, dtype=torch.bool)}, r"`key_padding_mask`.*\[2, 5\]"),
         ({"key_padding_mask": torch.ones(2, 6)}, "`key_padding_mask`.*float32"),
         ({"bias": torch.zeros(3, 6)}, r"\[3, 6\]"),
+        ({"bias": torch.ones(6, 6, dtype=torch.bool)}, "`bias` is added.*not True and False"),
         ({"dropout_p": 1.5}, "dropout probability.*1.5"),
         ({"backend": "SDPA"}, "'SDPA'.*`backend`.*blocked"),
         (

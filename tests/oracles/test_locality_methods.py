@@ -403,6 +403,20 @@ def test_the_end_falls_with_the_source_left_beyond_the_limit(gain):
 
 
 @torch.no_grad()
+def test_the_end_falls_alike_under_a_full_layer():
+    """The layers that follow have no centre, whatever computes their attention."""
+    gaussian = {"moving_gaussian": {"width": 3.0, "ends_within": 1}}
+    model = tiny_model(**{**PLAIN, "cross_locality": [gaussian, None]})
+    sources = padded_sources((12, 7))
+    targets = {"decoder_input_ids": torch.randint(3, VOCABULARY, (2, 5))}
+    expected = model(**sources, **targets).logits
+    end = model.config.eos_token_id
+    assert (expected - model(**sources, labels=targets["decoder_input_ids"]).logits)[..., end].any()
+    model.set_attn_implementation("eager")
+    assert_close(model(**sources, **targets).logits, expected)
+
+
+@torch.no_grad()
 def test_a_doubtful_end_far_from_the_source_s_end_is_passed_over():
     lengths = {}
     for limit in (0, 2):

@@ -6,7 +6,13 @@ import tiny
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, DynamicCache
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    DynamicCache,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration, EnsembleForConditionalGeneration
 from csan_hf.data import train_tokenizer
@@ -145,6 +151,20 @@ def test_an_ensemble_may_be_a_member():
     assert [*EnsembleForConditionalGeneration.of([pair, tiny.csan(1)]).members[:2]] == [
         *pair.members
     ]
+
+
+@torch.no_grad()
+def test_a_trainer_evaluates_an_ensemble(tmp_path):
+    """Also members whose configs ask for tuples."""
+    first = tiny.csan(0)
+    first.config.return_dict = False
+    ensemble = EnsembleForConditionalGeneration.of([first, tiny.csan(1)])
+    rows = [{"input_ids": [3, 4, 5, 1], "labels": [6, 7, 1]}]
+    collate = DataCollatorForSeq2Seq(tiny.tokenizer(("a",)), model=ensemble)
+    arguments = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+    trainer = Seq2SeqTrainer(ensemble, arguments, data_collator=collate, eval_dataset=rows)
+    expected = ensemble(**collate(rows)).loss.item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected)
 
 
 @torch.no_grad()

@@ -647,6 +647,10 @@ def checkpoint(tmp_path_factory):
             "is 1024, but generation.max_length lets 2000 tokens in",
         ),
         (
+            "numbers --position_embeddings learned --max_position_embeddings 200",
+            "is 200, but data.max_source_length lets 256 tokens in",
+        ),
+        (
             "numbers_conv_s2s --max_position_embeddings 200",
             "is 200, but data.max_source_length lets 256 tokens in",
         ),
