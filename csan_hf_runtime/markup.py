@@ -9,7 +9,7 @@ import html
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
@@ -135,12 +135,10 @@ class _Sides:
         self.target_words = target_words
         numbers = range(len(source_words))
         # A word without a link is behind all in the one, before all in the other
-        self._first_targets = _Extremes(
-            [min(targets.get(number, ()), default=len(target_words)) for number in numbers], min
-        )
-        self._last_targets = _Extremes(
-            [max(targets.get(number, ()), default=-1) for number in numbers], max
-        )
+        self._first_targets = [
+            min(targets.get(number, ()), default=len(target_words)) for number in numbers
+        ]
+        self._last_targets = [max(targets.get(number, ()), default=-1) for number in numbers]
         self._next_linked = list(numbers)
         linked = len(source_words)
         for number in reversed(numbers):
@@ -179,7 +177,7 @@ class _Sides:
         """Where the translation of a source word begins, or of the next one that has a link."""
         if number < len(self.source_words) and self._next_linked[number] < len(self.source_words):
             linked = self._next_linked[number]
-            return self.target_words[self._first_targets.of(linked, linked + 1)][0]
+            return self.target_words[self._first_targets[linked]][0]
         return len(self.translation)
 
     def _placed(self, tag: Tag) -> tuple[int, int, Tag]:
@@ -190,8 +188,8 @@ class _Sides:
         if not has_link:
             place = self._place_before(following)
             return place, place, tag
-        start = self.target_words[self._first_targets.of(following, after_last)][0]
-        end = self.target_words[self._last_targets.of(following, after_last)][1]
+        start = self.target_words[min(self._first_targets[following:after_last])][0]
+        end = self.target_words[max(self._last_targets[following:after_last])][1]
         # Punctuation beside the tag, in the same word, stays beside it
         letters = re.search(r"\w(?:.*\w)?", self.translation[start:end], re.DOTALL)
         before = self.source[self.source_words[following][0] : tag.start]
@@ -205,29 +203,6 @@ class _Sides:
             return start, end, tag
         place = end if is_at_end else start  # of a tag within a word
         return place, place, tag
-
-
-class _Extremes:
-    """The least or the greatest of the numbers of any range.
-
-    Args:
-        numbers: The numbers.
-        choose: `min` or `max`.
-    """
-
-    def __init__(self, numbers: Sequence[int], choose: Callable[[int, int], int]) -> None:
-        self._choose = choose
-        self._of_lengths = [numbers]  # of ranges of 1, 2, 4, 8... numbers, as they are needed
-
-    def of(self, start: int, end: int) -> int:
-        """That of a range, which is not empty."""
-        power = (end - start).bit_length() - 1
-        while len(self._of_lengths) <= power:
-            shorter = self._of_lengths[-1]
-            length = 2 ** (len(self._of_lengths) - 1)
-            self._of_lengths.append(list(map(self._choose, shorter, shorter[length:])))
-        numbers = self._of_lengths[power]
-        return self._choose(numbers[start], numbers[end - 2**power])
 
 
 @dataclass(frozen=True)
