@@ -9,13 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypedDict
-
-from .options import Unknown
+from typing import NamedTuple, TypedDict
 
 logger = logging.getLogger(__name__)
-
-_MOST_WARNINGS = 10
 
 
 class Token(TypedDict):
@@ -107,49 +103,6 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
                 f"surrogate pair; replace or remove it: {text!a:.80}"
             )
     return listed
-
-
-def check_letters(
-    texts: Sequence[str],
-    unknown: Unknown,
-    *,
-    unknown_pieces: Callable[[list[str]], Sequence[Sequence[str]]],
-    first_line: int = 1,
-    side: Literal["source", "target"] = "source",
-) -> list[str]:
-    """Returns the texts, with `"skip"` those empty that hold letters which a vocabulary does not
-    have.
-
-    Args:
-        texts: The texts.
-        unknown: Whether to warn, to skip or to raise an error.
-        unknown_pieces: Returns, for each of several lines, what the vocabulary does not have.
-        first_line: The number of the first text.
-        side: Whose vocabulary it is.
-
-    Raises:
-        ValueError: There is such a text, and `unknown` is `"error"`.
-    """
-    checked = list(texts)
-    # White space at the ends of lines is not translated
-    lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
-    messages = []
-    for number, pieces in enumerate(unknown_pieces(lines)):
-        letters = [piece for piece in dict.fromkeys(pieces) if piece != "\n"]
-        if letters:
-            names = ", ".join(map(repr, letters))
-            messages.append(
-                f"line {first_line + number:,}: the {side} vocabulary does not have {names}."
-            )
-            if unknown == "skip":
-                checked[number] = ""
-    if messages and unknown == "error":
-        raise ValueError(messages[0])
-    for message in messages[:_MOST_WARNINGS]:
-        logger.warning(message)
-    if len(messages) > _MOST_WARNINGS:
-        logger.warning(f"... and so in {len(messages) - _MOST_WARNINGS:,} more lines.")
-    return checked
 
 
 class LanguageTags:

@@ -32,7 +32,6 @@ from .texts import (
     Translation,
     Word,
     batches_by_length,
-    check_letters,
     checked_texts,
     first_of_each_text,
     warn,
@@ -46,6 +45,7 @@ WINDOW_CHARACTERS = 2**22
 # Of models whose decoder begins with the target language; others begin with the end of sentence
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _NO_LIMIT = 10**9  # tokens
+_MOST_WARNINGS = 10  # of letters that a vocabulary does not have
 _MOST_TOKENS_TOGETHER = 1024
 _TOKENS_OF_CONTEXT = 64  # more than the windows of preset lines reach
 _MORE_OF_DOCUMENTS = 16  # tokens in a batch: the steps are those of the longest, whatever the batch
@@ -523,22 +523,37 @@ class TextTranslator:
         self, texts: Sequence[str], request: _Request, first_line: int, *, is_target: bool = False
     ) -> list[str]:
         """The texts, with `unknown="skip"` those empty that hold letters which the vocabulary of
-        the source, or of the target, does not have.
+        the source, or of the target, does not have; `ValueError` of them with `"error"`.
         """
+        checked = list(texts)
+        # White space at the ends of lines is not translated
+        lines = ["\n".join(map(str.strip, text.splitlines())) for text in checked]
         unknown = request.options.unknown
-        unknown_pieces = partial(
-            self.engine.source.unknown_pieces, trained_on=request.generation.source_characters
-        )
         if is_target:
+            side = "target"
             unknown = "warn" if unknown == "skip" else unknown
-            unknown_pieces = partial(self.engine.target.unknown_pieces)
-        return check_letters(
-            texts,
-            unknown,
-            unknown_pieces=unknown_pieces,
-            first_line=first_line,
-            side="target" if is_target else "source",
-        )
+            unknown_pieces = self.engine.target.unknown_pieces(lines)
+        else:
+            side = "source"
+            seen = request.generation.source_characters
+            unknown_pieces = self.engine.source.unknown_pieces(lines, trained_on=seen)
+        messages = []
+        for number, pieces in enumerate(unknown_pieces):
+            letters = [piece for piece in dict.fromkeys(pieces) if piece != "\n"]
+            if letters:
+                names = ", ".join(map(repr, letters))
+                messages.append(
+                    f"line {first_line + number:,}: the {side} vocabulary does not have {names}."
+                )
+                if unknown == "skip":
+                    checked[number] = ""
+        if messages and unknown == "error":
+            raise ValueError(messages[0])
+        for message in messages[:_MOST_WARNINGS]:
+            warn(message)
+        if len(messages) > _MOST_WARNINGS:
+            warn(f"... and so in {len(messages) - _MOST_WARNINGS:,} more lines.")
+        return checked
 
     def _language(self, request: _Request) -> str | None:
         """The language of the sources, as far as it is known."""
