@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 _WORD_STARTS = ("Ġ", "▁")  # of byte-level BPE and of SentencePiece
 _LAST_CHARACTER = "\U0010ffff"
@@ -85,24 +84,3 @@ class PrefixPieces:
                     following[token] = remaining[length:]
             steps[remaining] = following
         return steps
-
-
-class PrefixLines:
-    """The beginnings of translations, one for each sentence."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = iter(texts)
-
-    def take(self, count: int) -> list[str]:
-        """Returns the texts of the next sentences; `ValueError` where there are fewer."""
-        texts = list(islice(self._texts, count))
-        if len(texts) < count:
-            raise ValueError(
-                "There are fewer prefixes than sentences: give one for each, an empty one for none."
-            )
-        return texts
-
-    def check_end(self) -> None:
-        """Raises `ValueError` where there are more texts than sentences."""
-        if next(self._texts, None) is not None:
-            raise ValueError("There are more prefixes than sentences: give one for each.")

@@ -20,7 +20,7 @@ from .engine import Engine, Pair, SourceBatch, padded, source_reader
 from .generation import Generation
 from .markup import MarkedText, parse_markup
 from .options import TranslationOptions
-from .prefixes import Prefix, PrefixLines
+from .prefixes import Prefix
 from .scores import is_scored
 from .search import Hypothesis
 from .sentences import EVERY_LINE, SplitText, sentences_of, split_text
@@ -274,7 +274,7 @@ class TextTranslator:
 
         chosen = TranslationOptions(**options)
         generator = np.random.default_rng(chosen.seed) if chosen.sample else None
-        beginnings = None if prefixes is None else PrefixLines(prefixes)
+        beginnings = None if prefixes is None else iter(prefixes)
         lines_read = lines_before
         bar = tqdm(
             total=len(sentences) if isinstance(sentences, Sized) else None,
@@ -290,7 +290,7 @@ class TextTranslator:
             return self._begin_with_dictionary(
                 window,
                 options=chosen,
-                prefixes=None if beginnings is None else beginnings.take(len(window)),
+                prefixes=None if beginnings is None else list(islice(beginnings, len(window))),
                 terms=terms,
                 generator=generator,
                 first_line=first_line,
@@ -307,8 +307,8 @@ class TextTranslator:
         with bar:
             for finish in ahead(map(begin, windows), self.workers.windows_ahead):
                 yield finish()
-        if beginnings is not None:
-            beginnings.check_end()
+        if beginnings is not None and next(beginnings, None) is not None:
+            raise ValueError("There are more prefixes than sentences: give one for each.")
 
     def _begin_with_dictionary(
         self,
@@ -386,7 +386,8 @@ class TextTranslator:
             beginnings = checked_texts("prefixes", prefixes)
             if len(beginnings) != len(texts):
                 raise ValueError(
-                    f"prefixes must be one for each text, got {len(beginnings)} for {len(texts)}."
+                    f"prefixes must be one for each text, got {len(beginnings)} for {len(texts)} "
+                    f"from line {first_line:,} on."
                 )
         if beginnings and options.documents:
             raise ValueError("prefixes are of texts that are translated alone: not of documents.")

@@ -241,8 +241,9 @@ def test_translations_begin_with_prefixes(translator_of):
     assert begun[1:3] == free[1:3]
     assert begun[3].startswith("eins")
     assert (begun[3].count("eins"), free[3].count("eins")) == (1, 0)
-    for count, words in ((1, "fewer prefixes"), (3, "more prefixes")):
-        with pytest.raises(ValueError, match=f"There are {words} than sentences"):
+    fewer = "prefixes must be one for each text, got 1 for 2 from line 1 on"
+    for count, words in ((1, fewer), (3, "There are more prefixes than sentences")):
+        with pytest.raises(ValueError, match=words):
             [*translator.stream(["one", "two"], prefixes=["zwei"] * count)]
 
 
