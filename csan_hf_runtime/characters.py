@@ -6,7 +6,6 @@ They are written as ranges in ascending order, "!-~ à-ü", without the space.
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
@@ -55,15 +54,9 @@ def unseen_characters(
     """Returns, for each text, the characters that are not in ranges; none where these are None."""
     if ranges is None:
         return [[] for _ in texts]
-    parts = ranges.split(" ")
-    firsts = [part[:1] for part in parts]
-    lasts = [part[-1:] for part in parts]
+    seen = read_ranges(ranges)
     unseen = []
     for text in texts:
-        characters = []
-        for character in characters_of(tokenizer, text):
-            place = bisect(firsts, character) - 1
-            if place < 0 or character > lasts[place]:
-                characters.append(character)
-        unseen.append(characters)
+        characters = characters_of(tokenizer, text)
+        unseen.append([character for character in characters if character not in seen])
     return unseen
