@@ -3,10 +3,9 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
-from csan_hf.alignment import Alignment
 from csan_hf.evaluation import align_stream
 from csan_hf.evaluation.alignment_files import Links, read_alignments
 from csan_hf.evaluation.loading import load_translation_model
@@ -85,10 +84,12 @@ def align(
     else:
         sources, targets = open_parallel(source, target)
     drawn = 1 if sentence is None else sentence
-    if heat_map is not None and not 1 <= drawn <= len(sources):
-        raise ValueError(
-            f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {drawn}."
-        )
+    if heat_map is not None:
+        if not 1 <= drawn <= len(sources):
+            raise ValueError(
+                f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {drawn}."
+            )
+        from csan_hf.hub.heat_map import draw_heat_map  # which needs an extra
     gold_links = []
     if gold is not None and targets is not None:  # read before hours of alignment
         gold_links = read_alignments(gold, sources, targets)
@@ -106,38 +107,24 @@ def align(
         tgt_lang=target_lang,
         **generate_arguments,
     )
-    if heat_map is not None:
-        alignments = _drawing(alignments, drawn, heat_map)
-    if translations is not None:
-        alignments = _writing_translations(alignments, translations)
     links = []
-    with open_for_writing(output) as file:
-        for alignment in alignments:
+    with ExitStack() as files:
+        links_file = files.enter_context(open_for_writing(output))
+        translations_file = None
+        if translations is not None:
+            translations_file = files.enter_context(open_for_writing(translations))
+        for number, alignment in enumerate(alignments, 1):
+            if heat_map is not None and number == drawn:
+                draw_heat_map(alignment, heat_map)
+            if translations_file is not None:
+                translations_file.write(f"{one_line(alignment.target.text)}\n")
             line = alignment.pharaoh(threshold=threshold, symmetric=symmetric)
             with beside_bars():
-                file.write(f"{line}\n")
+                links_file.write(f"{line}\n")
             if gold is not None:
                 links.append(line)
     if gold is not None:
         _print_error_rate(links, gold_links)
-
-
-def _drawing(alignments: Iterable[Alignment], number: int, path: Path) -> Iterator[Alignment]:
-    """Draws one of the alignments, counted from 1, as they pass."""
-    from csan_hf.hub.heat_map import draw_heat_map  # which needs an extra
-
-    for place, alignment in enumerate(alignments, 1):
-        if place == number:
-            draw_heat_map(alignment, path)
-        yield alignment
-
-
-def _writing_translations(alignments: Iterable[Alignment], path: str) -> Iterator[Alignment]:
-    """Writes the translations of alignments as they pass."""
-    with open_for_writing(path) as file:
-        for alignment in alignments:
-            file.write(f"{one_line(alignment.target.text)}\n")
-            yield alignment
 
 
 def _print_error_rate(links: list[str], gold_links: list[Links]) -> None:
