@@ -19,61 +19,10 @@ def align(
     tokenizers: TokenizerPair,
     sources: Sequence[str],
     targets: Sequence[str] | None = None,
-    *,
-    layer: int = -1,
-    batch_size: int = 32,
-    progress: bool = False,
-    src_lang: str | None = None,
-    tgt_lang: str | None = None,
-    **generate_arguments: Any,
+    **options: Any,
 ) -> list[Alignment]:
-    """Aligns sentence pairs by a model's cross-attention while it predicts the given targets.
-
-    - Pervasive Attention has one alignment: the attention's weights, or the contributions of the
-      source tokens to the target token's logit (equation 7), which can be negative.
-    - A Transformer (CSAN, Marian...) has one for each head and decoder layer. The mean over the
-      heads of one layer is taken, by default of the last. That is only a convention: nothing trains
-      a head to align, and another layer often aligns better. Row i is the attention with which
-      token i was predicted.
-
-    The model keeps its training mode and attention implementation: alignments are computed on a
-    view of it.
-
-    Args:
-        model: A sequence-to-sequence model, on any device.
-        tokenizers: Its source and target tokenizers, fast ones.
-        sources: Source sentences. They and the targets are not cut, however long.
-        targets: As many target sentences, or None to let the model translate. A translation is
-            tokenized again from its text.
-        layer: Decoder layer, counted from 0, or from the last with -1.
-        batch_size: Sentence pairs at a time; pairs of similar lengths are put together.
-        progress: Shows bars on standard error.
-        src_lang: Language of the sources, of a model of several.
-        tgt_lang: Language of the targets, of a model of several; or the sources begin with its tag,
-            which is no word.
-        generate_arguments: For `generate`, where targets is None; None means the generation
-            config's value.
-
-    Returns:
-        As many alignments as there are sources, in their order.
-
-    Raises:
-        ValueError: If the numbers of sentences differ, there is no such layer, a tokenizer is not a
-            fast one, the model gives no cross-attention, or a language is unknown or missing.
-    """
-    alignments = align_stream(
-        model,
-        tokenizers,
-        sources,
-        targets,
-        layer=layer,
-        batch_size=batch_size,
-        progress=progress,
-        src_lang=src_lang,
-        tgt_lang=tgt_lang,
-        **generate_arguments,
-    )
-    return list(alignments)
+    """Aligns sentence pairs as `align_stream` does, which has the same options, at once."""
+    return list(align_stream(model, tokenizers, sources, targets, **options))
 
 
 def align_stream(
@@ -89,11 +38,43 @@ def align_stream(
     tgt_lang: str | None = None,
     **generate_arguments: Any,
 ) -> Iterator[Alignment]:
-    """Aligns sentence pairs as `align` does, in memory that does not grow with their number.
+    """Aligns sentence pairs by a model's cross-attention while it predicts the given targets, in
+    memory that does not grow with their number.
 
-    A window of `csan_hf_runtime.windows.WINDOW_LINES` pairs, less where they are very long, is
-    aligned at a time. The arguments are those of `align`; sources and targets may be files
-    (`csan_hf_runtime.text_files.TextFile`)."""
+    - Pervasive Attention has one alignment: the attention's weights, or the contributions of the
+      source tokens to the target token's logit (equation 7), which can be negative.
+    - A Transformer (CSAN, Marian...) has one for each head and decoder layer. The mean over the
+      heads of one layer is taken, by default of the last. That is only a convention: nothing trains
+      a head to align, and another layer often aligns better. Row i is the attention with which
+      token i was predicted.
+
+    The model keeps its training mode and attention implementation: alignments are computed on a
+    view of it. A window of `csan_hf_runtime.windows.WINDOW_LINES` pairs, less where they are very
+    long, is aligned at a time.
+
+    Args:
+        model: A sequence-to-sequence model, on any device.
+        tokenizers: Its source and target tokenizers, fast ones.
+        sources: Source sentences. They and the targets are not cut, however long, and may be files
+            (`csan_hf_runtime.text_files.TextFile`).
+        targets: As many target sentences, or None to let the model translate. A translation is
+            tokenized again from its text.
+        layer: Decoder layer, counted from 0, or from the last with -1.
+        batch_size: Sentence pairs at a time; pairs of similar lengths are put together.
+        progress: Shows bars on standard error.
+        src_lang: Language of the sources, of a model of several.
+        tgt_lang: Language of the targets, of a model of several; or the sources begin with its tag,
+            which is no word.
+        generate_arguments: For `generate`, where targets is None; None means the generation
+            config's value.
+
+    Yields:
+        As many alignments as there are sources, in their order.
+
+    Raises:
+        ValueError: If the numbers of sentences differ, there is no such layer, a tokenizer is not a
+            fast one, the model gives no cross-attention, or a language is unknown or missing.
+    """
     if targets is not None and generate_arguments:
         raise ValueError(
             f"{', '.join(generate_arguments)}: leave out, as nothing is generated where targets "
