@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, TextIO
@@ -46,7 +47,6 @@ _BEGINNINGS = {
 _SUBTITLES = re.compile(r"\s*(?:\d+\s*|WEBVTT(?:[ \t][^\n]*)?(?:\n[^\n]*)*?)\n[\d:]+[,.]\d+ -->")
 _LINES_BEFORE_A_TIME = 9  # in subtitles
 _LONGEST_LINE = 2**26  # bytes
-_BLOCK = 2**18  # bytes
 _LONGEST_WAIT = 1.0  # seconds that lines of standard input are waited for, all together
 _CHARACTERS_AHEAD = 2**22  # of standard input, so that who writes need not read meanwhile
 
@@ -407,7 +407,8 @@ def read_lines_with_ends(path: Path | str) -> Iterator[str]:
     number = 0
     try:
         with _open_bytes_of(path) as stream, _unpacked(stream, name) as file:
-            for number, line in enumerate(_lines_of(file), 1):
+            lines = iter(partial(file.readline, _LONGEST_LINE), b"")
+            for number, line in enumerate(lines, 1):
                 if len(line) >= _LONGEST_LINE:
                     raise ValueError(
                         f"{name}, line {number}: longer than {_LONGEST_LINE:,} bytes; is it text?"
@@ -420,17 +421,6 @@ def read_lines_with_ends(path: Path | str) -> Iterator[str]:
         raise ValueError(
             f"{name}, after line {number}: the compressed file is damaged ({error})"
         ) from error
-
-
-def _lines_of(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """The lines of a file as they come; the last one is what is too long."""
-    unfinished = b""
-    while len(unfinished) < _LONGEST_LINE and (block := file.read1(_BLOCK)):
-        *lines, unfinished = (unfinished + block).split(b"\n")
-        for line in lines:
-            yield line + b"\n"
-    if unfinished:
-        yield unfinished
 
 
 def _name_of(path: Path | str) -> str:
