@@ -48,6 +48,10 @@ _POSITION_AND_FACTOR = Bounds(
     "a position of at least 0 and a factor above 0",
     lambda value: len(value) == 2 and value[0] >= 0 and 0 < value[1] < math.inf,
 )
+_BIASES = Bounds(
+    "pairs of tokens and a finite number",
+    lambda pairs: all(tokens and math.isfinite(bias) for tokens, bias in pairs),
+)
 _CACHES = Bounds(
     "'dynamic' or 'static', or with an accelerator 'offloaded'",
     lambda kind: (
@@ -380,7 +384,7 @@ class GenerationArguments:
     """Ids of tokens that are not generated first."""
     bad_words_ids: list[list[int]] | None = None
     """Sequences of token ids that are never generated."""
-    sequence_bias: list[Any] | None = None
+    sequence_bias: list[tuple[list[int], float]] | None = declare(None, _BIASES)
     """Pairs of a sequence of token ids and the bias added to its score."""
     forced_bos_token_id: int | None = None
     """Id of the first target token, such as the language of a multilingual model."""
@@ -434,7 +438,6 @@ def check_generation(values: Mapping[str, Any], vocabulary_size: int) -> None:
         ValueError: It names key, value and bound.
     """
     check_section("generation", GenerationArguments, values)
-    _check_biases(values.get("sequence_bias"))
     for name in _SETTINGS_OF_TOKENS:
         value = values.get(name)
         items = value if isinstance(value, list) else [value]
@@ -453,21 +456,8 @@ def check_generation(values: Mapping[str, Any], vocabulary_size: int) -> None:
 def _tokens_in(items: list[Any]) -> Iterator[int]:
     """Yields the tokens of lists of lists; a bias is no token."""
     for item in items:
-        if isinstance(item, int):
-            yield item
-        elif isinstance(item, list):
-            sequence = item[0] if isinstance(item[0], list) else item
-            yield from sequence
-
-
-def _check_biases(pairs: list[Any] | None) -> None:
-    for pair in pairs or ():
-        match pair:
-            case [[*tokens], int() | float() as bias] if (
-                tokens and math.isfinite(bias) and all(isinstance(token, int) for token in tokens)
-            ):
-                continue
-        raise ValueError(
-            "generation.sequence_bias must hold pairs of a list of tokens and a finite number, "
-            f"such as [[5, 6], -2.0], got {pair}."
-        )
+        match item:
+            case int():
+                yield item
+            case [[*sequence], _] | [*sequence]:
+                yield from sequence

@@ -8,7 +8,7 @@ import pytest
 from datasets import DatasetDict
 from huggingface_hub.errors import StrictDataclassError
 from system.training.tiny_runs import TINY, parse
-from transformers import GenerationConfig
+from transformers import GenerationConfig, SequenceBiasLogitsProcessor
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.commands.train import format_help
@@ -200,6 +200,10 @@ def test_lists_on_the_command_line():
         (
             "generation: {suppress_tokens: 3}",
             r"generation\.suppress_tokens must be list\[int\] \| null, got 3",
+        ),
+        (
+            "generation: {sequence_bias: [[3, 1.0]]}",
+            r"sequence_bias must be list\[tuple\[list\[int\], float\]\] \| null, got ",
         ),
         (
             "generation: {num_return_sequences: 2}",
@@ -465,6 +469,16 @@ def test_yaml_values_that_are_not_of_their_type_are_refused(value, read):
             load(f"config: [{value}]")
 
 
+def test_a_bias_that_is_a_whole_number_is_one_for_the_library(read):
+    recipe = read("generation: {sequence_bias: [[[5, 6], -2]]}")
+    biases = recipe.generation["sequence_bias"]
+    SequenceBiasLogitsProcessor(biases)
+    assert biases == [([5, 6], -2.0)]
+    again = read(recipe.to_yaml())
+    assert again == recipe
+    assert again.fingerprint(Affects.SCORES) == recipe.fingerprint(Affects.SCORES)
+
+
 def test_aliases_and_merged_keys_are_read(read):
     merged = "config: {<<: {d_model: 16, dropout: 0.1}, dropout: 0.2}"
     recipe = read("training: {seed: &seed 3, data_seed: *seed}\n" + merged)
@@ -529,11 +543,11 @@ def checkpoint(tmp_path_factory):
             "section generation is refused: generation.forced_eos_token_id must ",
         ),
         (
-            "numbers --sequence_bias '[[3, 1.0]]'",
+            "numbers --sequence_bias '[[[], 1.0]]'",
             "section generation is refused: generation.sequence_bias must ",
         ),
         (
-            "numbers --sequence_bias '[[[3], nan]]'",
+            "numbers --sequence_bias '[[[3], .nan]]'",
             "section generation is refused: generation.sequence_bias must ",
         ),
         (
