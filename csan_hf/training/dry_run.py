@@ -176,9 +176,11 @@ def _describe_model(plan: Plan) -> list[str]:
             f", {duration_text(seconds * args.max_steps)} for {args.max_steps:,} updates, "
             "evaluation not counted"
         )
+    parameters = model.num_parameters()
+    embeddings = parameters - model.num_parameters(exclude_embeddings=True)
     return [
-        f"  {type(model).__name__}: {model.num_parameters() / 1e6:.1f}M parameters, "
-        f"{_embedding_parameters(model) / 1e6:.1f}M of them embeddings ({vocabularies} of "
+        f"  {type(model).__name__}: {parameters / 1e6:.1f}M parameters, "
+        f"{embeddings / 1e6:.1f}M of them embeddings ({vocabularies} of "
         f"{config.vocab_size:,} entries)",
         f"  memory of a device: {costs.states / 2**30:.2f} GiB for weights, gradients and Adam "
         f"(float32), about {costs.activations / 2**30:.2f} GiB for the activations of "
@@ -187,15 +189,6 @@ def _describe_model(plan: Plan) -> list[str]:
         f"  time on this machine ({args.device}), from a matrix-product rate of {rate / 1e12:.3g} "
         f"TFLOP/s measured now, of which {UTILISATION:.0%} are used: {duration}",
     ]
-
-
-def _embedding_parameters(model: PreTrainedModel) -> int:
-    """Counts the weights of embeddings; those that several modules share once."""
-    sizes = {}
-    for module in model.modules():
-        if isinstance(module, torch.nn.Embedding):
-            sizes[id(module.weight)] = module.weight.numel()
-    return sum(sizes.values())
 
 
 def estimate(
