@@ -336,9 +336,8 @@ class Comet(CorpusMetric):
     The package unbabel-comet needs older libraries than csan_hf does, so its program `comet-score`
     runs in an environment of its own: `pipx install unbabel-comet`.
 
-    Args:
-        model: Name or path of COMET's model; it is downloaded the first time.
-        gpus: The number of GPUs that COMET uses.
+    Attributes:
+        model: Name of COMET's model; it is downloaded the first time.
     """
 
     name = "comet"
@@ -347,11 +346,7 @@ class Comet(CorpusMetric):
     needs_sources = True
     segments_at_once = None
     on_hub = True
-
-    def __init__(self, model: str = "Unbabel/wmt22-comet-da", gpus: int = 0) -> None:
-        super().__init__()
-        self.model = model
-        self.gpus = gpus
+    model = "Unbabel/wmt22-comet-da"
 
     def check_requirements(self) -> None:
         """Raises `OSError` if `comet-score` is not installed."""
@@ -375,7 +370,7 @@ class Comet(CorpusMetric):
                 write_lines(folder / file, lines)
             command = ["comet-score", "-s", "src", "-t", "mt", "-r", "ref"]
             command += ["--to_json", output.name]
-            command += ["--model", self.model, "--gpus", str(self.gpus), "--quiet", "--only_system"]
+            command += ["--model", self.model, "--gpus", "0", "--quiet", "--only_system"]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             if done.returncode or not output.is_file():
                 printed = (done.stderr or done.stdout).strip() or "it printed nothing"
@@ -416,11 +411,6 @@ def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
     """Adds a metric to the table, as a decorator or a call; it replaces one of its name."""
     _METRICS[metric.name] = metric
     return metric
-
-
-def unregister_metric(name: str) -> None:
-    """Takes a metric out of the table."""
-    del _METRICS[name]
 
 
 def find_metric(name: str) -> type[CorpusMetric]:

@@ -11,7 +11,8 @@ from system.training.tiny_runs import TINY, parse
 from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
 from csan_hf.data.corpora import load_translation_dataset
-from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
+from csan_hf.evaluation import metrics
+from csan_hf.evaluation.metrics import CorpusMetric, register_metric
 from csan_hf.hub import card_problems
 from csan_hf.hub.model_card import names_of_its_data
 from csan_hf.hub.public_files import read_json
@@ -46,8 +47,9 @@ class WordsMissing(CorpusMetric):
 
 @pytest.fixture(scope="module")
 def metric():
-    yield register_metric(WordsMissing)
-    unregister_metric("words_missing")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
+        yield register_metric(WordsMissing)
 
 
 def tiny_recipe(folder, words):
