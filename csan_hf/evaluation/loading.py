@@ -155,11 +155,6 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
         except RuntimeError as error:  # the library's report, logged before, names the tensors
             raise ValueError(f"{name}: the weights do not fit config.json: {error}") from error
         _check_weights(name, model)
-        beams = model.generation_config.num_beams
-        if beams is not None and (not isinstance(beams, int) or beams < 1):
-            raise ValueError(
-                f"{name}/generation_config.json: `num_beams` must be at least 1, got {beams!r}."
-            )
         return model, TokenizerPair.from_pretrained(name, trust_remote_code=trust_remote_code)
 
 
