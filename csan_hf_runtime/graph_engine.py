@@ -166,7 +166,7 @@ class GraphEngine:
         labels = padded([text.ids for text in targets], self.target.padding)
         start = np.full((len(pairs), 1), self._generation.decoder_start_token_id)
         inputs = np.concatenate([start, labels[:, :-1]], axis=1)
-        weights = self._graphs.attention(inputs, self._graphs.encode(ids, mask))
+        weights = GraphDecoder(self._graphs, self._graphs.encode(ids, mask)).attention(inputs)
         alignments = []
         for original, translated, matrix in zip(sources, targets, weights, strict=True):
             alignments.append(Alignment.of_padded(original, translated, matrix))

@@ -37,23 +37,6 @@ _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 Tensors = dict[str, np.ndarray]
 
 
-class DecoderCache:
-    """The tensors that the decoder's graph gave after `length` tokens; none before the first."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self.tensors: Tensors = {}
-
-    def keep_rows(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
-        """Goes on with some rows, in this order, of some sentences; None = of all."""
-        moved = (rows != np.arange(len(rows))).nonzero()[0]
-        for name, tensor in self.tensors.items():
-            if sentences is not None:
-                self.tensors[name] = tensor[rows]
-            else:
-                tensor[moved] = tensor[rows[moved]]
-
-
 class Graphs:
     """Encoder and decoder of an exported model on ONNX Runtime.
 
@@ -150,37 +133,12 @@ class Graphs:
             tensors.update(zip(names, self._source.run(names, inputs), strict=True))
         return tensors
 
-    def step(self, tokens: np.ndarray, source: Tensors, cache: DecoderCache) -> np.ndarray:
-        """Returns the logits [R, V] of what follows the last tokens [R], which join the cache."""
-        logits = self._run("logits", tokens, source, cache)
-        return logits[:, 0].astype(np.float32, copy=False)
+    def decode(self, output: str, inputs: Tensors) -> tuple[np.ndarray, Tensors]:
+        """Returns an output [R, 1, ...] of the decoder, and the cache that it leaves, by name."""
+        values, *present = self._decoder.run([output, *self._presents], inputs)
+        return values, dict(zip(self._past_names, present, strict=True))
 
-    def attention(self, tokens: np.ndarray, source: Tensors) -> np.ndarray:
-        """Returns the weights [B, T, J] with which what follows tokens [B, T] is predicted from the
-        source; `gives_attention` says whether there are such.
-        """
-        cache = DecoderCache()
-        rows = [self._run(ALIGNMENT, column, source, cache)[:, 0] for column in tokens.T]
-        return np.stack(rows, axis=1)
-
-    def _run(
-        self,
-        output: str,
-        tokens: np.ndarray,
-        source: Tensors,
-        cache: DecoderCache,
-    ) -> np.ndarray:
-        """An output [R, 1, ...] of the decoder after the last tokens [R], which join the cache."""
-        if cache.length == 0:
-            cache.tensors = self._first_tensors(len(tokens))
-        values, *present = self._decoder.run(
-            [output, *self._presents], {"input_ids": tokens[:, None], **source, **cache.tensors}
-        )
-        cache.tensors.update(zip(self._past_names, present, strict=True))
-        cache.length += 1
-        return values
-
-    def _first_tensors(self, rows: int) -> Tensors:
+    def first_tensors(self, rows: int) -> Tensors:
         """The cache that the decoder takes ahead of the first token."""
         tensors = {}
         for node in self._past_of_target:
@@ -195,24 +153,49 @@ class GraphDecoder:
     Args:
         graphs: The graphs.
         source: What `Graphs.encode` gives of B sentences.
+
+    Attributes:
+        cache: The tensors that the decoder's graph gave after the last tokens; none before the
+            first.
     """
 
     def __init__(self, graphs: Graphs, source: Tensors) -> None:
         self._graphs = graphs
-        self._source = source
-        self._cache = DecoderCache()
+        self.source = source
+        self.cache: Tensors = {}
+        self._length = 0
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Logits [R, V] of what follows [R, T], of which the cache has the first tokens."""
-        for place in range(self._cache.length, tokens.shape[1]):
-            logits = self._graphs.step(tokens[:, place], self._source, self._cache)
-        return logits
+        for place in range(self._length, tokens.shape[1]):
+            logits = self._next("logits", tokens[:, place])
+        return logits.astype(np.float32, copy=False)
+
+    def attention(self, tokens: np.ndarray) -> np.ndarray:
+        """Returns the weights [B, T, J] with which what follows tokens [B, T] is predicted from the
+        source; `Graphs.gives_attention` says whether there are such.
+        """
+        return np.stack([self._next(ALIGNMENT, column) for column in tokens.T], axis=1)
 
     def keep(self, rows: np.ndarray, sentences: np.ndarray | None) -> None:
         """Goes on with some rows, in this order, of some sentences; None = of all."""
-        self._cache.keep_rows(rows, sentences)
         if sentences is not None:
-            self._source = {name: tensor[sentences] for name, tensor in self._source.items()}
+            self.source = {name: tensor[sentences] for name, tensor in self.source.items()}
+            self.cache = {name: tensor[rows] for name, tensor in self.cache.items()}
+            return
+        moved = (rows != np.arange(len(rows))).nonzero()[0]
+        for tensor in self.cache.values():
+            tensor[moved] = tensor[rows[moved]]
+
+    def _next(self, output: str, tokens: np.ndarray) -> np.ndarray:
+        """An output [R, ...] of the decoder after the last tokens [R], which join the cache."""
+        if self._length == 0:
+            self.cache = self._graphs.first_tensors(len(tokens))
+        inputs = {"input_ids": tokens[:, None], **self.source, **self.cache}
+        values, present = self._graphs.decode(output, inputs)
+        self.cache.update(present)
+        self._length += 1
+        return values[:, 0]
 
 
 def _is_of_source(name: str) -> bool:

@@ -2,6 +2,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Speed and memory of CSAN and Pervasive Attention on a CPU, each comparison in one run."""
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ from csan_hf import PervasiveAttentionConfig
 from csan_hf.hub.onnx import export_onnx
 from csan_hf.models.modeling_csan import CsanEncoderOutput
 from csan_hf_runtime.command_line import run
-from csan_hf_runtime.graphs import DecoderCache, Graphs
+from csan_hf_runtime.graphs import GraphDecoder, Graphs
 
 
 def benchmark(
@@ -216,7 +217,9 @@ LINE_LENGTH = 25  # tokens, with the line's mark
 
 
 def step_workloads() -> Iterator[Workload]:
-    """A token after sources of several lengths; each first step computes the source's keys."""
+    """A token after sources of several lengths; each first step computes the source's keys, that of
+    ONNX the encoder's states, too.
+    """
     with tempfile.TemporaryDirectory() as directory:
         folders = {preset: Path(directory, preset) for preset in ("lines", "long")}
         for preset, folder in folders.items():
@@ -259,11 +262,11 @@ def torch_step(preset: str, length: int) -> Step:
 def graph_step(folder: Path, length: int) -> Step:
     """A step of the exported model."""
     graphs = Graphs.from_directory(folder, threads=torch.get_num_threads())
-    ids, states = (tensor.numpy() for tensor in encoded_lines(length))
-    tensors_of_source = cache(partial(graphs.project, states, ids, np.ones_like(ids)))
-    decoder_cache = DecoderCache()
-    tokens = ids[:, 0].repeat(BEAMS)
-    return lambda: graphs.step(tokens, tensors_of_source(), decoder_cache)
+    ids = encoded_lines(length)[0].numpy()
+    decoder = cache(lambda: GraphDecoder(graphs, graphs.encode(ids, np.ones_like(ids))))
+    tokens = ids[:, :1].repeat(BEAMS, axis=0)
+    lengths = itertools.count(1)
+    return lambda: decoder().step(tokens.repeat(next(lengths), axis=1))
 
 
 # --- Pervasive Attention

@@ -23,7 +23,7 @@ from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx, graph_logits
 from csan_hf.hub.public_files import read_json
 from csan_hf_runtime.command_line import main
-from csan_hf_runtime.graphs import DecoderCache, Graphs
+from csan_hf_runtime.graphs import GraphDecoder, Graphs
 from csan_hf_runtime.translator import TextTranslator
 
 MODELS = {
@@ -224,7 +224,7 @@ def test_a_graph_gives_the_attention_that_alignments_are_read_from(name, exporte
     batch = sources((9, 3, 7))
     ids, mask = (batch[key].numpy() for key in ("input_ids", "attention_mask"))
     targets_of_beams = targets(6, 4)  # two beams of each source
-    alignment = graphs.attention(targets_of_beams.numpy(), graphs.encode(ids, mask))
+    alignment = GraphDecoder(graphs, graphs.encode(ids, mask)).attention(targets_of_beams.numpy())
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
     repeated = {key: tensor.repeat_interleave(2, 0) for key, tensor in batch.items()}
@@ -250,23 +250,24 @@ def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported
     batch = sources((6, 4))
     source = graphs.encode(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
     nothing = np.zeros_like(source["encoder_hidden_states"])
+    tokens = targets(2, 9)
     logits = []
     for inputs in (source, {**source, "encoder_hidden_states": nothing}):
-        cache = after_tokens(graphs, source, targets(2, 8))
-        logits.append(graphs.step(targets(2, 1)[:, 0].numpy(), inputs, cache))
+        decoder = after_tokens(graphs, source, tokens[:, :8])
+        decoder.source = inputs
+        logits.append(decoder.step(tokens.numpy()))
     assert (logits[0] == logits[1]).all()
     kept = {"0.decoder": 2, "1.decoder": 9, "2.decoder": 1}
     for name, length in {**kept, "3.decoder": 1}.items():
-        assert cache.tensors.pop(f"past_key_values.{name}.key").shape[2] == length
-    assert not [name for name in cache.tensors if name.endswith(".key")]
+        assert decoder.cache.pop(f"past_key_values.{name}.key").shape[2] == length
+    assert not [name for name in decoder.cache if name.endswith(".key")]
 
 
 def after_tokens(graphs, source, tokens):
-    """The cache after target tokens [B, I]."""
-    cache = DecoderCache()
-    for column in tokens.numpy().T:
-        graphs.step(column, source, cache)
-    return cache
+    """The decoder after target tokens [B, I]."""
+    decoder = GraphDecoder(graphs, source)
+    decoder.step(tokens.numpy())
+    return decoder
 
 
 def error_of(folder: Path, model) -> float:
@@ -348,7 +349,7 @@ def test_a_moving_gaussian_keeps_its_place_in_16_bits(exported):
         layers = model(**batch, use_cache=True).cache.self_attention_cache.layers
     graphs = Graphs.from_directory(folder)
     source = graphs.encode(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
-    tensors = after_tokens(graphs, source, batch["decoder_input_ids"]).tensors
+    tensors = after_tokens(graphs, source, batch["decoder_input_ids"]).cache
     for layer in (2, 3):
         center = torch.from_numpy(tensors[f"past_key_values.{layer}.decoder.key"])
         torch.testing.assert_close(center, layers[layer].keys, rtol=0, atol=0.2)
