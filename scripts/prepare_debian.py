@@ -15,9 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import jsonargparse
-
-from csan_hf_runtime.command_line import script
+from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import read_lines, write_lines
 
 LETTERS_OF_FAMILY = 60
@@ -30,10 +28,13 @@ def prepare_debian(
     source: Path,
     target: Path,
     output: Path,
-    languages: tuple[str, str] = ("de", "en"),
+    /,
+    *,
+    source_lang: str = "de",
+    target_lang: str = "en",
     held_out: int = 250,
     seed: int = 0,
-) -> dict[str, int]:
+) -> None:
     """Write a corpus of descriptions: a paragraph in each line, the first the synopsis, and a blank
     line after each description.
 
@@ -44,19 +45,17 @@ def prepare_debian(
         source: Translation file of the source language, which may be compressed
         target: Translation file of the target language
         output: folder to write to; created if missing
-        languages: languages of the files
+        source_lang: language of the source
+        target_lang: language of the target
         held_out: descriptions in each of dev and test
         seed: seed of their choice
-
-    Returns:
-        Split -> descriptions in it.
 
     Raises:
         ValueError: There are fewer descriptions than are held out.
     """
-    translations = dict(read_descriptions(target, languages[1]))
+    translations = dict(read_descriptions(target, target_lang))
     documents: dict[Document, None] = {}  # each once
-    for key, paragraphs in read_descriptions(source, languages[0]):
+    for key, paragraphs in read_descriptions(source, source_lang):
         translation = translations.get(key, [])
         if len(paragraphs) == len(translation):
             documents[tuple(zip(paragraphs, translation, strict=True))] = None
@@ -78,9 +77,10 @@ def prepare_debian(
         pairs: list[tuple[str, str]] = []
         for document in split_documents:
             pairs += [*document, ("", "")]
-        for language, lines in zip(languages, zip(*pairs, strict=True), strict=True):
-            write_lines(output / f"{split}.{language}", lines)
-    return {split: len(split_documents) for split, split_documents in splits.items()}
+        source_lines, target_lines = zip(*pairs, strict=True)
+        write_lines(output / f"{split}.{source_lang}", source_lines)
+        write_lines(output / f"{split}.{target_lang}", target_lines)
+        print(f"{split}: {len(split_documents)} descriptions")
 
 
 def read_descriptions(path: Path, language: str) -> Iterator[tuple[tuple[str, str], list[str]]]:
@@ -133,11 +133,5 @@ def families_of(documents: Sequence[Document]) -> list[list[Document]]:
     return list(families.values())
 
 
-@script()
-def main(arguments: list[str]) -> None:
-    counts = jsonargparse.auto_cli(prepare_debian, args=arguments)
-    print(", ".join(f"{split}: {count} descriptions" for split, count in counts.items()))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(prepare_debian, sys.argv[1:]))

@@ -11,10 +11,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-import jsonargparse
-
 from csan_hf.data.readers import table_pairs
-from csan_hf_runtime.command_line import script
+from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import write_lines
 
 MEDIUM = ("arm_e", "bul", "dut", "fre", "geo", "hbs_latn", "hun", "jpn_hira", "kor", "vie_hanoi")
@@ -31,8 +29,8 @@ def word_symbols(language: str, word: str) -> str:
 
 
 def prepare_multilingual(
-    data_dir: Path, output: Path, languages: Sequence[str] = MEDIUM
-) -> dict[str, int]:
+    data_dir: Path, output: Path, /, *, languages: Sequence[str] = MEDIUM
+) -> None:
     """Write the corpus of a multilingual model.
 
     `train.tsv` has all languages, `validation.tsv` every fifth word of their dev sets;
@@ -43,9 +41,6 @@ def prepare_multilingual(
             be missing
         output: folder to write to; created if missing
         languages: names as in the file names
-
-    Returns:
-        File name -> words in it.
     """
     files: dict[str, list[str]] = defaultdict(list)
     for language in languages:
@@ -57,7 +52,7 @@ def prepare_multilingual(
             files[f"{language}_test.tsv"] = read_words(data_dir, language, "test")
     for name, lines in files.items():
         write_lines(output / name, lines)
-    return {name: len(lines) for name, lines in files.items()}
+        print(f"{name}: {len(lines)} words")
 
 
 def read_words(data_dir: Path, language: str, split: str) -> list[str]:
@@ -66,11 +61,5 @@ def read_words(data_dir: Path, language: str, split: str) -> list[str]:
     return [f"{word_symbols(language, pair['source'])}\t{pair['target']}" for pair in pairs]
 
 
-@script()
-def main(arguments: list[str]) -> None:
-    counts = jsonargparse.auto_cli(prepare_multilingual, args=arguments)
-    print(", ".join(f"{name}: {count} words" for name, count in counts.items()))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(prepare_multilingual, sys.argv[1:]))

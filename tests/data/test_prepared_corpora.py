@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from csan_hf.data import DataArguments, load_translation_dataset
+from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import write_lines
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -91,7 +92,7 @@ def test_the_commands(tmp_path, capsys):
     (tmp_path / "one_train.tsv").write_text("ab\ta b\n")
     (tmp_path / "one_dev.tsv").write_text("ab\ta b\n")
     words = [str(tmp_path), str(tmp_path / "words"), "--languages", '["one"]']
-    assert SIGMORPHON["main"](words) == 0
+    assert run(SIGMORPHON["prepare_multilingual"], words) == 0
     assert "train.tsv: 1 words" in capsys.readouterr().out
 
 
@@ -110,8 +111,8 @@ def test_descriptions_of_one_source_are_in_one_split(tmp_path, capsys):
             )
         (tmp_path / f"Translation-{language}").write_text("".join(entries[:1] + entries))
     files = [str(tmp_path / name) for name in ("Translation-de", "Translation-en", "out")]
-    assert DEBIAN["main"]([*files, "--held_out", "3"]) == 0
-    assert "dev: 3 descriptions, test: 3 descriptions, train: " in capsys.readouterr().out
+    assert run(DEBIAN["prepare_debian"], [*files, "--held_out", "3"]) == 0
+    assert "dev: 3 descriptions\ntest: 3 descriptions\ntrain: " in capsys.readouterr().out
     documents = {
         split: (tmp_path / "out" / f"{split}.en").read_text().split("\n\n")[:-1]
         for split in ("dev", "test", "train")
@@ -128,15 +129,17 @@ def test_descriptions_of_one_source_are_in_one_split(tmp_path, capsys):
         DEBIAN["prepare_debian"](*map(Path, files), held_out=4)
 
 
-def test_words_of_several_languages(tmp_path):
+def test_words_of_several_languages(tmp_path, capsys):
     dev = [f"{letter}\tx y" for letter in "abcdefg"]
     words = {"one_train": ["ab\ta b"], "one_dev": dev}
     words |= {"two_train": ["c\tz"], "two_dev": dev[:2], "two_test": ["d\tz"]}
     for name, lines in words.items():
         write_lines(tmp_path / f"{name}.tsv", lines)
-    written = SIGMORPHON["prepare_multilingual"](tmp_path, tmp_path / "out", ["one", "two"])
-    tests = {"one_dev.tsv": 7, "two_dev.tsv": 2, "two_test.tsv": 1}
-    assert written == {**tests, "train.tsv": 2, "validation.tsv": 3}
+    SIGMORPHON["prepare_multilingual"](tmp_path, tmp_path / "out", languages=["one", "two"])
+    counts = {"one_dev.tsv": 7, "two_dev.tsv": 2, "two_test.tsv": 1, "train.tsv": 2}
+    counts["validation.tsv"] = 3
+    told = {f"{name}: {count} words" for name, count in counts.items()}
+    assert {*capsys.readouterr().out.splitlines()} == told
     assert (tmp_path / "out/train.tsv").read_text() == "<one> a b\ta b\n<two> c\tz\n"
     assert SIGMORPHON["word_symbols"]("vie", "ăn gì") == "<vie> a \u0306 n \u2581 g i \u0300"
     validation = (tmp_path / "out/validation.tsv").read_text()
