@@ -5,7 +5,7 @@ import json
 import os
 import pkgutil
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -258,18 +258,12 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
         `path` as a `Path`.
 
     Raises:
-        ValueError: The card does not say what the results do.
         OSError: The run has no card or no results, or the copies cannot be written.
     """
     run = Path(run)
     path = Path(path)
     text = (run / "README.md").read_text(encoding="utf-8")
     results = (run / "results.json").read_text(encoding="utf-8")
-    problems = card_problems(ModelCard(text), json.loads(results))
-    if problems:
-        raise ValueError(
-            f"The card of {run} and its results.json do not agree:\n- " + "\n- ".join(problems)
-        )
     path.parent.mkdir(parents=True, exist_ok=True)
     copies = {
         TRAINING_PICTURE: f"{path.stem}.png",
@@ -287,16 +281,11 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
     return path
 
 
-def card_problems(
-    card: ModelCard, results: dict[str, Any] | None = None, *, pipeline_tag: str | None = None
-) -> list[str]:
-    """Checks a card for what its model and its run say; the Hub checks the rest when the card is
-    pushed.
+def card_problems(card: ModelCard, *, pipeline_tag: str | None = None) -> list[str]:
+    """Checks a card for what its model says; the Hub checks the rest when the card is pushed.
 
     Args:
         card: The card.
-        results: The run's `results.json`, whose scores and speeds the card must give; None = not
-            compared.
         pipeline_tag: The task of the model; None = any.
 
     Returns:
@@ -312,39 +301,7 @@ def card_problems(
         problems.append(f"library_name must be transformers, got {library!r}")
     if tag not in tags:
         problems.append(f"pipeline_tag must be {' or '.join(tags)}, got {tag!r}")
-    if results is not None:
-        problems += _differences(card, results)
     return problems
-
-
-def _differences(card: ModelCard, results: dict[str, Any]) -> Iterator[str]:
-    """Compares a card with one that is made of the results alone."""
-    task = card.data.get("pipeline_tag")
-    head = next((head for head, tag in _TASKS.items() if tag == task), "")
-    expected = build_model_card(
-        Path(), {"task": task, "config": {"architectures": [head]}}, results
-    )
-    stated = _stated_scores(card)
-    measured = _stated_scores(expected)
-    for score in sorted(stated.keys() | measured.keys()):
-        if stated.get(score) != measured.get(score):
-            yield (
-                f"{score} is {stated.get(score)} in the metadata and {measured.get(score)} in the "
-                "results"
-            )
-    start = expected.text.index("## Training")
-    shown = expected.text[start : expected.text.index("## Limits")]
-    for line in re.sub("The recipe.*?(?=## Scores)", "", shown, flags=re.DOTALL).splitlines():
-        if line not in card.text:
-            yield f"the text does not say {line!r}, as the results do"
-
-
-def _stated_scores(card: ModelCard) -> dict[str, tuple[Any, Any]]:
-    """Values and signatures in a card's metadata, by metric and split."""
-    return {
-        f"{entry.metric_type} of {entry.dataset_split}": (entry.metric_value, entry.metric_args)
-        for entry in card.data.get("eval_results") or []
-    }
 
 
 def task_of(config: dict[str, Any]) -> str:

@@ -6,9 +6,10 @@ import json
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from system.hub.cards import faults
 
 from csan_hf import CsanConfig
-from csan_hf.hub import card_problems, copy_model_card, write_model_card
+from csan_hf.hub import copy_model_card, write_model_card
 from csan_hf.hub.figures import new_figure
 from csan_hf.hub.model_card import build_model_card
 from csan_hf.hub.public_files import public_content, public_files, read_json
@@ -66,7 +67,7 @@ def test_the_card_shows_the_plots_of_the_first_system(run):
         assert (
             (run / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
         )
-    assert card_problems(ModelCard(text), json.loads((run / "results.json").read_text())) == []
+    assert faults(ModelCard(text), json.loads((run / "results.json").read_text())) == []
 
 
 def test_what_is_uploaded_is_what_the_card_shows(run):

@@ -10,6 +10,7 @@ import yaml
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
 from loopback_hub import Repository
+from system.hub.cards import faults
 from system.hub.elsewhere import card_code, run_elsewhere
 
 from csan_hf import CsanForTokenClassification
@@ -194,7 +195,7 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub_here, tmp_p
     loaded, _ = load_elsewhere(hub_here, tmp_path, ["tester/first"], ["zwölf"], [card])
     assert loaded["tester/first"][0].keys() == {"translation_text"}
     results = json.loads(repository.files["results.json"])
-    assert card_problems(ModelCard(card), results, pipeline_tag="translation") == []
+    assert faults(ModelCard(card), results, pipeline_tag="translation") == []
 
 
 def test_an_ensemble_is_complete_without_code(ensemble, tokenizers, tmp_path):

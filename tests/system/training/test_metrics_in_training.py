@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
+from system.hub.cards import faults
 from system.training.tiny_runs import TINY, parse
 from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation import metrics
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric
-from csan_hf.hub import card_problems
 from csan_hf.hub.model_card import names_of_its_data
 from csan_hf.hub.public_files import read_json
 from csan_hf.training import TranslationTrainingArguments, load_recipe
@@ -96,7 +96,7 @@ def test_the_card_has_the_metrics_of_the_recipe(run):
     assert f"| {results['scores']['test']['words_missing']:.3f} |" in card.text
     assert card.data.metrics == ["wer"]  # the Hub does not know the other
     assert {result.metric_type for result in card.data.eval_results} == {"wer"}
-    assert card_problems(card, results) == []
+    assert faults(card, results) == []
     assert card.data.license == "unknown"  # the recipe's is that of other data
     assert {result.dataset_name for result in card.data.eval_results} == {"numbers"}
 
@@ -199,7 +199,7 @@ def test_card_and_pipeline_are_text_to_text(words_and_phones):
     results, folder = words_and_phones
     card = ModelCard.load(folder / "README.md")
     assert card.data.pipeline_tag == "text2text-generation"
-    assert card_problems(card, read_json(folder / "results.json")) == []
+    assert faults(card, read_json(folder / "results.json")) == []
     assert f'print(generator("{results["example"]}")' in card.text
     assert "| G2P WER | PER |" in card.text
     assert not any(words in card.text for words in ("Translates", "translated worse"))
