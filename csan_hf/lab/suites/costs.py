@@ -19,6 +19,8 @@ from .schedule import SuiteProgress
 from .suite import Run, Suite
 from .training_speed import SPEEDS, Speed
 
+START = 10.0
+"""Seconds that a run's process takes to import what it needs."""
 _SECONDS_BETWEEN_LINES = 600.0
 _WIDTH = 79
 
@@ -59,12 +61,10 @@ def _fingerprints(suite: Suite) -> dict[str, str]:
     return {system: f"{baseline} {fingerprint}" for system, fingerprint in fingerprints.items()}
 
 
-def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int, start: float) -> str:
-    """Describes the cost of a suite in lines of text: runs, parameters, speed and hours; a run's
-    process takes `start` seconds besides training.
-    """
+def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int) -> str:
+    """Describes the cost of a suite in lines of text: runs, parameters, speed and hours."""
     suite = records.suite
-    seconds = _run_seconds(records, speeds, start)
+    seconds = _run_seconds(records, speeds)
     size = f"{counted(len(suite.systems), 'system')}, {counted(len(suite.seeds), 'seed')}"
     lines = textwrap.wrap(f"{suite.name}: {counted(len(suite.runs), 'run')} ({size}).", _WIDTH)
     width = max(map(len, suite.systems))
@@ -80,7 +80,7 @@ def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int, st
     whole = sum(missing)
     text = (
         f"{counted(len(missing), 'run')} to be done: {duration_text(whole)} one after the other at "
-        f"the speeds in {SPEEDS}, with {start:.0f} seconds to start each"
+        f"the speeds in {SPEEDS}, with {START:.0f} seconds to start each"
     )
     if jobs > 1:
         text += f"; {duration_text(whole / jobs)} with {jobs} side by side on as many free cores"
@@ -88,23 +88,23 @@ def describe_cost(records: SuiteRecords, speeds: dict[str, Speed], jobs: int, st
     return "\n".join(lines)
 
 
-def _run_seconds(records: SuiteRecords, speeds: dict[str, Speed], start: float) -> dict[Run, float]:
+def _run_seconds(records: SuiteRecords, speeds: dict[str, Speed]) -> dict[Run, float]:
     return {
-        run: start + speeds[run.system].run_seconds(run.recipe_in(records.output))
+        run: START + speeds[run.system].run_seconds(run.recipe_in(records.output))
         for run in records.suite.runs
     }
 
 
 def progress_reporter(
-    records: SuiteRecords, speeds: dict[str, Speed], jobs: int, start: float
+    records: SuiteRecords, speeds: dict[str, Speed], jobs: int
 ) -> Callable[[SuiteProgress], None]:
     """Returns a function that prints where a suite stands, with the time to go at the speeds
-    measured and `start` seconds for the process of each run.
+    measured.
 
     It prints a line whenever a run ends, and every ten minutes; on a terminal one line that
     changes.
     """
-    seconds = _run_seconds(records, speeds, start)
+    seconds = _run_seconds(records, speeds)
     is_terminal = sys.stderr.isatty()
     interval = 1.0 if is_terminal else _SECONDS_BETWEEN_LINES
     last_ended = -1

@@ -30,8 +30,6 @@ from .suite import Run
 LOG = "log.txt"
 COMMAND = (sys.executable, "-m", "csan_hf", "train")
 """Command that trains a run; the paths of its recipe and its teachers are appended."""
-IMPORTS = (sys.executable, "-c", "import csan_hf.training.run")
-"""Command that imports what a run needs."""
 INTERVAL = 1.0
 """Seconds between two checks of the runs."""
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
@@ -137,20 +135,6 @@ def run_environment(slot: int, threads: int, accelerators: int) -> dict[str, str
         devices = visible.split(",") if visible else list(map(str, range(accelerators)))
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % accelerators].strip()
     return environment
-
-
-def measure_start() -> float:
-    """Returns the seconds that a run's process takes to import what it needs, and to end.
-
-    Raises:
-        ChildProcessError: It fails.
-    """
-    begin = time.perf_counter()
-    done = subprocess.run(IMPORTS, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = printable("\n".join(done.stderr.splitlines()[-1:]))
-        raise ChildProcessError(f"{' '.join(IMPORTS)} failed: {reason}")
-    return time.perf_counter() - begin
 
 
 def train_runs(

@@ -13,7 +13,7 @@ from .costs import describe_cost, progress_reporter, read_speeds, speeds_as_json
 from .ensembles import translate_ensembles
 from .lengths import read_lengths
 from .records import HYPOTHESES, RUNS, SuiteRecords
-from .schedule import measure_start, train_runs
+from .schedule import train_runs
 from .suite import Suite
 from .suite_report import REPORT, check_folder, is_report_of, write_suite_report
 from .suite_texts import SuiteTexts
@@ -81,12 +81,11 @@ def run_suite(
                 file=sys.stderr,
             )
             speeds = _measure_speeds(records)
-        start = measure_start() if unfinished else 0.0
-        print(describe_cost(records, speeds, jobs, start), file=sys.stderr, flush=True)
+        print(describe_cost(records, speeds, jobs), file=sys.stderr, flush=True)
         if only == "cost":
             return {}
         SuiteTexts(records).check_data()  # before hours are spent on other data
-        report = progress_reporter(records, speeds, jobs, start) if progress else None
+        report = progress_reporter(records, speeds, jobs) if progress else None
         failed = train_runs(records, jobs=jobs, threads=threads, report=report).failed
         translate_ensembles(records, progress=progress)
         _report(records, speeds, failed)

@@ -11,9 +11,8 @@ from csan_hf.lab.suites import schedule
 
 @pytest.fixture(autouse=True)
 def stub_of_training(monkeypatch):
-    """Runs are finished by a stub, which imports next to nothing and is looked at often."""
+    """Runs are finished by a stub, which is looked at often."""
     monkeypatch.setattr(
         schedule, "COMMAND", (sys.executable, f"{Path(__file__).parent}/stub_trainer.py")
     )
-    monkeypatch.setattr(schedule, "IMPORTS", (sys.executable, "-c", ""))
     monkeypatch.setattr(schedule, "INTERVAL", 0.02)

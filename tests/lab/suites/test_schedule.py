@@ -20,7 +20,7 @@ from lab.suites.small_suites import (
     train_all,
 )
 
-from csan_hf.lab.suites import run_suite, schedule, workflow
+from csan_hf.lab.suites import costs, run_suite, schedule, workflow
 from csan_hf.lab.suites.costs import describe_cost, progress_reporter
 from csan_hf.lab.suites.records import SuiteRecords
 from csan_hf.lab.suites.schedule import SuiteProgress, run_environment
@@ -205,16 +205,17 @@ def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
     assert (tmp_path / "report.md").is_file()
 
 
-def test_costs_and_the_hours_to_go(tmp_path, capsys):
+def test_costs_and_the_hours_to_go(tmp_path, capsys, monkeypatch):
     suite = make_suite(tmp_path, steps=3600)
     records = SuiteRecords(suite, tmp_path)
     speeds = dict.fromkeys(suite.systems, SPEED)
     # 70 s to start, 3,600 updates at 0.5 s, 7 evaluations of 30 s, 120 s of scoring: 2,200 s a run
-    text = describe_cost(records, speeds, 2, 70.0)
+    monkeypatch.setattr(costs, "START", 70.0)
+    text = describe_cost(records, speeds, 2)
     assert text.splitlines()[2].split() == ["plain", "1,000", "0.500", "×", "1.00", "6", "3.7"]
     assert "12 runs to be done: 7.3 hours one after the other" in text
     assert "3.7 hours with 2 side by side" in " ".join(text.split())
-    show = progress_reporter(records, speeds, 2, 70.0)
+    show = progress_reporter(records, speeds, 2)
     name = suite.runs[0].name
     for share, failed in ((0.5, {}), (0.6, {}), (0.9, {suite.runs[1].name: "no"})):
         show(SuiteProgress(len(suite.runs), failed=failed, running={name: share}))
