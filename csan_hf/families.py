@@ -35,8 +35,7 @@ class ModelFamily:
         papers: Its papers, keys of `hub/templates/papers.bib`.
         describe: Function of the fields of a config and a task that returns what the model card
             says where this depends on the config: `kind`, `papers`, and `grid` or `locality`.
-        draw: Function of a config and a length that returns a figure of what each position
-            sees.
+        draw: Function of a config that returns a figure of what each position sees.
         converters: By `model_type` of other families, functions that convert their checkpoints to
             this one.
     """

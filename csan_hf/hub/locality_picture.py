@@ -42,12 +42,7 @@ _PARTS = {
 _GRID_LINES = 45  # cells on a side beyond which lines between them would only darken the picture
 
 
-def draw_locality(
-    config: PreTrainedConfig | dict[str, Any],
-    path: Path | str,
-    *,
-    length: int | None = None,
-) -> None:
+def draw_locality(config: PreTrainedConfig | dict[str, Any], path: Path | str) -> None:
     """Draws where a model is local, as its model card shows it.
 
     Of a CSAN: for each part (encoder, decoder, cross-attention) and each group of layers that are
@@ -63,28 +58,24 @@ def draw_locality(
         config: A `CsanConfig` or `PervasiveAttentionConfig`, or its fields as `config.json` holds
             them.
         path: PNG file to write.
-        length: Tokens of the sentence that is drawn; None = 6 more than the widest window, and at
-            least 15. Ignored for Pervasive Attention.
 
     Raises:
         ValueError: The config is impossible, of a family that cannot be drawn, or nothing of it is
             local.
     """
-    save_figure(plot_locality(config, length=length), path, dpi=120, margin=0.15)
+    save_figure(plot_locality(config), path, dpi=120, margin=0.15)
 
 
-def plot_locality(
-    config: PreTrainedConfig | dict[str, Any], *, length: int | None = None
-) -> Figure:
+def plot_locality(config: PreTrainedConfig | dict[str, Any]) -> Figure:
     """Draws where a model is local; see `draw_locality`."""
     drawn = drawn_config(config)
     draw = pkgutil.resolve_name(str(FAMILIES[drawn.model_type].draw))
-    return draw(drawn, length)
+    return draw(drawn)
 
 
-def draw_attention(config: CsanConfig, length: int | None) -> Figure:
+def draw_attention(config: CsanConfig) -> Figure:
     """Draws which keys the queries of a CSAN see; see `draw_locality`."""
-    shown = attention_reaches(config, length=length)
+    shown = attention_reaches(config)
     reaches = [reach for reach in shown if reach.locality is not None]
     if not reaches:
         raise ValueError("Nothing of this model is local: there is nothing to draw.")
@@ -179,8 +170,8 @@ def _outline(axes: Axes, column: float, row: float) -> None:
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **_QUERY, zorder=3))
 
 
-def draw_grid(config: PervasiveAttentionConfig, length: int | None) -> Figure:
-    """Draws which cells a cell of Pervasive Attention's grid sees; `length` is ignored."""
+def draw_grid(config: PervasiveAttentionConfig) -> Figure:
+    """Draws which cells a cell of Pervasive Attention's grid sees."""
     figure = new_figure(10, 4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
     _draw_kernel(left, config.kernel_size)

@@ -55,7 +55,7 @@ def attention_reaches(
 
     Args:
         config: A `CsanConfig`, or its fields.
-        length: Tokens of source and target; see `draw_locality`.
+        length: Tokens of source and target; None = 6 more than the widest window, and at least 15.
 
     Returns:
         Local layers before the others, encoder before decoder; of a classifier only the encoder.

@@ -187,7 +187,7 @@ def test_every_method_is_drawn():
     locality = [specification for specification, _ in EVERY_METHOD]
     depth = {"encoder_layers": 6, "decoder_layers": 1}
     config = CsanConfig(**{**SHALLOW, **depth, "encoder_locality": locality})
-    figure = locality_picture.plot_locality(config, length=9)
+    figure = locality_picture.plot_locality(config)
     blocks = next(reach for reach in attention_reaches(config, length=9) if reach.layers == (4,))
     assert (blocks.positions[4] == 1).tolist() == [False] * 3 + [True] * 3 + [False] * 3
     assert (blocks.positions > 0).all()
