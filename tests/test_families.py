@@ -98,7 +98,7 @@ def describe(config, task):
     return {"kind": f"Echo of {config['echoes']}", "papers": []}
 
 
-def draw(config, length):
+def draw(config):
     from matplotlib.figure import Figure
 
     return Figure(figsize=(1, 1))

@@ -277,10 +277,6 @@ class Seq2SeqModel(Seq2SeqPreTrained):
     encoder: Any
     decoder: Any
 
-    def __init__(self, config: Any) -> None:
-        config.validate_fields()  # they may have changed since the config was made
-        super().__init__(config)
-
     def tied_weights(self) -> dict[str, str]:
         """See `Seq2SeqPreTrained`."""
         if not self.config.share_encoder_decoder_embeddings:

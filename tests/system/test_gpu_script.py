@@ -1,15 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Rehearsals on a CPU: every stage of scripts/gpu.py runs, measures and writes its rows; the steps of
-scripts/benchmark.py run by torch and by ONNX.
-"""
+"""A rehearsal on a CPU: every stage of scripts/gpu.py runs, measures and writes its rows."""
 
-import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
-
-from csan_hf.hub.onnx import export_onnx
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # What a CPU has not: FlashAttention's sliding window, and the backward pass of FlexAttention
@@ -37,16 +32,3 @@ def test_the_rehearsal_runs_every_stage(tmp_path):
     assert all(row["beam 4"] == 1.0 for row in stages["tokens"])
     assert max(row["output"] for row in stages["flex"]) < 1e-5
     assert records[0]["machine"]["torch"]
-
-
-def test_steps_of_the_benchmark_run_by_torch_and_by_onnx(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    benchmark = importlib.import_module("benchmark")
-    size = benchmark.SMALL._replace(d_model=16, layers=1, ffn=16, vocabulary=99)
-    monkeypatch.setattr(benchmark, "SMALL", size)
-    export_onnx(benchmark.make_of_lines("lines"), tmp_path)
-    torch_step = benchmark.torch_step("lines", 60)
-    graph_step = benchmark.graph_step(tmp_path, 60)
-    for _ in range(2):
-        assert torch_step().logits.shape == (benchmark.BEAMS, 1, 99)
-        assert graph_step().shape == (benchmark.BEAMS, 99)
