@@ -48,7 +48,7 @@ _SUBTITLES = re.compile(r"\s*(?:\d+\s*|WEBVTT(?:[ \t][^\n]*)?(?:\n[^\n]*)*?)\n[\
 _LINES_BEFORE_A_TIME = 9  # in subtitles
 _LONGEST_LINE = 2**26  # bytes
 _LONGEST_WAIT = 1.0  # seconds that lines of standard input are waited for, all together
-_LINES_AHEAD = 2**16  # of standard input, so that who writes need not read meanwhile
+_CHARACTERS_AHEAD = 2**22  # of standard input, so that who writes need not read meanwhile
 
 
 @contextmanager
@@ -459,11 +459,31 @@ def _unpacked(stream: io.BufferedReader, name: str) -> Iterator[io.BufferedIOBas
         raise EOFError(str(error)) from error
 
 
+class _LinesAhead(queue.Queue[str | Exception | None]):
+    """A queue whose size is that of its lines in characters, each with its end."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._characters = 0
+
+    def _qsize(self) -> int:
+        return self._characters
+
+    def _put(self, item: str | Exception | None) -> None:
+        super()._put(item)
+        self._characters += len(f"{item}\n")
+
+    def _get(self) -> str | Exception | None:
+        item = super()._get()
+        self._characters -= len(f"{item}\n")
+        return item
+
+
 def read_lines_as_they_come(pause: float = 0.1) -> Iterator[str | None]:
     """Yields the lines of standard input, and None whenever none has come for `pause` seconds, or
     they took `_LONGEST_WAIT` to come.
     """
-    arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=_LINES_AHEAD)
+    arrived = _LinesAhead(maxsize=_CHARACTERS_AHEAD)
 
     def read() -> None:
         try:

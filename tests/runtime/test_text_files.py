@@ -319,16 +319,16 @@ def test_only_newlines_end_a_line_and_a_file_is_read_anew(tmp_path):
         open_lines(tmp_path / "none")
 
 
-def test_so_many_lines_are_read_ahead(monkeypatch):
+def test_long_lines_are_read_ahead_up_to_so_many_characters(monkeypatch):
     read = []
 
-    def hundred_lines(path):
+    def long_lines(path):
         for number in range(100):
             read.append(number)
             yield "x" * 399
 
-    monkeypatch.setattr("csan_hf_runtime.text_files.read_lines", hundred_lines)
-    monkeypatch.setattr("csan_hf_runtime.text_files._LINES_AHEAD", 3)
+    monkeypatch.setattr("csan_hf_runtime.text_files.read_lines", long_lines)
+    monkeypatch.setattr("csan_hf_runtime.text_files._CHARACTERS_AHEAD", 1200)
     lines = read_lines_as_they_come(pause=9)
     assert len(next(lines)) == 399
     time.sleep(0.1)
