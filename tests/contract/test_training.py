@@ -42,6 +42,22 @@ def test_every_parameter_learns(make, options):
             assert parameter.grad.any(), name
 
 
+def smoothing_trainer(model, rows: list[dict], folder) -> tuple[Seq2SeqTrainer, dict, torch.Tensor]:
+    """The library's Trainer with label smoothing, a batch of all rows and torch's loss of it."""
+    collate = DataCollatorForSeq2Seq(tiny.tokenizer(("a",)), model=model)
+    arguments = Seq2SeqTrainingArguments(
+        str(folder), label_smoothing_factor=0.1, use_cpu=True, report_to=[]
+    )
+    trainer = Seq2SeqTrainer(
+        model, arguments, data_collator=collate, train_dataset=rows, eval_dataset=rows
+    )
+    batch = collate(rows)
+    loss = F.cross_entropy(
+        model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1
+    )
+    return trainer, batch, loss
+
+
 @every_family
 def test_labels_are_smoothed(family, tmp_path):
     """The Trainer takes the labels away; the model still gets the decoder's inputs, and the loss is
@@ -52,15 +68,7 @@ def test_labels_are_smoothed(family, tmp_path):
         {"input_ids": [3, 4, 5, 1], "labels": [6, 7, 1]},
         {"input_ids": [8, 1], "labels": [9, 3, 2, 4, 1]},
     ]
-    collate = DataCollatorForSeq2Seq(tiny.tokenizer(("a",)), model=model)
-    arguments = Seq2SeqTrainingArguments(
-        str(tmp_path), label_smoothing_factor=0.1, use_cpu=True, report_to=[]
-    )
-    trainer = Seq2SeqTrainer(model, arguments, data_collator=collate, train_dataset=rows)
-    batch = collate(rows)
-    expected = F.cross_entropy(
-        model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1
-    )
+    trainer, batch, expected = smoothing_trainer(model, rows, tmp_path)
     assert_close(trainer.compute_loss(model, dict(batch)), expected)
 
 
@@ -70,15 +78,7 @@ def test_a_trainer_that_smooths_labels_scores_logits_as_they_are(method, tmp_pat
     """Those of generation have handicaps."""
     model = tiny.csan(**tiny.PLAIN, line_token_id=7, cross_locality=[method] * 2)
     rows = [{"input_ids": [3, 4, 5, 8, 9, 1], "labels": [6, 7, 4, 1]}]
-    collate = DataCollatorForSeq2Seq(tiny.tokenizer(("a",)), model=model)
-    arguments = Seq2SeqTrainingArguments(
-        str(tmp_path), label_smoothing_factor=0.1, use_cpu=True, report_to=[]
-    )
-    trainer = Seq2SeqTrainer(model, arguments, data_collator=collate, eval_dataset=rows)
-    batch = collate(rows)
-    expected = F.cross_entropy(
-        model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1
-    )
+    trainer, _, expected = smoothing_trainer(model, rows, tmp_path)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), abs=1e-5)
 
 
