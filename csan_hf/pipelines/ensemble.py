@@ -183,7 +183,7 @@ class EnsembleForConditionalGeneration(Seq2SeqPreTrained, GenerationMixin):
     def of(cls, models: Sequence[PreTrainedModel]) -> EnsembleForConditionalGeneration:
         """An ensemble of models that are loaded; the members of an ensemble count one by one.
 
-        The first one's generation config is the ensemble's. They are put into evaluation mode.
+        The first one's generation config is the ensemble's. All are put into evaluation mode.
         """
         members: list[Any] = []
         for model in models:

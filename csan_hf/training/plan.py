@@ -224,7 +224,10 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
         _set_line_token(config, recipe, tokenizers)
     with refusing("The section generation is refused"):
         check_generation(generation, target_size(config))
-    _check_positions(recipe, data, config)
+    with torch.device("meta"):
+        positions = fixed_positions(family.model_class(config))
+    if positions is not None:
+        _check_positions(recipe, data, positions)
     return Plan(
         recipe=recipe,
         arguments=arguments,
@@ -542,14 +545,8 @@ def _check_shapes(
         )
 
 
-def _check_positions(recipe: Recipe, data: DataArguments, config: PreTrainedConfig) -> None:
-    """Checks that a model with an embedding for each position has one for every token of the
-    longest sentence allowed.
-    """
-    with torch.device("meta"):
-        positions = fixed_positions(find_family(recipe.model).model_class(config))
-    if positions is None:
-        return
+def _check_positions(recipe: Recipe, data: DataArguments, positions: int) -> None:
+    """Checks that there is an embedding for every position of the longest sentence allowed."""
     lengths = {
         "data.max_source_length": data.max_source_length,
         "data.max_target_length": data.max_target_length,

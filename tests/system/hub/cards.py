@@ -1,4 +1,4 @@
-# Copyright 2026 The csan_hf authors. Licen under the Apache License, Version 2.0.
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Cards beside the results that they were written from."""
 
 import re
