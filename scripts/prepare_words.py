@@ -1,0 +1,65 @@
+#!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Words without pronunciations for the suite g2p_students, beside the files of SIGMORPHON 2021
+(task 1): words of simplemma, most of which are UniMorph's, and of wordfreq.
+
+pip install simplemma==2.0.0 wordfreq==3.1.1
+python scripts/prepare_words.py PATH/TO/2021-task1/data/medium
+"""
+
+import random
+import sys
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+import wordfreq
+from simplemma.strategies.dictionaries.dictionary_factory import DefaultDictionaryFactory
+
+from csan_hf.data.readers import table_pairs
+from csan_hf_runtime.command_line import run
+from csan_hf_runtime.text_files import write_lines
+
+# The task's name of a language, and that of simplemma
+INFLECTED = {
+    "arm_e": "hy",
+    "bul": "bg",
+    "dut": "nl",
+    "fre": "fr",
+    "geo": "ka",
+    "hbs_latn": "hbs",
+    "hun": "hu",
+}
+# Those that simplemma does not have, and their names in wordfreq
+COUNTED = {"jpn_hira": "ja", "kor": "ko", "vie_hanoi": "vi"}
+
+
+def prepare_words(data_dir: Path, /, *, words: int = 10_000) -> None:
+    """Write LANGUAGE_words.txt for each language.
+
+    Args:
+        data_dir: folder of the task's files, LANGUAGE_train.tsv and so on
+        words: words of a language, drawn from those that have only letters of its training words
+    """
+    dictionaries = DefaultDictionaryFactory()
+    for language, code in INFLECTED.items():
+        lemma_of = dictionaries.get_dictionary(code)
+        write_words(data_dir, language, [*lemma_of.keys(), *lemma_of.values()], words)
+    for language, code in COUNTED.items():
+        write_words(data_dir, language, wordfreq.iter_wordlist(code), words)
+
+
+def write_words(data_dir: Path, language: str, candidates: Iterable[str], count: int) -> None:
+    """Write words of at least two letters."""
+    training_words = table_pairs(data_dir / f"{language}_train.tsv", ("0", "1"))
+    letters = {letter for pair in training_words for letter in pair["source"]}
+    normalized = {unicodedata.normalize("NFC", word) for word in candidates}
+    known = sorted(word for word in normalized if len(word) > 1 and letters.issuperset(word))
+    drawn = random.Random(1).sample(known, k=min(count, len(known)))
+    path = data_dir / f"{language}_words.txt"
+    write_lines(path, sorted(drawn))
+    print(f"{path.name}: {len(drawn)} of {len(known)} words")
+
+
+if __name__ == "__main__":
+    sys.exit(run(prepare_words, sys.argv[1:]))
